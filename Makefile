@@ -1,0 +1,53 @@
+# Every path here is relative, so that the checkout may stand in a folder whose name has spaces.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run demo test check lint types imports bench setup setup-test lock clean
+
+# The caller's Python settings are not the project's.
+unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
+
+PYTHON_HERE := .venv/bin/python
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+run: setup ## set up, write .env where there is none, start everything; Ctrl-C stops it
+	@[ -e .env ] || bin/riskrelay init
+	@exec bin/riskrelay run
+
+demo: setup ## the whole story on a throw-away instance: scan, approve, deliver, verify
+	@exec bin/riskrelay demo
+
+test: setup-test ## run every test; ARGS="-k name" goes to pytest
+	@exec $(PYTHON_HERE) -m pytest $(ARGS)
+
+check: lint types imports test ## lint, types, imports and the tests
+
+lint: setup-test ## style and the usual traps
+	@$(PYTHON_HERE) -m ruff check .
+
+types: setup-test ## mypy, strict
+	@$(PYTHON_HERE) -m mypy
+
+imports: setup-test ## which room may import which
+	@.venv/bin/lint-imports
+
+bench: setup-test ## measure this machine; ARGS go to the benchmark
+	@exec $(PYTHON_HERE) -m bench $(ARGS)
+
+setup: ## make .venv with everything pinned; quick when it is done
+	@bin/setup
+
+setup-test:
+	@bin/setup --test
+
+lock: ## write the lock files anew from setup.cfg
+	@bin/lock
+
+clean: ## remove .venv and caches; data and .env stay
+	@rm -rf .venv .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "Removed .venv and caches."
+	@[ ! -e .env ] || echo "Kept the settings and keys: $$(pwd)/.env"
+	@[ ! -e data ] || echo "Kept the data: $$(pwd)/data (or where DATA_DIR points)"

@@ -1,0 +1,1 @@
+"""The caretaker's keys: one module per verb, joined into one command by bin.__main__."""

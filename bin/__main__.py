@@ -1,0 +1,68 @@
+"""`bin/riskrelay`: every verb as one command. A verb's module is loaded when the verb is named, so that help is quick."""
+
+import importlib
+from typing import Any
+
+import click
+
+from schemas.errors import RiskRelayError
+from schemas.version import VERSION
+
+#: verb -> module of this package; the command in it has the verb's name.
+VERBS = {
+    "init": "init",
+    "run": "run",
+    "serve": "serve",
+    "work": "work",
+    "migrate": "migrate",
+    "account": "account",
+    "user": "user",
+    "project": "project",
+    "report": "report",
+    "scan-run": "scan_run",
+    "grant": "grant",
+    "token": "token",
+    "secret": "secret",
+    "target": "target",
+    "export": "export",
+    "sweep": "sweep",
+    "listen": "listen",
+    "demo": "demo",
+}
+
+
+class Verbs(click.Group):
+    """Loads a verb when it is asked for, and tells a refusal in one line with exit code 1."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of an installation's life."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the verb's command, or None for a word that is none."""
+        module = VERBS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"bin.{module}"), module)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; what the domain refuses is told, not traced."""
+        try:
+            return super().invoke(ctx)
+        except RiskRelayError as refused:
+            click.echo(f"riskrelay: {refused.message}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(VERSION, prog_name="riskrelay")
+def riskrelay() -> None:
+    """RiskRelay: website-risk findings in, signed and delivered tickets out.
+
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration.
+    """
+
+
+if __name__ == "__main__":
+    riskrelay(prog_name="riskrelay")

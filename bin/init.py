@@ -1,0 +1,108 @@
+"""`init`: a fresh installation: `.env` with generated secrets and keys, the first account, user, project and token.
+
+Refuses to overwrite a `.env`, and a database that has accounts: its secrets need the keys of the `.env` it was made with.
+"""
+
+import base64
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import click
+
+from bin.installation import Refused, WrongSettings
+from schemas.principal import TokenKind
+from schemas.settings import InvalidSettings, load_settings
+from storage import accounts, projects, schema, tokens
+from storage.clock import utc_now
+from storage.database import OUTAGES, close_database, connection, open_database, transaction
+from storage.models import Account
+
+FIRST_USER = "admin@localhost"
+FIRST_TOKEN = "first-token"  # noqa: S105 - the name of a file
+#: 256 bits: as many as HMAC-SHA-256 and AES-256 can use.
+SECRET_BYTES = 32
+
+_HEADER = """\
+# Settings of this installation; the README lists them all. The environment comes before this file.
+# Keep a copy of ENCRYPTION_KEYS somewhere safe: without it, stored secrets cannot be read again.
+"""
+
+
+@click.command(
+    epilog="Example: riskrelay init\n\nExit codes: 0 done, 1 there is a .env or an account already, 2 wrong settings."
+)
+def init() -> None:
+    """Write .env with generated secrets and make the first account, user, project and token."""
+    env_file = Path.cwd() / ".env"
+    if env_file.exists():
+        raise Refused(f"{env_file} exists already; nothing was changed.")
+    draft = env_file.with_name(".env.new")
+    _write_private(draft, _env_text())
+    try:
+        token = _make_first_records(draft)
+        draft.rename(env_file)
+    finally:
+        draft.unlink(missing_ok=True)
+    click.echo(f"Wrote {env_file} with generated secrets and keys.")
+    _hand_over(token, load_settings(env_file).data_dir / FIRST_TOKEN)
+
+
+def _env_text() -> str:
+    """Return the new settings; what the environment sets already is left to it."""
+    generated = {
+        "SCANNER_SHARED_SECRET": secrets.token_urlsafe(SECRET_BYTES),
+        "EMAIL_WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
+        "STOREFRONT_WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
+        "WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
+        "ENCRYPTION_KEYS": base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode(),
+        "DEFAULT_PROJECT_ID": "1",
+    }
+    lines = [
+        f"{name}={value}\n"
+        for name, value in generated.items()
+        if not os.environ.get(name) and not os.environ.get(f"{name}_FILE")
+    ]
+    return _HEADER + "".join(lines)
+
+
+def _make_first_records(env_file: Path) -> str:
+    """Migrate and make the first account with what belongs to it, all or nothing; return the token."""
+    try:
+        settings = load_settings(env_file)
+    except InvalidSettings as wrong:
+        raise WrongSettings(wrong.report()) from None
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    open_database(settings.database_url)
+    now = utc_now()
+    try:
+        schema.migrate()
+        with connection(), transaction():
+            if Account.select().exists():
+                raise Refused("The database has accounts already; put back the .env that belongs to it.")
+            account = accounts.add_account("Default", now)
+            accounts.add_user(FIRST_USER, account.id, now)
+            project = projects.add_project("Default", account.id, now)
+            accounts.grant_project(FIRST_USER, project.id, now)
+            _, token = tokens.create(FIRST_USER, TokenKind.API, now, name="first")
+            return token
+    except OUTAGES as away:
+        raise Refused(f"The database cannot be reached ({type(away).__name__}); see DATABASE_URL.") from None
+    finally:
+        close_database()
+
+
+def _hand_over(token: str, path: Path) -> None:
+    """Show the token on a terminal; where nobody may be looking, put it into a file of the owner's."""
+    if sys.stdout.isatty():
+        click.echo(f"The first API token, shown this once: {token}")
+        return
+    _write_private(path, f"{token}\n")
+    click.echo(f"The first API token is in {path}; keep it elsewhere and delete the file.")
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,39 @@
+"""`project`: websites of an account."""
+
+import click
+
+from bin.installation import opened
+from bin.records import json_option, print_record, print_records
+from storage import projects
+from storage.clock import utc_now
+from storage.models import Project
+
+
+@click.group()
+def project() -> None:
+    """Projects: websites of an account."""
+
+
+@project.command(epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
+@click.argument("name")
+@click.option("--account", "account_id", type=int, required=True, help="The account's id.")
+@click.option("--shop-domain", help="The storefront's domain, where the project is one.")
+@json_option
+def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> None:
+    """Make a project."""
+    with opened():
+        print_record(_record(projects.add_project(name, account_id, utc_now(), shop_domain)), as_json)
+
+
+@project.command("list", epilog="Example: riskrelay project list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_projects(as_json: bool) -> None:
+    """List the projects."""
+    with opened():
+        records = [_record(row) for row in Project.select().order_by(Project.id)]
+        columns = ("id", "name", "account_id", "shop_domain")
+        print_records(records, as_json, columns, "There are no projects; see `project add`.")
+
+
+def _record(row: Project) -> dict[str, object]:
+    return {"id": row.id, "name": row.name, "account_id": row.account.id, "shop_domain": row.shop_domain}

@@ -1,0 +1,49 @@
+"""How commands print records: aligned for a person, or as one JSON document with --json."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Record = Mapping[str, Any]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(command: Command) -> Command:
+    """Give a command `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def print_record(record: Record, as_json: bool) -> None:
+    """Print one record."""
+    if as_json:
+        click.echo(json.dumps(record, ensure_ascii=False))
+        return
+    width = max(len(name) for name in record)
+    for name, value in record.items():
+        click.echo(f"{name:{width}}  {_shown(value)}")
+
+
+def print_records(records: Sequence[Record], as_json: bool, columns: Sequence[str], none: str) -> None:
+    """Print a list: every member in JSON, the named columns for a person, `none` when it is empty."""
+    if as_json:
+        click.echo(json.dumps(list(records), ensure_ascii=False))
+        return
+    if not records:
+        click.echo(none)
+        return
+    rows = [list(columns), *([_shown(record.get(name)) for name in columns] for record in records)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
+    for row in rows:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return "".join(letter if letter.isprintable() else " " for letter in value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)

@@ -1,0 +1,26 @@
+"""`scan-run`: runs of a scanner, registered before they post."""
+
+import click
+
+from bin.installation import opened
+from bin.records import json_option, print_record
+from storage import projects
+from storage.clock import utc_now
+
+
+@click.group("scan-run")
+def scan_run() -> None:
+    """Scan runs: which project a scanner's results belong to."""
+
+
+@scan_run.command(
+    epilog="Example: riskrelay scan-run add --project 1 --id 42\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
+)
+@click.option("--project", "project_id", type=int, required=True, help="The project's id.")
+@click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")
+@json_option
+def add(project_id: int, scan_run_id: int | None, as_json: bool) -> None:
+    """Register a scan run."""
+    with opened():
+        row = projects.add_scan_run(project_id, utc_now(), scan_run_id)
+        print_record({"id": row.id, "project_id": project_id, "status": row.status}, as_json)

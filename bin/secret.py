@@ -1,0 +1,101 @@
+"""`secret`: shared secrets of integrations and signing secrets of targets; they come in and never go out."""
+
+import sys
+
+import click
+
+from bin.installation import Refused, opened
+from bin.records import json_option, print_record, print_records
+from schemas.settings import Settings
+from schemas.targets import target_record
+from storage import targets
+from storage.clock import utc_now
+from storage.integrations import Integration, SharedSecrets
+from storage.vault import Vault
+
+#: A longer one is a mistake: a key file, or a whole document.
+MAX_SECRET = 4096
+
+
+@click.group()
+def secret() -> None:
+    """Secrets: set from standard input, shown as fingerprints."""
+
+
+@secret.group("set")
+def set_secret() -> None:
+    """Set a secret; one line on standard input. The old one stops at once."""
+
+
+@set_secret.command(
+    epilog='Example: printf %s "$SECRET" | riskrelay secret set target tgt_…\n\nExit codes: 0 set, 1 refused, 2 wrong usage.'
+)
+@click.argument("target_id")
+@json_option
+def target(target_id: str, as_json: bool) -> None:
+    """Set the signing secret of one target."""
+    with opened() as settings:
+        fingerprint = targets.set_secret(target_id, _read_secret(), Vault(settings.encryption_keys), utc_now())
+        print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
+
+
+def _integration_command(integration: Integration) -> None:
+    example = f'Example: printf %s "$SECRET" | riskrelay secret set {integration.value}'
+
+    @set_secret.command(integration.value, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
+    @json_option
+    def set_integration(as_json: bool) -> None:
+        with opened() as settings:
+            shared = SharedSecrets(settings, Vault(settings.encryption_keys))
+            fingerprint = shared.set(integration, _read_secret(), utc_now())
+            print_record({"name": integration.value, "fingerprint": fingerprint}, as_json)
+
+    set_integration.help = f"Set the shared secret of the {integration.value} integration; it replaces the environment's."
+
+
+for each in Integration:
+    _integration_command(each)
+
+
+@secret.command("list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_secrets(as_json: bool) -> None:
+    """List secrets as fingerprints, with how their targets are connected."""
+    with opened() as settings:
+        records = [*_integrations(settings), *_targets(settings)]
+        columns = ("name", "configured", "source", "fingerprint", "connected", "last_validation")
+        print_records(records, as_json, columns, "There are no secrets.")
+
+
+def _integrations(settings: Settings) -> list[dict[str, object]]:
+    states = SharedSecrets(settings, Vault(settings.encryption_keys)).states()
+    empty = {"connected": None, "last_validation": None}
+    return [
+        {"name": s.name, "configured": s.configured, "source": s.source, "fingerprint": s.fingerprint, **empty}
+        for s in states
+    ]
+
+
+def _targets(settings: Settings) -> list[dict[str, object]]:
+    vault = Vault(settings.encryption_keys)
+    default = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
+    records = [target_record(each) for each in targets.all_targets(default)]
+    return [
+        {
+            "name": record["id"],
+            **record["secret"],
+            "source": "environment" if record["secret"]["fingerprint"] == default else "database",
+            "connected": record["connected"]["status"],
+            "last_validation": record["last_validation"] and record["last_validation"]["status"],
+        }
+        for record in records
+    ]
+
+
+def _read_secret() -> str:
+    """Read standard input and strip one trailing newline."""
+    text = sys.stdin.read(MAX_SECRET + 2)
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text or len(text) > MAX_SECRET or not text.isprintable():
+        raise Refused(f"A secret is one line of 1 to {MAX_SECRET} printable characters on standard input.")
+    return text

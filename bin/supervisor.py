@@ -1,0 +1,76 @@
+"""Holds a few child processes together: a signal stops them in order, the death of one ends them all.
+
+Nothing is started again here: a process that dies is a fault to be seen, and what restarts an installation (systemd, a
+container's policy) sees it by the exit code.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+from bin import child_process
+
+#: How often the children are looked at.
+LOOK_S = 0.1
+
+
+class Supervisor:
+    """Starts children, waits, and stops them in the reverse of the order they were started in.
+
+    `stop_within_s` is how long a child may take to finish what it is doing before it is killed.
+    """
+
+    def __init__(self, stop_within_s: float) -> None:
+        self._stop_within_s = stop_within_s
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._stopping = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def start(self, name: str, command: list[str], env: Mapping[str, str]) -> None:
+        """Start a child; it ends when this process dies, of whatever cause."""
+        self._children[name] = child_process.start(command, env=env)
+
+    def adopt(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        """Watch and stop a child that somebody else started."""
+        self._children[name] = process
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `ready()`; False when a child died, a signal came or `timeout_s` passed first."""
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until and not self._stopping and self.dead() is None:
+            if ready():
+                return True
+            time.sleep(LOOK_S)
+        return False
+
+    def dead(self) -> str | None:
+        """Return the name of a child that ended, if any did."""
+        return next((name for name, child in self._children.items() if child.poll() is not None), None)
+
+    def run(self) -> int:
+        """Wait for a signal or a death, stop everything, and return the exit code: 0 after a signal, else 1."""
+        while not self._stopping and self.dead() is None:
+            time.sleep(LOOK_S)
+        died = None if self._stopping else self.dead()
+        if died is not None:
+            print(f"riskrelay: {died} ended ({self._children[died].returncode}); stopping the rest", file=sys.stderr)
+        self.stop()
+        return 0 if died is None else 1
+
+    def stop(self) -> None:
+        """Stop the children, the latest started first; what does not end in time is killed."""
+        self._stopping = True
+        for child in reversed(self._children.values()):
+            child.terminate()
+            try:
+                child.wait(self._stop_within_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True

@@ -1,0 +1,94 @@
+"""What passes between the wire, the judge and the tables: an outcome is what happened, a verdict what follows from it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schemas.export_state import Move
+from schemas.targets import TargetStatus
+
+#: The outcome of an attempt that arrived; the tables allow it once per export.
+DELIVERED: Final = "delivered"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One export held for one attempt.
+
+    `attempt` numbers the attempts of the export's whole life; `try_number` those of the present schedule, which begins anew
+    at `schedule_began_at` when a person retries.
+    """
+
+    export_id: str
+    lease: str
+    attempt: int
+    try_number: int
+    target_id: str
+    base_url: str
+    secret_sealed: bytes | None
+    body: bytes
+    schedule_began_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """How long each part of an attempt took, in whole milliseconds; None for a part that was not reached or not needed."""
+
+    dns_ms: int | None = None
+    connect_ms: int | None = None
+    tls_ms: int | None = None
+    first_byte_ms: int | None = None
+    total_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one attempt met.
+
+    `error` names what kept an answer from coming (`connect_refused`, `deadline_exceeded`, …) and is None when one came.
+    `refused` tells that our own address policy said no. `body` is the part of the answer that was read.
+    """
+
+    status: int | None = None
+    error: str | None = None
+    refused: bool = False
+    retry_after: str | None = None
+    body: bytes = b""
+    address: str | None = None
+    timings: Timings = Timings()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEffect:
+    """What an attempt says about its target: how it is connected, and a status it turns to, with the reason."""
+
+    connected: str | None = None
+    status: TargetStatus | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from an outcome: the export's move, why, when next, and what it says about the target."""
+
+    move: Move
+    outcome: str
+    reason: str | None = None
+    error_code: str | None = None
+    next_attempt_at: datetime | None = None
+    retry_after_s: int | None = None
+    provider_ticket_id: str | None = None
+    provider_ticket_url: str | None = None
+    effect: TargetEffect = TargetEffect()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """One attempt, begun, ended and judged: everything its rows are written from."""
+
+    claim: Claim
+    id: str
+    started_at: datetime
+    nonce: str | None
+    outcome: Outcome
+    verdict: Verdict

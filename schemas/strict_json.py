@@ -1,0 +1,176 @@
+"""Bytes to a JSON value, or a refusal with a name.
+
+Python's own reader is lenient where two readers of one body could disagree, or where a later step breaks:
+it keeps the last of two equal names, turns 1e999 into infinity, lets through NUL, which PostgreSQL's text
+refuses, and half surrogate pairs, which no UTF-8 answer can carry. Whoever signs, stores or approves bytes
+has to know what they say, so all of these are refused here, and so is nesting beyond what any of our
+payloads needs.
+
+A refusal is a short code. It holds nothing of the body, and neither does the chain of exceptions behind it.
+"""
+
+import json
+import math
+import re
+from array import array
+from enum import StrEnum
+from itertools import accumulate
+from typing import Any, NoReturn, TypeAlias
+
+JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
+
+# Our deepest payload nests 6 levels; evidence of a scanner may bring a tree of its own.
+MAX_DEPTH = 32
+
+# The largest IEEE double has 309 digits: with more than 308, other readers get another number or none.
+MAX_INTEGER_DIGITS = 308
+
+
+class JsonFault(StrEnum):
+    """Why a body is not strict JSON."""
+
+    EMPTY = "empty"
+    BYTE_ORDER_MARK = "byte_order_mark"
+    NOT_UTF8 = "not_utf8"
+    NOT_JSON = "not_json"
+    TOO_DEEP = "too_deep"
+    DUPLICATE_MEMBER = "duplicate_member"
+    NOT_FINITE_NUMBER = "not_finite_number"
+    NUMBER_TOO_LONG = "number_too_long"
+    NUL_CHARACTER = "nul_character"
+    LONE_SURROGATE = "lone_surrogate"
+
+
+class MalformedJson(ValueError):
+    """The body is not strict JSON; `reason` says which rule it broke, never what it holds."""
+
+    def __init__(self, reason: JsonFault) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"The body is not strict JSON: {self.reason}."
+
+
+def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:
+    """Read one JSON text (RFC 8259), a bare scalar included.
+
+    At most `max_depth` arrays and objects may be inside one another. The work is linear in the size of
+    `body`. Raises MalformedJson.
+    """
+    text = _decode_utf8(body)
+    _refuse_depth(body, max_depth)
+    value = _read(text)
+    if _MAY_HIDE_A_CHARACTER.search(body):
+        _refuse_characters(value)
+    return value
+
+
+def canonical(value: JsonValue) -> bytes:
+    """The one spelling of `value` that digests are taken of: names sorted by code point, no spaces, UTF-8.
+
+    Integers and floats stay apart (1 and 1.0 differ). Raises ValueError for what `parse` would not have let
+    in: NaN, an infinity or a lone surrogate.
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8")
+
+
+# Raw NUL and raw surrogates fall to the string and UTF-8 rules, so only escapes can bring them in. A
+# doubled backslash in front makes a false match; the walk over the values decides, this search only spares
+# most bodies that walk.
+_MAY_HIDE_A_CHARACTER = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+# The closing quote is optional and nothing is given back: a string without end must not be tried again from
+# each of its escaped quotes, which would take quadratic time.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one level down, one level up
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _decode_utf8(body: bytes) -> str:
+    if not body.strip(b" \t\r\n"):
+        raise MalformedJson(JsonFault.EMPTY)
+    if body.startswith(b"\xef\xbb\xbf"):
+        raise MalformedJson(JsonFault.BYTE_ORDER_MARK)
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        reason = JsonFault.NOT_UTF8
+    # Raised outside of the handler: a UnicodeDecodeError carries the body, and would travel along as the
+    # context.
+    raise MalformedJson(reason)
+
+
+def _refuse_depth(body: bytes, max_depth: int) -> None:
+    """Count the nesting before the recursive reader sees the body, whose own limit differs by Python.
+
+    Up to its first syntax error a reader cuts the body into strings and brackets as this does, and there it
+    stops.
+    """
+    if body.count(b"[") + body.count(b"{") <= max_depth:
+        return
+    brackets = _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
+    if max(accumulate(array("b", brackets)), default=0) > max_depth:
+        raise MalformedJson(JsonFault.TOO_DEEP)
+
+
+def _read(text: str) -> JsonValue:
+    try:
+        value: JsonValue = _DECODER.decode(text)
+        return value
+    except json.JSONDecodeError:
+        reason = JsonFault.NOT_JSON
+    except RecursionError:  # a caller deep in its own calls, or a `max_depth` beyond the interpreter's
+        reason = JsonFault.TOO_DEEP
+    # Outside of the handler, since a JSONDecodeError carries the whole text.
+    raise MalformedJson(reason)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise MalformedJson(JsonFault.DUPLICATE_MEMBER)
+    return members
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_INTEGER_DIGITS and len(digits.lstrip("-")) > MAX_INTEGER_DIGITS:
+        raise MalformedJson(JsonFault.NUMBER_TOO_LONG)
+    return int(digits)
+
+
+def _real(literal: str) -> float:
+    number = float(literal)
+    if math.isinf(number):
+        raise MalformedJson(JsonFault.NOT_FINITE_NUMBER)
+    return number
+
+
+def _constant(_name: str) -> NoReturn:
+    raise MalformedJson(JsonFault.NOT_FINITE_NUMBER)
+
+
+# Strings and structure are read by the C scanner; it calls back for objects and numbers only.
+_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+
+
+def _refuse_characters(value: JsonValue) -> None:
+    """Look at every string and name; recursion is bounded, for `value` has passed the depth rule."""
+    if isinstance(value, str):
+        _refuse_text(value)
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_characters(item)
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            _refuse_text(name)
+            _refuse_characters(member)
+
+
+def _refuse_text(text: str) -> None:
+    if "\0" in text:
+        raise MalformedJson(JsonFault.NUL_CHARACTER)
+    if _SURROGATE.search(text):
+        raise MalformedJson(JsonFault.LONE_SURROGATE)

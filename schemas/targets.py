@@ -1,0 +1,106 @@
+"""A ticket export target: where tickets are delivered. Its record shows a secret's fingerprint, never the secret."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from marshmallow import ValidationError, post_load, validates_schema
+
+from schemas.fields import MAX_URL, Form, Text
+from schemas.settings import DeploymentMode
+from schemas.times import rfc3339, rfc3339_or_none
+
+PROVIDER_KEYS: Final = ("generic_webhook",)
+
+
+class TargetStatus(StrEnum):
+    """Whether a target takes deliveries."""
+
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    PAUSED = "paused"
+    BLOCKED = "blocked"
+    DISABLED = "disabled"
+
+
+#: A paused target can be approved for; its exports wait.
+APPROVABLE: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRequest:
+    """What a client asks for."""
+
+    provider_key: str
+    base_url: str
+    deployment_mode: str | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target as it is stored, without its secret."""
+
+    id: str
+    account_id: int
+    provider_key: str
+    base_url: str
+    deployment_mode: str
+    name: str
+    status: TargetStatus
+    status_reason: str | None
+    secret_fingerprint: str | None
+    connected_status: str
+    last_success_at: datetime | None
+    validation_status: str | None
+    validation_reason: str | None
+    validated_at: datetime | None
+    created_at: datetime
+
+
+class TargetForm(Form):
+    """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it."""
+
+    provider_key = Text(required=True, max_length=100)
+    base_url = Text(required=True, max_length=MAX_URL)
+    deployment_mode = Text(load_default=None, max_length=100)
+    name = Text(required=True, min_length=1, max_length=200)
+
+    @validates_schema
+    def _values_are_known(self, request: dict[str, Any], **_: Any) -> None:
+        if request["provider_key"] not in PROVIDER_KEYS:
+            raise ValidationError("not_allowed", "provider_key")
+        if request["deployment_mode"] is not None and request["deployment_mode"] not in list(DeploymentMode):
+            raise ValidationError("not_allowed", "deployment_mode")
+
+    @post_load
+    def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:
+        return TargetRequest(**request)
+
+
+def target_record(target: Target) -> dict[str, Any]:
+    """Return the target as clients see it."""
+    return {
+        "id": target.id,
+        "provider_key": target.provider_key,
+        "base_url": target.base_url,
+        "deployment_mode": target.deployment_mode,
+        "name": target.name,
+        "status": target.status.value,
+        "status_reason": target.status_reason,
+        "secret": {"configured": target.secret_fingerprint is not None, "fingerprint": target.secret_fingerprint},
+        "connected": {"status": target.connected_status, "last_success_at": rfc3339_or_none(target.last_success_at)},
+        "last_validation": _validation(target),
+        "created_at": rfc3339(target.created_at),
+    }
+
+
+def _validation(target: Target) -> dict[str, Any] | None:
+    if target.validation_status is None:
+        return None
+    return {
+        "status": target.validation_status,
+        "reason": target.validation_reason,
+        "checked_at": rfc3339_or_none(target.validated_at),
+    }

@@ -1,0 +1,31 @@
+"""Instants as they are written: RFC 3339 in UTC with milliseconds outside, whole milliseconds since 1970 in the tables."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, overload
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def to_ms(moment: datetime) -> int:
+    """Return `moment` (aware) as whole milliseconds since 1970-01-01 UTC."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+@overload
+def from_ms(ms: int) -> datetime: ...
+@overload
+def from_ms(ms: None) -> None: ...
+def from_ms(ms: int | None) -> datetime | None:
+    """Return the instant `ms` milliseconds after 1970-01-01 UTC; None stays None."""
+    return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return `moment` as `2026-01-31T12:00:00.000Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def rfc3339_or_none(moment: datetime | None) -> str | None:
+    """Return `moment` as text; None stays None."""
+    return None if moment is None else rfc3339(moment)

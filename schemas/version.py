@@ -1,0 +1,3 @@
+"""The version of RiskRelay, named in the User-Agent of every delivery and in the package metadata."""
+
+VERSION = "0.1.0"

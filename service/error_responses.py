@@ -1,0 +1,118 @@
+"""Every error, of every route and the framework's own, in one body.
+
+A code has one HTTP status. `application/problem+json` (RFC 9457) is served where `Accept` asks for it. No stack trace, no
+submitted value, no header of the request ever stands in an answer.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import falcon
+
+from schemas import errors
+from storage.database import OUTAGES
+
+STATUS: Final[Mapping[str, int]] = {
+    "UNAUTHORIZED": 401,
+    "SIGNATURE_INVALID": 401,
+    "FORBIDDEN": 403,
+    "NOT_FOUND": 404,
+    "METHOD_NOT_ALLOWED": 405,
+    "NOT_ACCEPTABLE": 406,
+    "CONFLICT": 409,
+    "IDEMPOTENCY_CONFLICT": 409,
+    "IDEMPOTENCY_IN_PROGRESS": 409,
+    "PAYLOAD_TOO_LARGE": 413,
+    "UNSUPPORTED_MEDIA_TYPE": 415,
+    "VALIDATION_FAILED": 422,
+    "RATE_LIMITED": 429,
+    "INTERNAL_ERROR": 500,
+    "SERVICE_UNAVAILABLE": 503,
+}
+
+PROBLEM_JSON: Final = "application/problem+json"
+
+#: What the framework itself raises, in our words.
+_FRAMEWORK: Final[Mapping[int, type[errors.RiskRelayError]]] = {
+    404: errors.NotFound,
+    405: errors.MethodNotAllowed,
+    406: errors.NotAcceptable,
+    413: errors.PayloadTooLarge,
+    415: errors.UnsupportedMediaType,
+    422: errors.ValidationFailed,
+}
+
+_log: Final = logging.getLogger(__name__)
+
+
+def install(app: "falcon.App[Any, Any]") -> None:
+    """Answer every error of `app` here."""
+    app.add_error_handler(Exception, _broken)
+    app.add_error_handler(falcon.HTTPError, _framework_error)
+    app.add_error_handler(errors.RiskRelayError, _domain_error)
+    for outage in OUTAGES:
+        app.add_error_handler(outage, _outage)
+
+
+def _domain_error(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError, params: object) -> None:
+    if error.code == errors.RiskRelayError.code:
+        # A promise that the operator broke, such as a wrong encryption key: the log says which, the client does not.
+        _broken(req, resp, error, params)
+        return
+    _answer(req, resp, error)
+
+
+def _framework_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
+    kind = _FRAMEWORK.get(error.status_code)
+    if kind is None:
+        # 400s of the framework: a path or query that does not decode, a header that does not parse.
+        kind = errors.ValidationFailed if error.status_code < 500 else errors.RiskRelayError
+    if error.headers:
+        resp.set_headers(error.headers)
+    _answer(req, resp, kind())
+
+
+def _outage(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+    _log.error("database away", extra={"error": type(error).__name__, "request_id": req.context.request_id})
+    _answer(req, resp, errors.ServiceUnavailable())
+
+
+def _broken(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+    _log.error("a request broke", exc_info=error, extra={"request_id": req.context.request_id})
+    _answer(req, resp, errors.RiskRelayError())
+
+
+def _answer(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
+    resp.status = STATUS[error.code]
+    if isinstance(error, errors.IdempotencyInProgress):
+        resp.set_header("Retry-After", str(error.retry_after_s))
+    if error.code == "UNAUTHORIZED" and req.context.get("challenge"):
+        resp.set_header("WWW-Authenticate", req.context.challenge)
+    problems = error.problems if isinstance(error, errors.ValidationFailed) else ()
+    fields = [{"path": each.path, "code": each.code, "message": each.message} for each in problems]
+    if _wants_problem_json(req):
+        resp.content_type = PROBLEM_JSON
+        body = _problem(req, error, fields)
+    else:
+        resp.content_type = falcon.MEDIA_JSON
+        details = {"fields": fields} if fields else {}
+        told = {"code": error.code, "message": error.message, "details": details, "request_id": req.context.request_id}
+        body = {"error": told}
+    resp.data = json.dumps(body, ensure_ascii=False).encode()
+
+
+def _wants_problem_json(req: falcon.Request) -> bool:
+    return req.client_prefers((falcon.MEDIA_JSON, PROBLEM_JSON)) == PROBLEM_JSON
+
+
+def _problem(req: falcon.Request, error: errors.RiskRelayError, fields: list[dict[str, str]]) -> dict[str, Any]:
+    return {
+        "type": "about:blank",
+        "title": error.message,
+        "status": STATUS[error.code],
+        "code": error.code,
+        "errors": fields,
+        "request_id": req.context.request_id,
+    }

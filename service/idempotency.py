@@ -1,0 +1,100 @@
+"""Runs a request's work once per Idempotency-Key; key, work and answer are one transaction.
+
+Refusals are not stored: they raise, and the transaction takes the key back with everything else.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import falcon
+
+from schemas.errors import ValidationFailed
+from schemas.fields import problem
+from storage import database, idempotency
+from storage.clock import utc_now
+
+_KEY: Final = re.compile(r"[\x20-\x7e]{1,255}")
+REPLAYED: Final = "Idempotency-Replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a responder answers: a status, a JSON body, and headers that belong to it."""
+
+    status: int
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Once:
+    """Answers with the result of some work, done once per key."""
+
+    def __init__(self, ttl: timedelta) -> None:
+        self._ttl = ttl
+
+    def answer(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        work: Callable[[], Answer],
+        beforehand: Callable[[], None] | None = None,
+    ) -> None:
+        """Do `work`, or repeat the answer it gave to the same key and payload before.
+
+        `beforehand` is the part that no transaction may hold, such as asking the network; a repeat leaves it out.
+        Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
+        """
+        request = _keyed_request(req)
+        if beforehand is not None and not self._is_done(request):
+            database.release()
+            beforehand()
+        if request is None:
+            with database.transaction():
+                answer = work()
+            _send(resp, answer.status, answer.headers, _text(answer))
+        else:
+            self._once(resp, request, work)
+
+    def _is_done(self, request: idempotency.Request | None) -> bool:
+        return request is not None and idempotency.recall(request, utc_now(), self._ttl) is not None
+
+    def _once(self, resp: falcon.Response, request: idempotency.Request, work: Callable[[], Answer]) -> None:
+        with database.transaction():
+            before = idempotency.begin(request, utc_now(), self._ttl)
+            if before is None:
+                answer = work()
+                done = idempotency.Answer(answer.status, dict(answer.headers), _text(answer))
+                idempotency.finish(request, done)
+        if before is not None:
+            resp.set_header(REPLAYED, "true")
+            _send(resp, before.status, before.headers, before.body)
+        else:
+            _send(resp, done.status, done.headers, done.body)
+
+
+def _keyed_request(req: falcon.Request) -> idempotency.Request | None:
+    """Fingerprint the canonical JSON of the parsed body and the path, which holds the ids; None without a key."""
+    key = req.get_header("Idempotency-Key")
+    if key is None:
+        return None
+    if _KEY.fullmatch(key) is None:
+        raise ValidationFailed(problem("", "invalid_key"))
+    payload = req.context.canonical_payload + b"\n" + req.path.encode()
+    digest = hashlib.sha256(payload).hexdigest()
+    return idempotency.Request(req.context.principal.key, req.method, str(req.uri_template), key, digest)
+
+
+def _text(answer: Answer) -> str:
+    return json.dumps(answer.body, ensure_ascii=False)
+
+
+def _send(resp: falcon.Response, status: int, headers: Mapping[str, str], body: str) -> None:
+    resp.status = status
+    resp.content_type = falcon.MEDIA_JSON
+    resp.set_headers(dict(headers))
+    resp.data = body.encode()

@@ -1,0 +1,35 @@
+"""`POST /api/scanner/results`: a scanner posts one page of a scan run."""
+
+import falcon
+
+from schemas.findings import postback_answer
+from schemas.scanner import PostbackForm
+from schemas.settings import RouteFamily
+from service.admission import Operation
+from service.auth import SharedSecret
+from service.idempotency import Answer, Once
+from storage import findings
+from storage.clock import utc_now
+from storage.integrations import Integration, SharedSecrets
+
+
+class ScannerResults:
+    """Takes postbacks from the scanner runtime."""
+
+    path = "/api/scanner/results"
+    family = RouteFamily.SCANNER
+
+    def __init__(self, secrets: SharedSecrets, once: Once, default_project_id: int | None) -> None:
+        secret = SharedSecret("X-Scanner-Secret", Integration.SCANNER, secrets)
+        self.operations = {"POST": Operation(secret, PostbackForm())}
+        self._once = once
+        self._default_project_id = default_project_id
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store the page and its findings; each new finding prepares an export."""
+        self._once.answer(req, resp, lambda: self._record(req))
+
+    def _record(self, req: falcon.Request) -> Answer:
+        postback, actor = req.context.payload, req.context.principal.key
+        result = findings.record_postback(postback, self._default_project_id, utc_now(), actor)
+        return Answer(202, postback_answer(result))

@@ -1,0 +1,29 @@
+"""Column types that mean the same on both databases: instants as integer milliseconds, JSON as text."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from peewee import BigIntegerField, TextField
+
+from schemas.times import from_ms, to_ms
+
+
+class MomentField(BigIntegerField):
+    """An instant, in whole milliseconds since 1970: exact on both databases, comparable in SQL, readable by any client."""
+
+    def db_value(self, value: datetime | int | None) -> int | None:
+        return to_ms(value) if isinstance(value, datetime) else value
+
+    def python_value(self, value: int | None) -> datetime | None:
+        return from_ms(value)
+
+
+class JsonField(TextField):
+    """A JSON value as text: stored and read back unchanged, and the same on both databases."""
+
+    def db_value(self, value: Any) -> str | None:
+        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def python_value(self, value: str | None) -> Any:
+        return None if value is None else json.loads(value)

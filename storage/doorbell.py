@@ -1,0 +1,78 @@
+"""The doorbell: after a commit it tells a worker that something is due. Losing a ring costs one sweep, never an export.
+
+At most one ring waits in Redis: who rings sets a mark, and only who set it queues the job; a worker takes the mark away
+before it looks at the table, so whatever was committed before a silent ring is seen by the drain that is about to start.
+"""
+
+import logging
+from typing import Final
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+QUEUE: Final = "riskrelay-deliveries"
+#: The service names the worker's job by this string and imports nothing of it.
+JOB: Final = "worker.jobs.deliver_due"
+
+#: Longer than the longest a drain may last (`worker.drain.SLICE_S` and one deadline); RQ ends a job that overstays.
+JOB_TIMEOUT_S: Final = 180
+
+_MARK: Final = "riskrelay:rung"
+#: Should the job be lost with the mark still set, ringing is possible again after this long.
+_MARK_S: Final = 5
+#: RQ keeps nothing of a ring that was answered for longer than somebody might look at it.
+_RESULT_S: Final = 60
+#: A request waits no longer than this for Redis, up or down.
+_TIMEOUT_S: Final = 0.5
+
+_log: Final = logging.getLogger(__name__)
+
+
+def connect(url: str, timeout_s: float | None = _TIMEOUT_S) -> Redis:
+    """Return a client of the Redis at `url`; nothing is connected yet. A failed command is not repeated behind our back."""
+    client: Redis = Redis.from_url(
+        url, socket_timeout=timeout_s, socket_connect_timeout=_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
+    )
+    return client
+
+
+def queue(client: Redis) -> Queue:
+    """Return the queue of rings. JSON, because unpickling what lies in Redis would be running it."""
+    return Queue(QUEUE, connection=client, serializer=JSONSerializer, default_timeout=JOB_TIMEOUT_S)
+
+
+class Doorbell:
+    """Rings for the workers; Redis away is a late delivery, not an error."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._queue = queue(client)
+
+    def ring(self) -> bool:
+        """Ask for a drain unless one is asked for already; tell whether Redis took part."""
+        try:
+            if self._client.set(_MARK, 1, nx=True, ex=_MARK_S):
+                self._queue.enqueue(JOB, result_ttl=_RESULT_S, failure_ttl=_RESULT_S)
+        except RedisError as away:
+            _log.warning("ring not heard, the sweep will find what is due", extra={"error": type(away).__name__})
+            return False
+        return True
+
+    def answer(self) -> None:
+        """Take the mark away; from now on a new ring queues a new drain."""
+        try:
+            self._client.delete(_MARK)
+        except RedisError as away:
+            # The mark runs out by itself.
+            _log.warning("mark not taken away", extra={"error": type(away).__name__})
+
+    def is_reachable(self) -> bool:
+        """Tell whether Redis answers now."""
+        try:
+            return bool(self._client.ping())
+        except RedisError:
+            return False

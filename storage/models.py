@@ -1,0 +1,316 @@
+"""The tables, each column explained where its name does not say it all.
+
+`storage.migrations` makes them; a test compares both on every database. Unique and foreign keys hold the promises.
+"""
+
+from peewee import (
+    AutoField,
+    BigAutoField,
+    BigIntegerField,
+    BlobField,
+    BooleanField,
+    ForeignKeyField,
+    IntegerField,
+    Model,
+    TextField,
+)
+
+from storage.columns import JsonField, MomentField
+from storage.database import database
+
+
+class Table(Model):
+    """A table of the one database this process has open."""
+
+    class Meta:
+        database = database
+        legacy_table_names = False
+
+
+class Account(Table):
+    """The owner of projects, targets and exports."""
+
+    id = AutoField()
+    name = TextField()
+    may_use_webhooks = BooleanField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "accounts"
+
+
+class User(Table):
+    """A person of an account."""
+
+    id = AutoField()
+    account = ForeignKeyField(Account)
+    email = TextField(unique=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "users"
+
+
+class Project(Table):
+    """A website of an account; findings are unique within it."""
+
+    id = AutoField()
+    account = ForeignKeyField(Account)
+    name = TextField()
+    shop_domain = TextField(null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "projects"
+
+
+class Report(Table):
+    """A report of a project; a grant may be for it alone."""
+
+    id = AutoField()
+    project = ForeignKeyField(Project)
+    title = TextField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "reports"
+
+
+class Grant(Table):
+    """Who may manage a whole project or one report: exactly one of both is set."""
+
+    id = AutoField()
+    user = ForeignKeyField(User)
+    project = ForeignKeyField(Project, null=True)
+    report = ForeignKeyField(Report, null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "grants"
+
+
+class ScanRun(Table):
+    """One run of a scanner; the id is the scanner's own."""
+
+    id = BigIntegerField(primary_key=True)
+    project = ForeignKeyField(Project)
+    status = TextField()
+    created_at = MomentField()
+    updated_at = MomentField()
+
+    class Meta:
+        table_name = "scan_runs"
+
+
+class PageResult(Table):
+    """What one scan run saw of one page; a repeated postback replaces it."""
+
+    id = BigAutoField()
+    scan_run = ForeignKeyField(ScanRun)
+    url = TextField()
+    normalized_url = TextField(null=True)
+    status_code = IntegerField(null=True)
+    page_type = TextField(null=True)
+    response_headers = JsonField()
+    screenshot_path = TextField(null=True)
+    received_at = MomentField()
+
+    class Meta:
+        table_name = "page_results"
+
+
+class Finding(Table):
+    """One issue on one page of a project, known again over scan runs by its fingerprint."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    fingerprint = TextField()
+    code = TextField()
+    title = TextField()
+    severity = TextField()
+    page_url = TextField()
+    location = TextField()
+    first_scan_run = ForeignKeyField(ScanRun, backref="+")
+    last_scan_run = ForeignKeyField(ScanRun, backref="+")
+    first_seen_at = MomentField()
+    last_seen_at = MomentField()
+    times_seen = IntegerField()
+
+    class Meta:
+        table_name = "findings"
+
+
+class Target(Table):
+    """A ticket export target."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(Account)
+    provider_key = TextField()
+    base_url = TextField()
+    deployment_mode = TextField()
+    name = TextField()
+    status = TextField()
+    status_reason = TextField(null=True)
+    #: The target's own secret, sealed by the vault; without one WEBHOOK_SECRET signs.
+    secret_sealed = BlobField(null=True)
+    secret_fingerprint = TextField(null=True)
+    connected_status = TextField()
+    last_success_at = MomentField(null=True)
+    validation_status = TextField(null=True)
+    validation_reason = TextField(null=True)
+    validated_at = MomentField(null=True)
+    created_at = MomentField()
+    updated_at = MomentField()
+
+    class Meta:
+        table_name = "targets"
+
+
+class Export(Table):
+    """One ticket on its way to one target. `storage.exports` alone writes `status`."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(Account)
+    project = ForeignKeyField(Project, null=True)
+    source_type = TextField()
+    source_id = TextField()
+    scan_run_id = BigIntegerField(null=True)
+    status = TextField()
+    status_reason = TextField(null=True)
+    target = ForeignKeyField(Target, null=True)
+    ticket = JsonField()
+    ticket_digest = TextField()
+    preview_problems = JsonField()
+    #: The bytes every attempt sends, frozen at approval.
+    body = BlobField(null=True)
+    #: Attempts begun; counted when claiming, so that an export that kills its worker comes to an end.
+    attempts = IntegerField()
+    #: Attempts made before a person retried it last; the schedule counts from there.
+    attempts_before = IntegerField()
+    schedule_began_at = MomentField(null=True)
+    #: When a worker may next take it: the next attempt, or the end of the lease of the one who holds it. NULL: never.
+    due_at = MomentField(null=True)
+    #: The claim that holds it; what carries another one is too late to write.
+    lease = TextField(null=True)
+    #: Grows with every change; the ETag.
+    version = IntegerField()
+    last_attempt_at = MomentField(null=True)
+    last_response_status = IntegerField(null=True)
+    last_error_code = TextField(null=True)
+    last_duration_ms = IntegerField(null=True)
+    provider_ticket_id = TextField(null=True)
+    provider_ticket_url = TextField(null=True)
+    created_at = MomentField()
+    approved_at = MomentField(null=True)
+    finished_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "exports"
+
+
+class Attempt(Table):
+    """One signed POST of one export. At most one of an export's attempts is `delivered`."""
+
+    id = TextField(primary_key=True)
+    export = ForeignKeyField(Export)
+    number = IntegerField()
+    started_at = MomentField()
+    outcome = TextField()
+    response_status = IntegerField(null=True)
+    error_code = TextField(null=True)
+    #: What the receiver's Retry-After came to.
+    retry_after_s = IntegerField(null=True)
+    #: The address that was dialled; for the operator alone.
+    address = TextField(null=True)
+    dns_ms = IntegerField(null=True)
+    connect_ms = IntegerField(null=True)
+    tls_ms = IntegerField(null=True)
+    first_byte_ms = IntegerField(null=True)
+    total_ms = IntegerField()
+    nonce = TextField(null=True)
+    worker = TextField()
+
+    class Meta:
+        table_name = "attempts"
+
+
+class Token(Table):
+    """An API or platform token; only the SHA-256 of what the client holds."""
+
+    id = AutoField()
+    user = ForeignKeyField(User)
+    kind = TextField()
+    name = TextField()
+    abilities = JsonField()
+    token_sha256 = TextField(unique=True)
+    created_at = MomentField()
+    expires_at = MomentField(null=True)
+    revoked_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "tokens"
+
+
+class IntegrationSecret(Table):
+    """A shared secret that an operator set; it replaces the environment's."""
+
+    name = TextField(primary_key=True)
+    secret_sealed = BlobField()
+    secret_fingerprint = TextField()
+    updated_at = MomentField()
+
+    class Meta:
+        table_name = "integration_secrets"
+
+
+class IdempotencyKey(Table):
+    """A request that was answered, with its answer; unique per principal, method, route and key."""
+
+    id = BigAutoField()
+    principal = TextField()
+    method = TextField()
+    route = TextField()
+    key = TextField()
+    payload_sha256 = TextField()
+    response_status = IntegerField(null=True)
+    response_headers = JsonField(null=True)
+    response_body = TextField(null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "idempotency_keys"
+
+
+class AuditEntry(Table):
+    """One thing that happened, appended and never changed."""
+
+    id = BigAutoField()
+    at = MomentField()
+    actor = TextField()
+    action = TextField()
+    subject_id = TextField()
+    status_before = TextField(null=True)
+    status_after = TextField(null=True)
+    reason = TextField(null=True)
+
+    class Meta:
+        table_name = "audit_entries"
+
+
+ALL: tuple[type[Table], ...] = (
+    Account,
+    User,
+    Project,
+    Report,
+    Grant,
+    ScanRun,
+    PageResult,
+    Finding,
+    Target,
+    Export,
+    Attempt,
+    Token,
+    IntegrationSecret,
+    IdempotencyKey,
+    AuditEntry,
+)

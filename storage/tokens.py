@@ -1,0 +1,118 @@
+"""Tokens: made once, shown once, kept as a SHA-256; every request asks again, so that revoking counts at once."""
+
+import hashlib
+import secrets
+import string
+import zlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.errors import Conflict, NotFound
+from schemas.principal import ABILITIES, DEFAULT_ABILITIES, Ability, TokenKind, TokenPrincipal
+from schemas.times import to_ms
+from storage.accounts import user_by_email
+from storage.audit import append
+from storage.columns import JsonField
+from storage.database import rows, transaction
+from storage.models import Token
+
+PREFIX: Final = "rrt_"
+#: 27 base62 digits hold 160 bits: no guessing, no birthday.
+_RANDOM_BITS: Final = 160
+_RANDOM_DIGITS: Final = 27
+#: A CRC-32 in base62: a mistyped token is refused without a query, and secret scanners can tell ours from noise.
+_CHECKSUM_DIGITS: Final = 6
+_BASE62: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+_FIND = """
+SELECT t.id, t.user_id, u.account_id, t.kind, t.abilities, a.may_use_webhooks
+FROM tokens t JOIN users u ON u.id = t.user_id JOIN accounts a ON a.id = u.account_id
+WHERE t.token_sha256 = ? AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > ?)
+"""
+
+
+def create(
+    email: str,
+    kind: TokenKind,
+    now: datetime,
+    abilities: Sequence[Ability] = (),
+    name: str = "",
+    expires: timedelta | None = None,
+) -> tuple[Token, str]:
+    """Make a token for a user and return its row and the text that is shown once.
+
+    Raises NotFound for the user, Conflict for an ability that this kind cannot have.
+    """
+    foreign = [ability.value for ability in abilities if ability not in ABILITIES[kind]]
+    if foreign:
+        raise Conflict(f"A token of kind {kind} cannot have: {', '.join(foreign)}.")
+    text = _new_text()
+    with transaction():
+        row = Token.create(
+            user=user_by_email(email),
+            kind=kind.value,
+            name=name,
+            abilities=[ability.value for ability in abilities or DEFAULT_ABILITIES[kind]],
+            token_sha256=_sha256(text),
+            created_at=now,
+            expires_at=None if expires is None else now + expires,
+        )
+        append(now, "operator", "create_token", f"token:{row.id}")
+    return row, text
+
+
+def revoke(token_id: int, now: datetime) -> Token:
+    """Revoke a token; it stops with the next request. Raises NotFound."""
+    with transaction():
+        row = Token.get_or_none(Token.id == token_id)
+        if row is None:
+            raise NotFound(f"There is no token {token_id}; see `bin/riskrelay token list`.")
+        if Token.update(revoked_at=now).where(Token.id == token_id, Token.revoked_at.is_null()).execute():
+            append(now, "operator", "revoke_token", f"token:{token_id}")
+        return Token.get_by_id(token_id)
+
+
+def principal_for(text: str, now: datetime) -> TokenPrincipal | None:
+    """Return who holds this token; None if nobody does, it was revoked or it has expired."""
+    if not _is_well_formed(text):
+        return None
+    found = rows(_FIND, (_sha256(text), to_ms(now)))
+    if not found:
+        return None
+    token_id, user_id, account_id, kind, abilities, may_use_webhooks = found[0]
+    return TokenPrincipal(
+        token_id=token_id,
+        user_id=user_id,
+        account_id=account_id,
+        kind=TokenKind(kind),
+        abilities=frozenset(JsonField().python_value(abilities)),
+        may_use_webhooks=bool(may_use_webhooks),
+    )
+
+
+def _new_text() -> str:
+    random = _base62(secrets.randbits(_RANDOM_BITS), _RANDOM_DIGITS)
+    return PREFIX + random + _checksum(random)
+
+
+def _is_well_formed(text: str) -> bool:
+    body = text.removeprefix(PREFIX)
+    random, checksum = body[:_RANDOM_DIGITS], body[_RANDOM_DIGITS:]
+    return text.startswith(PREFIX) and text.isascii() and len(random) == _RANDOM_DIGITS and checksum == _checksum(random)
+
+
+def _checksum(random: str) -> str:
+    return _base62(zlib.crc32(random.encode()), _CHECKSUM_DIGITS)
+
+
+def _base62(number: int, digits: int) -> str:
+    text = ""
+    for _ in range(digits):
+        number, rest = divmod(number, len(_BASE62))
+        text = _BASE62[rest] + text
+    return text
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,321 @@
+"""The example scanner, run as a program against real loopback servers: a page, and a stand-in for RiskRelay."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bin.demo_page import FLAW_COUNT, FLAWS, DemoSite
+from examples.scanner import RULES, find_flaws
+from schemas.scanner import MAX_ISSUES, PostbackForm
+
+ROOT = Path(__file__).parents[2]
+SCANNER = ROOT / "examples" / "scanner.py"
+SECRET = "a scanner's secret: é"
+
+SAFE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+CLEAN = """<!doctype html><html lang="en"><head><title>Clean</title>
+<link rel="stylesheet" href="/site.css"><script src="https://cdn.example/x.js"></script></head>
+<body><a href="http://elsewhere.example/">a link loads nothing</a><img src="/a.png" alt=""></body></html>"""
+
+
+@dataclass
+class Answering:
+    """A loopback server with one answer for everything, and a memory of what it was asked."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Answering]]:
+    servers: list[ThreadingHTTPServer] = []
+
+    def server(**options: Any) -> Answering:
+        answering = Answering(**options)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                answering.asked.append((f"{self.command} {self.path}", dict(self.headers.items()), body))
+                self.send_response(answering.status)
+                for name, value in answering.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answering.body)
+
+            def do_GET(self) -> None:
+                self.do_POST()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Keep the tests' output quiet."""
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.05,), daemon=True).start()
+        answering.url = f"http://127.0.0.1:{servers[-1].server_address[1]}"
+        return answering
+
+    yield server
+    for each in servers:
+        each.shutdown()
+        each.server_close()
+
+
+@pytest.fixture
+def relay(serve: Callable[..., Answering]) -> Answering:
+    """Accepts every postback and says that it prepared two exports."""
+    answer = {"scan_run_id": 7, "status": "accepted", "findings": {"new": 2, "seen": 0}}
+    exports = {"ticket_exports": ["exp_01A", "exp_01B"]}
+    return serve(status=202, body=json.dumps(answer | exports).encode(), headers={"Content-Type": "application/json"})
+
+
+def scan(*arguments: str, secret: str | None = SECRET) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "SCANNER_SHARED_SECRET"}
+    if secret is not None:
+        environment["SCANNER_SHARED_SECRET"] = secret
+    command = [sys.executable, str(SCANNER), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False)
+
+
+def codes(url: str, html: str, **headers: str) -> list[str]:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return [flaw["code"] for flaw in find_flaws(url, SAFE_HEADERS | given, html)]
+
+
+# ── the whole way ──────────────────────────────────────────────────────────
+
+
+def test_the_flaws_of_the_demo_page_are_found_and_posted(relay: Answering) -> None:
+    with DemoSite() as site:
+        done = scan(site.url, "--to", relay.url, "--scan-run", "7")
+    assert (done.returncode, done.stderr) == (0, "")
+    (asked, headers, body), *more = relay.asked
+    assert (asked, more) == ("POST /api/scanner/results", [])
+    assert headers["X-Scanner-Secret"].encode("latin-1").decode() == SECRET
+    assert headers["Content-Type"] == headers["Accept"] == "application/json"
+    posted = json.loads(body)
+    assert (posted["scanRunId"], posted["status"]) == (7, "completed")
+    assert (posted["page"]["url"], posted["page"]["statusCode"]) == (site.url, 200)
+    assert posted["page"]["pageType"] == "home"
+    assert {issue["code"] for issue in posted["issues"]} == FLAWS
+    assert len(posted["issues"]) == FLAW_COUNT
+
+
+def test_what_is_posted_is_what_the_service_reads(relay: Answering) -> None:
+    with DemoSite() as site:
+        scan(site.url, "--to", relay.url)
+    postback = PostbackForm().load(json.loads(relay.asked[0][2]))
+    assert len(postback.issues) == FLAW_COUNT <= MAX_ISSUES
+    assert {issue.severity for issue in postback.issues} == {"low", "medium", "high"}
+    assert all(issue.title and issue.description and issue.location for issue in postback.issues)
+    assert {issue.url for issue in postback.issues} == {postback.page.url}
+
+
+def test_a_cookie_of_the_page_is_not_posted(relay: Answering) -> None:
+    with DemoSite() as site:
+        scan(site.url, "--to", relay.url)
+    assert "Content-Type" in json.loads(relay.asked[0][2])["page"]["responseHeaders"]
+    assert b"visitor" not in relay.asked[0][2]
+    assert b"cookie" not in relay.asked[0][2].lower()
+
+
+def test_a_clean_page_has_no_flaws(serve: Callable[..., Answering], relay: Answering) -> None:
+    page = serve(body=CLEAN.encode(), headers=SAFE_HEADERS | {"Content-Type": "text/html"})
+    assert scan(page.url, "--to", relay.url).returncode == 0
+    assert json.loads(relay.asked[0][2])["issues"] == []
+
+
+def test_each_export_stands_alone_on_its_line(relay: Answering) -> None:
+    with DemoSite() as site:
+        lines = scan(site.url, "--to", relay.url).stdout.splitlines()
+    assert lines[-2:] == ["exp_01A", "exp_01B"]
+    assert len(lines) == FLAW_COUNT + 2
+    assert "high    Loaded over http from another host (script 'http://widgets.example/chat.js')" in lines
+
+
+def test_with_json_the_answer_is_all_that_is_printed(relay: Answering) -> None:
+    with DemoSite() as site:
+        done = scan(site.url, "--to", relay.url, "--json")
+    assert json.loads(done.stdout)["ticket_exports"] == ["exp_01A", "exp_01B"]
+
+
+def test_a_repeat_has_the_same_key_and_another_run_or_page_has_another(
+    serve: Callable[..., Answering], relay: Answering
+) -> None:
+    page = serve(body=b"<html>", headers={"Content-Type": "text/html"})
+    for day, path, run in (("first", "/", "1"), ("later", "/", "1"), ("later", "/", "2"), ("later", "/other", "1")):
+        page.headers = {"Content-Type": "text/html", "Date": day}
+        scan(page.url + path, "--to", relay.url, "--scan-run", run)
+    first, repeat, another_run, another_page = (headers["Idempotency-Key"] for _, headers, _ in relay.asked)
+    assert first == repeat
+    assert len({first, another_run, another_page}) == 3
+
+
+# ── refusals ───────────────────────────────────────────────────────────────
+
+
+def test_a_refusal_is_shown_and_exits_1(serve: Callable[..., Answering]) -> None:
+    relay = serve(status=401, body=b'{"error": {"code": "UNAUTHORIZED"}}')
+    with DemoSite() as site:
+        done = scan(site.url, "--to", relay.url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "refused it with 401" in done.stderr
+    assert "UNAUTHORIZED" in done.stderr
+    assert SECRET not in done.stderr
+
+
+def test_the_secret_does_not_follow_a_redirect(serve: Callable[..., Answering]) -> None:
+    elsewhere = serve()
+    relay = serve(status=307, headers={"Location": elsewhere.url})
+    with DemoSite() as site:
+        done = scan(site.url, "--to", relay.url)
+    assert (done.returncode, elsewhere.asked) == (1, [])
+    assert "refused it with 307" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:9/", "file:///etc/passwd", "ftp://127.0.0.1/", "not a url", "http://[", "http://" + "a" * 300],
+)
+def test_a_page_that_cannot_be_had_is_one_line_and_exits_1(relay: Answering, url: str) -> None:
+    done = scan(url, "--to", relay.url)
+    assert (done.returncode, done.stdout, relay.asked) == (1, "", [])
+    assert done.stderr.startswith("Failed: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_absent_riskrelay_is_one_line_and_exits_1() -> None:
+    with DemoSite() as site:
+        done = scan(site.url, "--to", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Failed: ConnectionError: ")
+    assert "127.0.0.1" in done.stderr
+
+
+def test_an_enormous_page_is_not_scanned(serve: Callable[..., Answering], relay: Answering) -> None:
+    done = scan(serve(body=b"x" * (2 * 1024 * 1024 + 1)).url, "--to", relay.url)
+    assert (done.returncode, relay.asked) == (1, [])
+    assert "Not scanned" in done.stderr
+
+
+def test_without_a_secret_nothing_is_fetched(serve: Callable[..., Answering]) -> None:
+    page = serve()
+    done = scan(page.url, secret=None)
+    assert (done.returncode, page.asked) == (1, [])
+    assert "SCANNER_SHARED_SECRET" in done.stderr
+
+
+def test_markup_that_the_parser_gives_up_on_is_one_line(serve: Callable[..., Answering], relay: Answering) -> None:
+    page = serve(body=b"<html><![nonsense[<img>", headers={"Content-Type": "text/html"})
+    done = scan(page.url, "--to", relay.url)  # newer Pythons take it for a comment, and go on
+    assert done.returncode == done.stderr.count("\n") == (0 if relay.asked else 1)
+    assert "Traceback" not in done.stderr
+
+
+# ── the rules ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("url", "html", "expected"),
+    [
+        ("https://a.example/", '<script src="http://a.example/x.js">', ["mixed-content"]),  # its own host counts
+        ("https://a.example/", '<img src="HTTP://b.example/x.png" alt="">', ["mixed-content"]),
+        ("https://a.example/", '<link rel="Stylesheet" href="http://b.example/x.css">', ["mixed-content"]),
+        ("https://a.example/", '<link rel="canonical" href="http://b.example/">', []),  # not loaded
+        ("https://a.example/", '<a href="http://b.example/">', []),
+        ("https://a.example/", '<script src="//b.example/x.js">', []),  # as secure as the page
+        ("https://a.example/", '<script src="/x.js">', []),
+        ("http://a.example/", '<script src="http://a.example:8080/x.js">', []),  # the same host
+        ("http://a.example/", '<script src="http://A.EXAMPLE/x.js">', []),
+        ("http://a.example/", '<script src="http://b.example/x.js">', ["insecure-subresource"]),
+        ("http://a.example/", '<script src="//b.example/x.js">', ["insecure-subresource"]),  # inherits http
+        ("http://a.example/", '<script src="https://b.example/x.js">', []),
+        ("http://[::1]:8000/", '<script src="http://[::1]/x.js">', []),
+        ("http://a.example/", '<script src="http://[">', ["insecure-subresource"]),  # no host, but no crash either
+        ("http://a.example/", '<img src="x.png">', ["img-alt-missing"]),
+        ("http://a.example/", '<img src="x.png" alt>', []),  # empty means decoration
+        ("http://a.example/", '<img src="x.png" role="presentation">', []),
+        ("http://a.example/", '<img src="x.png?1"><img src="x.png?2">', ["img-alt-missing"]),  # the same place
+    ],
+)
+def test_each_rule_on_markup(url: str, html: str, expected: list[str]) -> None:
+    whole = f'<html lang="en"><title>Here</title>{html}'
+    assert codes(url, whole, Strict_Transport_Security="max-age=1") == expected
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<html><title>x</title>", ["html-lang-missing"]),
+        ('<html lang=" "><title>x</title>', ["html-lang-missing"]),
+        ('<html lang="en"><title> </title>', ["title-missing"]),
+        ('<html lang="en"><TITLE class="a">\n x</TITLE>', []),
+        ("<p>", ["html-lang-missing", "title-missing"]),
+        ("", []),  # no HTML: nothing to say about it
+    ],
+)
+def test_language_and_title_of_a_page(html: str, expected: list[str]) -> None:
+    assert codes("http://a.example/", html) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "html", "expected"),
+    [
+        ("https://a.example/", {}, "", ["missing-strict-transport-security"]),
+        ("http://a.example/", {}, "", []),  # browsers ignore it there
+        ("http://a.example/", {"X-Content-Type-Options": "sniff"}, "", ["missing-x-content-type-options"]),
+        (
+            "http://a.example/",
+            {"Content-Security-Policy": ""},
+            "",
+            ["missing-content-security-policy", "missing-frame-protection"],
+        ),
+        ("http://a.example/", {"Content-Security-Policy": "default-src *"}, "", ["missing-frame-protection"]),
+        ("http://a.example/", {"Content-Security-Policy": "default-src *", "X-Frame-Options": "DENY"}, "", []),
+    ],
+)
+def test_the_rules_on_headers(url: str, headers: dict[str, str], html: str, expected: list[str]) -> None:
+    assert [flaw["code"] for flaw in find_flaws(url, SAFE_HEADERS | headers, html)] == expected
+
+
+def test_meta_elements_stand_in_for_headers_but_not_for_frame_protection() -> None:
+    html = """<html lang="en"><title>x</title><meta http-equiv="Content-Security-Policy" content="frame-ancestors 'none'">
+    <meta name="referrer" content="no-referrer">"""
+    flaws = find_flaws("http://a.example/", {"X-Content-Type-Options": "nosniff"}, html)
+    assert [flaw["code"] for flaw in flaws] == ["missing-frame-protection"]
+
+
+def test_a_place_is_short_printable_and_has_no_query() -> None:
+    (flaw,) = (
+        flaw
+        for flaw in find_flaws("http://a.example/", SAFE_HEADERS, f'<img src="\x00\x1b{"x" * 999}?token=secret">')
+        if flaw["code"] == "img-alt-missing"
+    )
+    assert "token" not in flaw["location"]
+    assert flaw["location"].isascii()
+    assert flaw["location"].isprintable()
+    assert len(flaw["location"]) < 300
+
+
+def test_every_rule_is_shown_to_fire_somewhere_here() -> None:
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [code for code in RULES if f'"{code}"' not in source and code not in FLAWS] == []
+
+
+def test_the_example_stays_under_120_lines() -> None:
+    assert len(SCANNER.read_text(encoding="utf-8").splitlines()) < 120

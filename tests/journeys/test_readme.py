@@ -1,0 +1,187 @@
+"""The README is true: its story works as pasted, its commands run, its receiver's code verifies what is sent."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.servers import free_port, processes_in
+from worker.signing import sign
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+README = (ROOT / "README.md").read_text()
+
+START_WITHIN_S = 30
+STOP_WITHIN_S = 30
+
+
+def story(part: str) -> str:
+    """Return the README's shell blocks of one part of the story, as one script."""
+    return "\n".join(re.findall(rf"<!-- story: {part} -->\n```sh\n(.*?)```", README, re.DOTALL))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as the reader's: this checkout's files, but neither its .env nor its data. It has a space in its name."""
+    folder = tmp_path / "risk relay"
+    folder.mkdir()
+    for name in ("Makefile", "bin", "examples", ".venv"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.fixture
+def ports() -> dict[str, str]:
+    """Free ports in place of the README's, so that the test can run beside an installation."""
+    return {"8000": str(free_port()), "9000": str(free_port())}
+
+
+@pytest.fixture
+def environment(ports: dict[str, str]) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    return {**kept, "BIND": f"127.0.0.1:{ports['8000']}"}
+
+
+def test_the_story_works_as_pasted(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
+    def pasted(part: str) -> str:
+        script = story(part)
+        for written, free in ports.items():
+            script = script.replace(written, free)
+        return script
+
+    with (
+        running(pasted("installation"), folder, environment, "is ready at"),
+        running(pasted("receiver"), folder, environment, "Listening on") as receiver,
+    ):
+        told = subprocess.run(
+            ["bash", "-e", "-c", pasted("steps")],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr
+        printed = told.stdout.splitlines()
+        assert '"status": "prepared"' in printed[0]
+        assert printed[-2:] == ["approved", "exported"]
+        wait_for("signature  ok", receiver, 5)
+    assert list(processes_in(folder)) == []
+    assert (folder / ".env").stat().st_mode & 0o777 == 0o600
+    assert (folder / "data" / "first-token").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_example_scanner_posts_to_an_installation(
+    folder: Path, ports: dict[str, str], environment: dict[str, str]
+) -> None:
+    with running("make run", folder, environment, "is ready at"):
+        url = f"http://127.0.0.1:{ports['8000']}"
+        scanned = subprocess.run(
+            [
+                "bash",
+                "-c",
+                f". ./.env; export SCANNER_SHARED_SECRET; .venv/bin/python examples/scanner.py {url}/ --to {url}",
+            ],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert scanned.returncode == 0, scanned.stderr
+
+
+def test_the_demo_holds_every_step(tmp_path: Path, environment: dict[str, str]) -> None:
+    told = subprocess.run(
+        ["make", "demo"],
+        cwd=ROOT,
+        env={**environment, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    for words in ("answered 503", "answered 429", "answered 200", "Every step held"):
+        assert words in told.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_start_continues_with_the_same_data(
+    folder: Path, ports: dict[str, str], environment: dict[str, str]
+) -> None:
+    with running("make run", folder, environment, "is ready at"):
+        settings = (folder / ".env").read_text()
+        token = (folder / "data" / "first-token").read_text().strip()
+    with running("make run", folder, environment, "is ready at"):
+        assert (folder / ".env").read_text() == settings
+        url = f"http://127.0.0.1:{ports['8000']}/api/ticket-exports/exp_none"
+        answer = requests.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=5)
+        assert answer.status_code == 404
+
+
+def test_the_receivers_code_verifies_a_delivery() -> None:
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(code.group(1), names)  # noqa: S102 - the README's own snippet
+    is_genuine: Callable[[bytes, dict[str, str], bytes], bool] = names["is_genuine"]
+    body, nonce, timestamp = b'{"id": "exp_1"}', "0" * 32, int(time.time())
+    headers = {
+        "X-Service-Timestamp": str(timestamp),
+        "X-Service-Nonce": nonce,
+        "X-Service-Signature": sign(b"secret", timestamp, nonce, body),
+    }
+    assert is_genuine(b"secret", headers, body)
+    assert not is_genuine(b"another", headers, body)
+    assert not is_genuine(b"secret", headers, body + b" ")
+    stale = str(timestamp - 301)
+    assert not is_genuine(b"secret", {**headers, "X-Service-Timestamp": stale}, body)
+
+
+class Running:
+    """A command of the story, and what it has printed."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+
+@contextmanager
+def running(script: str, folder: Path, environment: dict[str, str], ready: str) -> Iterator[Running]:
+    """Run a script of the story until it is ready, and stop it as Ctrl-C in its terminal would."""
+    log = folder / f"{ready.split(maxsplit=1)[0]}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", "-c", script.strip()],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    command = Running(process, log)
+    try:
+        wait_for(ready, command, START_WITHIN_S)
+        yield command
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(STOP_WITHIN_S)
+
+
+def wait_for(words: str, command: Running, within_s: float) -> None:
+    until = time.monotonic() + within_s
+    while words not in command.log.read_text():
+        assert command.process.poll() is None, command.log.read_text()
+        assert time.monotonic() < until, command.log.read_text()
+        time.sleep(0.05)

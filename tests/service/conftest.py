@@ -1,0 +1,59 @@
+"""The application over an open database, with a doorbell that counts and a resolver with given answers."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from falcon.testing import TestClient
+
+from service.app import create_app
+from storage.logs import JsonLines
+from tests.factories import Customer, make_settings
+from tests.fakes import FakeDoorbell, FakeLookup
+
+
+class LogLines(logging.Handler):
+    """Keeps every line as the service would write it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+        self.setFormatter(JsonLines())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+    @property
+    def text(self) -> str:
+        """Everything that was written."""
+        return "\n".join(self.lines)
+
+
+@pytest.fixture
+def doorbell() -> FakeDoorbell:
+    return FakeDoorbell()
+
+
+@pytest.fixture
+def lookup() -> FakeLookup:
+    return FakeLookup({"tracker.example.com": ["93.184.215.14"]})
+
+
+@pytest.fixture
+def client(customer: Customer, tmp_path: Path, doorbell: FakeDoorbell, lookup: FakeLookup) -> TestClient:
+    """The application of an installation whose default project is the customer's."""
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
+    return TestClient(create_app(settings, doorbell, lookup))
+
+
+@pytest.fixture
+def log_lines() -> Iterator[LogLines]:
+    """What is logged meanwhile, down to DEBUG."""
+    handler, root = LogLines(), logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield handler
+    root.setLevel(level)
+    root.removeHandler(handler)

@@ -1,0 +1,175 @@
+"""Several processes and threads at once: no export is claimed twice, approved twice, or lost."""
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from schemas.errors import Conflict
+from schemas.export_state import ExportStatus
+from schemas.exports import Approval
+from storage import exports
+from storage.database import connection, execute, rows
+from tests.factories import NOW, Customer, attempted, make_approved, make_exports, make_target
+
+ROOT: Final = Path(__file__).parents[2]
+LATER: Final = NOW + timedelta(seconds=60)
+
+# A worker process: three threads claim a few at a time until nothing is due, and give half of the claims' results back.
+CLAIMER: Final = """
+import json, sys, threading
+from storage.database import connection, open_database
+from storage import exports
+from tests.factories import NOW, attempted
+from datetime import timedelta
+
+open_database(sys.argv[1])
+now, told = NOW + timedelta(seconds=60), []
+
+def work(number):
+    with connection():
+        while claims := exports.claim_due(3, now, 600, f"worker:{number}"):
+            told.extend((claim.export_id, claim.lease, claim.attempt) for claim in claims)
+            exports.record_attempts([attempted(claim) for claim in claims[1:]], now, f"worker:{number}")
+
+sys.stdin.read(1)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps(told))
+"""
+
+
+def approve_many(customer: Customer, count: int) -> list[str]:
+    target_id = make_target(customer).id
+    return [make_approved(customer, target_id) for _ in range(count)]
+
+
+def test_processes_that_claim_at_once_never_get_the_same_export(database: str, customer: Customer) -> None:
+    ids = approve_many(customer, 120)
+    command = [sys.executable, "-c", CLAIMER, database]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    told = []
+    with ThreadPoolExecutor(len(started)) as pool:
+        for answer in pool.map(lambda process: process.communicate("go", timeout=60)[0], started):
+            told += json.loads(answer)
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert sorted(export_id for export_id, _, _ in told) == sorted(ids)
+    assert {attempt for _, _, attempt in told} == {1}
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'claim'") == [(120,)]
+    held = dict(rows("SELECT id, lease FROM exports WHERE status = 'delivering'"))
+    assert held.items() <= {(export_id, lease) for export_id, lease, _ in told}
+    assert rows("SELECT COUNT(*) FROM exports WHERE status = 'exported'") == [(120 - len(held),)]
+
+
+def test_threads_that_claim_at_once_never_get_the_same_export(customer: Customer) -> None:
+    ids = approve_many(customer, 60)
+    start = threading.Barrier(6)
+
+    def claim_all(number: int) -> list[str]:
+        mine: list[str] = []
+        with connection():
+            start.wait()
+            while claims := exports.claim_due(2, LATER, 600, f"worker:{number}"):
+                mine += [claim.export_id for claim in claims]
+        return mine
+
+    with ThreadPoolExecutor(6) as pool:
+        claimed = [export_id for mine in pool.map(claim_all, range(6)) for export_id in mine]
+    assert sorted(claimed) == sorted(ids)
+
+
+def test_a_lapsed_lease_is_taken_over_by_one_of_those_who_race_for_it(customer: Customer) -> None:
+    [export_id] = approve_many(customer, 1)
+    [late] = exports.claim_due(1, NOW, 6, "worker:dead")
+    start = threading.Barrier(6)
+
+    def take_over(number: int) -> int:
+        with connection():
+            start.wait()
+            claims = exports.claim_due(1, LATER, 600, f"worker:{number}")
+            exports.record_attempts([attempted(late)], LATER, "worker:dead")
+            return len(exports.record_attempts([attempted(claim) for claim in claims], LATER, f"worker:{number}"))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(take_over, range(6))) == 1
+    assert rows("SELECT number FROM attempts WHERE export_id = ?", (export_id,)) == [(2,)]
+
+
+def test_of_eight_approvals_for_one_target_all_are_answered_and_one_moves(customer: Customer) -> None:
+    target_id = make_target(customer).id
+    [export_id] = make_exports(customer, 1)
+    start = threading.Barrier(8)
+
+    def approve(number: int) -> tuple[ExportStatus, int]:
+        with connection():
+            start.wait()
+            approval = Approval(target_id, None)
+            export = exports.approve(export_id, customer.account_id, approval, LATER, f"user:{number}")
+            return export.status, export.version
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(approve, range(8))) == {(ExportStatus.APPROVED, 2)}
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(1,)]
+
+
+def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest_conflict(customer: Customer) -> None:
+    target_ids = [make_target(customer).id for _ in range(6)]
+    [export_id] = make_exports(customer, 1)
+    start = threading.Barrier(8)
+
+    def act(number: int) -> str:
+        with connection():
+            start.wait()
+            try:
+                if number < len(target_ids):
+                    approval = Approval(target_ids[number], None)
+                    return exports.approve(export_id, customer.account_id, approval, LATER, "user:1").target_id or ""
+                return exports.dismiss(export_id, customer.account_id, LATER, "user:1").status.value
+            except Conflict:
+                return "conflict"
+
+    with ThreadPoolExecutor(8) as pool:
+        told = sorted(pool.map(act, range(8)))
+    assert told.count("conflict") == 7
+    export = exports.get(export_id)
+    assert ({*told} - {"conflict"}) == {export.target_id or "dismissed"}
+    assert export.version == 2
+
+
+def test_a_row_that_changed_since_it_was_read_is_not_moved(customer: Customer) -> None:
+    # SQLite lets one writer in at a time and PostgreSQL locks the row: only a version that no lock saw gets this far.
+    [export_id] = make_exports(customer, 1)
+    seen = exports.get(export_id)
+    execute("UPDATE exports SET version = version + 1 WHERE id = ?", (export_id,))
+    swapped = execute("UPDATE exports SET status = 'dismissed' WHERE id = ? AND version = ?", (export_id, seen.version))
+    assert swapped == 0
+
+
+@pytest.mark.parametrize("workers", [4])
+def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(customer: Customer, workers: int) -> None:
+    approve_many(customer, 40)
+    start = threading.Barrier(workers)
+
+    def work(number: int) -> int:
+        delivered = 0
+        with connection():
+            start.wait()
+            while claims := exports.claim_due(4, LATER, 600, f"worker:{number}"):
+                exports.renew(claims, LATER, 600)
+                delivered += len(exports.record_attempts([attempted(claim) for claim in claims[1:]], LATER, "w"))
+                exports.postpone(claims[:1] if delivered % 2 else [], LATER, "w")
+                delivered += len(exports.record_attempts([attempted(claim) for claim in claims[:1]], LATER, "w"))
+        return delivered
+
+    with ThreadPoolExecutor(workers) as pool:
+        assert sum(pool.map(work, range(workers))) == 40
+    assert rows("SELECT COUNT(*) FROM attempts WHERE outcome = 'delivered'") == [(40,)]

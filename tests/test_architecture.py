@@ -1,0 +1,101 @@
+"""The house keeps its promises: one writer of a status, documents that know every setting, command and error."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from bin.__main__ import VERBS, riskrelay
+from schemas.errors import RiskRelayError
+from service.error_responses import STATUS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+API = (ROOT / "docs" / "api.md").read_text()
+ROOMS = ("bin", "schemas", "service", "storage", "worker")
+
+
+def settings_read() -> list[str]:
+    """Name every setting that the schema reads."""
+    source = (ROOT / "schemas" / "settings.py").read_text()
+    return re.findall(r'env\.\w+\("([A-Z_]+)"', source)
+
+
+def sources() -> list[Path]:
+    return [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+
+
+def subclasses(kind: type[RiskRelayError]) -> list[type[RiskRelayError]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in subclasses(child))]
+
+
+@pytest.mark.parametrize("name", settings_read())
+def test_the_readme_lists_every_setting(name: str) -> None:
+    assert f"`{name}`" in README
+
+
+def test_the_readme_lists_no_setting_that_nobody_reads() -> None:
+    table = README.partition("## Settings")[2].partition("## Commands")[0]
+    listed = re.findall(r"`([A-Z][A-Z_]+)`", "\n".join(line.split("|")[1] for line in table.splitlines() if "|" in line))
+    assert sorted(listed) == sorted(settings_read())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_readme_lists_every_command(verb: str) -> None:
+    table = README.partition("## Commands")[2].partition("## Develop")[0]
+    assert re.search(rf"`{re.escape(verb)}[ `]", table)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_shows_an_example_and_its_exit_codes(verb: str) -> None:
+    with riskrelay.make_context("riskrelay", [verb, "--help"], resilient_parsing=True) as context:
+        command = riskrelay.get_command(context, verb)
+    assert command is not None
+    leaves = _leaves(command)
+    missing = [
+        leaf.name for leaf in leaves if "Example" not in (leaf.epilog or "") or "Exit codes" not in (leaf.epilog or "")
+    ]
+    assert missing == []
+
+
+def test_every_error_has_a_status_and_stands_in_the_api_document() -> None:
+    codes = {kind.code for kind in subclasses(RiskRelayError)}
+    assert codes <= set(STATUS)
+    assert [code for code in sorted(codes) if f"`{code}`" not in API] == []
+
+
+def test_every_error_has_a_docstring_to_show() -> None:
+    assert [kind.__name__ for kind in subclasses(RiskRelayError) if not kind.__doc__] == []
+
+
+def test_only_one_module_writes_the_status_of_an_export() -> None:
+    writing = re.compile(r"UPDATE exports\b|INSERT INTO exports\b|\bExport\.(update|create|insert)\(")
+    writers = {str(path.relative_to(ROOT)) for path in sources() if writing.search(path.read_text())}
+    assert writers == {"storage/exports.py"}
+
+
+def test_only_one_module_reads_the_clock() -> None:
+    reading = re.compile(r"datetime\.now\(|\.utcnow\(|\btime\.time\(")
+    readers = {str(path.relative_to(ROOT)) for path in sources() if reading.search(path.read_text())}
+    assert readers == {"storage/clock.py"}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [str(path.relative_to(ROOT)) for path in sources() if not path.read_text().startswith('"""')] == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{document.relative_to(ROOT)} -> {link}"
+        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+        for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
+        if not (document.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def _leaves(command: click.Command) -> list[click.Command]:
+    if isinstance(command, click.Group):
+        return [leaf for child in command.commands.values() for leaf in _leaves(child)]
+    return [command]

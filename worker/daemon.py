@@ -1,0 +1,213 @@
+"""The worker daemon: composes the tools, then listens to the doorbell while the drain looks by itself once a second.
+
+RQ runs in the main thread and only wakes the drain; when Redis is away there is nothing to listen to and deliveries go on.
+Whatever lies in the queue is a ring and nothing else: who can write to Redis does not choose what runs here.
+SIGTERM: nothing more is claimed, what is being sent is finished, exit 0. A second signal ends the process at once; the
+leases lapse and another worker takes over.
+"""
+
+import logging
+import os
+import queue
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import SimpleWorker
+from rq.exceptions import StopRequested
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from schemas.settings import Settings
+from storage import doorbell
+from storage.clock import utc_now
+from storage.database import close_database, open_database
+from storage.name_lookup import NameLookup
+from storage.vault import Vault
+from worker import jobs
+from worker.delivery import Courier, Terms
+from worker.drain import FAREWELL_S, Drain, DrainTerms
+from worker.http_client import HttpClient
+from worker.retries import Schedule
+
+#: How soon a daemon that lost Redis looks for it again.
+REDIS_RETRY_S: Final = 1.0
+#: How long one wait for a ring lasts, and so how late the listener may notice a signal.
+LISTEN_S: Final = 1
+#: Beyond that wait, how long a Redis that says nothing is waited for.
+_SILENCE_S: Final = 2
+#: RQ waits for this much less than its workers' time to live.
+_RQ_MARGIN_S: Final = 15
+#: A supervisor and the terminal may both pass on one and the same Ctrl-C; only a later signal is a second one.
+ECHO_S: Final = 1.0
+#: Each kept connection takes two descriptors; the usual soft limit of 1,024 is for programs that use select.
+_FILES: Final = 65_536
+
+_log: Final = logging.getLogger(__name__)
+
+
+def run(settings: Settings) -> int:
+    """Work until a signal comes; return the exit code."""
+    _allow_files(_FILES)
+    open_database(settings.database_url)
+    drain = compose(settings)
+    bell = doorbell.Doorbell(doorbell.connect(settings.redis_url))
+    stop = _Stop(drain.stop)
+
+    def answer_ring() -> None:
+        bell.answer()
+        drain.drain()
+
+    jobs.install(answer_ring)
+    drain.start()
+    _log.info("worker started", extra={"worker": _worker_name(), "pid": os.getpid()})
+    while not stop.is_wanted:
+        _listen(settings.redis_url, stop)
+        stop.wait(REDIS_RETRY_S)
+    ended = drain.join(settings.delivery_timeout_s + FAREWELL_S)
+    close_database()
+    _log.info("worker stopped", extra={"worker": _worker_name()})
+    if not ended:
+        # Threads that still wait for a receiver would hold the process.
+        os._exit(1)
+    return 0
+
+
+def compose(settings: Settings) -> Drain:
+    """Wire a drain from settings; the database is open."""
+    client = HttpClient(
+        policy=settings.target_policy,
+        lookup=NameLookup(),
+        deadline_s=settings.delivery_timeout_s,
+        connect_timeout_s=settings.connect_timeout_s,
+        connections=settings.worker_concurrency,
+    )
+    schedule = Schedule(settings.retry_schedule_s, settings.max_age)
+    terms = Terms(settings.webhook_secret, schedule, utc_now)
+    courier = Courier(client.post, Vault(settings.encryption_keys), terms)
+    return Drain(courier, DrainTerms(_worker_name(), settings.worker_concurrency, settings.sweep_s, utc_now))
+
+
+class _Stop:
+    """The wish to stop, as SIGTERM or SIGINT brings it; the handler takes no lock and raises nothing where it interrupts."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._wanted_at: float | None = None
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._wanted_at is not None
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is wanted, at most `timeout_s` seconds."""
+        with suppress(queue.Empty):
+            self._told.get(timeout=0 if self.is_wanted else timeout_s)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._wanted_at is None:
+            self._wanted_at = now
+            self._then()
+            self._told.put(None)
+        elif now - self._wanted_at > ECHO_S:
+            os._exit(1)
+
+
+class _Ring(Job):
+    """A job of the queue: whatever function, callbacks or webhooks it names, it means "look"."""
+
+    def perform(self) -> None:
+        jobs.deliver_due()
+
+    def execute_success_callback(self, *_: Any, **__: Any) -> None:
+        """Run nothing that Redis names."""
+
+    def execute_failure_callback(self, *_: Any, **__: Any) -> None:
+        """Run nothing that Redis names."""
+
+    def execute_stopped_callback(self, *_: Any, **__: Any) -> None:
+        """Run nothing that Redis names."""
+
+    def send_webhooks(self, *_: Any, **__: Any) -> None:
+        """Ask no address that Redis names."""
+
+
+class _RingListener(SimpleWorker):
+    """An RQ worker that answers rings and takes no other orders, neither signals nor commands that come through Redis."""
+
+    max_connection_wait_time = REDIS_RETRY_S
+
+    def __init__(self, client: Redis, stop: _Stop) -> None:
+        self._stop = stop
+        rings = doorbell.queue(client)
+        rings.job_class = _Ring
+        super().__init__(
+            [rings],
+            connection=client,
+            serializer=JSONSerializer,
+            job_class=_Ring,
+            worker_ttl=LISTEN_S + _RQ_MARGIN_S,
+            log_job_description=False,
+        )
+
+    @property
+    def connection_timeout(self) -> int:
+        return LISTEN_S + _SILENCE_S
+
+    def heartbeat(self, *args: Any, **kwargs: Any) -> None:
+        """RQ calls this before each wait for a ring: the place to end, with nothing half done."""
+        if not (args or kwargs):
+            self._end_if_wanted()
+        super().heartbeat(*args, **kwargs)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        self._end_if_wanted()
+
+    def subscribe(self) -> None:
+        """Listen to no commands."""
+
+    def unsubscribe(self) -> None:
+        """There is nothing to unsubscribe from."""
+
+    def _install_signal_handlers(self) -> None:
+        """Signals are for the daemon."""
+
+    def _end_if_wanted(self) -> None:
+        if self._stop.is_wanted:
+            raise StopRequested
+
+
+def _listen(redis_url: str, stop: _Stop) -> None:
+    """Answer rings until told to stop or until Redis is gone."""
+    client = doorbell.connect(redis_url, timeout_s=None)
+    try:
+        _RingListener(client, stop).work(logging_level="WARNING")
+    except RedisError as away:
+        _log.warning("redis away, sweeping on", extra={"error": type(away).__name__})
+    except Exception:  # noqa: BLE001 - rings only save time; whatever is wrong with them, the sweep goes on
+        _log.exception("not listening, sweeping on")
+    finally:
+        client.close()
+
+
+def _allow_files(count: int) -> None:
+    """Raise the soft limit of open files to `count`, as far as the hard one lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def _worker_name() -> str:
+    return f"worker:{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,398 @@
+"""Dial only addresses that the policy allows, and come back within one deadline.
+
+A name is resolved once, every answer is classified, and the very address that was classified is dialled; Host, SNI and the
+certificate's name stay those of the URL. Redirects are not followed; proxies, netrc and CA variables of the environment do
+not count. One deadline covers DNS, connect, TLS, headers and body: a watchdog shuts the socket down, because the timeout of
+a single read is no bound on how long a peer may drip.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache
+from http.client import HTTPException, RemoteDisconnected
+from typing import Any, Final
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError
+
+from schemas.delivery import Outcome, Timings
+from schemas.target_url import Refusal, TargetPolicy, check_answers, check_url
+from storage.name_lookup import NameLookup, NameLookupFailed
+
+#: Enough for a ticket's id and link; what is longer is not read.
+MAX_ANSWER_BYTES: Final = 64 * 1024
+#: The part of an answer that is kept in memory for reading codes and links.
+_PIECE_BYTES: Final = 16 * 1024
+#: How late the watchdog may notice that a deadline has passed.
+_WATCH_S: Final = 0.05
+#: Prepared requests and URL verdicts are kept for this many targets.
+_KNOWN_URLS: Final = 1024
+#: Hosts whose kept-alive connections are held at once.
+_POOLS: Final = 64
+
+
+class _DialFailed(Exception):
+    """No connection was made; `error` names why, `refused` tells that our policy said no."""
+
+    def __init__(self, error: str, *, refused: bool = False) -> None:
+        super().__init__(error)
+        self.error = error
+        self.refused = refused
+
+
+class HttpClient:
+    """Posts to targets over kept-alive connections; one for all threads of a process.
+
+    `verify` is True for the usual certificate authorities, or the path of a bundle.
+    """
+
+    def __init__(
+        self,
+        policy: TargetPolicy,
+        lookup: NameLookup,
+        deadline_s: float,
+        connect_timeout_s: float,
+        connections: int,
+        verify: bool | str = True,
+    ) -> None:
+        self._policy = policy
+        self._deadline_s = deadline_s
+        self._verify = verify
+        self._watchdog = _Watchdog()
+        self._adapter = _GuardedAdapter(_Dialler(policy, lookup, connect_timeout_s), connections)
+        self._prepared = lru_cache(maxsize=_KNOWN_URLS)(self._prepare)
+
+    def post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        """Send one POST and return what it met; never raises for what the network or the receiver does."""
+        prepared = self._prepared(url)
+        if isinstance(prepared, Refusal):
+            return Outcome(error=prepared.reason, refused=True)
+        request = prepared.copy()
+        request.headers = CaseInsensitiveDict(headers)
+        request.headers["Accept-Encoding"] = "identity"
+        request.headers["Content-Length"] = str(len(body))
+        request.body = body
+        exchange = _Exchange(time.monotonic() + self._deadline_s)
+        with self._watchdog.watching(exchange):
+            return self._exchange(request, exchange)
+
+    def close(self) -> None:
+        """Close every kept-alive connection."""
+        self._adapter.close()
+
+    def _prepare(self, url: str) -> requests.PreparedRequest | Refusal:
+        """Check the URL and prepare its request; both are the same for every delivery to it."""
+        checked = check_url(url, self._policy)
+        if isinstance(checked, Refusal):
+            return checked
+        return requests.Request("POST", checked.url).prepare()
+
+    def _exchange(self, request: requests.PreparedRequest, exchange: "_Exchange") -> Outcome:
+        try:
+            response = self._adapter.send(request, stream=True, timeout=self._deadline_s, verify=self._verify, proxies={})
+        except _DialFailed as failed:
+            return exchange.outcome(Outcome(error=failed.error, refused=failed.refused))
+        except (requests.RequestException, HTTPError, OSError) as failed:
+            return exchange.outcome(Outcome(error="deadline_exceeded" if exchange.is_over() else _error_name(failed)))
+        exchange.first_byte_at = time.monotonic()
+        answer = Outcome(status=response.status_code, retry_after=response.headers.get("Retry-After"), body=_read(response))
+        return exchange.outcome(answer)
+
+
+class _Exchange:
+    """One request under its deadline: the connection it uses and how long its parts took."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.began_at = time.monotonic()
+        self.address: str | None = None
+        self.timings = Timings()
+        self.first_byte_at: float | None = None
+        self._expired = False
+        self._lifeline: _Lifeline | None = None
+
+    def remaining_s(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    def is_over(self) -> bool:
+        """Tell whether the deadline has passed, noticed by the watchdog or not."""
+        return self._expired or self.remaining_s() == 0
+
+    def watch(self, lifeline: "_Lifeline", address: str) -> None:
+        """Use a connection from now on, new or kept alive."""
+        lifeline.hold(self)
+        self._lifeline, self.address = lifeline, address
+        if self._expired:
+            # The watchdog came while there was nothing yet that it could shut, and does not come twice.
+            lifeline.cut(self)
+
+    def expire(self) -> None:
+        """Shut the connection down under whoever waits for it."""
+        self._expired = True
+        if self._lifeline is not None:
+            self._lifeline.cut(self)
+
+    def end(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.let_go(self)
+
+    def outcome(self, met: Outcome) -> Outcome:
+        """Complete what was met with the address and the times."""
+        first_byte_ms = None if self.first_byte_at is None else _ms(self.first_byte_at - self.began_at)
+        timings = replace(self.timings, first_byte_ms=first_byte_ms, total_ms=_ms(time.monotonic() - self.began_at))
+        return replace(met, address=self.address, timings=timings)
+
+
+class _Lifeline:
+    """A second descriptor of a connection, by which it can be shut down whoever has the first.
+
+    TLS takes the first one over, and so does an answer that ends its connection: both outlive what urllib3 calls closed. The
+    exchange that used the connection last holds the line; what an earlier one asks for too late must not hit it. The lock
+    keeps a number that is just being closed from being shut down as somebody else's.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected.dup()
+        self._lock = threading.RLock()  # the garbage collector may close a pool in the middle of ours
+        self._holder: _Exchange | None = None
+        self._is_needed = True
+
+    def hold(self, exchange: _Exchange) -> None:
+        with self._lock:
+            self._holder = exchange
+
+    def cut(self, exchange: _Exchange) -> None:
+        """End the connection, if it is still `exchange` that uses it."""
+        with self._lock:
+            if self._holder is exchange:
+                # The peer may have been faster: then the connection is gone already, which is what we want.
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def let_go(self, exchange: _Exchange) -> None:
+        with self._lock:
+            if self._holder is exchange:
+                self._holder = None
+                self._close_if_unused()
+
+    def close(self) -> None:
+        """The connection is closed; an exchange that still reads from it keeps the line until its end."""
+        with self._lock:
+            self._is_needed = False
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._holder is None and not self._is_needed:
+            self._socket.close()
+
+
+#: The exchange of this thread; urllib3 opens sockets deep inside and takes no word for them.
+_here: Final = threading.local()
+
+
+class _Watchdog:
+    """Ends exchanges whose deadline has passed; asleep while there are none."""
+
+    def __init__(self) -> None:
+        self._exchanges: dict[int, _Exchange] = {}
+        self._some = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def watching(self, exchange: _Exchange) -> Iterator[None]:
+        self._start()
+        _here.exchange = exchange
+        self._exchanges[id(exchange)] = exchange
+        self._some.set()
+        try:
+            yield
+        finally:
+            del self._exchanges[id(exchange)]
+            exchange.end()
+            _here.exchange = None
+
+    def _start(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            time.sleep(_WATCH_S)
+            now = time.monotonic()
+            # A copy is made in one step; other threads come and go meanwhile.
+            for exchange in self._exchanges.copy().values():
+                if now >= exchange.deadline:
+                    exchange.expire()
+            if not self._exchanges:
+                self._some.clear()
+                # Whoever came between the look and the clear is seen now.
+                if self._exchanges:
+                    self._some.set()
+
+
+class _Dialler:
+    """Opens the socket of a new connection: resolve once, classify every answer, dial what was classified."""
+
+    def __init__(self, policy: TargetPolicy, lookup: NameLookup, connect_timeout_s: float) -> None:
+        self._policy = policy
+        self._lookup = lookup
+        self._connect_timeout_s = connect_timeout_s
+
+    def dial(self, host: str, port: int) -> tuple[socket.socket, str]:
+        """Return a connected socket and the address it is connected to. Raises _DialFailed."""
+        exchange: _Exchange = _here.exchange
+        began_at = time.monotonic()
+        addresses = self._resolve(host, port, exchange)
+        refusal = check_answers(addresses, self._policy)
+        if refusal is not None:
+            raise _DialFailed(refusal.reason, refused=True)
+        resolved_at = time.monotonic()
+        exchange.timings = replace(exchange.timings, dns_ms=_ms(resolved_at - began_at))
+        connected = self._connect([str(address) for address in addresses], port, exchange)
+        exchange.timings = replace(exchange.timings, connect_ms=_ms(time.monotonic() - resolved_at))
+        return connected
+
+    def _resolve(self, host: str, port: int, exchange: _Exchange) -> Any:
+        try:
+            return self._lookup.resolve(host.strip("[]"), port, exchange.remaining_s())
+        except NameLookupFailed as failed:
+            raise _DialFailed(failed.reason) from None
+
+    def _connect(self, addresses: list[str], port: int, exchange: _Exchange) -> tuple[socket.socket, str]:
+        """Try each address in the resolver's order within the connect timeout and the deadline.
+
+        Each gets its share of what is left, so that a dead IPv6 route leaves time for IPv4.
+        """
+        until = time.monotonic() + min(self._connect_timeout_s, exchange.remaining_s())
+        error = "connect_timeout"
+        for number, address in enumerate(addresses):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                break
+            try:
+                return _open(address, port, left_s / (len(addresses) - number)), address
+            except TimeoutError:
+                error = "connect_timeout"
+            except ConnectionRefusedError:
+                error = "connect_refused"
+            except OSError:
+                error = "connect_failed"
+        raise _DialFailed("deadline_exceeded" if exchange.is_over() else error)
+
+
+def _open(address: str, port: int, timeout_s: float) -> socket.socket:
+    connected = socket.create_connection((address, port), timeout=timeout_s)
+    # Head and body leave as two packets; the second would wait 40 ms for the peer's delayed acknowledgement of the first.
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+class _GuardedConnection(HTTPConnection):
+    """A connection that is dialled by the guard and watched by the deadline, the first time and every time it is reused."""
+
+    dialler: _Dialler
+    lifeline: _Lifeline | None = None
+    address: str = ""
+
+    def _new_conn(self) -> socket.socket:
+        connected, self.address = self.dialler.dial(self._dns_host, self.port)
+        # What the connect timeout left would be a bound on the handshake; that is the deadline's business.
+        connected.settimeout(self.timeout)
+        self.lifeline = _Lifeline(connected)
+        _here.exchange.watch(self.lifeline, self.address)
+        return connected
+
+    def putrequest(self, *args: Any, **kwargs: Any) -> None:
+        if self.lifeline is not None:
+            _here.exchange.watch(self.lifeline, self.address)
+        super().putrequest(*args, **kwargs)
+
+    def close(self) -> None:
+        super().close()
+        if self.lifeline is not None:
+            self.lifeline.close()
+            self.lifeline = None
+
+
+class _GuardedTlsConnection(_GuardedConnection, HTTPSConnection):
+    """The same over TLS."""
+
+    def connect(self) -> None:
+        began_at = time.monotonic()
+        super().connect()
+        timings = _here.exchange.timings
+        before_tls_ms = (timings.dns_ms or 0) + (timings.connect_ms or 0)
+        tls_ms = max(0, _ms(time.monotonic() - began_at) - before_tls_ms)
+        _here.exchange.timings = replace(timings, tls_ms=tls_ms)
+
+
+class _GuardedAdapter(HTTPAdapter):
+    """An adapter whose pools open guarded connections only."""
+
+    def __init__(self, dialler: _Dialler, connections: int) -> None:
+        self._dialler = dialler
+        super().__init__(pool_connections=_POOLS, pool_maxsize=connections, max_retries=0)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        dialler = {"dialler": self._dialler}
+        plain = type("_Connection", (_GuardedConnection,), dialler)
+        tls = type("_TlsConnection", (_GuardedTlsConnection,), dialler)
+        self.poolmanager.pool_classes_by_scheme = {
+            "http": type("_Pool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+            "https": type("_TlsPool", (HTTPSConnectionPool,), {"ConnectionCls": tls}),
+        }
+
+
+def _read(response: requests.Response) -> bytes:
+    """Read the answer as far as the cap and the deadline allow; a longer or broken one ends its connection."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while size < MAX_ANSWER_BYTES:
+            piece = response.raw.read(min(_PIECE_BYTES, MAX_ANSWER_BYTES - size), decode_content=False)
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+        response.raw.close()
+    except (HTTPError, OSError):
+        # Its status was an answer; what was read of the body is what there is.
+        response.raw.close()
+    return b"".join(pieces)
+
+
+def _error_name(failed: Exception) -> str:
+    """Name what went wrong between connecting and the end of the headers."""
+    if isinstance(failed, requests.ReadTimeout):
+        return "deadline_exceeded"
+    if isinstance(failed, requests.exceptions.SSLError | ssl.SSLError):
+        return "tls_certificate" if "CERTIFICATE_VERIFY_FAILED" in str(failed) else "tls_failed"
+    is_about_connection = isinstance(failed, requests.ConnectionError) or type(failed).__module__ == "builtins"
+    return "connection_closed" if is_about_connection and not _is_nonsense(failed) else "bad_answer"
+
+
+def _is_nonsense(failed: Exception) -> bool:
+    """Tell whether what came is no HTTP: urllib3 wraps what http.client says about it, requests wraps that."""
+    told: object = failed
+    while isinstance(told, requests.RequestException | HTTPError):
+        told = told.args[-1] if told.args else None
+    return isinstance(told, HTTPException) and not isinstance(told, RemoteDisconnected)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
