@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from schemas.errors import RiskRelayError
+from schemas.errors import RiskRelayError, ValidationFailed
 from schemas.version import VERSION
 
 #: verb -> module of this package; the command in it has the verb's name.
@@ -51,8 +51,15 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except RiskRelayError as refused:
-            click.echo(f"riskrelay: {refused.message}", err=True)
+            click.echo(f"riskrelay: {_told(refused)}", err=True)
             ctx.exit(1)
+
+
+def _told(refused: RiskRelayError) -> str:
+    """Return the refusal in one line, with the members it is about."""
+    problems = refused.problems if isinstance(refused, ValidationFailed) else ()
+    about = "; ".join(f"{each.path} {each.message}".strip() for each in problems)
+    return f"{refused.message}: {about}" if about else refused.message
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from bin.installation import Refused, WrongSettings
+from bin.installation import Refused, WrongSettings, make_data_dir
 from schemas.principal import TokenKind
 from schemas.settings import InvalidSettings, load_settings
 from storage import accounts, projects, schema, tokens
@@ -73,7 +73,7 @@ def _make_first_records(env_file: Path) -> str:
         settings = load_settings(env_file)
     except InvalidSettings as wrong:
         raise WrongSettings(wrong.report()) from None
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_data_dir(settings)
     open_database(settings.database_url)
     now = utc_now()
     try:

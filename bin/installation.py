@@ -3,6 +3,7 @@
 Refuses to go on with wrong settings, a database that is away, or one that is not migrated: one clear line and its remedy.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -54,6 +55,16 @@ def opened(settings: Settings | None = None) -> Iterator[Settings]:
         raise Refused(f"The database is away, locked or full ({type(away).__name__}); see DATABASE_URL.") from None
     finally:
         close_database()
+
+
+def make_data_dir(settings: Settings) -> None:
+    """Make DATA_DIR for its owner alone, or end with a remedy."""
+    try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as failed:
+        raise Refused(f"DATA_DIR {settings.data_dir} cannot be made: {failed.strerror}; choose another.") from None
+    if not os.access(settings.data_dir, os.W_OK | os.X_OK):
+        raise Refused(f"DATA_DIR {settings.data_dir} cannot be written to; make it yours, or choose another.")
 
 
 def require_migrated() -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from bin.installation import Refused, checked_settings
+from bin.installation import Refused, checked_settings, make_data_dir
 from storage import schema
 from storage.database import OUTAGES, close_database, open_database
 
@@ -12,7 +12,7 @@ from storage.database import OUTAGES, close_database, open_database
 def migrate(check: bool) -> None:
     """Run the migrations that have not run yet, in order and under a lock."""
     settings = checked_settings()
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_data_dir(settings)
     open_database(settings.database_url)
     try:
         names = schema.pending() if check else schema.migrate()

@@ -9,8 +9,8 @@ import click
 
 from bin.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from bin.init import FIRST_TOKEN, FIRST_USER
-from bin.installation import Refused, checked_settings
-from bin.serve import GUNICORN, require_startable
+from bin.installation import Refused, checked_settings, make_data_dir
+from bin.serve import GUNICORN, require_free, require_startable
 from bin.supervisor import Supervisor
 from bin.work import WORK_ALONE
 from schemas.settings import Settings
@@ -30,9 +30,10 @@ STOP_GRACE_S = 30
 def run() -> None:
     """Run the whole installation until Ctrl-C or SIGTERM."""
     settings = checked_settings()
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_data_dir(settings)
     _migrate(settings)
     require_startable(settings)
+    require_free(settings.bind)
     supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
     redis = EmbeddedRedis(settings.data_dir, settings.redis_socket) if settings.redis_embedded else None
     try:

@@ -1,6 +1,8 @@
 """`serve`: the service under gunicorn."""
 
+import errno
 import os
+import socket
 import sys
 
 import click
@@ -15,8 +17,25 @@ GUNICORN = ("-P", "-m", "gunicorn", "--config", "python:service.gunicorn_config"
 @click.command(epilog="Example: riskrelay serve\n\nExit codes: 0 stopped, 1 could not start, 2 wrong settings.")
 def serve() -> None:
     """Serve the HTTP API until SIGTERM; what is being answered is finished first."""
-    require_startable(checked_settings())
+    settings = checked_settings()
+    require_startable(settings)
+    require_free(settings.bind)
     os.execv(sys.executable, [sys.executable, *GUNICORN])  # noqa: S606 - without a shell is how it should be
+
+
+def require_free(bind: str) -> None:
+    """End with a remedy where the address to serve on cannot be had."""
+    host, _, port = bind.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As gunicorn binds: what is left of closed connections does not count as use.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as failed:
+            in_use = failed.errno == errno.EADDRINUSE
+            why = "is in use" if in_use else f"cannot be listened on: {failed.strerror}"
+            raise Refused(f"{bind} {why}; set BIND to another address.") from None
 
 
 def require_startable(settings: Settings) -> None:

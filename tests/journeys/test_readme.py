@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from worker.signing import sign
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = (ROOT / "README.md").read_text()
+CURL_STAND_IN = ROOT / "tests" / "journeys" / "curl_stand_in.py"
 
 START_WITHIN_S = 30
 STOP_WITHIN_S = 30
@@ -45,8 +48,15 @@ def ports() -> dict[str, str]:
 
 
 @pytest.fixture
-def environment(ports: dict[str, str]) -> dict[str, str]:
+def environment(ports: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The reader's environment, with nothing of an installation's settings in it."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    if shutil.which("curl") is None:
+        stand_in = tmp_path / "commands" / "curl"
+        stand_in.parent.mkdir()
+        stand_in.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{CURL_STAND_IN}" "$@"\n')
+        stand_in.chmod(0o755)
+        kept["PATH"] = f"{stand_in.parent}:{kept['PATH']}"
     return {**kept, "BIND": f"127.0.0.1:{ports['8000']}"}
 
 

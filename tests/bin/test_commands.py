@@ -1,0 +1,332 @@
+"""The commands, as an operator types them: what they print, what they refuse, how they exit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bin.__main__ import riskrelay
+from schemas.exports import Approval
+from schemas.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
+from schemas.scanner import PostbackForm
+from storage import exports, findings, schema, targets
+from storage.database import close_database, connection, open_database
+from tests.factories import NOW, Customer, environment, make_customer, make_target, postback
+
+
+class Shell:
+    """Types commands into an installation of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder / 'riskrelay.db'}"
+        self.environment: dict[str, str | None] = {**environment(folder), "REDIS_URL": f"unix://{folder}/no-redis.sock"}
+
+    def type(self, *words: str, standard_input: str | None = None) -> Result:
+        return CliRunner().invoke(riskrelay, list(words), env=self.environment, input=standard_input)
+
+    def json(self, *words: str, standard_input: str | None = None) -> Any:
+        result = self.type(*words, "--json", standard_input=standard_input)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def refused(self, *words: str, standard_input: str | None = None) -> str:
+        result = self.type(*words, standard_input=standard_input)
+        assert result.exit_code == 1, result.output
+        assert len(result.stderr.splitlines()) == 1
+        return result.stderr
+
+
+@pytest.fixture
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """A shell in an empty folder, with a migrated database and no Redis."""
+    monkeypatch.chdir(tmp_path)
+    made = Shell(tmp_path)
+    assert made.url == sqlite_url
+    return made
+
+
+@pytest.fixture
+def customer_id(shell: Shell) -> Customer:
+    open_database(shell.url)
+    with connection():
+        customer = make_customer()
+    close_database()
+    return customer
+
+
+@pytest.fixture
+def target_id(shell: Shell, customer_id: Customer) -> str:
+    open_database(shell.url)
+    with connection():
+        target = make_target(customer_id)
+    close_database()
+    return target.id
+
+
+@pytest.fixture
+def export_id(shell: Shell, customer_id: Customer) -> str:
+    open_database(shell.url)
+    with connection():
+        form: Any = PostbackForm()
+        result = findings.record_postback(form.read(postback()), customer_id.project_id, NOW, "scanner")
+    close_database()
+    return result.ticket_exports[0]
+
+
+def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> None:
+    account = shell.json("account", "add", "Example Ltd")
+    assert account == {"id": 1, "name": "Example Ltd", "webhooks": True}
+    user = shell.json("user", "add", "ada@example.com", "--account", "1")
+    assert user == {"id": 1, "email": "ada@example.com", "account_id": 1}
+    project = shell.json("project", "add", "Shop", "--account", "1", "--shop-domain", "shop.example")
+    assert project == {"id": 1, "name": "Shop", "account_id": 1, "shop_domain": "shop.example"}
+    assert shell.json("report", "add", "Spring", "--project", "1") == {"id": 1, "title": "Spring", "project_id": 1}
+    assert shell.json("scan-run", "add", "--project", "1", "--id", "42")["id"] == 42
+    assert shell.json("scan-run", "add", "--project", "1")["id"] == 43
+    assert shell.json("grant", "add", "--user", "ada@example.com", "--project", "1")["project_id"] == 1
+    assert shell.json("grant", "add", "--user", "ada@example.com", "--report", "1")["report_id"] == 1
+    assert shell.json("account", "list") == [account]
+    assert shell.json("user", "list") == [user]
+    assert shell.json("project", "list") == [project]
+
+
+def test_an_account_can_be_kept_from_webhooks(shell: Shell) -> None:
+    assert shell.json("account", "add", "Careful", "--no-webhooks")["webhooks"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("user", "add", "a@example.com", "--account", "9"), "no account 9"),
+        (("project", "add", "Shop", "--account", "9"), "no account 9"),
+        (("report", "add", "Spring", "--project", "9"), "no project 9"),
+        (("scan-run", "add", "--project", "9"), "no project 9"),
+        (("grant", "add", "--user", "nobody@example.com", "--project", "1"), "no user"),
+        (("token", "create", "--user", "nobody@example.com"), "no user"),
+        (("token", "revoke", "9"), "no token 9"),
+        (("target", "show", "tgt_none"), "no such ticket export target"),
+        (("target", "pause", "tgt_none"), "no such ticket export target"),
+        (("export", "show", "exp_none"), "no such ticket export"),
+        (("export", "approve", "exp_none", "--target", "tgt_none"), "no such ticket export"),
+        (("export", "dismiss", "exp_none"), "no such ticket export"),
+        (("export", "retry", "exp_none"), "no such ticket export"),
+    ],
+)
+def test_what_is_not_there_is_told_in_one_line(shell: Shell, words: tuple[str, ...], told: str) -> None:
+    assert told in shell.refused(*words)
+
+
+def test_what_is_taken_is_told_in_one_line(shell: Shell, customer_id: Customer) -> None:
+    account = str(customer_id.account_id)
+    assert "belongs to a user already" in shell.refused("user", "add", customer_id.email, "--account", account)
+    grant = ("grant", "add", "--user", customer_id.email, "--project", str(customer_id.project_id))
+    assert "exists already" in shell.refused(*grant)
+    shell.json("scan-run", "add", "--project", str(customer_id.project_id), "--id", "7")
+    run = ("scan-run", "add", "--project", str(customer_id.project_id), "--id", "7")
+    assert "Scan run 7 exists already" in shell.refused(*run)
+
+
+def test_a_grant_names_a_project_or_a_report(shell: Shell, customer_id: Customer) -> None:
+    for words in ((), ("--project", "1", "--report", "1")):
+        result = shell.type("grant", "add", "--user", customer_id.email, *words)
+        assert result.exit_code == 2
+        assert "either --project or --report" in result.stderr
+
+
+def test_a_token_is_printed_alone_and_once(shell: Shell, customer_id: Customer) -> None:
+    created = shell.type("token", "create", "--user", customer_id.email, "--name", "ci")
+    text = created.stdout.strip()
+    assert created.exit_code == 0
+    assert text.startswith("rrt_")
+    assert "\n" not in text
+    assert text not in shell.type("token", "list").output
+    assert text not in shell.type("token", "list", "--json").output
+
+
+def test_a_token_can_be_limited_listed_and_revoked(shell: Shell, customer_id: Customer) -> None:
+    words = ("--ability", "ticket-exports:read", "--expires-days", "30")
+    made = shell.json("token", "create", "--user", customer_id.email, *words)
+    assert made["abilities"] == ["ticket-exports:read"]
+    assert made["expires_at"] is not None
+    assert shell.json("token", "revoke", str(made["id"]))["revoked_at"] is not None
+    listed = {record["id"]: record for record in shell.json("token", "list")}
+    assert listed[made["id"]]["revoked_at"] is not None
+
+
+def test_a_token_without_named_abilities_has_all_but_the_console(shell: Shell, customer_id: Customer) -> None:
+    for kind in TokenKind:
+        made = shell.json("token", "create", "--user", customer_id.email, "--kind", kind.value)
+        assert made["abilities"] == [ability.value for ability in DEFAULT_ABILITIES[kind]]
+        assert "console" not in made["abilities"]
+
+
+def test_a_kind_of_token_cannot_have_the_others_abilities(shell: Shell, customer_id: Customer) -> None:
+    foreign = ABILITIES[TokenKind.PLATFORM][0].value
+    assert foreign in shell.refused("token", "create", "--user", customer_id.email, "--ability", foreign)
+
+
+@pytest.mark.parametrize("typed", ["s3cret", "s3cret\n", "s3cret\r\n"])
+def test_a_secret_comes_from_standard_input_without_its_newline(shell: Shell, typed: str, target_id: str) -> None:
+    plain = shell.json("secret", "set", "scanner", standard_input="s3cret")["fingerprint"]
+    assert shell.json("secret", "set", "scanner", standard_input=typed)["fingerprint"] == plain
+    result = shell.type("secret", "set", "target", target_id, standard_input=typed)
+    assert result.exit_code == 0
+    assert "s3cret" not in result.output
+    assert plain in result.stdout
+
+
+@pytest.mark.parametrize("typed", ["", "\n", "two\nlines", "nul\0", "x" * 5000])
+def test_what_is_no_secret_is_refused_and_changes_nothing(shell: Shell, typed: str) -> None:
+    before = shell.json("secret", "list")
+    assert "one line" in shell.refused("secret", "set", "scanner", standard_input=typed)
+    assert shell.json("secret", "list") == before
+
+
+def test_secrets_are_listed_as_fingerprints(shell: Shell, target_id: str) -> None:
+    shell.json("secret", "set", "email", standard_input="from-the-operator")
+    shell.json("secret", "set", "target", target_id, standard_input="of-the-target")
+    listed = {record["name"]: record for record in shell.json("secret", "list")}
+    assert listed["scanner"]["source"] == "environment"
+    assert listed["email"]["source"] == "database"
+    assert listed["storefront"] == {
+        "name": "storefront",
+        "configured": False,
+        "source": None,
+        "fingerprint": None,
+        "connected": None,
+        "last_validation": None,
+    }
+    assert listed[target_id]["source"] == "database"
+    assert listed[target_id]["connected"] == "unknown"
+    assert listed[target_id]["last_validation"] == "passed"
+    printed = shell.type("secret", "list").output
+    for secret in ("from-the-operator", "of-the-target", str(shell.environment["SCANNER_SHARED_SECRET"])):
+        assert secret not in printed
+
+
+def test_a_target_is_listed_shown_paused_resumed_and_disabled(shell: Shell, target_id: str) -> None:
+    assert [record["id"] for record in shell.json("target", "list")] == [target_id]
+    assert shell.json("target", "pause", target_id)["status"] == "paused"
+    assert "pause needs active" in shell.refused("target", "pause", target_id)
+    assert shell.json("target", "show", target_id)["status_reason"] == "operator"
+    assert shell.json("target", "resume", target_id)["status"] == "active"
+    assert shell.json("target", "disable", target_id)["status"] == "disabled"
+
+
+def test_an_export_is_listed_shown_and_approved_without_redis(shell: Shell, export_id: str, target_id: str) -> None:
+    listed = shell.json("export", "list")
+    assert [record["id"] for record in listed] == [export_id]
+    assert shell.json("export", "show", export_id)["status"] == "prepared"
+    assert shell.json("export", "approve", export_id, "--target", target_id)["status"] == "approved"
+    assert "approved" in shell.refused("export", "dismiss", export_id)
+
+
+def test_a_prepared_export_is_dismissed_for_good(shell: Shell, export_id: str, target_id: str) -> None:
+    assert shell.json("export", "dismiss", export_id)["status"] == "dismissed"
+    assert "dismissed" in shell.refused("export", "approve", export_id, "--target", target_id)
+    assert "dismissed" in shell.refused("export", "retry", export_id)
+
+
+def test_an_unknown_target_is_told_with_the_member_that_names_it(shell: Shell, export_id: str) -> None:
+    assert "/target_id" in shell.refused("export", "approve", export_id, "--target", "tgt_none")
+
+
+def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shell: Shell, customer_id: Customer) -> None:
+    open_database(shell.url)
+    with connection():
+        issue = {"code": "x", "title": "Red \x1b[31malert\x07"}
+        form: Any = PostbackForm()
+        findings.record_postback(form.read(postback(issues=[issue])), customer_id.project_id, NOW, "scanner")
+    close_database()
+    printed = shell.type("export", "list").stdout
+    assert printed.splitlines()[0].split() == ["id", "status", "status_reason", "attempts", "title"]
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+
+
+def test_a_sweep_rings_only_for_what_is_due(shell: Shell, export_id: str, target_id: str, customer_id: Customer) -> None:
+    assert shell.json("sweep") == {"due": False, "rung": False}
+    open_database(shell.url)
+    with connection():
+        exports.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1")
+    close_database()
+    assert shell.json("sweep", "--dry-run") == {"due": True, "rung": False}
+    away = shell.type("sweep", "--json")
+    assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": True, "rung": False})
+
+
+def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path)
+    pending = shell.type("migrate", "--check")
+    assert (pending.exit_code, pending.stdout) == (1, "pending: 0001_first_tables\n")
+    assert shell.type("migrate").stdout == "ran: 0001_first_tables\n"
+    assert shell.type("migrate").stdout == "The schema is up to date.\n"
+    assert shell.type("migrate", "--check").exit_code == 0
+
+
+def test_a_database_that_is_not_migrated_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "bin/riskrelay migrate" in Shell(tmp_path).refused("account", "list")
+
+
+def test_a_database_that_is_away_is_told_in_one_line(shell: Shell) -> None:
+    shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/none"
+    assert "database is away" in shell.refused("account", "list")
+
+
+def test_wrong_settings_are_told_all_at_once_with_exit_code_2(shell: Shell) -> None:
+    wrong = {"BIND": "nowhere", "WORKER_PROCESSES": "0", "RETRY_SCHEDULE": "soon", "ENCRYPTION_KEYS": "short"}
+    shell.environment.update(wrong)
+    result = shell.type("account", "list")
+    assert result.exit_code == 2
+    for name in wrong:
+        assert f"{name}:" in result.stderr
+    assert "nowhere" not in result.stderr
+
+
+def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path)
+    for name in ("ENCRYPTION_KEYS", "SCANNER_SHARED_SECRET", "WEBHOOK_SECRET"):
+        shell.environment[name] = None
+    made = shell.type("init")
+    assert made.exit_code == 0, made.output
+    settings = (tmp_path / ".env").read_text()
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "first-token").stat().st_mode & 0o777 == 0o600
+    token = (tmp_path / "first-token").read_text().strip()
+    assert token not in made.output
+    assert not any(line.partition("=")[2] in made.output for line in settings.splitlines() if "SECRET=" in line)
+    assert [record["name"] for record in shell.json("token", "list")] == ["first"]
+    assert "exists already" in shell.refused("init")
+    assert (tmp_path / ".env").read_text() == settings
+
+
+def test_init_leaves_to_the_environment_what_it_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Shell(tmp_path).type("init").exit_code == 0
+    written = {line.partition("=")[0] for line in (tmp_path / ".env").read_text().splitlines() if "=" in line}
+    assert written == {"EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "DEFAULT_PROJECT_ID"}
+
+
+def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: Shell, customer_id: Customer) -> None:
+    assert "accounts already" in shell.refused("init")
+    assert not Path(".env").exists()
+    assert not Path(".env.new").exists()
+
+
+def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
+    shell.environment["ENCRYPTION_KEYS"] = ""
+    for verb in ("serve", "work", "run"):
+        assert "ENCRYPTION_KEYS" in shell.refused(verb)
+
+
+def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id: str) -> None:
+    open_database(shell.url)
+    with connection():
+        assert schema.pending() == []
+        assert [target.id for target in targets.all_targets(None)] == [target_id]
+    close_database()
