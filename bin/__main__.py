@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from schemas.errors import RiskRelayError, ValidationFailed
+from schemas.errors import RiskRelayError
 from schemas.version import VERSION
 
 #: verb -> module of this package; the command in it has the verb's name.
@@ -57,8 +57,7 @@ class Verbs(click.Group):
 
 def _told(refused: RiskRelayError) -> str:
     """Return the refusal in one line, with the members it is about."""
-    problems = refused.problems if isinstance(refused, ValidationFailed) else ()
-    about = "; ".join(f"{each.path} {each.message}".strip() for each in problems)
+    about = "; ".join(f"{each.path} {each.message}".strip() for each in refused.problems)
     return f"{refused.message}: {about}" if about else refused.message
 
 

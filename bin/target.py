@@ -47,7 +47,7 @@ def _turning(verb: str, what: str) -> Callable[..., None]:
     @json_option
     def turn(target_id: str, as_json: bool) -> None:
         with opened() as settings:
-            targets.turn(target_id, verb, utc_now(), "operator")
+            targets.turn(target_id, verb, utc_now(), "operator", has_default_secret=settings.webhook_secret is not None)
             _print(target_id, settings, as_json)
 
     return turn

@@ -3,8 +3,8 @@
 An error never carries what was submitted. HTTP statuses are given to codes in `service.error_responses`.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class RiskRelayError(Exception):
     """Something went wrong."""
 
     code: ClassVar[str] = "INTERNAL_ERROR"
+    problems: tuple[FieldProblem, ...] = ()
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or type(self).__doc__)
@@ -28,6 +29,15 @@ class RiskRelayError(Exception):
     def message(self) -> str:
         """The sentence a client or an operator reads."""
         return str(self.args[0])
+
+
+def error_body(error: RiskRelayError, request_id: str) -> dict[str, Any]:
+    """Return the one body that every error has."""
+    fields = [asdict(each) for each in error.problems]
+    details = {"fields": fields} if fields else {}
+    return {
+        "error": {"code": error.code, "message": error.message, "details": details, "request_id": request_id},
+    }
 
 
 class Unauthorized(RiskRelayError):

@@ -115,6 +115,9 @@ class Form(Schema):
         }
         if isinstance(field_obj, fields.List | fields.Nested | fields.Boolean):
             field_obj.error_messages = {**field_obj.error_messages, "invalid": "invalid_type", "type": "invalid_type"}
+        if isinstance(field_obj, fields.List):
+            # marshmallow binds the entries' field to the list and tells nobody.
+            self.on_bind_field(field_name, field_obj.inner)
 
 
 def _fits_an_index(url: str) -> None:

@@ -5,7 +5,6 @@ Values come from the process environment, then from a `.env` file. A secret can 
 """
 
 import base64
-import binascii
 import hashlib
 import os
 import tempfile
@@ -163,8 +162,13 @@ class _Environment(FileAwareEnv):
         super().__init__(eager=False)
         self.add_parser("route_families", _route_families)
         self.add_parser("encryption_keys", _encryption_keys)
-        self.add_parser("ports", _told_as_mistake(parse_ports))
-        self.add_parser("networks", _told_as_mistake(parse_networks))
+        self.add_parser(
+            "ports",
+            _refused_as("Give ports or ranges from 1 to 65535, comma-separated, such as 443,8000-8999.", parse_ports),
+        )
+        self.add_parser(
+            "networks", _refused_as("Give networks, comma-separated, such as 10.0.0.0/8, host bits zero.", parse_networks)
+        )
         self.add_parser("schedule", _schedule)
         self.add_parser("bind", _bind)
         self.add_parser("database_url", _url_of("postgresql://", "postgres://", "sqlite:///"))
@@ -246,14 +250,14 @@ def _mistakes(invalid: EnvValidationError) -> dict[str, list[str]]:
     return {str(name): [str(text) for text in told] for name, told in messages.items()}
 
 
-def _told_as_mistake(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Turn the ValueError of a parser into a mistake of the report."""
+def _refused_as(sentence: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Turn the ValueError of a parser into a mistake of the report; the parser quotes the value, the report does not."""
 
     def parsed(value: str) -> Any:
         try:
             return parse(value)
-        except ValueError as wrong:
-            raise ValidationError(str(wrong)) from None
+        except ValueError:
+            raise ValidationError(sentence) from None
 
     return parsed
 
@@ -270,7 +274,8 @@ def _encryption_keys(value: str) -> tuple[bytes, ...]:
     for text in filter(None, (part.strip() for part in value.split(","))):
         try:
             key = base64.b64decode(text, validate=True)
-        except binascii.Error:
+        except ValueError:
+            # binascii's error is one; another one comes for text that is not ASCII.
             raise ValidationError("Each key must be base64.") from None
         if len(key) != KEY_BYTES:
             raise ValidationError(f"Each key must be {KEY_BYTES} bytes.")

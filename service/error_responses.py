@@ -90,29 +90,22 @@ def _answer(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayE
         resp.set_header("Retry-After", str(error.retry_after_s))
     if error.code == "UNAUTHORIZED" and req.context.get("challenge"):
         resp.set_header("WWW-Authenticate", req.context.challenge)
-    problems = error.problems if isinstance(error, errors.ValidationFailed) else ()
-    fields = [{"path": each.path, "code": each.code, "message": each.message} for each in problems]
-    if _wants_problem_json(req):
-        resp.content_type = PROBLEM_JSON
-        body = _problem(req, error, fields)
-    else:
-        resp.content_type = falcon.MEDIA_JSON
-        details = {"fields": fields} if fields else {}
-        told = {"code": error.code, "message": error.message, "details": details, "request_id": req.context.request_id}
-        body = {"error": told}
-    resp.data = json.dumps(body, ensure_ascii=False).encode()
+    as_problem = _wants_problem_json(req)
+    body = errors.error_body(error, req.context.request_id)
+    resp.content_type = PROBLEM_JSON if as_problem else falcon.MEDIA_JSON
+    resp.data = json.dumps(_problem(body["error"]) if as_problem else body, ensure_ascii=False).encode()
 
 
 def _wants_problem_json(req: falcon.Request) -> bool:
     return req.client_prefers((falcon.MEDIA_JSON, PROBLEM_JSON)) == PROBLEM_JSON
 
 
-def _problem(req: falcon.Request, error: errors.RiskRelayError, fields: list[dict[str, str]]) -> dict[str, Any]:
+def _problem(told: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "about:blank",
-        "title": error.message,
-        "status": STATUS[error.code],
-        "code": error.code,
-        "errors": fields,
-        "request_id": req.context.request_id,
+        "title": told["message"],
+        "status": STATUS[told["code"]],
+        "code": told["code"],
+        "errors": told["details"].get("fields", []),
+        "request_id": told["request_id"],
     }

@@ -20,6 +20,9 @@ class Health:
         resp.content_type = falcon.MEDIA_JSON
         resp.data = b'{"status": "ok"}'
 
+    #: Load balancers ask with HEAD.
+    on_head = on_get
+
 
 class Readiness:
     """Names each check; only a database that is away makes the service unready, since Redis away only delays."""
@@ -38,3 +41,5 @@ class Readiness:
         resp.status = 200 if database else 503
         resp.content_type = falcon.MEDIA_JSON
         resp.data = json.dumps({"status": status, "checks": checks}).encode()
+
+    on_head = on_get

@@ -142,7 +142,8 @@ def is_reachable() -> bool:
     try:
         with connection():
             database.execute_sql("SELECT 1")
-    except OUTAGES:
+    except (*OUTAGES, peewee.DatabaseError):
+        # A file that is damaged or no database at all answers nothing either.
         return False
     return True
 

@@ -51,10 +51,11 @@ _PREPARED_COLUMNS: Final = (
     "created_at",
 )
 
+# CROSS JOIN makes SQLite begin with what is due, whatever it has learned of the tables; PostgreSQL decides for itself.
 _DUE: Final = """
 SELECT e.id, e.status, e.attempts, e.attempts_before, e.target_id, t.base_url, t.secret_sealed, e.body, e.schedule_began_at
-FROM exports e JOIN targets t ON t.id = e.target_id
-WHERE e.due_at <= ? AND t.status = 'active'
+FROM exports e CROSS JOIN targets t
+WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active'
 ORDER BY e.due_at LIMIT ?"""
 
 _TAKE: Final = """
@@ -177,8 +178,8 @@ def any_due(now: datetime) -> bool:
     """Tell whether an export of an active target may be claimed at `now`."""
     return bool(
         rows(
-            "SELECT 1 FROM exports e JOIN targets t ON t.id = e.target_id "
-            "WHERE e.due_at <= ? AND t.status = 'active' ORDER BY e.due_at LIMIT 1",
+            "SELECT 1 FROM exports e CROSS JOIN targets t "
+            "WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active' ORDER BY e.due_at LIMIT 1",
             (to_ms(now),),
         )
     )

@@ -12,7 +12,7 @@ from schemas.ticket import Source, ticket_for_finding
 from schemas.times import to_ms
 from storage import identifiers
 from storage.columns import JsonField
-from storage.database import execute, is_sqlite, rows, transaction, values_list
+from storage.database import execute, rows, transaction, values_list
 from storage.exports import Draft, prepare
 
 _COLUMNS: Final = (
@@ -134,22 +134,11 @@ def _mark_seen(marks: Sequence[str], project_id: int, scan_run_id: int, now: dat
     """Note that findings were seen again; the same run counts once, however often it posts."""
     if not marks:
         return
-    if not is_sqlite():
-        _lock_in_order(marks, project_id)
     execute(
         "UPDATE findings SET times_seen = times_seen + CASE WHEN last_scan_run_id = ? THEN 0 ELSE 1 END, "  # noqa: S608
         "last_scan_run_id = ?, last_seen_at = ? "
         f"WHERE project_id = ? AND fingerprint IN {values_list(len(marks), 1)}",
         (scan_run_id, scan_run_id, to_ms(now), project_id, *marks),
-    )
-
-
-def _lock_in_order(marks: Sequence[str], project_id: int) -> None:
-    """Lock findings in the one order that every postback takes; an UPDATE alone takes them as it finds them."""
-    rows(
-        f"SELECT 1 FROM findings WHERE project_id = ? AND fingerprint IN {values_list(len(marks), 1)} "  # noqa: S608
-        "ORDER BY fingerprint FOR UPDATE",
-        (project_id, *marks),
     )
 
 

@@ -52,7 +52,8 @@ class JsonLines(_QuietTraces):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        # Of what JSON does not know the type is told: a line is never lost, and an exception's text is not trusted.
+        return json.dumps(line, ensure_ascii=False, default=lambda value: type(value).__name__)
 
 
 class TextLines(_QuietTraces):

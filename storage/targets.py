@@ -79,13 +79,20 @@ def set_secret(target_id: str, secret: str, vault: Vault, now: datetime) -> str:
     return fingerprint
 
 
-def turn(target_id: str, verb: str, now: datetime, actor: str, reason: str = "operator") -> None:
-    """Pause, resume or disable a target. Raises TargetNotFound, Conflict when its state does not allow that."""
+def turn(
+    target_id: str, verb: str, now: datetime, actor: str, reason: str = "operator", *, has_default_secret: bool = True
+) -> None:
+    """Pause, resume or disable a target. Raises TargetNotFound, Conflict when its state does not allow that.
+
+    Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not resumed.
+    """
     sources, status = _TURNS[verb]
     with transaction():
         row = _row(target_id)
         if TargetStatus(row.status) not in sources:
             raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
+        if status is TargetStatus.ACTIVE and row.secret_sealed is None and not has_default_secret:
+            raise Conflict(f"Target {target_id} has no secret to sign with; give it one with `secret set target`.")
         told = None if status is TargetStatus.ACTIVE else reason
         # Who else might have won: a worker that blocked or disabled it, or another operator.
         if not _change(target_id, when=TargetStatus(row.status), status=status.value, status_reason=told, updated_at=now):

@@ -215,6 +215,14 @@ def test_a_target_is_listed_shown_paused_resumed_and_disabled(shell: Shell, targ
     assert shell.json("target", "disable", target_id)["status"] == "disabled"
 
 
+def test_a_target_that_nothing_signs_for_is_not_resumed(shell: Shell, target_id: str) -> None:
+    shell.json("target", "disable", target_id)
+    shell.environment["WEBHOOK_SECRET"] = None
+    assert "no secret" in shell.refused("target", "resume", target_id)
+    shell.json("secret", "set", "target", target_id, standard_input="its own")
+    assert shell.json("target", "resume", target_id)["status"] == "active"
+
+
 def test_an_export_is_listed_shown_and_approved_without_redis(shell: Shell, export_id: str, target_id: str) -> None:
     listed = shell.json("export", "list")
     assert [record["id"] for record in listed] == [export_id]

@@ -196,9 +196,7 @@ def test_the_corpus_is_whole() -> None:
 
 
 @needs_json_corpus
-@pytest.mark.parametrize(
-    "file", [file for file in JSON_FILES if file.name[0] == "y"], ids=lambda file: file.name
-)
+@pytest.mark.parametrize("file", [file for file in JSON_FILES if file.name[0] == "y"], ids=lambda file: file.name)
 def test_what_must_parse_parses_unless_our_rules_name_it(file: Path) -> None:
     body = file.read_bytes()
     assert reason_for(body) == VALID_BUT_REFUSED.get(file.name)
@@ -207,17 +205,13 @@ def test_what_must_parse_parses_unless_our_rules_name_it(file: Path) -> None:
 
 
 @needs_json_corpus
-@pytest.mark.parametrize(
-    "file", [file for file in JSON_FILES if file.name[0] == "n"], ids=lambda file: file.name
-)
+@pytest.mark.parametrize("file", [file for file in JSON_FILES if file.name[0] == "n"], ids=lambda file: file.name)
 def test_what_must_not_parse_is_refused(file: Path) -> None:
     assert reason_for(file.read_bytes()) is not None
 
 
 @needs_json_corpus
-@pytest.mark.parametrize(
-    "file", [file for file in JSON_FILES if file.name[0] == "i"], ids=lambda file: file.name
-)
+@pytest.mark.parametrize("file", [file for file in JSON_FILES if file.name[0] == "i"], ids=lambda file: file.name)
 def test_what_may_or_may_not_parse_is_a_storable_value_or_a_refusal(file: Path) -> None:
     body = file.read_bytes()
     if reason_for(body) is None:
@@ -259,10 +253,7 @@ def test_any_bytes_are_a_value_or_a_refusal(body: bytes) -> None:
 
 
 def test_the_canonical_form_is_sorted_and_bare() -> None:
-    assert (
-        canonical({"b": [1, 1.0, None], "a": "é\n", "B": True})
-        == '{"B":true,"a":"é\\n","b":[1,1.0,null]}'.encode()
-    )
+    assert canonical({"b": [1, 1.0, None], "a": "é\n", "B": True}) == '{"B":true,"a":"é\\n","b":[1,1.0,null]}'.encode()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {"\udfff": 1}])

@@ -236,9 +236,7 @@ def test_the_operator_opens_http_ports_and_networks() -> None:
 
 
 def test_port_zero_stays_shut_whatever_the_policy_says() -> None:
-    assert (
-        reason_for("https://example.com:0/", TargetPolicy(allowed_ports=((0, 65535),))) == "port_not_allowed"
-    )
+    assert reason_for("https://example.com:0/", TargetPolicy(allowed_ports=((0, 65535),))) == "port_not_allowed"
 
 
 CLASSES = [
@@ -290,9 +288,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize(("first", "last", "reason"), CLASSES)
-def test_a_special_range_is_refused_from_its_first_to_its_last_address(
-    first: str, last: str, reason: str
-) -> None:
+def test_a_special_range_is_refused_from_its_first_to_its_last_address(first: str, last: str, reason: str) -> None:
     assert classify(ip_address(first), STRICT) == reason
     assert classify(ip_address(last), STRICT) == reason
 
@@ -338,9 +334,7 @@ METADATA = [
 
 @pytest.mark.parametrize("address", METADATA)
 @pytest.mark.parametrize("policy", [STRICT, OPEN], ids=["strict", "open"])
-def test_metadata_stays_shut_in_every_dress_even_where_the_network_is_open(
-    address: str, policy: TargetPolicy
-) -> None:
+def test_metadata_stays_shut_in_every_dress_even_where_the_network_is_open(address: str, policy: TargetPolicy) -> None:
     assert classify(ip_address(address), policy) == RefusalReason.ADDRESS_METADATA
 
 
@@ -422,9 +416,7 @@ def test_networks_are_read(text: str, networks: list[str]) -> None:
     assert [str(network) for network in read] == networks
 
 
-@pytest.mark.parametrize(
-    "text", ["10.0.0.1/8", "10.0.0.0/33", "intranet", "10.0.0.0/8,,", "10.0.0.0/8;fd00::/8"]
-)
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "intranet", "10.0.0.0/8,,", "10.0.0.0/8;fd00::/8"])
 def test_a_wrong_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a network such as"):
         parse_networks(text)
@@ -471,9 +463,7 @@ hosts = st.one_of(
     st.ip_addresses(v=6).map(lambda address: f"[{address}]"),
     st.ip_addresses(v=6).map(lambda address: f"[{address.exploded.upper()}]"),
     st.text(min_size=1, max_size=12).map(lambda text: f"{text}.com"),
-    st.text("bücherß\u3002\uff0e\u2460\u2100\uff41-xn", min_size=1, max_size=12).map(
-        lambda text: f"{text}.com"
-    ),
+    st.text("bücherß\u3002\uff0e\u2460\u2100\uff41-xn", min_size=1, max_size=12).map(lambda text: f"{text}.com"),
 )
 tails = st.one_of(
     st.just(""),
@@ -514,9 +504,7 @@ def test_urllib3_and_requests_dial_the_host_that_was_judged(url: str) -> None:
 def host_that_requests_dials(url: str) -> str | None:
     try:
         prepared = requests.Request("POST", url).prepare().url
-    except (
-        requests.exceptions.InvalidURL
-    ):  # it knows IDNA without the mapping: stricter than ours, so no danger
+    except requests.exceptions.InvalidURL:  # it knows IDNA without the mapping: stricter than ours, so no danger
         return None
     return (parse_url(prepared or "").host or "").strip("[]").removesuffix(".")
 

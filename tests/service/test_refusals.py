@@ -455,7 +455,7 @@ METHODS = [
     *(wrong_method(method, TARGETS, "POST, OPTIONS") for method in ("PUT", "DELETE")),
     *(wrong_method(method, f"{EXPORTS}/exp_1/approve", "POST, OPTIONS") for method in ("GET", "DELETE")),
     *(wrong_method(method, f"{EXPORTS}/exp_1", "GET, OPTIONS") for method in ("POST", "PUT", "DELETE")),
-    *(wrong_method(method, path, "GET, OPTIONS") for method in ("POST", "DELETE") for path in ("/healthz", "/readyz")),
+    *(wrong_method(method, path, "GET, HEAD, OPTIONS") for method in ("POST", "DELETE") for path in ("/healthz", "/readyz")),
 ]
 
 
@@ -513,7 +513,13 @@ def _huge(call: Call) -> Call:
 
 #: Two mistakes in one request: the check that comes first answers.
 ORDER = [
-    Row("a wrong method before its size", lambda _: _huge(Call("DELETE", RESULTS)), 405, "METHOD_NOT_ALLOWED"),
+    Row(
+        "a wrong method before its size",
+        lambda _: _huge(Call("DELETE", RESULTS)),
+        405,
+        "METHOD_NOT_ALLOWED",
+        allow="POST, OPTIONS",
+    ),
     Row("size before the token", lambda scene: _huge(scene.register.without("Authorization")), 413, "PAYLOAD_TOO_LARGE"),
     Row("size before the secret", lambda scene: _huge(scene.results.without("X-Scanner-Secret")), 413, "PAYLOAD_TOO_LARGE"),
     unauthorized("the token before the body", lambda scene: _bad(scene.register.without("Authorization"))),

@@ -1,0 +1,147 @@
+"""An approval is read in a closed form; the record tells a poller what is there and when to come again."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import ValidationFailed
+from schemas.export_state import ExportStatus
+from schemas.exports import Approval, ApprovalForm, Export, LastAttempt, export_record, retry_after_s
+from schemas.ticket import Source
+
+FORM = ApprovalForm()
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+EXPORT = Export(
+    id="exp_1",
+    account_id=1,
+    status=ExportStatus.PREPARED,
+    status_reason=None,
+    target_id=None,
+    source=Source("finding", "fnd_1", 42),
+    ticket={"title": "T"},
+    ticket_digest="sha256:00",
+    preview_problems=(),
+    attempts=0,
+    due_at=None,
+    version=1,
+    last_attempt=None,
+    provider_ticket_id=None,
+    provider_ticket_url=None,
+    created_at=NOW,
+    approved_at=None,
+    finished_at=None,
+)
+
+
+def waiting(status: ExportStatus, seconds: float) -> Export:
+    return replace(EXPORT, status=status, target_id="tgt_1", due_at=NOW + timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("body", "approval"),
+    [
+        ({"target_id": "tgt_1"}, Approval("tgt_1", None)),
+        ({"target_id": "tgt_1", "ticket_digest": "sha256:00"}, Approval("tgt_1", "sha256:00")),
+        ({"target_id": "tgt_1", "ticket_digest": None}, Approval("tgt_1", None)),
+    ],
+)
+def test_an_approval_names_a_target_and_may_name_a_digest(body: dict[str, Any], approval: Approval) -> None:
+    assert FORM.read(body) == approval
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, ("/target_id", "required")),
+        ({"target_id": None}, ("/target_id", "null")),
+        ({"target_id": ""}, ("/target_id", "too_short")),
+        ({"target_id": 7}, ("/target_id", "invalid_type")),
+        ({"target_id": "x" * 65}, ("/target_id", "too_long")),
+        ({"target_id": "x", "ticket_digest": "x" * 101}, ("/ticket_digest", "too_long")),
+        ({"target_id": "x", "ticket_digest": 1}, ("/ticket_digest", "invalid_type")),
+        ({"target_id": "x", "provider_secret": "hunter2"}, ("", "unknown_member")),
+        (None, ("", "invalid_type")),
+    ],
+)
+def test_another_approval_is_refused(body: Any, expected: tuple[str, str]) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        FORM.read(body)
+    assert [(each.path, each.code) for each in refused.value.problems] == [expected]
+    assert "hunter2" not in repr(refused.value.problems)
+
+
+def test_a_prepared_export_is_shown_with_nulls_and_without_what_is_optional() -> None:
+    assert export_record(EXPORT, NOW) == {
+        "id": "exp_1",
+        "status": "prepared",
+        "status_reason": None,
+        "target_id": None,
+        "source": {"type": "finding", "id": "fnd_1", "scan_run_id": 42},
+        "ticket": {"title": "T"},
+        "ticket_digest": "sha256:00",
+        "preview": {"safe": True, "problems": []},
+        "attempts": 0,
+        "next_attempt_at": None,
+        "created_at": "2026-03-01T12:00:00.000Z",
+        "approved_at": None,
+        "finished_at": None,
+    }
+
+
+def test_a_delivered_export_shows_its_last_attempt_and_the_providers_ticket() -> None:
+    attempt = LastAttempt(NOW, 201, None, 12)
+    delivered = replace(
+        EXPORT, status=ExportStatus.EXPORTED, last_attempt=attempt, provider_ticket_id="T-1", finished_at=NOW
+    )
+    record = export_record(delivered, NOW)
+    assert record["last_attempt"] == {
+        "at": "2026-03-01T12:00:00.000Z",
+        "response_status": 201,
+        "error_code": None,
+        "duration_ms": 12,
+    }
+    assert record["provider_ticket"] == {"id": "T-1", "url": None}
+    assert record["finished_at"] == "2026-03-01T12:00:00.000Z"
+
+
+def test_a_preview_with_problems_is_not_safe() -> None:
+    record = export_record(replace(EXPORT, preview_problems=({"rule": "card_number"},)), NOW)
+    assert record["preview"] == {"safe": False, "problems": [{"rule": "card_number"}]}
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(30, 30), (29.001, 30), (0.001, 1), (0, 1), (-5, 1), (86400, 86400)])
+def test_a_scheduled_retry_is_told_in_whole_seconds_rounded_up_and_at_least_one(seconds: float, expected: int) -> None:
+    export = waiting(ExportStatus.RETRY_SCHEDULED, seconds)
+    assert retry_after_s(export, NOW) == export_record(export, NOW)["retry_after_seconds"] == expected
+
+
+@pytest.mark.parametrize("status", [status for status in ExportStatus if status is not ExportStatus.RETRY_SCHEDULED])
+def test_only_a_scheduled_retry_says_when_to_come_again(status: ExportStatus) -> None:
+    export = waiting(status, 30)
+    assert retry_after_s(export, NOW) is None
+    assert "retry_after_seconds" not in export_record(export, NOW)
+
+
+@pytest.mark.parametrize("status", ExportStatus)
+def test_the_end_of_a_lease_is_not_shown_as_the_next_attempt(status: ExportStatus) -> None:
+    shown = export_record(waiting(status, 30), NOW)["next_attempt_at"]
+    waits = status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED}
+    assert shown == ("2026-03-01T12:00:30.000Z" if waits else None)
+
+
+@given(st.floats(-10, 1e6))
+def test_a_client_that_waits_as_told_never_comes_too_early(seconds: float) -> None:
+    export = waiting(ExportStatus.RETRY_SCHEDULED, seconds)
+    told = retry_after_s(export, NOW)
+    assert told is not None
+    assert told >= 1
+    assert told - 1 <= max(seconds, 0)
+    assert NOW + timedelta(seconds=told) >= NOW + timedelta(seconds=seconds)
+
+
+def test_the_entity_tag_follows_the_version() -> None:
+    assert EXPORT.etag != replace(EXPORT, version=2).etag

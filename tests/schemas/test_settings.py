@@ -1,0 +1,290 @@
+"""Settings: every default, every mistake in one report, and no secret in any text."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.settings import (
+    MAX_SOCKET_PATH_BYTES,
+    DeploymentMode,
+    InvalidSettings,
+    RouteFamily,
+    Settings,
+    embedded_redis_socket,
+    find_env_file,
+    load_settings,
+)
+from schemas.target_url import parse_networks, parse_ports
+
+KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
+OTHER_KEY = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Loads settings from exactly the variables that are given, and the `.env` in the test's folder."""
+
+    def load_exactly(variables: Mapping[str, str] | None = None, **more: str) -> Settings:
+        for name in list(os.environ):
+            monkeypatch.delenv(name)
+        for name, value in {**(variables or {}), **more}.items():
+            monkeypatch.setenv(name, value)
+        return load_settings(tmp_path / ".env")
+
+    return load_exactly
+
+
+def mistakes(load: Load, **variables: str) -> dict[str, list[str]]:
+    with pytest.raises(InvalidSettings) as wrong:
+        load(variables)
+    return wrong.value.mistakes
+
+
+def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: Path) -> None:
+    settings = load()
+    found = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    policy = found.pop("target_policy")
+    assert (policy.allow_http, policy.allowed_ports, tuple(policy.allowed_networks)) == (
+        False,
+        parse_ports("443,8443"),
+        tuple(parse_networks("")),
+    )
+    assert found == {
+        "deployment_mode": DeploymentMode.SELF_HOSTED,
+        "extra_route_families": frozenset(),
+        "data_dir": tmp_path / "data",
+        "database_url": f"sqlite:///{tmp_path}/data/riskrelay.db",
+        "redis_url": f"unix://{embedded_redis_socket(tmp_path / 'data')}",
+        "redis_embedded": True,
+        "bind": "127.0.0.1:8000",
+        "web_processes": 2,
+        "web_threads": 1000,
+        "public_base_url": "http://127.0.0.1:8000",
+        "scanner_shared_secret": None,
+        "email_webhook_secret": None,
+        "storefront_webhook_secret": None,
+        "webhook_secret": None,
+        "encryption_keys": (),
+        "default_project_id": None,
+        "delivery_timeout_s": 15.0,
+        "connect_timeout_s": 5.0,
+        "retry_schedule_s": (5, 30, 120, 600, 1800, 7200, 18000, 36000, 50400, 72000),
+        "max_age_hours": 72,
+        "worker_processes": 1,
+        "worker_concurrency": 32,
+        "sweep_s": 1.0,
+        "max_body_bytes": 1048576,
+        "idempotency_ttl_hours": 72,
+        "log_level": "info",
+        "log_format": "auto",
+    }
+    assert settings.max_age == settings.idempotency_ttl == timedelta(days=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("DEPLOYMENT_MODE", "webhook-only", "deployment_mode", DeploymentMode.WEBHOOK_ONLY),
+        ("EXTRA_ROUTE_FAMILIES", " email , scanner", "extra_route_families", {RouteFamily.EMAIL, RouteFamily.SCANNER}),
+        ("DATABASE_URL", "postgres://u@h/d", "database_url", "postgres://u@h/d"),
+        ("REDIS_URL", "rediss://h:6380/1", "redis_url", "rediss://h:6380/1"),
+        ("BIND", "[::1]:9000", "bind", "[::1]:9000"),
+        ("PUBLIC_BASE_URL", "https://risk.example/", "public_base_url", "https://risk.example"),
+        ("ENCRYPTION_KEYS", f"{KEY}, {OTHER_KEY}", "encryption_keys", (b"A" * 32, b"B" * 32)),
+        ("DEFAULT_PROJECT_ID", "7", "default_project_id", 7),
+        ("DELIVERY_TIMEOUT_S", "2.5", "delivery_timeout_s", 2.5),
+        ("RETRY_SCHEDULE", "0, 1,2", "retry_schedule_s", (0, 1, 2)),
+        ("LOG_FORMAT", "text", "log_format", "text"),
+        ("WEBHOOK_SECRET", "naïve secret ", "webhook_secret", "naïve secret "),
+    ],
+)
+def test_a_variable_replaces_the_default(load: Load, name: str, value: str, field: str, expected: Any) -> None:
+    assert getattr(load({name: value}), field) == expected
+
+
+def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
+    assert load(REDIS_URL="redis://h").redis_embedded is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DEPLOYMENT_MODE", "hybrid-hunter2"),
+        ("EXTRA_ROUTE_FAMILIES", "scanner,hunter2"),
+        ("DATABASE_URL", "mysql://u:hunter2@h/d"),
+        ("DATABASE_URL", "sqlite:hunter2.db"),
+        ("DATABASE_URL", "sqlite://hunter2.db"),
+        ("DATABASE_URL", "postgresql:hunter2"),
+        ("REDIS_URL", "http://:hunter2@h"),
+        ("REDIS_URL", "hunter2"),
+        ("BIND", "hunter2"),
+        ("BIND", "127.0.0.1:hunter2"),
+        ("BIND", ":8000"),
+        ("BIND", "127.0.0.1:0"),
+        ("BIND", "127.0.0.1:65536"),
+        ("PUBLIC_BASE_URL", "ftp://hunter2"),
+        ("PUBLIC_BASE_URL", "[hunter2"),
+        ("ENCRYPTION_KEYS", "hunter2"),
+        ("ENCRYPTION_KEYS", "aHVudGVyMg=="),
+        ("ENCRYPTION_KEYS", f"{KEY},hunter2é"),
+        ("DEFAULT_PROJECT_ID", "hunter2"),
+        ("DEFAULT_PROJECT_ID", "0"),
+        ("TARGET_ALLOWED_NETWORKS", "10.0.0.0/hunter2"),
+        ("TARGET_ALLOWED_PORTS", "443,hunter2"),
+        ("TARGET_ALLOWED_PORTS", "0"),
+        ("TARGET_ALLOW_HTTP", "hunter2"),
+        ("WEB_PROCESSES", "0"),
+        ("WEB_PROCESSES", "2.5hunter2"),
+        ("WEB_THREADS", "-1"),
+        ("DELIVERY_TIMEOUT_S", "0"),
+        ("DELIVERY_TIMEOUT_S", "nan"),
+        ("DELIVERY_TIMEOUT_S", "inf"),
+        ("CONNECT_TIMEOUT_S", "hunter2"),
+        ("RETRY_SCHEDULE", "5,hunter2"),
+        ("RETRY_SCHEDULE", "5,-1"),
+        ("RETRY_SCHEDULE", "5,,6"),
+        ("MAX_AGE_HOURS", "0"),
+        ("WORKER_PROCESSES", "0"),
+        ("WORKER_CONCURRENCY", "0"),
+        ("SWEEP_SECONDS", "0"),
+        ("MAX_BODY_BYTES", "1023"),
+        ("IDEMPOTENCY_TTL_HOURS", "0"),
+        ("LOG_LEVEL", "hunter2"),
+        ("LOG_FORMAT", "hunter2"),
+    ],
+)
+def test_a_wrong_value_is_a_mistake_that_names_the_setting_and_not_the_value(load: Load, name: str, value: str) -> None:
+    told = mistakes(load, **{name: value})
+    assert [*told] == [name]
+    assert all(told[name])
+    assert "hunter2" not in repr(told)
+
+
+def test_every_mistake_stands_in_one_report(load: Load, tmp_path: Path) -> None:
+    wrong = {
+        "BIND": "nowhere",
+        "WEB_PROCESSES": "many",
+        "DEPLOYMENT_MODE": "hybrid",
+        "RETRY_SCHEDULE": "soon",
+        "ENCRYPTION_KEYS": "short",
+        "WEBHOOK_SECRET_FILE": str(tmp_path / "missing"),
+        "LOG_LEVEL": "loud",
+        "REDIS_URL": "elsewhere",
+    }
+    with pytest.raises(InvalidSettings) as refused:
+        load(wrong)
+    assert {*refused.value.mistakes} == {*wrong}
+    lines = refused.value.report().splitlines()
+    assert len(lines) == len(wrong) + 1
+    assert [line.strip().partition(":")[0] for line in lines[1:]] == sorted(wrong)
+    assert str(refused.value) == refused.value.report()
+
+
+SECRETS = ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
+
+
+def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
+    settings = load(
+        dict.fromkeys(SECRETS, "hunter2"),
+        ENCRYPTION_KEYS=KEY,
+        DATABASE_URL="postgresql://u:hunter2@h/d",
+        REDIS_URL="redis://:hunter2@h",
+    )
+    assert settings.webhook_secret == "hunter2"
+    assert "hunter2" not in repr(settings) + str(settings)
+    assert "AAAA" not in repr(settings)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_may_stand_in_a_file_and_loses_one_newline(load: Load, tmp_path: Path, name: str) -> None:
+    for written, read in [("s3cret\n", "s3cret"), ("s3cret\r\n", "s3cret"), ("s3cret", "s3cret"), (" s3\n\n", " s3\n")]:
+        (tmp_path / "secret").write_bytes(written.encode())
+        assert getattr(load({f"{name}_FILE": str(tmp_path / "secret")}), name.lower()) == read
+
+
+def test_keys_may_stand_in_a_file(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"{KEY}\n")
+    assert load(ENCRYPTION_KEYS_FILE=str(tmp_path / "keys")).encryption_keys == (b"A" * 32,)
+
+
+@pytest.mark.parametrize("make", [Path.exists, Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe\xfd")])
+def test_a_file_that_cannot_be_read_is_a_mistake_that_names_the_setting(
+    load: Load, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "secret")
+    told = mistakes(load, SCANNER_SHARED_SECRET_FILE=str(tmp_path / "secret"))
+    assert [*told] == ["SCANNER_SHARED_SECRET_FILE"]
+
+
+def test_an_empty_value_is_no_value(load: Load) -> None:
+    names = [
+        "SCANNER_SHARED_SECRET",
+        "WEB_PROCESSES",
+        "DATABASE_URL",
+        "REDIS_URL",
+        "BIND",
+        "ENCRYPTION_KEYS",
+        "DEPLOYMENT_MODE",
+    ]
+    names += ["DEFAULT_PROJECT_ID", "RETRY_SCHEDULE", "TARGET_ALLOWED_PORTS", "TARGET_ALLOW_HTTP", "LOG_LEVEL", "DATA_DIR"]
+    default = load()
+    assert load(dict.fromkeys(names, "")) == default
+
+
+def test_the_environment_comes_before_the_file(load: Load, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("WEB_PROCESSES=3\nWEB_THREADS=4\n# a comment\nWEBHOOK_SECRET='from file'\n")
+    settings = load(WEB_PROCESSES="9")
+    assert (settings.web_processes, settings.web_threads, settings.webhook_secret) == (9, 4, "from file")
+
+
+def test_a_relative_data_folder_counts_from_the_folder_of_the_env_file(load: Load, tmp_path: Path) -> None:
+    assert load(DATA_DIR="there/data").data_dir == tmp_path / "there" / "data"
+    assert load(DATA_DIR="/srv/data").data_dir == Path("/srv/data")
+    assert load(DATA_DIR="/srv/data").database_url == "sqlite:////srv/data/riskrelay.db"
+
+
+def test_the_env_file_of_the_current_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").touch()
+    assert find_env_file() == tmp_path / ".env"
+
+
+def test_a_socket_lies_beside_the_data_or_where_its_path_is_short_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert embedded_redis_socket(Path("/srv/data")) == Path("/srv/data/redis/redis.sock")
+    long = [tmp_path / ("x" * 120) / name for name in ("one", "two")]
+    sockets = {embedded_redis_socket(folder) for folder in long}
+    assert len(sockets) == 2
+    for socket in sockets:
+        assert len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES
+        assert re.fullmatch(rf".*/riskrelay-{os.getuid()}-[0-9a-f]{{12}}/redis\.sock", str(socket))
+    assert embedded_redis_socket(long[0]) in sockets
+
+
+def test_a_path_with_spaces_makes_a_redis_url_that_clients_read(load: Load) -> None:
+    assert load(DATA_DIR="/srv/my data").redis_url == "unix:///srv/my%20data/redis/redis.sock"
+
+
+EVERYTHING = frozenset(RouteFamily)
+
+
+@pytest.mark.parametrize(
+    ("mode", "extra", "families"),
+    [
+        ("cloud", "", EVERYTHING),
+        ("self-hosted", "", EVERYTHING),
+        ("webhook-only", "", {RouteFamily.EXPORTS, RouteFamily.HEALTH}),
+        ("webhook-only", "scanner", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER}),
+        ("webhook-only", "scanner,email", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER, RouteFamily.EMAIL}),
+    ],
+)
+def test_a_mode_serves_its_route_families(load: Load, mode: str, extra: str, families: frozenset[RouteFamily]) -> None:
+    assert load(DEPLOYMENT_MODE=mode, EXTRA_ROUTE_FAMILIES=extra).route_families == families

@@ -1,0 +1,57 @@
+"""Instants survive the way out, the way into the tables and the way back."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.times import from_ms, rfc3339, rfc3339_or_none, to_ms
+
+moments = st.datetimes(
+    min_value=datetime(1, 1, 2),  # noqa: DTZ001 - the zone is drawn apart
+    max_value=datetime(9999, 12, 30),  # noqa: DTZ001
+    timezones=st.timezones() | st.just(UTC),
+)
+
+
+@given(moments)
+def test_a_moment_comes_back_from_the_tables_to_the_millisecond(moment: datetime) -> None:
+    back = from_ms(to_ms(moment))
+    assert timedelta(0) <= moment - back < timedelta(milliseconds=1)
+    assert to_ms(back) == to_ms(moment)
+    assert back.tzinfo is UTC
+
+
+@given(moments)
+def test_a_moment_is_written_so_that_any_reader_finds_it_again(moment: datetime) -> None:
+    text = rfc3339(moment)
+    assert len(text) == len("2026-01-31T12:00:00.000Z")
+    assert text.endswith("Z")
+    assert datetime.fromisoformat(text) == from_ms(to_ms(moment))
+
+
+@given(moments, moments)
+def test_what_is_later_is_never_written_as_earlier(one: datetime, other: datetime) -> None:
+    earlier, later = sorted([one, other])
+    assert to_ms(earlier) <= to_ms(later)
+    assert rfc3339(earlier) <= rfc3339(later)
+
+
+@pytest.mark.parametrize(
+    ("moment", "ms", "text"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), 0, "1970-01-01T00:00:00.000Z"),
+        (datetime(2026, 3, 1, 12, 0, 0, 1999, tzinfo=UTC), 1772366400001, "2026-03-01T12:00:00.001Z"),  # cut, not rounded
+        (datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), -1, "1969-12-31T23:59:59.999Z"),  # cut downwards
+        (datetime(2026, 3, 1, 14, tzinfo=timezone(timedelta(hours=2))), 1772366400000, "2026-03-01T12:00:00.000Z"),
+    ],
+)
+def test_moments_are_whole_milliseconds(moment: datetime, ms: int, text: str) -> None:
+    assert to_ms(moment) == ms
+    assert rfc3339(moment) == text
+
+
+def test_no_moment_stays_none() -> None:
+    assert from_ms(None) is None
+    assert rfc3339_or_none(None) is None

@@ -1,0 +1,308 @@
+"""The migrated schema: as the models say, indexed for what is asked, and made once by however many who start at once."""
+
+import logging
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+from peewee import (
+    AutoField,
+    BigAutoField,
+    BigIntegerField,
+    BlobField,
+    BooleanField,
+    Field,
+    ForeignKeyField,
+    IntegerField,
+    TextField,
+)
+
+from schemas.principal import TokenKind
+from schemas.scanner import PostbackForm
+from storage import exports, findings, idempotency, schema, targets, tokens
+from storage.columns import JsonField, MomentField
+from storage.database import close_database, connection, execute, is_sqlite, open_database, rows
+from storage.database import database as db
+from storage.models import ALL, Table
+from tests.factories import NOW, Customer, attempted, issue, make_approved, make_customer, make_target, postback
+from tests.servers import PostgresServer
+
+ROOT: Final = Path(__file__).parents[2]
+MIGRATE: Final = (
+    "import sys; from storage import database, schema; database.open_database(sys.argv[1]); print(schema.migrate())"
+)
+
+#: What a field of a model is in each database.
+TYPES: Final[dict[type[Field], tuple[str, str]]] = {
+    AutoField: ("integer", "integer"),
+    BigAutoField: ("integer", "bigint"),
+    BigIntegerField: ("bigint", "bigint"),
+    MomentField: ("bigint", "bigint"),
+    IntegerField: ("integer", "integer"),
+    BooleanField: ("integer", "boolean"),
+    BlobField: ("blob", "bytea"),
+    TextField: ("text", "text"),
+    JsonField: ("text", "text"),
+}
+
+#: Every rule that something is there once, but for primary keys and single columns, which the models declare.
+UNIQUE: Final = {
+    ("attempts", ("export_id",), "outcome = 'delivered'"),
+    ("attempts", ("export_id", "number"), None),
+    ("exports", ("source_id",), "source_type = 'finding'"),
+    ("findings", ("project_id", "fingerprint"), None),
+    ("grants", ("user_id", "project_id"), "project_id is not null"),
+    ("grants", ("user_id", "report_id"), "report_id is not null"),
+    ("idempotency_keys", ("principal", "method", "route", "key"), None),
+    ("page_results", ("scan_run_id", "url"), None),
+}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without a table, once of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'empty.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.create_database()
+
+
+@pytest.fixture
+def empty(empty_url: str) -> Iterator[str]:
+    open_database(empty_url)
+    yield empty_url
+    close_database()
+
+
+def name_of(model: type[Table]) -> str:
+    return str(model._meta.table_name)
+
+
+def fields_of(model: type[Table]) -> list[Field]:
+    return list(model._meta.sorted_fields)
+
+
+def type_of(field: Field) -> str:
+    stored = field.rel_field if isinstance(field, ForeignKeyField) else field
+    # A key that points to a number that counts itself is a plain number.
+    kind: Any = type(stored)
+    if stored is not field:
+        kind = IntegerField if kind is AutoField else kind
+    return TYPES[kind][0 if is_sqlite() else 1]
+
+
+def where_of(index: Any) -> str | None:
+    found = re.search(r"\bWHERE (.*)$", index.sql or "", re.DOTALL)
+    return None if found is None else re.sub(r"::\w+|[()]", "", found[1]).lower()
+
+
+# --- migrating
+
+
+def test_migrating_twice_is_migrating_once(empty: str) -> None:
+    assert schema.pending() == ["0001_first_tables"]
+    assert schema.migrate() == ["0001_first_tables"]
+    assert schema.migrate() == []
+    assert schema.pending() == []
+
+
+def test_processes_that_migrate_at_once_take_turns_and_all_end_well(empty_url: str) -> None:
+    command = [sys.executable, "-c", MIGRATE, empty_url]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    told = [process.communicate(timeout=60) for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], told
+    assert sorted(out.strip() for out, _ in told) == ["['0001_first_tables']", "[]", "[]"]
+
+
+def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    open_database(url)
+    with connection(), psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", (schema._MIGRATION_LOCK,))
+        db.execute_sql("SET lock_timeout = 50")
+        threading.Timer(0.4, lambda: other.execute("SELECT pg_advisory_unlock_all()")).start()
+        assert schema.migrate() == ["0001_first_tables"]
+    close_database()
+
+
+def test_a_migration_that_breaks_leaves_nothing_behind(empty: str) -> None:
+    with connection():
+        db.execute_sql("CREATE TABLE audit_entries (id INTEGER)")
+    with pytest.raises(Exception, match="audit_entries"):
+        schema.migrate()
+    with connection():
+        assert set(db.get_tables()) <= {"audit_entries", "schema_migrations"}
+        db.execute_sql("DROP TABLE audit_entries")
+    assert schema.migrate() == ["0001_first_tables"]
+
+
+def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> None:
+    open_database(database_url)
+    schema.migrate()
+    assert db.is_closed()
+    close_database()
+
+
+# --- the tables and the models
+
+
+def test_every_table_has_a_model_and_every_model_a_table(database: str) -> None:
+    assert {*tables()} == {name_of(model) for model in ALL} | {"schema_migrations"}
+
+
+def tables() -> list[str]:
+    return [name for name in db.get_tables() if not name.startswith("sqlite_")]
+
+
+@pytest.mark.parametrize("model", ALL, ids=name_of)
+def test_columns_are_those_of_the_model(database: str, model: type[Table]) -> None:
+    declared = {field.column_name: (type_of(field), field.null, field.primary_key) for field in fields_of(model)}
+    found = {
+        column.name: (column.data_type.lower(), column.null, column.primary_key) for column in db_columns(name_of(model))
+    }
+    assert found == declared
+
+
+def db_columns(table: str) -> list[Any]:
+    return list(db.get_columns(table))
+
+
+@pytest.mark.parametrize("model", ALL, ids=name_of)
+def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Customer, model: type[Table]) -> None:
+    declared = {
+        (field.column_name, name_of(field.rel_model), field.rel_field.column_name)
+        for field in fields_of(model)
+        if isinstance(field, ForeignKeyField)
+    }
+    found = {(key.column, key.dest_table, key.dest_column) for key in db.get_foreign_keys(name_of(model))}
+    assert found == declared
+    whole = [index.columns[0] for index in db.get_indexes(name_of(model)) if where_of(index) is None]
+    assert {column for column, _, _ in declared} <= {*whole}
+
+
+def test_what_is_there_once_is_so_in_both_databases(customer: Customer) -> None:
+    found = {
+        (table, tuple(index.columns), where_of(index))
+        for table in tables()
+        for index in db.get_indexes(table)
+        if index.unique
+    }
+    keys = {(table, tuple(db.get_primary_keys(table)), None) for table in tables()}
+    single = {(name_of(model), (field.column_name,), None) for model in ALL for field in fields_of(model) if field.unique}
+    assert found - keys == UNIQUE | single | {("schema_migrations", ("name",), None)}
+
+
+# --- what is asked often has an index
+
+
+class Statements(logging.Handler):
+    """Keeps every statement that is sent to the database."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.seen: list[tuple[str, tuple[Any, ...]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sql, parameters = record.msg if isinstance(record.msg, tuple) else (str(record.msg), ())
+        self.seen.append((sql, tuple(parameters or ())))
+
+
+def statements_of(work: Callable[[], object]) -> list[tuple[str, tuple[Any, ...]]]:
+    logger, kept = logging.getLogger("peewee"), Statements()
+    logger.addHandler(kept)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        work()
+    finally:
+        logger.removeHandler(kept)
+        logger.setLevel(level)
+    asked = ("SELECT", "UPDATE", "DELETE", "WITH")
+    return [(sql, parameters) for sql, parameters in kept.seen if sql.lstrip().startswith(asked)]
+
+
+def plan(sql: str, parameters: tuple[Any, ...]) -> str:
+    explain = "EXPLAIN QUERY PLAN " if is_sqlite() else "EXPLAIN "
+    found = db.execute_sql(explain + sql, parameters).fetchall()
+    return "\n".join(str(row[-1]) for row in found)
+
+
+def fill(customer: Customer, count: int) -> None:
+    """Store `count` finished exports with an attempt each, so that reading them all would cost something."""
+    target_id = make_target(customer).id
+    make_approved(customer, target_id)
+    [claim] = exports.claim_due(1, NOW, 6, "worker")
+    exports.record_attempts([attempted(claim)], NOW, "worker")
+    columns = ", ".join(column.name for column in db_columns("exports"))
+    copied = columns.replace("id, account_id", "'exp_' || n, account_id", 1).replace("source_id", "'note-' || n", 1)
+    numbers = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)"
+    execute(f"INSERT INTO exports ({columns}) {numbers} SELECT {copied} FROM exports, c", (count,))  # noqa: S608
+    execute(
+        "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) "
+        "SELECT 'att_' || id, id, 1, 1, 'delivered', 1, 'w' FROM exports WHERE NOT EXISTS "
+        "(SELECT 1 FROM attempts WHERE export_id = exports.id)"
+    )
+    db.execute_sql("ANALYZE")
+
+
+def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) -> None:
+    fill(customer, 20_000)
+    target_id = make_target(customer).id
+    waiting = make_approved(customer, target_id)
+    [held] = exports.claim_due(1, NOW, 6, "worker")
+    asked = statements_of(lambda: exports.claim_due(4, NOW + timedelta(seconds=10), 6, "worker"))
+    assert any("ORDER BY e.due_at" in sql for sql, _ in asked)
+    assert any("attempts + 1" in sql for sql, _ in asked)
+    asked += statements_of(lambda: exports.any_due(NOW))
+    asked += statements_of(lambda: exports.renew([held], NOW, 6))
+    asked += statements_of(lambda: exports.record_attempts([attempted(held)], NOW, "worker"))
+    asked += statements_of(lambda: exports.postpone([held], NOW, "worker"))
+    asked += statements_of(lambda: exports.get(waiting, customer.account_id))
+    asked += statements_of(lambda: exports.newest(customer.account_id, 20))
+    assert len(asked) >= 8
+    for sql, parameters in asked:
+        told = plan(sql, parameters)
+        assert not re.search(r"SCAN (e|exports|attempts)\b(?! USING)|Seq Scan on (exports|attempts)", told), (sql, told)
+
+
+def test_the_workers_one_question_reads_what_is_due_and_nothing_else(customer: Customer) -> None:
+    fill(customer, 20_000)
+    for question in (lambda: exports.any_due(NOW), lambda: exports.claim_due(32, NOW, 6, "worker")):
+        [(sql, parameters)] = statements_of(question)[:1]
+        told = plan(sql, parameters)
+        assert "exports_due" in told, told
+        assert "TEMP B-TREE" not in told
+
+
+def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Customer) -> None:
+    """With so few rows PostgreSQL would rather read them all, so it is told not to."""
+    if not is_sqlite():
+        db.execute_sql("SET enable_seqscan = off")
+    target_id = make_target(customer).id
+    request = idempotency.Request("user:1", "POST", "/x", "key", "a" * 64)
+    body = PostbackForm().read(postback(issues=[issue("a"), issue("b")]))
+    asked = statements_of(lambda: tokens.principal_for(customer.token, NOW))
+    asked += statements_of(lambda: idempotency.begin(request, NOW, timedelta(hours=1)))
+    asked += statements_of(lambda: idempotency.begin(request, NOW, timedelta(hours=1)))
+    asked += statements_of(lambda: findings.record_postback(body, customer.project_id, NOW, "scanner"))
+    asked += statements_of(lambda: findings.record_postback(body, customer.project_id, NOW, "scanner"))
+    asked += statements_of(lambda: targets.get(target_id, None))
+    assert len(asked) >= 10
+    for sql, parameters in asked:
+        told = plan(sql, parameters)
+        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on", told.replace("SCAN CONSTANT ROW", "")), (sql, told)
+
+
+def test_a_token_of_another_kind_needs_no_second_look(customer: Customer) -> None:
+    _, text = tokens.create(make_customer().email, TokenKind.PLATFORM, NOW)
+    assert len(statements_of(lambda: tokens.principal_for(text, NOW))) == 1
+    assert rows("SELECT COUNT(*) FROM tokens") == [(3,)]
