@@ -9,11 +9,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
@@ -37,6 +37,8 @@ FAREWELL_S: Final = 10.0
 MAX_BATCH: Final = 500
 
 Result = TypeVar("Result")
+#: A claim that came back: with its attempt, or with None where the attempt broke off.
+Returned: TypeAlias = tuple[Claim, Attempted | None]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -60,11 +62,13 @@ class Drain:
     def __init__(self, courier: Courier, terms: DrainTerms) -> None:
         self._courier = courier
         self._terms = terms
-        self._pool = ThreadPoolExecutor(terms.concurrency, thread_name_prefix="delivery")
-        self._held: dict[Future[Attempted], Claim] = {}
+        self._held: dict[int, Claim] = {}
+        #: What the pool is to send; None ends one of its threads. Plain queues and threads, because an executor's future
+        #: costs a delivery more than its share of the database does.
+        self._outbox: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
         #: What the pool sends back; None is a ring. One queue for both, so that either ends the wait for the other, and a
         #: simple one, because a signal handler may put into it at any moment.
-        self._inbox: queue.SimpleQueue[Future[Attempted] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Returned | None] = queue.SimpleQueue()
         self._renew_at = 0.0
         self._idle = threading.Event()
         self._stopped_at = float("inf")
@@ -73,6 +77,8 @@ class Drain:
     def start(self) -> None:
         """Start the thread; its first look is at once."""
         self._inbox.put(None)
+        for number in range(self._terms.concurrency):
+            threading.Thread(target=self._send_claims, name=f"delivery-{number}", daemon=True).start()
         self._thread.start()
 
     def drain(self, timeout_s: float = SLICE_S) -> None:
@@ -92,7 +98,6 @@ class Drain:
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread after `stop`; tell whether it ended."""
         self._thread.join(timeout_s)
-        self._pool.shutdown(wait=False, cancel_futures=True)
         return not self._thread.is_alive()
 
     def _is_stopping(self) -> bool:
@@ -106,7 +111,18 @@ class Drain:
             self._idle.set()
         self._safely(self._give_back_what_was_not_begun)
         self._safely(self._until_nothing_is_held)
+        for _ in range(self._terms.concurrency):
+            self._outbox.put(None)
         self._idle.set()
+
+    def _send_claims(self) -> None:
+        """What each thread of the pool does: make one attempt after the other."""
+        while (claim := self._outbox.get()) is not None:
+            try:
+                self._inbox.put((claim, self._courier.deliver(claim)))
+            except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
+                _log.exception("attempt broke off", extra={"export_id": claim.export_id})
+                self._inbox.put((claim, None))
 
     def _wait_for_a_ring(self) -> None:
         """Sleep until a ring or the next sweep; the look that follows answers every ring that came until then."""
@@ -139,13 +155,14 @@ class Drain:
         returned = self._returned()
         limit = self._room_after(len(returned)) if claiming else 0
         try:
-            claims = self._write(_attempts_of(returned), limit)
+            claims = self._write([attempt for _, attempt in returned if attempt is not None], limit)
         finally:
             # Written or not, it came back and is held no longer: what could not be written lapses and is sent again.
-            for future in returned:
-                del self._held[future]
+            for claim, _ in returned:
+                del self._held[id(claim)]
         for claim in claims:
-            self._send(claim)
+            self._held[id(claim)] = claim
+            self._outbox.put(claim)
         return claims
 
     def _write(self, attempts: list[Attempted], limit: int) -> list[Claim]:
@@ -165,20 +182,24 @@ class Drain:
     def _write_alone(self, attempt: Attempted) -> None:
         self._persistently(lambda: self._write_and_claim([attempt], 0))
 
-    def _returned(self) -> list[Future[Attempted]]:
-        """Collect what the pool sends back: wait for the first, then for as long as a tick or until nothing is out."""
-        returned: list[Future[Attempted]] = []
-        until = time.monotonic() + PATIENCE_S
-        while len(returned) < min(len(self._held), MAX_BATCH):
-            try:
-                future = self._inbox.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                break
-            if future is None:
-                break
-            until = until if returned else time.monotonic() + TICK_S
-            returned.append(future)
+    def _returned(self) -> list[Returned]:
+        """Collect what the pool sends back: wait for the first, let a tick pass where more is out, take what is there."""
+        first = self._next(PATIENCE_S) if self._held else None
+        if first is None:
+            return []
+        returned = [first]
+        if len(self._held) > 1:
+            # Asleep, not waiting for each: every one that woke this thread would hold up those that send.
+            time.sleep(TICK_S)
+        while len(returned) < MAX_BATCH and (another := self._next(0)) is not None:
+            returned.append(another)
         return returned
+
+    def _next(self, timeout_s: float) -> Returned | None:
+        """Return what came back next; None when a ring or nothing came."""
+        with suppress(queue.Empty):
+            return self._inbox.get(timeout=timeout_s)
+        return None
 
     def _room_after(self, returned: int) -> int:
         """Return how many more to hold: what the pool sends at once, and twice what it got through in this tick."""
@@ -207,19 +228,13 @@ class Drain:
             exports.renew(held[first : first + MAX_BATCH], now, self._terms.lease_s)
         self._renew_at = time.monotonic() + self._terms.renew_s
 
-    def _send(self, claim: Claim) -> None:
-        future = self._pool.submit(self._courier.deliver, claim)
-        self._held[future] = claim
-        future.add_done_callback(self._inbox.put)
-
     def _give_back_what_was_not_begun(self) -> None:
-        unsent = [claim for future, claim in self._held.items() if future.cancel()]
-        self._held = {future: claim for future, claim in self._held.items() if not future.cancelled()}
-        # Cancelling put them on the queue of what came back; what really came back stays there.
-        came_back = [self._inbox.get() for _ in range(self._inbox.qsize())]
-        for future in came_back:
-            if future is not None and not future.cancelled():
-                self._inbox.put(future)
+        unsent: list[Claim] = []
+        with suppress(queue.Empty):
+            while (claim := self._outbox.get_nowait()) is not None:
+                unsent.append(claim)
+        for claim in unsent:
+            del self._held[id(claim)]
         self._persistently(lambda: self._postpone(unsent))
 
     def _postpone(self, unsent: list[Claim]) -> None:
@@ -239,14 +254,6 @@ class Drain:
 
     def _has_waited_enough(self, _state: RetryCallState) -> bool:
         return time.monotonic() - self._stopped_at > self._terms.farewell_s
-
-
-def _attempts_of(returned: list[Future[Attempted]]) -> list[Attempted]:
-    """Take the attempts out of what came back; one that broke off is left to lapse."""
-    broken = [failure for future in returned if (failure := future.exception())]
-    for failure in broken:
-        _log.error("attempt broke off", exc_info=failure)
-    return [future.result() for future in returned if future.exception() is None]
 
 
 def _log_outage(state: RetryCallState) -> None:

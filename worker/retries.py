@@ -130,13 +130,17 @@ def _retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:
     text = (outcome.retry_after or "").strip()
     if not text or (outcome.status not in OBEYED and error != RATE_LIMITED):
         return None
-    seconds = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else _until(text, now)
+    seconds = _number(text) if text.isascii() and text.isdecimal() else _until(text, now)
     return min(seconds, MAX_RETRY_AFTER_S) if seconds and seconds > 0 else None
 
 
+def _number(digits: str) -> int:
+    """Read digits; those of a number that is over the cap anyway may be more than int() takes."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) <= len(str(MAX_RETRY_AFTER_S)) else MAX_RETRY_AFTER_S
+
+
 def _until(text: str, now: datetime) -> int | None:
-    if text.isdecimal():
-        return MAX_RETRY_AFTER_S
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

@@ -1,0 +1,192 @@
+"""Whatever dies, what was acknowledged is delivered: the worker killed, Redis emptied, stopped, restarted, rings lost."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from storage import doorbell, exports
+from storage.clock import utc_now
+from storage.database import rows
+from storage.doorbell import Doorbell
+from tests.factories import WEBHOOK_SECRET, make_approved, make_customer, make_target
+from tests.fakes import LoopbackServer, Peer
+from tests.servers import RedisServer
+from tests.workers import CountingReceiver, WorkerProcess, wait_until
+from worker.signing import SignatureVerdict, verify
+
+#: The promise of delivery.md; the lease lapses 6 s after it was renewed last.
+TAKEN_OVER_WITHIN_S: Final = 10.0
+#: A sweep that does not come within a test: what happens was started by a ring.
+NO_SWEEP: Final = {"SWEEP_SECONDS": "30"}
+
+
+@pytest.fixture
+def receiver() -> Iterator[CountingReceiver]:
+    with CountingReceiver() as made:
+        yield made
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[RedisServer]:
+    redis_server.flush()
+    yield redis_server
+    redis_server.start()
+    redis_server.flush()
+
+
+@pytest.fixture
+def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., WorkerProcess]:
+    def started(**changes: str) -> WorkerProcess:
+        return WorkerProcess(tmp_path / "data", database, redis.url, **changes)
+
+    return started
+
+
+def approved(url: str, count: int = 1) -> list[str]:
+    customer = make_customer()
+    target = make_target(customer, url)
+    return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
+
+
+def is_exported(export_id: str) -> Callable[[], bool]:
+    return lambda: exports.get(export_id).status == "exported"
+
+
+def ring(redis: RedisServer) -> bool:
+    return Doorbell(doorbell.connect(redis.url)).ring()
+
+
+@pytest.mark.parametrize(
+    ("database_url", "heir_is"), [("sqlite", "started again"), ("postgresql", "already there")], indirect=["database_url"]
+)
+def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
+    start: Callable[..., WorkerProcess], receiver: CountingReceiver, heir_is: str
+) -> None:
+    receiver.gate.clear()
+    [export_id] = approved(receiver.url())
+    with ExitStack() as stack:
+        worker = stack.enter_context(start())
+        wait_until(lambda: receiver.requests)
+        if heir_is == "already there":
+            stack.enter_context(start())
+        assert len(receiver.requests) == 1
+        killed_at = time.monotonic()
+        worker.kill()
+        receiver.gate.set()
+        if heir_is == "started again":
+            stack.enter_context(start())
+        wait_until(is_exported(export_id))
+        assert time.monotonic() - killed_at < TAKEN_OVER_WITHIN_S
+    first, second = receiver.requests
+    assert first.body == second.body
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"] == export_id
+    for name in ("x-service-nonce", "x-service-signature", "x-request-id"):
+        assert first.headers[name] != second.headers[name], name
+    now = int(second.headers["x-service-timestamp"])
+    assert verify(WEBHOOK_SECRET.encode(), second.headers, second.body, now, lambda _nonce: False) is SignatureVerdict.OK
+    # The attempt that its worker took along was begun, and counts; only the second one has a row.
+    assert exports.get(export_id).attempts == 2
+    assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_emptied_redis_loses_nothing(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    [export_id] = approved(receiver.url())
+    assert ring(redis)
+    redis.flush()
+    with start():
+        wait_until(is_exported(export_id))
+        # Emptied under a worker that listens: it hears the next ring all the same.
+        redis.flush()
+        [export_id] = approved(receiver.url())
+        assert ring(redis)
+        assert wait_until(is_exported(export_id)) < 3.0
+    assert len(receiver.requests) == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_redis_that_is_gone_and_never_comes_back_delays_a_delivery_by_a_sweep(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    with start():
+        redis.kill()
+        [export_id] = approved(receiver.url())
+        assert not ring(redis)
+        assert wait_until(is_exported(export_id)) < 3.0
+        [export_id] = approved(receiver.url())
+        assert wait_until(is_exported(export_id)) < 3.0
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_worker_that_started_without_redis_delivers(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    redis.stop()
+    with start():
+        [export_id] = approved(receiver.url())
+        assert wait_until(is_exported(export_id)) < 3.0
+        redis.start()
+        [export_id] = approved(receiver.url())
+        ring(redis)
+        assert wait_until(is_exported(export_id)) < 3.0
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_rings_are_heard_again_after_redis_was_away(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    with start(**NO_SWEEP):
+        redis.kill()
+        time.sleep(1.5)
+        redis.start()
+        for _ in range(2):
+            [export_id] = approved(receiver.url())
+            assert ring(redis)
+            assert wait_until(is_exported(export_id)) < 6.0
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_ring_that_was_never_made_costs_a_sweep(start: Callable[..., WorkerProcess], receiver: CountingReceiver) -> None:
+    with start():
+        time.sleep(0.5)
+        [export_id] = approved(receiver.url())
+        assert wait_until(is_exported(export_id)) < 3.0
+
+
+def test_two_workers_share_the_work_and_deliver_nothing_twice(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    ids = approved(receiver.url(), 300)
+    with start(WORKER_CONCURRENCY="8"), start(WORKER_CONCURRENCY="8"):
+        ring(redis)
+        wait_until(lambda: rows("SELECT count(*) FROM exports WHERE status = 'exported'") == [(300,)])
+    assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_receiver_that_drips_fails_by_the_deadline_and_ends_with_the_schedule(start: Callable[..., WorkerProcess]) -> None:
+    def drip(peer: Peer) -> None:
+        peer.read()
+        peer.drip(b"HTTP/1.1 200 OK\r\nX-Filler: " + b"x" * 1000)
+
+    with LoopbackServer(drip) as slow, start(DELIVERY_TIMEOUT_S="0.3", RETRY_SCHEDULE="1,1", SWEEP_SECONDS="0.1"):
+        [export_id] = approved(slow.url())
+        wait_until(lambda: exports.get(export_id).status == "retry_scheduled")
+        last = exports.get(export_id).last_attempt
+        assert last is not None
+        assert last.error_code == "deadline_exceeded"
+        wait_until(lambda: exports.get(export_id).status == "failed")
+    export = exports.get(export_id)
+    assert (export.status_reason, export.attempts) == ("attempts_exhausted", 3)
+    assert rows("SELECT number, outcome, error_code FROM attempts ORDER BY number") == [
+        (1, "retryable", "deadline_exceeded"),
+        (2, "retryable", "deadline_exceeded"),
+        (3, "exhausted", "deadline_exceeded"),
+    ]

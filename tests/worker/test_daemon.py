@@ -1,0 +1,184 @@
+"""The daemon as a process: it hears rings and signals, runs nothing that Redis names, and costs little when idle."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from rq import Callback, Queue
+from rq.serializers import JSONSerializer
+
+from storage import doorbell, exports
+from storage.clock import utc_now
+from storage.database import close_database, connection, open_database
+from storage.doorbell import Doorbell
+from tests.factories import make_approved, make_customer, make_target
+from tests.servers import RedisServer
+from tests.workers import CountingReceiver, WorkerProcess, wait_until
+
+
+@pytest.fixture
+def receiver() -> Iterator[CountingReceiver]:
+    with CountingReceiver() as made:
+        yield made
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[str]:
+    """What the daemon has to do with a database is the drain's: one kind is enough here."""
+    open_database(sqlite_url)
+    with connection():
+        yield sqlite_url
+    close_database()
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[RedisServer]:
+    redis_server.flush()
+    yield redis_server
+    redis_server.start()
+    redis_server.flush()
+
+
+@pytest.fixture
+def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., WorkerProcess]:
+    def started(**changes: str) -> WorkerProcess:
+        return WorkerProcess(tmp_path / "data", database, redis.url, **changes)
+
+    return started
+
+
+def approved(receiver: CountingReceiver, count: int = 1) -> list[str]:
+    customer = make_customer()
+    target = make_target(customer, receiver.url())
+    return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
+
+
+def is_exported(export_id: str) -> Callable[[], bool]:
+    return lambda: exports.get(export_id).status == "exported"
+
+
+def ring(redis: RedisServer) -> None:
+    assert Doorbell(doorbell.connect(redis.url)).ring()
+
+
+def test_a_ring_is_answered_long_before_the_sweep(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    with start(SWEEP_SECONDS="600"):
+        for _ in range(3):
+            [export_id] = approved(receiver)
+            ring(redis)
+            assert wait_until(is_exported(export_id)) < 3.0
+
+
+def test_nothing_that_redis_names_is_run(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
+) -> None:
+    proof = tmp_path / "made-by-redis"
+    with Redis.from_url(redis.url) as client, start(SWEEP_SECONDS="600") as worker:
+        rings = Queue(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
+        rings.enqueue("os.mkdir", str(proof))
+        rings.enqueue("no.such.function")
+        rings.enqueue(doorbell.JOB, on_success=Callback("tests.fakes.no_such_callback"), on_failure=Callback("os.abort"))
+        client.set("rq:suspended", 1)
+        client.rpush(f"rq:queue:{doorbell.QUEUE}", "no-such-job")
+        [export_id] = approved(receiver)
+        rings.enqueue("os.mkdir", str(proof))
+        assert wait_until(is_exported(export_id)) < 3.0
+        assert worker.process.poll() is None
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_worker_at_once(start: Callable[..., WorkerProcess], number: signal.Signals) -> None:
+    with start() as worker:
+        time.sleep(0.5)
+        began = time.monotonic()
+        worker.signal(number)
+        assert worker.wait() == 0
+        assert time.monotonic() - began < 2.0
+        assert worker.has_told("worker stopped")
+
+
+def test_a_signal_ends_a_worker_without_redis_at_once(start: Callable[..., WorkerProcess], redis: RedisServer) -> None:
+    redis.stop()
+    with start() as worker:
+        time.sleep(0.5)
+        began = time.monotonic()
+        worker.signal()
+        assert worker.wait() == 0
+        assert time.monotonic() - began < 2.0
+
+
+def test_a_signal_ends_a_worker_that_lost_redis_at_once(start: Callable[..., WorkerProcess], redis: RedisServer) -> None:
+    with start() as worker:
+        time.sleep(0.5)
+        redis.stop()
+        time.sleep(1.5)
+        began = time.monotonic()
+        worker.signal()
+        assert worker.wait() == 0
+        assert time.monotonic() - began < 2.5
+
+
+def test_a_signal_during_a_delivery_lets_it_finish_and_begins_no_other(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    receiver.gate.clear()
+    ids = approved(receiver, 5)
+    with start(WORKER_CONCURRENCY="2", SWEEP_SECONDS="0.1") as worker:
+        wait_until(lambda: len(receiver.requests) == 2)
+        ring(redis)
+        worker.signal()
+        time.sleep(0.5)
+        # An echo of the same signal, as a terminal and a supervisor may both send one, is no second one.
+        worker.signal()
+        time.sleep(0.3)
+        assert worker.process.poll() is None
+        receiver.gate.set()
+        assert worker.wait() == 0
+    assert len(receiver.requests) == 2
+    found = [exports.get(export_id) for export_id in ids]
+    assert sorted(export.attempts for export in found) == [0, 0, 0, 1, 1]
+    assert [export.status for export in found if export.attempts] == ["exported", "exported"]
+    assert "delivering" not in {export.status for export in found}
+
+
+def test_a_second_signal_ends_a_worker_within_its_delivery(
+    start: Callable[..., WorkerProcess], receiver: CountingReceiver
+) -> None:
+    receiver.gate.clear()
+    [export_id] = approved(receiver)
+    with start() as worker:
+        wait_until(lambda: receiver.requests)
+        worker.signal()
+        time.sleep(1.2)
+        assert worker.process.poll() is None
+        began = time.monotonic()
+        worker.signal()
+        assert worker.wait() == 1
+        assert time.monotonic() - began < 0.5
+    assert exports.get(export_id).status == "delivering"
+
+
+def test_an_idle_worker_leaves_the_processor_alone(start: Callable[..., WorkerProcess]) -> None:
+    with start() as worker:
+        time.sleep(0.5)
+        before = worker.cpu_s()
+        time.sleep(2.0)
+        assert worker.cpu_s() - before < 0.2
+
+
+def test_a_worker_may_open_more_files_than_the_soft_limit_says(start: Callable[..., WorkerProcess]) -> None:
+    def limits(process: Any) -> list[str]:
+        lines = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+        [line] = [line for line in lines if line.startswith("Max open files")]
+        return line.split()[3:5]
+
+    with start() as worker:
+        soft, hard = limits(worker.process)
+    assert int(soft) == min(65_536, int(hard))

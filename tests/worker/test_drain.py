@@ -1,0 +1,411 @@
+"""The drain against real databases: what is due is sent once, whatever is slow, late, broken, or away for a moment."""
+
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from schemas.delivery import Claim, Outcome
+from storage import exports, schema, targets
+from storage.clock import utc_now
+from storage.database import close_database, connection, execute, open_database, rows
+from storage.vault import Vault
+from tests.factories import Customer, make_approved, make_customer, make_target
+from worker.delivery import Courier, Terms
+from worker.drain import Drain, DrainTerms
+from worker.retries import Schedule
+
+WORKER: Final = "worker:test"
+#: Long enough for a busy machine; whatever waits this long has failed.
+PATIENCE_S: Final = 10.0
+#: A sweep that does not come within a test: what happens was started by a ring.
+NO_SWEEP_S: Final = 600.0
+
+
+class FakePost:
+    """Answers 202, after `delay_s`, or when `gate` is open; counts what is sent and how much of it at once."""
+
+    def __init__(self, answer: Callable[[str], Outcome] = lambda _url: Outcome(status=202)) -> None:
+        self.answer = answer
+        self.gate = threading.Event()
+        self.gate.set()
+        self.delay_s = 0.0
+        self.sent: Counter[str] = Counter()
+        self.at_once = self.most_at_once = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        with self._lock:
+            self.sent[headers["Idempotency-Key"]] += 1
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        self.gate.wait(PATIENCE_S)
+        time.sleep(self.delay_s)
+        with self._lock:
+            self.at_once -= 1
+        return self.answer(url)
+
+
+@contextmanager
+def draining(post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **terms: float) -> Iterator[Drain]:
+    drain = make_drain(post, concurrency, sweep_s, **terms)
+    drain.start()
+    try:
+        yield drain
+    finally:
+        post.gate.set()
+        drain.stop()
+        assert drain.join(PATIENCE_S)
+
+
+def make_drain(post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **terms: float) -> Drain:
+    courier = Courier(post, Vault(()), Terms("secret", Schedule((3600, 3600), timedelta(hours=72)), utc_now))
+    return Drain(courier, DrainTerms(WORKER, concurrency, sweep_s, utc_now, **terms))
+
+
+def approved(customer: Customer, count: int = 1, url: str = "https://tracker.example.com/hook") -> list[str]:
+    target = make_target(customer, url)
+    return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
+
+
+def statuses() -> Counter[str]:
+    return Counter(status for (status,) in rows("SELECT status FROM exports"))
+
+
+def wait_until(is_so: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
+    """Wait, and return how long it took."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < timeout_s, "it did not come to pass"
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def all_exported(count: int) -> Callable[[], bool]:
+    return lambda: statuses() == {"exported": count}
+
+
+def assert_sent_once(post: FakePost, export_ids: list[str]) -> None:
+    assert post.sent == dict.fromkeys(export_ids, 1)
+    attempts = Counter(export_id for (export_id,) in rows("SELECT export_id FROM attempts WHERE outcome = 'delivered'"))
+    assert attempts == dict.fromkeys(export_ids, 1)
+
+
+def test_what_is_due_at_the_start_is_exported_with_one_attempt_each(customer: Customer) -> None:
+    ids, post = approved(customer, 100), FakePost()
+    with draining(post):
+        wait_until(all_exported(100))
+    assert_sent_once(post, ids)
+    assert set(rows("SELECT attempts, lease, due_at FROM exports")) == {(1, None, None)}
+    [(connected,)] = rows("SELECT connected_status FROM targets")
+    assert connected == "connected"
+
+
+def test_what_is_not_due_yet_is_left_alone(customer: Customer) -> None:
+    [later] = approved(customer)
+    execute("UPDATE exports SET due_at = due_at + 60000 WHERE id = ?", (later,))
+    post = FakePost()
+    with draining(post) as drain:
+        drain.drain()
+    assert (post.sent, statuses()) == ({}, {"approved": 1})
+
+
+def test_a_ring_is_heard_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
+    post = FakePost()
+    post.delay_s = 0.1
+    with draining(post) as drain:
+        drain.drain()
+        for _ in range(3):
+            ids = approved(customer, 2)
+            began = time.monotonic()
+            drain.drain()
+            assert time.monotonic() - began < 1.0
+            assert {exports.get(export_id).status for export_id in ids} == {"exported"}
+
+
+def test_a_ring_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
+    approved(customer)
+    post = FakePost()
+    post.gate.clear()
+    with draining(post) as drain:
+        began = time.monotonic()
+        drain.drain(timeout_s=0.2)
+        assert 0.2 <= time.monotonic() - began < 1.0
+        assert statuses() == {"delivering": 1}
+
+
+def test_a_lost_ring_costs_one_sweep(customer: Customer) -> None:
+    post = FakePost()
+    with draining(post, sweep_s=0.2):
+        time.sleep(0.3)
+        approved(customer)
+        assert wait_until(all_exported(1)) < 1.0
+
+
+def test_no_more_is_sent_at_once_than_there_are_threads(customer: Customer) -> None:
+    approved(customer, 60)
+    post = FakePost()
+    post.delay_s = 0.02
+    with draining(post, concurrency=5):
+        wait_until(all_exported(60))
+    assert post.most_at_once == 5
+
+
+def test_no_more_is_claimed_than_can_soon_be_sent(customer: Customer) -> None:
+    approved(customer, 60)
+    post = FakePost()
+    post.gate.clear()
+    with draining(post, concurrency=5):
+        wait_until(lambda: post.at_once == 5)
+        time.sleep(0.7)
+        assert statuses() == {"delivering": 5, "approved": 55}
+
+
+def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None:
+    gate = threading.Event()
+
+    def answer(url: str) -> Outcome:
+        if "slow" in url:
+            gate.wait(PATIENCE_S)
+        return Outcome(status=202)
+
+    [slow] = approved(customer, 1, "https://slow.example.com/")
+    post = FakePost(answer)
+    with draining(post, concurrency=4) as drain:
+        wait_until(lambda: post.sent[slow])
+        approved(customer, 100)
+        # No ring: with answers outstanding, the drain looks by itself.
+        assert wait_until(lambda: statuses()["exported"] == 100) < 3.0
+        # A ring is heard while an answer is outstanding.
+        approved(customer, 1)
+        threading.Thread(target=drain.drain).start()
+        assert wait_until(lambda: statuses()["exported"] == 101) < 0.5
+        assert exports.get(slow).status == "delivering"
+        gate.set()
+        wait_until(all_exported(102))
+
+
+def test_leases_are_renewed_while_a_delivery_lasts(customer: Customer) -> None:
+    ids, post, thief = approved(customer, 3), FakePost(), FakePost()
+    post.gate.clear()
+    with draining(post, lease_s=0.8, renew_s=0.2):
+        wait_until(lambda: post.at_once == 3)
+        with draining(thief, sweep_s=0.05):
+            time.sleep(1.5)
+        assert thief.sent == {}
+        post.gate.set()
+        wait_until(all_exported(3))
+    assert_sent_once(post, ids)
+
+
+def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(customer: Customer) -> None:
+    [export_id] = approved(customer)
+    late, heir = FakePost(lambda _url: Outcome(status=404)), FakePost()
+    late.gate.clear()
+    with draining(late, lease_s=0.2, renew_s=600):
+        wait_until(lambda: late.at_once == 1)
+        with draining(heir, sweep_s=0.05):
+            wait_until(all_exported(1))
+        late.gate.set()
+        wait_until(lambda: late.at_once == 0)
+    assert exports.get(export_id).status == "exported"
+    assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
+
+
+def test_an_answer_of_failure_is_written_with_its_next_attempt(customer: Customer) -> None:
+    [export_id] = approved(customer)
+    with draining(FakePost(lambda _url: Outcome(status=503))) as drain:
+        drain.drain()
+    export = exports.get(export_id)
+    assert (export.status, export.attempts) == ("retry_scheduled", 1)
+    assert export.due_at is not None
+    assert export.due_at > utc_now() + timedelta(minutes=45)
+
+
+def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -> None:
+    [export_id] = approved(customer)
+    target_id = exports.get(export_id).target_id
+    assert target_id is not None
+    targets.turn(target_id, "pause", utc_now(), "operator")
+    post = FakePost()
+    with draining(post) as drain:
+        drain.drain()
+        assert (post.sent, statuses()) == ({}, {"approved": 1})
+        targets.turn(target_id, "resume", utc_now(), "operator")
+        drain.drain()
+        assert statuses() == {"exported": 1}
+
+
+def test_a_blocked_target_keeps_its_other_exports_unsent(customer: Customer) -> None:
+    approved(customer, 20)
+    post = FakePost(lambda _url: Outcome(error="address_private", refused=True))
+    with draining(post, concurrency=2) as drain:
+        drain.drain()
+    assert rows("SELECT status, status_reason FROM targets") == [("blocked", "address_private")]
+    assert sum(post.sent.values()) < 20
+    assert set(statuses()) == {"blocked", "approved"}
+
+
+# ---------------------------------------------------------------- stopping
+
+
+def test_stopping_finishes_what_runs_and_gives_back_what_was_not_begun(customer: Customer) -> None:
+    approved(customer, 40)
+    post = FakePost()
+    post.delay_s = 0.05
+    drain = make_drain(post, concurrency=4)
+    drain.start()
+    wait_until(lambda: statuses()["exported"] >= 4)
+    post.gate.clear()
+    wait_until(lambda: post.at_once == 4)
+    drain.stop()
+    wait_until(lambda: statuses()["delivering"] == 4)
+    sent = sum(post.sent.values())
+    post.gate.set()
+    assert drain.join(PATIENCE_S)
+    assert sum(post.sent.values()) == sent
+    assert statuses()["exported"] == sent
+    assert statuses()["delivering"] == 0
+    # What was given back counts no attempt and is due at once.
+    waiting = rows("SELECT attempts, lease FROM exports WHERE status <> 'exported'")
+    assert set(waiting) == {(0, None)}
+    with draining(FakePost()):
+        wait_until(all_exported(40))
+
+
+def test_stopping_while_idle_is_quick_and_may_be_said_twice(database: str) -> None:
+    drain = make_drain(FakePost())
+    drain.start()
+    time.sleep(0.1)
+    began = time.monotonic()
+    drain.stop()
+    drain.stop()
+    assert drain.join(PATIENCE_S)
+    assert time.monotonic() - began < 0.5
+
+
+def test_who_waits_for_a_ring_is_let_go_when_the_drain_stops(customer: Customer) -> None:
+    approved(customer)
+    post = FakePost()
+    post.gate.clear()
+    drain = make_drain(post)
+    drain.start()
+    waiting = threading.Thread(target=drain.drain)
+    waiting.start()
+    wait_until(lambda: post.at_once == 1)
+    drain.stop()
+    post.gate.set()
+    waiting.join(1.0)
+    assert not waiting.is_alive()
+    assert drain.join(PATIENCE_S)
+
+
+# ---------------------------------------------------------------- what breaks
+
+
+@contextmanager
+def database_away(database: str) -> Iterator[None]:
+    """Lock SQLite by another connection; on PostgreSQL end every backend, and let nobody in again until the end."""
+    if database.startswith("sqlite"):
+        with sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None) as locker:
+            locker.execute("BEGIN EXCLUSIVE")
+            yield
+            locker.execute("ROLLBACK")
+        locker.close()
+        return
+    server, _, name = database.rpartition("/")
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as other:
+        other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        yield
+        other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+def exported_in(database: str) -> int:
+    """Count in a connection of our own: that of the test may have been ended."""
+    if database.startswith("sqlite"):
+        reader: Any = sqlite3.connect(database.removeprefix("sqlite:///"))
+    else:
+        reader = psycopg.connect(database)
+    try:
+        return int(reader.execute("SELECT count(*) FROM exports WHERE status = 'exported'").fetchone()[0])
+    finally:
+        reader.close()
+
+
+def test_a_database_away_between_sending_and_recording_costs_no_second_delivery(database: str, customer: Customer) -> None:
+    ids, post = approved(customer, 10), FakePost()
+    post.gate.clear()
+    with draining(post, concurrency=4, sweep_s=0.1):
+        wait_until(lambda: post.at_once == 4)
+        with database_away(database):
+            post.gate.set()
+            wait_until(lambda: post.at_once == 0)
+            time.sleep(0.5)
+        wait_until(lambda: exported_in(database) == 10)
+    assert post.sent == dict.fromkeys(ids, 1)
+
+
+def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(customer: Customer) -> None:
+    ids = approved(customer, 3)
+    [poisonous] = approved(customer, 1, "https://poison.example.com/")
+    # What no bigint holds, in a column that both databases check or convert.
+    huge = Outcome(status=10**30)
+    post = FakePost(lambda url: huge if "poison" in url else Outcome(status=202))
+    with draining(post, concurrency=4) as drain:
+        drain.drain(timeout_s=3.0)
+    assert {exports.get(export_id).status for export_id in ids} == {"exported"}
+    assert [post.sent[export_id] for export_id in ids] == [1, 1, 1]
+    assert exports.get(poisonous).status == "delivering"
+
+
+class BrokenCourier(Courier):
+    """Breaks off at every first attempt."""
+
+    def deliver(self, claim: Claim) -> Any:
+        if claim.attempt == 1:
+            raise RuntimeError("a bug")
+        return super().deliver(claim)
+
+
+def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer) -> None:
+    approved(customer, 5)
+    post = FakePost()
+    courier = BrokenCourier(post, Vault(()), Terms("secret", Schedule((60,), timedelta(hours=1)), utc_now))
+    drain = Drain(courier, DrainTerms(WORKER, 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
+    drain.start()
+    wait_until(all_exported(5))
+    drain.stop()
+    assert drain.join(PATIENCE_S)
+    assert set(post.sent.values()) == {1}
+
+
+def test_a_database_that_is_migrated_late_is_drained_from_then_on(tmp_path: Path) -> None:
+    open_database(f"sqlite:///{tmp_path / 'empty.db'}")
+    with draining(FakePost(), sweep_s=0.05), connection():
+        time.sleep(0.2)
+        schema.migrate()
+        approved(make_customer())
+        wait_until(all_exported(1))
+    close_database()
+
+
+def test_two_drains_share_the_work_and_send_nothing_twice(customer: Customer) -> None:
+    ids, one, other = approved(customer, 300), FakePost(), FakePost()
+    one.delay_s = other.delay_s = 0.005
+    with draining(one), draining(other):
+        wait_until(all_exported(300))
+    assert one.sent
+    assert other.sent
+    assert_sent_once_by(ids, one, other)
+
+
+def assert_sent_once_by(export_ids: list[str], *posts: FakePost) -> None:
+    assert sum((post.sent for post in posts), Counter[str]()) == dict.fromkeys(export_ids, 1)
