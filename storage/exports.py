@@ -185,6 +185,12 @@ def any_due(now: datetime) -> bool:
     )
 
 
+def next_due(now: datetime) -> datetime | None:
+    """Return when the next export comes due after `now`; None if none is waiting."""
+    found = rows("SELECT due_at FROM exports WHERE due_at > ? ORDER BY due_at LIMIT 1", (to_ms(now),))
+    return from_ms(found[0][0]) if found else None
+
+
 def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:
     """Take up to `limit` due exports of active targets, the oldest due first, each for one attempt.
 

@@ -24,6 +24,8 @@ from worker.delivery import Courier
 
 #: A commit costs a disk sync: at 20 ms it is shared by dozens of deliveries and still felt by nobody.
 TICK_S: Final = 0.02
+#: Due times are whole milliseconds; waking a little early would only mean looking twice.
+MIN_SLEEP_S: Final = 0.005
 #: With answers outstanding and none coming, how soon to look whether something else has come due.
 PATIENCE_S: Final = 0.5
 #: Held claims are renewed every 2 s and lapse after 6 s, so that a worker that died is replaced within 10 s.
@@ -125,13 +127,27 @@ class Drain:
                 self._inbox.put((claim, None))
 
     def _wait_for_a_ring(self) -> None:
-        """Sleep until a ring or the next sweep; the look that follows answers every ring that came until then."""
+        """Sleep until a ring, the next sweep or the next due time; the look that follows answers every ring until then."""
         try:
-            self._inbox.get(timeout=self._terms.sweep_s)
+            self._inbox.get(timeout=self._until_next_look_s())
         except queue.Empty:
             return
         while not self._inbox.empty():
             self._inbox.get()
+
+    def _until_next_look_s(self) -> float:
+        """Return the sweep's period, or less where a retry comes due before the sweep would see it."""
+        if not self._inbox.empty():
+            return 0.0
+        now = self._terms.now()
+        try:
+            with connection():
+                due_at = exports.next_due(now)
+        except OUTAGES:
+            due_at = None
+        if due_at is None:
+            return self._terms.sweep_s
+        return min(self._terms.sweep_s, max(MIN_SLEEP_S, (due_at - now).total_seconds()))
 
     def _safely(self, work: Callable[[], None]) -> None:
         """Keep the thread alive through what it does not expect; what is being sent stays held and is written later."""
@@ -184,7 +200,7 @@ class Drain:
 
     def _returned(self) -> list[Returned]:
         """Collect what the pool sends back: wait for the first, let a tick pass where more is out, take what is there."""
-        first = self._next(PATIENCE_S) if self._held else None
+        first = self._next(min(PATIENCE_S, self._until_next_look_s())) if self._held else None
         if first is None:
             return []
         returned = [first]

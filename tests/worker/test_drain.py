@@ -117,6 +117,20 @@ def test_what_is_not_due_yet_is_left_alone(customer: Customer) -> None:
     assert (post.sent, statuses()) == ({}, {"approved": 1})
 
 
+def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Customer) -> None:
+    approved(customer)
+    answers = iter([Outcome(status=503), Outcome(status=202)])
+    schedule = Schedule((0.3,), timedelta(hours=72))
+    courier = Courier(FakePost(lambda _url: next(answers)), Vault(()), Terms("secret", schedule, utc_now))
+    drain = Drain(courier, DrainTerms(WORKER, 8, NO_SWEEP_S, utc_now))
+    drain.start()
+    try:
+        wait_until(lambda: statuses() == {"exported": 1}, NO_SWEEP_S / 4)
+    finally:
+        drain.stop()
+        assert drain.join(PATIENCE_S)
+
+
 def test_a_ring_is_heard_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
     post = FakePost()
     post.delay_s = 0.1
