@@ -1,7 +1,8 @@
 """How gunicorn serves the application.
 
-gevent, because an attacker or a bad line needs no more than eight connections that drip their headers or bodies to stop four
-sync or gthread workers; a greenlet that waits for a slow client costs a few kilobytes and nobody's turn.
+gevent, because an attacker or a bad line needs no more connections that drip their headers or bodies than there are sync
+processes or gthread threads, and nobody else is answered; a greenlet that waits for a slow client costs a few kilobytes and
+nobody's turn. docs/performance.md has the figures.
 """
 
 from typing import Any

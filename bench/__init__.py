@@ -1,0 +1,1 @@
+"""A development tool that measures this machine and this checkout. Loopback only; RiskRelay runs without it."""

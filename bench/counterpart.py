@@ -1,0 +1,69 @@
+"""Child processes on the other side of a measurement, spoken to by lines; they end with this process or before."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+from urllib.request import Request, urlopen
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+#: Longer than any child takes to end once its standard input is closed.
+_END_WITHIN_S: Final = 10
+
+
+@contextmanager
+def child(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a module of this package; it is ended by closing its standard input, which a death of ours does too."""
+    command = [sys.executable, "-m", f"bench.{module}", *words]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        pipe(process.stdin).close()
+        try:
+            process.wait(_END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        pipe(process.stdout).close()
+
+
+def pipe(end: IO[str] | None) -> IO[str]:
+    """Return an end that was asked for."""
+    assert end is not None
+    return end
+
+
+class Receiver:
+    """The receiver in a process of its own, and what it counted."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/"
+
+    def arrivals(self) -> dict[str, Any]:
+        """Return the counts: requests, distinct, first_at, last_at."""
+        return self._ask("GET")
+
+    def clear(self) -> None:
+        """Set the counts to zero."""
+        self._ask("DELETE")
+
+    def _ask(self, method: str) -> dict[str, Any]:
+        with urlopen(Request(self.url, method=method), timeout=10) as answer:  # noqa: S310 - our own loopback address
+            told: dict[str, Any] = json.load(answer)
+            return told
+
+
+@contextmanager
+def receiver(delay_ms: int) -> Iterator[Receiver]:
+    """Run a receiver that answers after `delay_ms`."""
+    with child("instant_receiver", str(delay_ms / 1000)) as process:
+        yield Receiver(int(pipe(process.stdout).readline()))
+
+
+def rate(arrivals: dict[str, Any]) -> float:
+    """Return requests a second between the first arrival and the last."""
+    return float((arrivals["requests"] - 1) / (arrivals["last_at"] - arrivals["first_at"]))

@@ -1,0 +1,219 @@
+"""Deliveries a second of real worker processes, and the plain loop of requests they are compared with.
+
+Exports are stored and approved before the workers start, for a target that is paused; it is resumed once every worker
+listens, so that no start-up is measured. What counts is what arrived at the receiver, and it must agree with the tables:
+every export exported, one attempt each.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from redis import Redis
+
+from bench.counterpart import ROOT, Receiver, child, pipe, rate
+from bench.process_cost import cpu_s, resident_mb
+from bin import child_process
+from bin.work import WORK_ALONE
+from schemas.exports import Approval
+from schemas.ticket import Source, Ticket
+from storage import exports, schema, targets
+from storage.clock import utc_now
+from storage.database import close_database, connection, open_database, rows, transaction
+from storage.doorbell import Doorbell, connect
+from tests.factories import LOOPBACK, Customer, environment, make_customer, make_target
+from tests.servers import PostgresServer, RedisServer
+
+#: Fills a delivered body up to 2 KiB, the size of a ticket with a page of evidence.
+BODY_BYTES: Final = 2048
+_FRAME_BYTES: Final = 470
+#: As many worker processes as a small installation has cores, and the threads that WORKER_CONCURRENCY gives each by default.
+PROCESSES: Final = 2
+THREADS: Final = 32
+#: What the slowest machine worth measuring needs for one run, start-up included.
+_RUN_WITHIN_S: Final = 60.0
+_LOOK_S: Final = 0.02
+#: Approvals one after the other on an idle system: enough for a median, few enough for a second or two.
+APPROVALS: Final = 25
+#: SQLite takes some 32,000 parameters a statement, and an export has 14.
+_CHUNK: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What one run of the workers gave."""
+
+    per_s: float
+    cpu_ms: float
+    resident_mb: float
+    approval_to_arrival_ms: float
+
+
+class Installation:
+    """A throw-away installation with exports waiting for a paused target; every run starts from a copy of it."""
+
+    def __init__(self, folder: Path, redis: RedisServer, postgres: PostgresServer | None) -> None:
+        self._folder = folder
+        self._redis = redis
+        self._postgres = postgres
+        self._seeded = self._new_database()
+
+    def seed(self, url: str, count: int) -> tuple[Customer, str]:
+        """Store `count` approved exports for a paused target at `url`, through the storage verbs; return both owners."""
+        open_database(self._seeded)
+        schema.migrate()
+        with connection(), transaction():
+            customer = make_customer()
+            target = make_target(customer, url)
+            for start in range(0, count, _CHUNK):
+                approve(prepare(customer, min(_CHUNK, count - start), start), customer, target.id)
+            targets.turn(target.id, "pause", utc_now(), "bench")
+        close_database()
+        return customer, target.id
+
+    @contextmanager
+    def copy(self) -> Iterator[dict[str, str]]:
+        """Open a copy of the seeded database in this process; yield the environment of processes that use it too."""
+        url = self._copied_database()
+        self._redis.flush()
+        open_database(url)
+        try:
+            with connection():
+                yield environment(
+                    self._folder,
+                    DATABASE_URL=url,
+                    REDIS_URL=self._redis.url,
+                    PYTHONPATH=str(ROOT),
+                    LOG_LEVEL="warning",
+                    # Both workers begin within this of each other.
+                    SWEEP_SECONDS="0.05",
+                    WORKER_CONCURRENCY=str(THREADS),
+                    **LOOPBACK,
+                )
+        finally:
+            close_database()
+
+    def _new_database(self) -> str:
+        return self._postgres.create_database() if self._postgres else f"sqlite:///{self._folder / 'seeded.db'}"
+
+    def _copied_database(self) -> str:
+        if self._postgres:
+            return self._postgres.create_database(template=self._seeded.rpartition("/")[2])
+        path = self._folder / "run.db"
+        for leftover in self._folder.glob("run.db*"):
+            leftover.unlink()
+        shutil.copyfile(self._folder / "seeded.db", path)
+        return f"sqlite:///{path}"
+
+
+def prepare(customer: Customer, count: int, start: int) -> list[str]:
+    """Store `count` prepared exports, numbered from `start`."""
+    ticket = Ticket("Image without alternative text", "x" * (BODY_BYTES - _FRAME_BYTES), "serious", None, ("bench",), {})
+    drafts = [
+        exports.Draft(customer.account_id, customer.project_id, Source("finding", f"fnd_{number:026d}", 42), ticket)
+        for number in range(start, start + count)
+    ]
+    return exports.prepare(drafts, utc_now(), "bench")
+
+
+def approve(ids: list[str], customer: Customer, target_id: str) -> None:
+    """Approve exports for a target."""
+    for export_id in ids:
+        exports.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench")
+
+
+def deliver(installation: Installation, owners: tuple[Customer, str], receiver: Receiver, count: int) -> Delivered:
+    """Let workers deliver the seeded exports, check the tables against the receiver, then time single approvals."""
+    customer, target_id = owners
+    receiver.clear()
+    with installation.copy() as env, workers(env) as pids:
+        redis_url = env["REDIS_URL"]
+        _wait_until(lambda: _listening(redis_url) == PROCESSES, "the workers to listen")
+        cpu_before_s = cpu_s(pids)
+        targets.turn(target_id, "resume", utc_now(), "bench")
+        _wait_until(lambda: _finished() == count, "every export to be delivered")
+        cpu_ms = (cpu_s(pids) - cpu_before_s) * 1000 / count
+        memory = max(resident_mb(pid) for pid in pids)
+        arrivals = receiver.arrivals()
+        _check(arrivals["requests"], arrivals["distinct"], count)
+        latency = median(
+            _approval_to_arrival_ms(customer, target_id, receiver, redis_url, number) for number in range(APPROVALS)
+        )
+        return Delivered(rate(arrivals), cpu_ms, memory, latency)
+
+
+def send_prepared(receiver: Receiver, count: int) -> float:
+    """Send as many requests by the plain loop, on as many processes and threads; return requests a second."""
+    receiver.clear()
+    share = str(count // PROCESSES)
+    words = ("prepared_loop", receiver.url, share, str(THREADS), str(BODY_BYTES))
+    with child(*words) as one, child(*words) as other:
+        loops = (one, other)
+        for loop in loops:
+            pipe(loop.stdout).readline()
+        for loop in loops:
+            pipe(loop.stdin).write("go\n")
+            pipe(loop.stdin).flush()
+        for loop in loops:
+            assert pipe(loop.stdout).readline() == "done\n", "A loop of prepared requests broke off."
+    arrivals = receiver.arrivals()
+    assert arrivals["requests"] == int(share) * PROCESSES, arrivals
+    return rate(arrivals)
+
+
+@contextmanager
+def workers(env: dict[str, str]) -> Iterator[list[int]]:
+    """Run worker processes, and stop them in order."""
+    command = [sys.executable, *WORK_ALONE]
+    running = [child_process.start(command, env=env) for _ in range(PROCESSES)]
+    try:
+        yield [process.pid for process in running]
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_RUN_WITHIN_S)
+            process.kill()
+
+
+def _approval_to_arrival_ms(customer: Customer, target_id: str, receiver: Receiver, redis_url: str, number: int) -> float:
+    """Approve one export as a request does, ring, and tell how long until the receiver had it all."""
+    (export_id,) = prepare(customer, 1, 10**9 + number)
+    receiver.clear()
+    began_at = time.monotonic()
+    approve([export_id], customer, target_id)
+    Doorbell(connect(redis_url)).ring()
+    _wait_until(lambda: receiver.arrivals()["requests"] == 1, "an approved export to arrive")
+    return float(receiver.arrivals()["last_at"] - began_at) * 1000
+
+
+def _check(requests: int, distinct: int, count: int) -> None:
+    """Hold the receiver's counts against the tables: every export once, and nothing else."""
+    delivered = rows("SELECT count(*), count(DISTINCT export_id) FROM attempts WHERE outcome = 'delivered'")[0]
+    attempts = rows("SELECT count(*) FROM attempts")[0][0]
+    seen = {"requests": requests, "distinct": distinct, "delivered": delivered, "attempts": attempts}
+    assert (requests, distinct, delivered, attempts) == (count, count, (count, count), count), seen
+
+
+def _finished() -> int:
+    return int(rows("SELECT count(*) FROM exports WHERE status = 'exported'")[0][0])
+
+
+def _listening(redis_url: str) -> int:
+    with Redis.from_url(redis_url) as client:
+        return int(client.scard("rq:workers"))
+
+
+def _wait_until(is_so: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _RUN_WITHIN_S
+    while not is_so():
+        assert time.monotonic() < until, f"Waited {_RUN_WITHIN_S:g} s for {what}."
+        time.sleep(_LOOK_S)
