@@ -28,6 +28,7 @@ from storage import exports, schema, targets
 from storage.clock import utc_now
 from storage.database import close_database, connection, open_database, rows, transaction
 from storage.doorbell import Doorbell, connect
+from storage.export_rows import Draft
 from tests.factories import LOOPBACK, Customer, environment, make_customer, make_target
 from tests.servers import PostgresServer, RedisServer
 
@@ -117,7 +118,7 @@ def prepare(customer: Customer, count: int, start: int) -> list[str]:
     """Store `count` prepared exports, numbered from `start`."""
     ticket = Ticket("Image without alternative text", "x" * (BODY_BYTES - _FRAME_BYTES), "serious", None, ("bench",), {})
     drafts = [
-        exports.Draft(customer.account_id, customer.project_id, Source("finding", f"fnd_{number:026d}", 42), ticket)
+        Draft(customer.account_id, customer.project_id, Source("finding", f"fnd_{number:026d}", 42), ticket)
         for number in range(start, start + count)
     ]
     return exports.prepare(drafts, utc_now(), "bench")

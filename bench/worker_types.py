@@ -29,6 +29,7 @@ from schemas.ticket import Source, Ticket
 from storage import exports, schema
 from storage.clock import utc_now
 from storage.database import close_database, connection, open_database, transaction
+from storage.export_rows import Draft
 from tests.factories import SCANNER_SECRET, environment, make_customer, postback
 from tests.servers import RedisServer
 
@@ -133,7 +134,7 @@ def _seed(url: str) -> tuple[str, dict[str, str]]:
     with connection(), transaction():
         customer = make_customer()
         ticket = Ticket("Image without alternative text", "x" * 1000, "serious", None, ("bench",), {})
-        draft = exports.Draft(customer.account_id, customer.project_id, Source("finding", "fnd_1", 42), ticket)
+        draft = Draft(customer.account_id, customer.project_id, Source("finding", "fnd_1", 42), ticket)
         (export_id,) = exports.prepare([draft], utc_now(), "bench")
     close_database()
     return f"/api/ticket-exports/{export_id}", customer.bearer

@@ -5,58 +5,45 @@ name the version they saw; the moves a worker makes name the lease it holds. Who
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from schemas.delivery import Attempted, Claim
 from schemas.errors import Conflict, ExportNotFound, ValidationFailed
-from schemas.export_state import FINISHED, MOVES, ExportStatus, Move, allows
-from schemas.exports import Approval, Export, LastAttempt
+from schemas.export_state import MOVES, ExportStatus, Move, allows
+from schemas.exports import Approval, Export
 from schemas.fields import problem
 from schemas.targets import APPROVABLE, TargetStatus
-from schemas.ticket import Source, Ticket, delivery_body, digest
+from schemas.ticket import delivery_body
 from schemas.times import from_ms, rfc3339, to_ms
 from storage import identifiers
 from storage.audit import Entry, append_all
-from storage.columns import JsonField
 from storage.database import execute, for_update_skip_locked, is_sqlite, rows, transaction, values_list
-
-_json: Final = JsonField()
-
-_COLUMNS: Final = (
-    "id, account_id, status, status_reason, target_id, source_type, source_id, scan_run_id, ticket, ticket_digest, "
-    "preview_problems, attempts, due_at, version, last_attempt_at, last_response_status, last_error_code, "
-    "last_duration_ms, provider_ticket_id, provider_ticket_url, created_at, approved_at, finished_at"
+from storage.export_rows import (
+    ATTEMPT_COLUMNS,
+    COLUMNS,
+    DUE_COLUMNS,
+    PREPARED_COLUMNS,
+    RECORDED_COLUMNS,
+    Draft,
+    attempt_row,
+    claim_from,
+    export_from,
+    prepared_row,
+    recorded_row,
 )
-_GET: Final = f"SELECT {_COLUMNS} FROM exports WHERE id = ?"  # noqa: S608 - our own names
+
+_GET: Final = f"SELECT {COLUMNS} FROM exports WHERE id = ?"  # noqa: S608 - our own names
 #: Sorts behind every id in any collation: the greatest ULID there is.
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_7{'Z' * 25}"
-_NEWEST: Final = f"SELECT {_COLUMNS} FROM exports WHERE account_id = ? AND id < ? ORDER BY id DESC LIMIT ?"  # noqa: S608
-
-_PREPARED_COLUMNS: Final = (
-    "id",
-    "account_id",
-    "project_id",
-    "source_type",
-    "source_id",
-    "scan_run_id",
-    "status",
-    "ticket",
-    "ticket_digest",
-    "preview_problems",
-    "attempts",
-    "attempts_before",
-    "version",
-    "created_at",
-)
+_NEWEST: Final = f"SELECT {COLUMNS} FROM exports WHERE account_id = ? AND id < ? ORDER BY id DESC LIMIT ?"  # noqa: S608
 
 # CROSS JOIN makes SQLite begin with what is due, whatever it has learned of the tables; PostgreSQL decides for itself.
-_DUE: Final = """
-SELECT e.id, e.status, e.attempts, e.attempts_before, e.target_id, t.base_url, t.secret_sealed, e.body, e.schedule_began_at
+_DUE: Final = f"""
+SELECT {DUE_COLUMNS}
 FROM exports e CROSS JOIN targets t
 WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active'
-ORDER BY e.due_at LIMIT ?"""
+ORDER BY e.due_at LIMIT ?"""  # noqa: S608 - our own names
 
 _TAKE: Final = """
 UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1
@@ -64,46 +51,15 @@ WHERE due_at <= ? AND id IN """
 
 # The results of a tick as one statement: a row a result, matched against the lease it was sent under. The casts give
 # PostgreSQL the types of columns that are NULL in every row.
-_RECORD: Final = """
-WITH r (id, lease, status, reason, due_at, finished_at, at, response_status, error_code, ms, ticket_id, ticket_url)
-AS (VALUES {values})
+_RECORD: Final = f"""
+WITH r ({", ".join(RECORDED_COLUMNS)}) AS (VALUES {{values}})
 UPDATE exports SET status = r.status, status_reason = r.reason, lease = NULL, version = version + 1,
     due_at = CAST(r.due_at AS BIGINT), finished_at = CAST(r.finished_at AS BIGINT),
     last_attempt_at = CAST(r.at AS BIGINT), last_response_status = CAST(r.response_status AS INTEGER),
     last_error_code = r.error_code, last_duration_ms = CAST(r.ms AS INTEGER),
     provider_ticket_id = r.ticket_id, provider_ticket_url = r.ticket_url
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
-RETURNING exports.id"""
-_RECORD_WIDTH: Final = 12
-
-_ATTEMPT_COLUMNS: Final = (
-    "id",
-    "export_id",
-    "number",
-    "started_at",
-    "outcome",
-    "response_status",
-    "error_code",
-    "retry_after_s",
-    "address",
-    "dns_ms",
-    "connect_ms",
-    "tls_ms",
-    "first_byte_ms",
-    "total_ms",
-    "nonce",
-    "worker",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A ticket to be prepared for an account."""
-
-    account_id: int
-    project_id: int | None
-    source: Source
-    ticket: Ticket
+RETURNING exports.id"""  # noqa: S608 - our own names
 
 
 def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
@@ -113,8 +69,8 @@ def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
     ids = [identifiers.new_id(identifiers.EXPORT, now) for _ in drafts]
     parameters: list[Any] = []
     for export_id, draft in zip(ids, drafts, strict=True):
-        parameters += _prepared_row(export_id, draft, now)
-    _insert("exports", _PREPARED_COLUMNS, parameters)
+        parameters += prepared_row(export_id, draft, now)
+    _insert("exports", PREPARED_COLUMNS, parameters)
     prepared = ExportStatus.PREPARED.value
     append_all([Entry(to_ms(now), actor, "prepare", export_id, None, prepared) for export_id in ids])
     return ids
@@ -125,12 +81,12 @@ def get(export_id: str, account_id: int | None = None) -> Export:
     found = rows(_GET, (export_id,)) if identifiers.is_id(identifiers.EXPORT, export_id) else []
     if not found or account_id not in {None, found[0][1]}:
         raise ExportNotFound
-    return _export(found[0])
+    return export_from(found[0])
 
 
 def newest(account_id: int, limit: int, before: str = _AFTER_ALL) -> list[Export]:
     """Return up to `limit` exports of an account, newest first, older than the one with the id `before`."""
-    return [_export(row) for row in rows(_NEWEST, (account_id, before, limit))]
+    return [export_from(row) for row in rows(_NEWEST, (account_id, before, limit))]
 
 
 def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str) -> Export:
@@ -206,7 +162,7 @@ def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Cl
         # Row locks on PostgreSQL and the one writer of SQLite keep others out since the SELECT; due_at is asked again.
         execute(_TAKE + values_list(len(ids), 1), (ExportStatus.DELIVERING.value, lease, until_ms, now_ms, *ids))
         append_all([_claim_entry(row[0], row[1], now_ms, worker) for row in due])
-    return [_claim(row, lease) for row in due]
+    return [claim_from(row, lease) for row in due]
 
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
@@ -234,11 +190,11 @@ def record_attempts(attempts: Sequence[Attempted], now: datetime, worker: str) -
     if not attempts:
         return set()
     with transaction():
-        parameters = [value for attempt in attempts for value in _recorded_row(attempt, now)]
-        statement = _RECORD.format(values=values_list(_RECORD_WIDTH, len(attempts)))
+        parameters = [value for attempt in attempts for value in recorded_row(attempt, now)]
+        statement = _RECORD.format(values=values_list(len(RECORDED_COLUMNS), len(attempts)))
         moved = {row[0] for row in rows(statement, parameters)}
         held = [attempt for attempt in attempts if attempt.claim.export_id in moved]
-        _insert("attempts", _ATTEMPT_COLUMNS, [value for attempt in held for value in _attempt_row(attempt, worker)])
+        _insert("attempts", ATTEMPT_COLUMNS, [value for attempt in held for value in attempt_row(attempt, worker)])
         append_all([_verdict_entry(attempt, now, worker) for attempt in held])
     return moved
 
@@ -317,107 +273,8 @@ def _verdict_entry(attempt: Attempted, now: datetime, worker: str) -> Entry:
     return _entry(now, worker, verdict.move, ExportStatus.DELIVERING, attempt.claim.export_id, verdict.reason)
 
 
-def _claim(row: tuple[Any, ...], lease: str) -> Claim:
-    export_id, _status, attempts, attempts_before, target_id, base_url, secret_sealed, body, schedule_began_at = row
-    return Claim(
-        export_id=export_id,
-        lease=lease,
-        attempt=attempts + 1,
-        try_number=attempts + 1 - attempts_before,
-        target_id=target_id,
-        base_url=base_url,
-        secret_sealed=None if secret_sealed is None else bytes(secret_sealed),
-        body=bytes(body),
-        schedule_began_at=from_ms(schedule_began_at),
-    )
-
-
-def _prepared_row(export_id: str, draft: Draft, now: datetime) -> tuple[Any, ...]:
-    record = draft.ticket.record()
-    return (
-        export_id,
-        draft.account_id,
-        draft.project_id,
-        draft.source.type,
-        draft.source.id,
-        draft.source.scan_run_id,
-        ExportStatus.PREPARED.value,
-        _json.db_value(record),
-        digest(record),
-        "[]",
-        0,
-        0,
-        1,
-        to_ms(now),
-    )
-
-
-def _recorded_row(attempted: Attempted, now: datetime) -> tuple[Any, ...]:
-    verdict = attempted.verdict
-    status = MOVES[verdict.move].target
-    return (
-        attempted.claim.export_id,
-        attempted.claim.lease,
-        status.value,
-        verdict.reason if status in FINISHED else None,
-        None if verdict.next_attempt_at is None else to_ms(verdict.next_attempt_at),
-        to_ms(now) if status in FINISHED else None,
-        to_ms(attempted.started_at),
-        attempted.outcome.status,
-        verdict.error_code,
-        attempted.outcome.timings.total_ms,
-        verdict.provider_ticket_id,
-        verdict.provider_ticket_url,
-    )
-
-
-def _attempt_row(attempted: Attempted, worker: str) -> tuple[Any, ...]:
-    timings = attempted.outcome.timings
-    return (
-        attempted.id,
-        attempted.claim.export_id,
-        attempted.claim.attempt,
-        to_ms(attempted.started_at),
-        attempted.verdict.outcome,
-        attempted.outcome.status,
-        attempted.verdict.error_code,
-        attempted.verdict.retry_after_s,
-        attempted.outcome.address,
-        timings.dns_ms,
-        timings.connect_ms,
-        timings.tls_ms,
-        timings.first_byte_ms,
-        timings.total_ms,
-        attempted.nonce,
-        worker,
-    )
-
-
 def _insert(table: str, columns: Sequence[str], parameters: Sequence[Any]) -> None:
     if not parameters:
         return
     values = values_list(len(columns), len(parameters) // len(columns))
     execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values}", parameters)  # noqa: S608 - our own names
-
-
-def _export(row: tuple[Any, ...]) -> Export:
-    return Export(
-        id=row[0],
-        account_id=row[1],
-        status=ExportStatus(row[2]),
-        status_reason=row[3],
-        target_id=row[4],
-        source=Source(row[5], row[6], row[7]),
-        ticket=_json.python_value(row[8]),
-        ticket_digest=row[9],
-        preview_problems=tuple(_json.python_value(row[10])),
-        attempts=row[11],
-        due_at=from_ms(row[12]),
-        version=row[13],
-        last_attempt=None if row[14] is None else LastAttempt(from_ms(row[14]), row[15], row[16], row[17]),
-        provider_ticket_id=row[18],
-        provider_ticket_url=row[19],
-        created_at=from_ms(row[20]),
-        approved_at=from_ms(row[21]),
-        finished_at=from_ms(row[22]),
-    )

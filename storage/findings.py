@@ -13,7 +13,8 @@ from schemas.times import to_ms
 from storage import identifiers
 from storage.columns import JsonField
 from storage.database import execute, rows, transaction, values_list
-from storage.exports import Draft, prepare
+from storage.export_rows import Draft
+from storage.exports import prepare
 
 _COLUMNS: Final = (
     "id",

@@ -18,6 +18,7 @@ from schemas.targets import Target, TargetRequest
 from schemas.ticket import Source, Ticket
 from storage import accounts, exports, identifiers, projects, targets, tokens
 from storage.database import transaction
+from storage.export_rows import Draft
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
@@ -72,7 +73,7 @@ def make_exports(customer: Customer, count: int, now: datetime = NOW) -> list[st
     """Store `count` prepared exports of the customer's project, made by hand, and return their ids."""
     ticket = Ticket("Missing name", "The field has no name.", "high", "https://shop.example/é", ("a11y",), {"rule": "label"})
     sources = [Source("manual", f"note-{next(_numbers)}") for _ in range(count)]
-    drafts = [exports.Draft(customer.account_id, customer.project_id, source, ticket) for source in sources]
+    drafts = [Draft(customer.account_id, customer.project_id, source, ticket) for source in sources]
     with transaction():
         return exports.prepare(drafts, now, "user:test")
 

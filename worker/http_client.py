@@ -2,15 +2,12 @@
 
 A name is resolved once, every answer is classified, and the very address that was classified is dialled; Host, SNI and the
 certificate's name stay those of the URL. Redirects are not followed; proxies, netrc and CA variables of the environment do
-not count. One deadline covers DNS, connect, TLS, headers and body: a watchdog shuts the socket down, because the timeout of
-a single read is no bound on how long a peer may drip.
+not count. One deadline covers DNS, connect, TLS, headers and body (`worker.deadline`).
 """
 
 import socket
 import ssl
-import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from http.client import HTTPConnection as PlainConnection
@@ -24,16 +21,15 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
-from schemas.delivery import Outcome, Timings
+from schemas.delivery import Outcome
 from schemas.target_url import Refusal, TargetPolicy, check_answers, check_url
 from storage.name_lookup import NameLookup, NameLookupFailed
+from worker.deadline import Exchange, Lifeline, Watchdog, current, milliseconds
 
 #: Enough for a ticket's id and link; what is longer is not read.
 MAX_ANSWER_BYTES: Final = 64 * 1024
 #: The part of an answer that is kept in memory for reading codes and links.
 _PIECE_BYTES: Final = 16 * 1024
-#: How late the watchdog may notice that a deadline has passed.
-_WATCH_S: Final = 0.05
 #: URL verdicts are kept for this many targets.
 _KNOWN_URLS: Final = 1024
 #: Hosts whose kept-alive connections are held at once.
@@ -67,7 +63,7 @@ class HttpClient:
         self._policy = policy
         self._deadline_s = deadline_s
         self._verify = verify
-        self._watchdog = _Watchdog()
+        self._watchdog = Watchdog()
         self._adapter = _GuardedAdapter(_Dialler(policy, lookup, connect_timeout_s), connections)
         self._checked = lru_cache(maxsize=_KNOWN_URLS)(self._check)
 
@@ -76,7 +72,7 @@ class HttpClient:
         checked = self._checked(url)
         if isinstance(checked, Refusal):
             return Outcome(error=checked.reason, refused=True)
-        exchange = _Exchange(time.monotonic() + self._deadline_s)
+        exchange = Exchange(time.monotonic() + self._deadline_s)
         self._watchdog.watch(exchange)
         try:
             return self._exchange(_request(checked, headers, body), exchange)
@@ -92,7 +88,7 @@ class HttpClient:
         checked = check_url(url, self._policy)
         return checked if isinstance(checked, Refusal) else str(requests.Request("POST", checked.url).prepare().url)
 
-    def _exchange(self, request: requests.PreparedRequest, exchange: "_Exchange") -> Outcome:
+    def _exchange(self, request: requests.PreparedRequest, exchange: Exchange) -> Outcome:
         try:
             answer: Any = self._adapter.send(request, stream=True, timeout=None, verify=self._verify, proxies={})
         except _DialFailed as failed:
@@ -113,152 +109,6 @@ def _request(url: str, headers: dict[str, str], body: bytes) -> requests.Prepare
     return request
 
 
-class _Exchange:
-    """One request under its deadline: the connection it uses and how long its parts took."""
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self.began_at = time.monotonic()
-        self.address: str | None = None
-        self.timings = Timings()
-        self.first_byte_at: float | None = None
-        self._expired = False
-        self._lifeline: _Lifeline | None = None
-
-    def remaining_s(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
-
-    def is_over(self) -> bool:
-        """Tell whether the deadline has passed, noticed by the watchdog or not."""
-        return self._expired or self.remaining_s() == 0
-
-    def watch(self, lifeline: "_Lifeline", address: str) -> None:
-        """Use a connection from now on, new or kept alive."""
-        lifeline.hold(self)
-        self._lifeline, self.address = lifeline, address
-        if self._expired:
-            # The watchdog came while there was nothing yet that it could shut, and does not come twice.
-            lifeline.cut(self)
-
-    def expire(self) -> None:
-        """Shut the connection down under whoever waits for it."""
-        self._expired = True
-        if self._lifeline is not None:
-            self._lifeline.cut(self)
-
-    def end(self) -> None:
-        if self._lifeline is not None:
-            self._lifeline.let_go(self)
-
-    def outcome(
-        self,
-        status: int | None = None,
-        error: str | None = None,
-        refused: bool = False,
-        retry_after: str | None = None,
-        body: bytes = b"",
-    ) -> Outcome:
-        """Complete what was met with the address and the times."""
-        first_byte_ms = None if self.first_byte_at is None else _ms(self.first_byte_at - self.began_at)
-        total_ms = _ms(time.monotonic() - self.began_at)
-        dialled = self.timings
-        timings = Timings(dialled.dns_ms, dialled.connect_ms, dialled.tls_ms, first_byte_ms, total_ms)
-        return Outcome(status, error, refused, retry_after, body, self.address, timings)
-
-
-class _Lifeline:
-    """A second descriptor of a connection, by which it can be shut down whoever has the first.
-
-    TLS takes the first one over, and so does an answer that ends its connection: both outlive what urllib3 calls closed. The
-    exchange that used the connection last holds the line; what an earlier one asks for too late must not hit it. The lock
-    keeps a number that is just being closed from being shut down as somebody else's.
-    """
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected.dup()
-        self._lock = threading.RLock()  # the garbage collector may close a pool in the middle of ours
-        self._holder: _Exchange | None = None
-        self._is_needed = True
-
-    def hold(self, exchange: _Exchange) -> None:
-        with self._lock:
-            self._holder = exchange
-
-    def cut(self, exchange: _Exchange) -> None:
-        """End the connection, if it is still `exchange` that uses it."""
-        with self._lock:
-            if self._holder is exchange:
-                # The peer may have been faster: then the connection is gone already, which is what we want.
-                with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
-
-    def let_go(self, exchange: _Exchange) -> None:
-        with self._lock:
-            if self._holder is exchange:
-                self._holder = None
-                self._close_if_unused()
-
-    def close(self) -> None:
-        """The connection is closed; an exchange that still reads from it keeps the line until its end."""
-        with self._lock:
-            self._is_needed = False
-            self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._holder is None and not self._is_needed:
-            self._socket.close()
-
-
-#: The exchange of this thread; urllib3 opens sockets deep inside and takes no word for them.
-_here: Final = threading.local()
-
-
-class _Watchdog:
-    """Ends exchanges whose deadline has passed; asleep while there are none."""
-
-    def __init__(self) -> None:
-        self._exchanges: dict[int, _Exchange] = {}
-        self._some = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def watch(self, exchange: _Exchange) -> None:
-        """Make it this thread's exchange, and end it should its deadline pass."""
-        self._start()
-        _here.exchange = exchange
-        self._exchanges[id(exchange)] = exchange
-        if not self._some.is_set():
-            self._some.set()
-
-    def forget(self, exchange: _Exchange) -> None:
-        """It has ended."""
-        del self._exchanges[id(exchange)]
-        exchange.end()
-        _here.exchange = None
-
-    def _start(self) -> None:
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
-                    self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            self._some.wait()
-            time.sleep(_WATCH_S)
-            now = time.monotonic()
-            # A copy is made in one step; other threads come and go meanwhile.
-            for exchange in self._exchanges.copy().values():
-                if now >= exchange.deadline:
-                    exchange.expire()
-            if not self._exchanges:
-                self._some.clear()
-                # Whoever came between the look and the clear is seen now.
-                if self._exchanges:
-                    self._some.set()
-
-
 class _Dialler:
     """Opens the socket of a new connection: resolve once, classify every answer, dial what was classified."""
 
@@ -269,25 +119,25 @@ class _Dialler:
 
     def dial(self, host: str, port: int) -> tuple[socket.socket, str]:
         """Return a connected socket and the address it is connected to. Raises _DialFailed."""
-        exchange: _Exchange = _here.exchange
+        exchange = current()
         began_at = time.monotonic()
         addresses = self._resolve(host, port, exchange)
         refusal = check_answers(addresses, self._policy)
         if refusal is not None:
             raise _DialFailed(refusal.reason, refused=True)
         resolved_at = time.monotonic()
-        exchange.timings = replace(exchange.timings, dns_ms=_ms(resolved_at - began_at))
+        exchange.timings = replace(exchange.timings, dns_ms=milliseconds(resolved_at - began_at))
         connected = self._connect([str(address) for address in addresses], port, exchange)
-        exchange.timings = replace(exchange.timings, connect_ms=_ms(time.monotonic() - resolved_at))
+        exchange.timings = replace(exchange.timings, connect_ms=milliseconds(time.monotonic() - resolved_at))
         return connected
 
-    def _resolve(self, host: str, port: int, exchange: _Exchange) -> Any:
+    def _resolve(self, host: str, port: int, exchange: Exchange) -> Any:
         try:
             return self._lookup.resolve(host.strip("[]"), port, exchange.remaining_s())
         except NameLookupFailed as failed:
             raise _DialFailed(failed.reason) from None
 
-    def _connect(self, addresses: list[str], port: int, exchange: _Exchange) -> tuple[socket.socket, str]:
+    def _connect(self, addresses: list[str], port: int, exchange: Exchange) -> tuple[socket.socket, str]:
         """Try each address in the resolver's order within the connect timeout and the deadline.
 
         Each gets its share of what is left, so that a dead IPv6 route leaves time for IPv4.
@@ -350,7 +200,7 @@ class _GuardedConnection(HTTPConnection):
 
     response_class = _WholeHead
     dialler: _Dialler
-    lifeline: _Lifeline | None = None
+    lifeline: Lifeline | None = None
     address: str = ""
     _unsent: list[Any] | None = None
 
@@ -361,13 +211,13 @@ class _GuardedConnection(HTTPConnection):
         connected, self.address = self.dialler.dial(self._dns_host, self.port)
         # What the connect timeout left would be a bound on the handshake; that is the deadline's business.
         connected.settimeout(self.timeout)
-        self.lifeline = _Lifeline(connected)
-        _here.exchange.watch(self.lifeline, self.address)
+        self.lifeline = Lifeline(connected)
+        current().watch(self.lifeline, self.address)
         return connected
 
     def putrequest(self, *args: Any, **kwargs: Any) -> None:
         if self.lifeline is not None:
-            _here.exchange.watch(self.lifeline, self.address)
+            current().watch(self.lifeline, self.address)
         super().putrequest(*args, **kwargs)
 
     def request(self, *args: Any, **kwargs: Any) -> None:
@@ -396,10 +246,10 @@ class _GuardedTlsConnection(_GuardedConnection, HTTPSConnection):
     def connect(self) -> None:
         began_at = time.monotonic()
         super().connect()
-        timings = _here.exchange.timings
+        timings = current().timings
         before_tls_ms = (timings.dns_ms or 0) + (timings.connect_ms or 0)
-        tls_ms = max(0, _ms(time.monotonic() - began_at) - before_tls_ms)
-        _here.exchange.timings = replace(timings, tls_ms=tls_ms)
+        tls_ms = max(0, milliseconds(time.monotonic() - began_at) - before_tls_ms)
+        current().timings = replace(timings, tls_ms=tls_ms)
 
 
 class _GuardedAdapter(HTTPAdapter):
@@ -481,7 +331,3 @@ def _is_nonsense(failed: Exception) -> bool:
     while isinstance(told, requests.RequestException | HTTPError):
         told = told.args[-1] if told.args else None
     return isinstance(told, HTTPException) and not isinstance(told, RemoteDisconnected)
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

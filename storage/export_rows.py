@@ -1,0 +1,192 @@
+"""The rows of exports and attempts, as tuples for the hot statements and as the values that travel between rooms."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from schemas.delivery import Attempted, Claim
+from schemas.export_state import FINISHED, MOVES, ExportStatus
+from schemas.exports import Export, LastAttempt
+from schemas.ticket import Source, Ticket, digest
+from schemas.times import from_ms, to_ms
+from storage.columns import JsonField
+
+_json: Final = JsonField()
+
+#: A whole export, but for its body and its lease.
+COLUMNS: Final = (
+    "id, account_id, status, status_reason, target_id, source_type, source_id, scan_run_id, ticket, ticket_digest, "
+    "preview_problems, attempts, due_at, version, last_attempt_at, last_response_status, last_error_code, "
+    "last_duration_ms, provider_ticket_id, provider_ticket_url, created_at, approved_at, finished_at"
+)
+
+#: What a claim is made from, of an export `e` and its target `t`.
+DUE_COLUMNS: Final = (
+    "e.id, e.status, e.attempts, e.attempts_before, e.target_id, t.base_url, t.secret_sealed, e.body, e.schedule_began_at"
+)
+
+#: What an attempt leaves on its export.
+RECORDED_COLUMNS: Final = (
+    "id",
+    "lease",
+    "status",
+    "reason",
+    "due_at",
+    "finished_at",
+    "at",
+    "response_status",
+    "error_code",
+    "ms",
+    "ticket_id",
+    "ticket_url",
+)
+
+PREPARED_COLUMNS: Final = (
+    "id",
+    "account_id",
+    "project_id",
+    "source_type",
+    "source_id",
+    "scan_run_id",
+    "status",
+    "ticket",
+    "ticket_digest",
+    "preview_problems",
+    "attempts",
+    "attempts_before",
+    "version",
+    "created_at",
+)
+
+ATTEMPT_COLUMNS: Final = (
+    "id",
+    "export_id",
+    "number",
+    "started_at",
+    "outcome",
+    "response_status",
+    "error_code",
+    "retry_after_s",
+    "address",
+    "dns_ms",
+    "connect_ms",
+    "tls_ms",
+    "first_byte_ms",
+    "total_ms",
+    "nonce",
+    "worker",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A ticket to be prepared for an account."""
+
+    account_id: int
+    project_id: int | None
+    source: Source
+    ticket: Ticket
+
+
+def export_from(row: tuple[Any, ...]) -> Export:
+    """Read a row of COLUMNS."""
+    return Export(
+        id=row[0],
+        account_id=row[1],
+        status=ExportStatus(row[2]),
+        status_reason=row[3],
+        target_id=row[4],
+        source=Source(row[5], row[6], row[7]),
+        ticket=_json.python_value(row[8]),
+        ticket_digest=row[9],
+        preview_problems=tuple(_json.python_value(row[10])),
+        attempts=row[11],
+        due_at=from_ms(row[12]),
+        version=row[13],
+        last_attempt=None if row[14] is None else LastAttempt(from_ms(row[14]), row[15], row[16], row[17]),
+        provider_ticket_id=row[18],
+        provider_ticket_url=row[19],
+        created_at=from_ms(row[20]),
+        approved_at=from_ms(row[21]),
+        finished_at=from_ms(row[22]),
+    )
+
+
+def claim_from(row: tuple[Any, ...], lease: str) -> Claim:
+    """Read a row of DUE_COLUMNS as it was before `lease` took it."""
+    export_id, _status, attempts, attempts_before, target_id, base_url, secret_sealed, body, schedule_began_at = row
+    return Claim(
+        export_id=export_id,
+        lease=lease,
+        attempt=attempts + 1,
+        try_number=attempts + 1 - attempts_before,
+        target_id=target_id,
+        base_url=base_url,
+        secret_sealed=None if secret_sealed is None else bytes(secret_sealed),
+        body=bytes(body),
+        schedule_began_at=from_ms(schedule_began_at),
+    )
+
+
+def prepared_row(export_id: str, draft: Draft, now: datetime) -> tuple[Any, ...]:
+    """Return the row of PREPARED_COLUMNS of a draft."""
+    record = draft.ticket.record()
+    return (
+        export_id,
+        draft.account_id,
+        draft.project_id,
+        draft.source.type,
+        draft.source.id,
+        draft.source.scan_run_id,
+        ExportStatus.PREPARED.value,
+        _json.db_value(record),
+        digest(record),
+        "[]",
+        0,
+        0,
+        1,
+        to_ms(now),
+    )
+
+
+def recorded_row(attempted: Attempted, now: datetime) -> tuple[Any, ...]:
+    """Return the row of RECORDED_COLUMNS of an attempt that was judged at `now`."""
+    verdict = attempted.verdict
+    status = MOVES[verdict.move].target
+    return (
+        attempted.claim.export_id,
+        attempted.claim.lease,
+        status.value,
+        verdict.reason if status in FINISHED else None,
+        None if verdict.next_attempt_at is None else to_ms(verdict.next_attempt_at),
+        to_ms(now) if status in FINISHED else None,
+        to_ms(attempted.started_at),
+        attempted.outcome.status,
+        verdict.error_code,
+        attempted.outcome.timings.total_ms,
+        verdict.provider_ticket_id,
+        verdict.provider_ticket_url,
+    )
+
+
+def attempt_row(attempted: Attempted, worker: str) -> tuple[Any, ...]:
+    """Return the row of ATTEMPT_COLUMNS of an attempt."""
+    timings = attempted.outcome.timings
+    return (
+        attempted.id,
+        attempted.claim.export_id,
+        attempted.claim.attempt,
+        to_ms(attempted.started_at),
+        attempted.verdict.outcome,
+        attempted.outcome.status,
+        attempted.verdict.error_code,
+        attempted.verdict.retry_after_s,
+        attempted.outcome.address,
+        timings.dns_ms,
+        timings.connect_ms,
+        timings.tls_ms,
+        timings.first_byte_ms,
+        timings.total_ms,
+        attempted.nonce,
+        worker,
+    )
