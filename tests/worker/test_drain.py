@@ -223,7 +223,8 @@ def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(custom
     [export_id] = approved(customer)
     late, heir = FakePost(lambda _url: Outcome(status=404)), FakePost()
     late.gate.clear()
-    with draining(late, lease_s=0.2, renew_s=600):
+    # With room for one, the worker that overslept cannot take over from itself.
+    with draining(late, concurrency=1, lease_s=0.2, renew_s=600):
         wait_until(lambda: late.at_once == 1)
         with draining(heir, sweep_s=0.05):
             wait_until(all_exported(1))
