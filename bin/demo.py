@@ -61,7 +61,7 @@ class Instance:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> requests.Response:
         """Send one authenticated request."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        return requests.request(method, f"{self.url}{path}", json=body, headers=headers, timeout=10)
+        return _directly().request(method, f"{self.url}{path}", json=body, headers=headers, timeout=10)
 
 
 @click.command(epilog="Example: riskrelay demo\n\nExit codes: 0 every step held, 1 one did not.")
@@ -124,7 +124,7 @@ def _running(folder: Path, environment: dict[str, str], instance: Instance) -> I
 
 def _scan(instance: Instance, site: DemoSite) -> list[str]:
     _step(f"A scan of {site.url}")
-    environment = {**os.environ, "SCANNER_SHARED_SECRET": instance.scanner_secret}
+    environment = {**os.environ, "SCANNER_SHARED_SECRET": instance.scanner_secret, "NO_PROXY": "127.0.0.1"}
     command = [sys.executable, str(SCANNER), site.url, "--to", instance.url, "--scan-run", "1"]
     scanned = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     _require(scanned.returncode == 0, f"the scanner ended with {scanned.returncode}: {scanned.stderr.strip()}")
@@ -221,9 +221,16 @@ def _poll(instance: Instance, export_id: str, seen: list[str]) -> str:
 
 def _is_ready(instance: Instance) -> bool:
     try:
-        return requests.get(f"{instance.url}/readyz", timeout=2).status_code == requests.codes.ok
+        return _directly().get(f"{instance.url}/readyz", timeout=2).status_code == requests.codes.ok
     except requests.RequestException:
         return False
+
+
+def _directly() -> requests.Session:
+    """Return a session that leaves alone the proxy the environment may name; everything here is on loopback."""
+    session = requests.Session()
+    session.trust_env = False
+    return session
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -9,6 +9,9 @@ from storage import exports
 from storage.clock import utc_now
 from storage.doorbell import Doorbell, connect
 
+#: What a table shows unless it is asked for more: a screenful.
+SHOWN = 50
+
 
 @click.group()
 def export() -> None:
@@ -18,16 +21,17 @@ def export() -> None:
 @export.command(
     "list", epilog="Example: riskrelay export list --account 1 --json\n\nExit codes: 0 listed, 2 wrong settings."
 )
-@click.option("--account", "account_id", type=int, default=1, show_default=True, help="Whose exports.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many at most.")
+@click.option("--account", "account_id", type=int, help="Only this account's.")
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many at most; default: {SHOWN} in a table, all in JSON.")
 @json_option
-def list_exports(account_id: int, limit: int, as_json: bool) -> None:
+def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> None:
     """List exports, the newest first."""
     with opened():
         now = utc_now()
-        records = [export_record(each, now) for each in exports.newest(account_id, limit)]
-        for record in records:
-            record["title"] = record["ticket"]["title"]
+        shown = limit or (exports.ALL if as_json else SHOWN)
+        records = [export_record(each, now) for each in exports.newest(account_id, shown)]
+        if not as_json:
+            records = [{**record, "title": record["ticket"]["title"]} for record in records]
         columns = ("id", "status", "status_reason", "attempts", "title")
         print_records(records, as_json, columns, "There are no exports.")
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 import click
 
@@ -20,6 +20,8 @@ from storage.database import OUTAGES, close_database, open_database
 #: A start takes one or two seconds; a machine under load gets the benefit of the doubt.
 READY_WITHIN_S = 60
 REDIS_WITHIN_S = 20
+#: Our own service is asked without the proxy that the environment may name for the way out.
+_DIRECTLY = build_opener(ProxyHandler({}))
 #: Beyond the longest delivery: the last commit and the goodbye.
 STOP_GRACE_S = 30
 
@@ -40,6 +42,8 @@ def run() -> None:
         _start(settings, supervisor, redis)
         if supervisor.wait_until(lambda: _is_ready(settings), READY_WITHIN_S):
             _greet(settings)
+        elif supervisor.is_running():
+            click.echo(f"riskrelay: not ready after {READY_WITHIN_S} s, going on; the log above says why", err=True)
         raise SystemExit(supervisor.run())
     except EmbeddedRedisError as failed:
         raise Refused(str(failed)) from None
@@ -69,11 +73,16 @@ def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | No
     supervisor.start("service", [sys.executable, *GUNICORN], os.environ)
 
 
-def _is_ready(settings: Settings) -> bool:
+def _local_url(settings: Settings) -> str:
+    """Return where the service is for somebody on this machine."""
     host, _, port = settings.bind.rpartition(":")
     reachable = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - not bound here, only asked
+    return f"http://{reachable}:{port}"
+
+
+def _is_ready(settings: Settings) -> bool:
     try:
-        with urlopen(f"http://{reachable}:{port}/readyz", timeout=1) as answer:
+        with _DIRECTLY.open(f"{_local_url(settings)}/readyz", timeout=1) as answer:
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False
@@ -86,7 +95,7 @@ def _greet(settings: Settings) -> None:
     if token.is_file():
         click.echo(f"The first API token is in {token}; keep it elsewhere and delete the file.\n")
     click.echo("Try, in another terminal:")
-    click.echo(f"  curl -s {settings.public_base_url}/readyz")
+    click.echo(f"  curl -s {_local_url(settings)}/readyz")
     click.echo(f"  bin/riskrelay token create --user {FIRST_USER}")
     click.echo("  bin/riskrelay listen\n")
     click.echo("Ctrl-C stops everything.")

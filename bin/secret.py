@@ -7,7 +7,7 @@ import click
 from bin.installation import Refused, opened
 from bin.records import json_option, print_record, print_records
 from schemas.settings import Settings
-from schemas.targets import target_record
+from schemas.targets import Target, target_record
 from storage import targets
 from storage.clock import utc_now
 from storage.integrations import Integration, SharedSecrets
@@ -79,17 +79,19 @@ def _integrations(settings: Settings) -> list[dict[str, object]]:
 def _targets(settings: Settings) -> list[dict[str, object]]:
     vault = Vault(settings.encryption_keys)
     default = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    records = [target_record(each) for each in targets.all_targets(default)]
-    return [
-        {
-            "name": record["id"],
-            **record["secret"],
-            "source": "environment" if record["secret"]["fingerprint"] == default else "database",
-            "connected": record["connected"]["status"],
-            "last_validation": record["last_validation"] and record["last_validation"]["status"],
-        }
-        for record in records
-    ]
+    return [_target(each) for each in targets.all_targets(default)]
+
+
+def _target(target: Target) -> dict[str, object]:
+    record = target_record(target)
+    source = "database" if target.has_own_secret else "environment"
+    return {
+        "name": target.id,
+        **record["secret"],
+        "source": source if target.secret_fingerprint else None,
+        "connected": target.connected_status,
+        "last_validation": target.validation_status,
+    }
 
 
 def _read_secret() -> str:

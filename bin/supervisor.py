@@ -41,11 +41,15 @@ class Supervisor:
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `ready()`; False when a child died, a signal came or `timeout_s` passed first."""
         until = time.monotonic() + timeout_s
-        while time.monotonic() < until and not self._stopping and self.dead() is None:
+        while time.monotonic() < until and self.is_running():
             if ready():
                 return True
             time.sleep(LOOK_S)
         return False
+
+    def is_running(self) -> bool:
+        """Tell whether every child lives and no signal has come."""
+        return not self._stopping and self.dead() is None
 
     def dead(self) -> str | None:
         """Return the name of a child that ended, if any did."""
@@ -53,7 +57,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Wait for a signal or a death, stop everything, and return the exit code: 0 after a signal, else 1."""
-        while not self._stopping and self.dead() is None:
+        while self.is_running():
             time.sleep(LOOK_S)
         died = None if self._stopping else self.dead()
         if died is not None:

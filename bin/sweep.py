@@ -10,15 +10,17 @@ from storage.doorbell import Doorbell, connect
 
 
 @click.command(
-    epilog="Example: riskrelay sweep --json\n\nExit codes: 0 done, 1 Redis or the database is away, 2 wrong settings."
+    epilog="Example: riskrelay sweep --json\n\n"
+    "Exit codes: 0 done, 1 Redis or the database is away, 2 wrong usage or settings."
 )
-@click.option("--dry-run", is_flag=True, help="Only tell whether something is due.")
+@click.option("--dry-run", is_flag=True, help="Only count what is due.")
+@click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="Count no further.")
 @json_option
-def sweep(dry_run: bool, as_json: bool) -> None:
-    """Ring the doorbell if an export is due or its lease has lapsed."""
+def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
+    """Ring the doorbell if exports are due or their leases have lapsed; two sweeps at once ring once."""
     with opened() as settings:
-        due = exports.any_due(utc_now())
-        rung = due and not dry_run and Doorbell(connect(settings.redis_url)).ring()
+        due = exports.count_due(utc_now(), limit)
+        rung = bool(due) and not dry_run and Doorbell(connect(settings.redis_url)).ring()
         print_record({"due": due, "rung": rung}, as_json)
     if due and not dry_run and not rung:
         raise SystemExit(1)

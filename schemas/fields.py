@@ -4,7 +4,7 @@ A form refuses with `ValidationFailed`: a JSON Pointer of our own names, a code,
 even the name of an unknown member, is repeated.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -35,19 +35,26 @@ MESSAGES: Final[Mapping[str, str]] = {
     "unknown_target": "There is no such target.",
     "target_not_active": "This target is neither active nor paused.",
     "preview_not_safe": "The ticket's preview has problems; see preview.problems.",
+    # Every verdict of the address policy and of the name lookup: the code says which.
+    "not_a_safe_address": "This address may not be used, or cannot be resolved now; the code says why.",
+    "not_supported": "This parameter is not supported.",
     "invalid_key": "Idempotency-Key must be 1 to 255 printable ASCII characters.",
 }
 
 
 class Text(fields.String):
-    """A string of at most `max_length` characters and at least `min_length`."""
+    """A string of at most `max_length` characters and at least `min_length`, one of `allowed` where that is given."""
 
     default_error_messages = {"invalid": "invalid_type", "invalid_utf8": "invalid_type"}  # noqa: RUF012 - as marshmallow declares it
 
-    def __init__(self, *, max_length: int = MAX_TEXT, min_length: int = 0, **options: Any) -> None:
+    def __init__(
+        self, *, max_length: int = MAX_TEXT, min_length: int = 0, allowed: Iterable[str] | None = None, **options: Any
+    ) -> None:
         checks: list[Any] = [validate.Length(max=max_length, error="too_long")]
         if min_length:
             checks.append(validate.Length(min=min_length, error="too_short"))
+        if allowed is not None:
+            checks.append(validate.OneOf(tuple(allowed), error="not_allowed"))
         super().__init__(validate=checks, **options)
 
 
@@ -135,7 +142,7 @@ def _splits(url: str) -> None:
 
 def problem(path: str, code: str) -> FieldProblem:
     """Return the refusal of the member at `path` (a JSON Pointer) for the reason `code`."""
-    return FieldProblem(path, code, MESSAGES.get(code, "This value is refused."))
+    return FieldProblem(path, code, MESSAGES.get(code, MESSAGES["not_a_safe_address"]))
 
 
 def _normalized(refused: ValidationError) -> Mapping[Any, Any]:

@@ -160,17 +160,12 @@ class PostbackForm(_Lenient):
     """The body of `POST /api/scanner/results`."""
 
     scan_run_id = WholeNumber(data_key="scanRunId", minimum=1, required=True)
-    status = Text(required=True, max_length=20)
+    status = Text(required=True, allowed=RUN_STATUSES)
     page = fields.Nested(_PageForm, required=True)
     artifacts = fields.Nested(_ArtifactsForm, load_default=dict)
     issues = fields.List(
         fields.Nested(_IssueForm), load_default=list, validate=validate.Length(max=MAX_ISSUES, error="too_many")
     )
-
-    @validates_schema
-    def _status_is_known(self, postback: dict[str, Any], **_: Any) -> None:
-        if postback["status"] not in RUN_STATUSES:
-            raise ValidationError("not_allowed", "status")
 
     @post_load
     def _make(self, postback: dict[str, Any], **_: Any) -> Postback:

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from marshmallow import ValidationError, post_load, validates_schema
+from marshmallow import post_load
 
 from schemas.fields import MAX_URL, Form, Text
 from schemas.settings import DeploymentMode
@@ -51,6 +51,7 @@ class Target:
     status: TargetStatus
     status_reason: str | None
     secret_fingerprint: str | None
+    has_own_secret: bool
     connected_status: str
     last_success_at: datetime | None
     validation_status: str | None
@@ -62,17 +63,10 @@ class Target:
 class TargetForm(Form):
     """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it."""
 
-    provider_key = Text(required=True, max_length=100)
+    provider_key = Text(required=True, allowed=PROVIDER_KEYS)
     base_url = Text(required=True, max_length=MAX_URL)
-    deployment_mode = Text(load_default=None, max_length=100)
+    deployment_mode = Text(load_default=None, allowed=[mode.value for mode in DeploymentMode])
     name = Text(required=True, min_length=1, max_length=200)
-
-    @validates_schema
-    def _values_are_known(self, request: dict[str, Any], **_: Any) -> None:
-        if request["provider_key"] not in PROVIDER_KEYS:
-            raise ValidationError("not_allowed", "provider_key")
-        if request["deployment_mode"] is not None and request["deployment_mode"] not in list(DeploymentMode):
-            raise ValidationError("not_allowed", "deployment_mode")
 
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:

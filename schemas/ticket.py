@@ -63,7 +63,7 @@ def ticket_for_finding(page: Page, issue: Issue, scan_run_id: int) -> Ticket:
         labels=tuple(
             filter(None, ("website-risk", f"severity:{issue.severity}", page.page_type and f"page:{page.page_type}"))
         ),
-        evidence={"rule": issue.code, "location": issue.location, **issue.evidence},
+        evidence={**issue.evidence, "rule": issue.code, "location": issue.location},
     )
 
 

@@ -47,6 +47,9 @@ class Admission:
             raise PayloadTooLarge
         req.context.principal = operation.authenticate(req)
         _check_accept(req)
+        if "dry_run" in req.params:
+            # Whoever asks for a dry run must not have the work done.
+            raise ValidationFailed(problem("/dry_run", "not_supported"))
         if operation.form is not None:
             # A body may take its sender minutes; connections are few, and nobody holds one meanwhile.
             database.release()

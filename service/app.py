@@ -35,7 +35,7 @@ def create_app(settings: Settings, doorbell: Doorbell | None = None, lookup: Nam
         ScannerResults(SharedSecrets(settings, vault), once, settings.default_project_id),
         TicketExportTargets(settings, once, lookup or NameLookup(), webhook_fingerprint),
         TicketExport(),
-        TicketExportApproval(once, bell),
+        TicketExportApproval(once, bell, settings.public_base_url),
         Health(),
         Readiness(bell),
     ):

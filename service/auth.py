@@ -29,11 +29,12 @@ class Authenticate(Protocol):
 
 
 class Bearer:
-    """A token of one kind with one ability."""
+    """A token of one kind with one ability, where `for_webhooks` of an account that may use webhook targets."""
 
-    def __init__(self, kind: TokenKind, ability: Ability) -> None:
+    def __init__(self, kind: TokenKind, ability: Ability, *, for_webhooks: bool = False) -> None:
         self._kind = kind
-        self.ability = ability
+        self._ability = ability
+        self._for_webhooks = for_webhooks
 
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
         req.context.challenge = _CHALLENGE
@@ -44,8 +45,10 @@ class Bearer:
             raise Unauthorized
         if principal.kind is not self._kind:
             raise Forbidden(f"This route takes tokens of kind {self._kind.value}.")
-        if self.ability not in principal.abilities:
-            raise Forbidden(f"This token lacks the ability {self.ability.value}.")
+        if self._ability not in principal.abilities:
+            raise Forbidden(f"This token lacks the ability {self._ability.value}.")
+        if self._for_webhooks and not principal.may_use_webhooks:
+            raise Forbidden("This account may not use generic_webhook targets.")
         return principal
 
 

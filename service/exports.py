@@ -45,10 +45,11 @@ class TicketExportApproval:
     path = "/api/ticket-exports/{export_id}/approve"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, once: Once, doorbell: Doorbell) -> None:
+    def __init__(self, once: Once, doorbell: Doorbell, public_base_url: str) -> None:
         self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), ApprovalForm())}
         self._once = once
         self._doorbell = doorbell
+        self._public_base_url = public_base_url
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Freeze the ticket, make it due, and ring once that is committed."""
@@ -58,7 +59,8 @@ class TicketExportApproval:
     def _approve(self, req: falcon.Request, export_id: str) -> Answer:
         principal, now = req.context.principal, utc_now()
         export = exports.approve(export_id, principal.account_id, req.context.payload, now, principal.key)
-        return Answer(202, export_record(export, now), {"Location": f"/api/ticket-exports/{export.id}"})
+        location = self._public_base_url + TicketExport.path.format(export_id=export.id)
+        return Answer(202, export_record(export, now), {"Location": location})
 
 
 def _has_this_version(req: falcon.Request, export: Export) -> bool:

@@ -2,7 +2,7 @@
 
 import falcon
 
-from schemas.errors import Forbidden, ValidationFailed
+from schemas.errors import ValidationFailed
 from schemas.fields import problem
 from schemas.principal import Ability, TokenKind
 from schemas.settings import RouteFamily, Settings
@@ -23,8 +23,10 @@ class TicketExportTargets:
     family = RouteFamily.EXPORTS
 
     def __init__(self, settings: Settings, once: Once, lookup: NameLookup, default_secret_fingerprint: str | None) -> None:
-        self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS), TargetForm())}
+        bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=True)
+        self.operations = {"POST": Operation(bearer, TargetForm())}
         self._deployment_mode = settings.deployment_mode.value
+        self._public_base_url = settings.public_base_url
         self._policy = settings.target_policy
         self._timeout_s = settings.connect_timeout_s
         self._once = once
@@ -33,8 +35,6 @@ class TicketExportTargets:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store a target whose address passes the URL policy now."""
-        if not req.context.principal.may_use_webhooks:
-            raise Forbidden("This account may not use generic_webhook targets.")
         self._once.answer(req, resp, lambda: self._create(req), beforehand=lambda: self._require_safe(req))
 
     def _require_safe(self, req: falcon.Request) -> None:
@@ -50,7 +50,7 @@ class TicketExportTargets:
             utc_now(),
             principal.key,
         )
-        return Answer(201, target_record(target), {"Location": f"{self.path}/{target.id}"})
+        return Answer(201, target_record(target), {"Location": f"{self._public_base_url}{self.path}/{target.id}"})
 
 
 def require_safe(url: str, policy: TargetPolicy, lookup: NameLookup, timeout_s: float) -> None:

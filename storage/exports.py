@@ -36,7 +36,9 @@ from storage.export_rows import (
 _GET: Final = f"SELECT {COLUMNS} FROM exports WHERE id = ?"  # noqa: S608 - our own names
 #: Sorts behind every id in any collation: the greatest ULID there is.
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_7{'Z' * 25}"
-_NEWEST: Final = f"SELECT {COLUMNS} FROM exports WHERE account_id = ? AND id < ? ORDER BY id DESC LIMIT ?"  # noqa: S608
+#: No limit, in a form that both databases take.
+ALL: Final = 2**63 - 1
+_NEWEST: Final = f"SELECT {COLUMNS} FROM exports WHERE {{owner}} id < ? ORDER BY id DESC LIMIT ?"  # noqa: S608
 
 # CROSS JOIN makes SQLite begin with what is due, whatever it has learned of the tables; PostgreSQL decides for itself.
 _DUE: Final = f"""
@@ -84,9 +86,11 @@ def get(export_id: str, account_id: int | None = None) -> Export:
     return export_from(found[0])
 
 
-def newest(account_id: int, limit: int, before: str = _AFTER_ALL) -> list[Export]:
-    """Return up to `limit` exports of an account, newest first, older than the one with the id `before`."""
-    return [export_from(row) for row in rows(_NEWEST, (account_id, before, limit))]
+def newest(account_id: int | None = None, limit: int = ALL, before: str = _AFTER_ALL) -> list[Export]:
+    """Return up to `limit` exports, of one account or of all, newest first, older than the one with the id `before`."""
+    if account_id is None:
+        return [export_from(row) for row in rows(_NEWEST.format(owner=""), (before, limit))]
+    return [export_from(row) for row in rows(_NEWEST.format(owner="account_id = ? AND"), (account_id, before, limit))]
 
 
 def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str) -> Export:
@@ -138,6 +142,17 @@ def any_due(now: datetime) -> bool:
             "WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active' ORDER BY e.due_at LIMIT 1",
             (to_ms(now),),
         )
+    )
+
+
+def count_due(now: datetime, limit: int) -> int:
+    """Return how many exports of active targets may be claimed at `now`, counting no further than `limit`."""
+    return int(
+        rows(
+            "SELECT COUNT(*) FROM (SELECT 1 FROM exports e CROSS JOIN targets t "
+            "WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active' LIMIT ?) AS due",
+            (to_ms(now), limit),
+        )[0][0]
     )
 
 

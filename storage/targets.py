@@ -167,6 +167,7 @@ def _target(row: TargetRow, default_secret_fingerprint: str | None) -> Target:
         status=TargetStatus(row.status),
         status_reason=row.status_reason,
         secret_fingerprint=row.secret_fingerprint or default_secret_fingerprint,
+        has_own_secret=row.secret_fingerprint is not None,
         connected_status=row.connected_status,
         last_success_at=row.last_success_at,
         validation_status=row.validation_status,

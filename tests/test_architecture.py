@@ -5,10 +5,14 @@ from pathlib import Path
 
 import click
 import pytest
+from falcon.inspect import inspect_routes
 
 from bin.__main__ import VERBS, riskrelay
 from schemas.errors import RiskRelayError
+from service.app import create_app
 from service.error_responses import STATUS
+from tests.factories import make_settings
+from tests.fakes import FakeDoorbell, FakeLookup
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -63,6 +67,13 @@ def test_every_error_has_a_status_and_stands_in_the_api_document() -> None:
     codes = {kind.code for kind in subclasses(RiskRelayError)}
     assert codes <= set(STATUS)
     assert [code for code in sorted(codes) if f"`{code}`" not in API] == []
+
+
+def test_every_route_stands_in_the_api_document(tmp_path: Path) -> None:
+    app = create_app(make_settings(tmp_path), FakeDoorbell(), FakeLookup({}))
+    routes = {route.path.replace("{export_id}", "{id}") for route in inspect_routes(app)}
+    assert len(routes) >= 6
+    assert [route for route in sorted(routes) if f"{route}`" not in API] == []
 
 
 def test_every_error_has_a_docstring_to_show() -> None:

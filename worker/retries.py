@@ -62,7 +62,7 @@ def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, 
         return _again(outcome, outcome.error or "no_answer", _FAILING, try_number, began_at, now, jitter, plan)
     answer = _json_object(outcome.body)
     code = _receiver_code(answer)
-    if 200 <= outcome.status < 300 and code != RATE_LIMITED:
+    if 200 <= outcome.status < 300:
         return _delivered(answer)
     if _is_later(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")

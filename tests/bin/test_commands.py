@@ -206,6 +206,12 @@ def test_secrets_are_listed_as_fingerprints(shell: Shell, target_id: str) -> Non
         assert secret not in printed
 
 
+def test_a_target_that_nothing_signs_for_has_no_source_of_its_secret(shell: Shell, target_id: str) -> None:
+    shell.environment["WEBHOOK_SECRET"] = None
+    listed = {record["name"]: record for record in shell.json("secret", "list")}
+    assert (listed[target_id]["configured"], listed[target_id]["source"]) == (False, None)
+
+
 def test_a_target_is_listed_shown_paused_resumed_and_disabled(shell: Shell, target_id: str) -> None:
     assert [record["id"] for record in shell.json("target", "list")] == [target_id]
     assert shell.json("target", "pause", target_id)["status"] == "paused"
@@ -229,6 +235,12 @@ def test_an_export_is_listed_shown_and_approved_without_redis(shell: Shell, expo
     assert shell.json("export", "show", export_id)["status"] == "prepared"
     assert shell.json("export", "approve", export_id, "--target", target_id)["status"] == "approved"
     assert "approved" in shell.refused("export", "dismiss", export_id)
+
+
+def test_exports_of_every_account_are_listed_unless_one_is_named(shell: Shell, export_id: str) -> None:
+    assert [record["id"] for record in shell.json("export", "list", "--account", "1")] == [export_id]
+    assert shell.json("export", "list", "--account", "2") == []
+    assert set(shell.json("export", "list")[0]) == set(shell.json("export", "show", export_id))
 
 
 def test_a_prepared_export_is_dismissed_for_good(shell: Shell, export_id: str, target_id: str) -> None:
@@ -255,14 +267,14 @@ def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shel
 
 
 def test_a_sweep_rings_only_for_what_is_due(shell: Shell, export_id: str, target_id: str, customer_id: Customer) -> None:
-    assert shell.json("sweep") == {"due": False, "rung": False}
+    assert shell.json("sweep") == {"due": 0, "rung": False}
     open_database(shell.url)
     with connection():
         exports.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1")
     close_database()
-    assert shell.json("sweep", "--dry-run") == {"due": True, "rung": False}
+    assert shell.json("sweep", "--dry-run") == {"due": 1, "rung": False}
     away = shell.type("sweep", "--json")
-    assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": True, "rung": False})
+    assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 1, "rung": False})
 
 
 def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,14 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
         made.end()
 
 
+def test_a_proxy_of_the_environment_does_not_hide_that_it_is_ready(tmp_path: Path) -> None:
+    installation = Installation(tmp_path, http_proxy="http://127.0.0.1:9")
+    try:
+        installation.wait_until_ready()
+    finally:
+        installation.end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: Installation, number: signal.Signals) -> None:
     installation.process.send_signal(number)

@@ -22,6 +22,7 @@ TARGET = Target(
     status=TargetStatus.ACTIVE,
     status_reason=None,
     secret_fingerprint="fp:000000000000",
+    has_own_secret=False,
     connected_status="connected",
     last_success_at=MADE,
     validation_status="passed",

@@ -31,6 +31,12 @@ def make_ticket(page: Page = PAGE, **changes: Any) -> Ticket:
     return ticket_for_finding(page, make_issue(**changes), 42)
 
 
+def test_what_the_scanner_adds_does_not_stand_in_for_the_rule() -> None:
+    ticket = make_ticket(evidence={"rule": "another", "location": "elsewhere"})
+    assert ticket.evidence["rule"] == "img-alt"
+    assert ticket.evidence["location"] == make_issue().location
+
+
 def test_a_ticket_says_what_is_wrong_where_and_by_which_rule() -> None:
     ticket = make_ticket(description="Say what it shows.", location="main > img", evidence={"impact": "serious"})
     assert ticket.record() == {

@@ -18,6 +18,8 @@ from tests.factories import SCANNER_SECRET, Customer, make_target, postback
 JSON: Final = {"Content-Type": "application/json"}
 SCANNER: Final = {"X-Scanner-Secret": SCANNER_SECRET}
 RESULTS: Final = "/api/scanner/results"
+#: PUBLIC_BASE_URL unless it is set.
+BASE = "http://127.0.0.1:8000"
 TARGETS: Final = "/api/ticket-export-targets"
 EXPORTS: Final = "/api/ticket-exports"
 

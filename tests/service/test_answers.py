@@ -20,6 +20,7 @@ from tests.factories import NOW, SCANNER_SECRET, Customer, make_settings, make_t
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.conftest import LogLines
 from tests.service.exchange import (
+    BASE,
     CANARY,
     EXPORTS,
     JSON,
@@ -107,7 +108,7 @@ def test_a_target_is_made_with_its_location(client: TestClient, customer: Custom
 
     assert answer.status_code == 201
     assert_is_polite(answer)
-    assert answer.headers["location"] == f"{TARGETS}/{answer.json['id']}"
+    assert answer.headers["location"] == f"{BASE}{TARGETS}/{answer.json['id']}"
     assert answer.headers["content-type"] == "application/json"
 
 
@@ -118,8 +119,8 @@ def test_an_approval_leads_to_the_record(client: TestClient, customer: Customer)
 
     assert answer.status_code == 202
     assert_is_polite(answer)
-    assert answer.headers["location"] == f"{EXPORTS}/{export_id}"
-    followed = Call("GET", answer.headers["location"], tuple(customer.bearer.items())).send(client)
+    assert answer.headers["location"] == f"{BASE}{EXPORTS}/{export_id}"
+    followed = Call("GET", answer.headers["location"].removeprefix(BASE), tuple(customer.bearer.items())).send(client)
     assert followed.json == answer.json
     assert (followed.json["status"], followed.json["target_id"]) == ("approved", target.id)
 

@@ -16,6 +16,7 @@ from storage.database import rows
 from tests.factories import NOW, Customer, issue, make_customer, make_settings, make_target, postback
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.exchange import (
+    BASE,
     EXPORTS,
     JSON,
     RESULTS,
@@ -76,7 +77,7 @@ def test_a_repeat_gets_the_first_answer_and_does_nothing(route: str, client: Tes
 
 def test_the_location_is_part_of_the_stored_answer(client: TestClient, customer: Customer) -> None:
     first, again = register(customer).send(client), register(customer).send(client)
-    assert first.headers["location"] == again.headers["location"] == f"{TARGETS}/{first.json['id']}"
+    assert first.headers["location"] == again.headers["location"] == f"{BASE}{TARGETS}/{first.json['id']}"
 
 
 @pytest.mark.parametrize("route", KEYED)

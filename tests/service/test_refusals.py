@@ -511,6 +511,16 @@ def _huge(call: Call) -> Call:
     return Call(call.method, call.path, call.headers, b" " * (LIMIT_BYTES + 1))
 
 
+def _dry(call: Call) -> Call:
+    return Call(call.method, call.path, call.headers, call.body, query="dry_run=true")
+
+
+#: Who asks for a dry run must not have the work done.
+DRY = [
+    invalid("register: a dry run", lambda scene: _dry(scene.register), ("/dry_run", "not_supported")),
+    invalid("results: a dry run", lambda scene: _dry(scene.results), ("/dry_run", "not_supported")),
+]
+
 #: Two mistakes in one request: the check that comes first answers.
 ORDER = [
     Row(
@@ -532,6 +542,7 @@ ORDER = [
     unauthorized(
         "the token before the key", lambda scene: scene.register.without("Authorization").plus(("Idempotency-Key", ""))
     ),
+    forbidden("the account before the body", lambda scene: _bad(bearer(scene.register, scene.tokens["poor"]))),
     forbidden("the ability before the body", lambda scene: _bad(bearer(scene.approve, scene.tokens["reader"]))),
     forbidden("the ability before the id", lambda scene: bearer(read("exp_nobody")(scene), scene.tokens["writer"])),
     Row(
@@ -560,6 +571,7 @@ ROWS = [
     *METHODS,
     *HEADERS,
     *TOO_LARGE,
+    *DRY,
     *ORDER,
 ]
 

@@ -1,6 +1,7 @@
 """Exports are prepared, approved, claimed and recorded, each move by compare-and-swap and on the ledger."""
 
 import hashlib
+import inspect
 import itertools
 import json
 import random
@@ -120,10 +121,25 @@ def test_the_newest_page_begins_behind_every_id_in_any_collation(customer: Custo
     # A language's collation puts "~" before letters; capitals and digits alone sort alike everywhere.
     latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
     assert [export.id for export in exports.newest(customer.account_id, 1)] == latest
-    start = exports.newest.__defaults__
-    assert start is not None
-    assert str(start[0]).startswith("exp_")
-    assert str(start[0]).removeprefix("exp_").isalnum()
+    start = str(inspect.signature(exports.newest).parameters["before"].default)
+    assert start.startswith("exp_")
+    assert start.removeprefix("exp_").isalnum()
+
+
+def test_the_newest_of_every_account_are_listed_together(customer: Customer) -> None:
+    mine, others = make_exports(customer, 2, NOW), make_exports(make_customer(), 1, NOW + timedelta(seconds=1))
+    assert [export.id for export in exports.newest()] == [*others, *reversed(mine)]
+
+
+def test_what_is_due_is_counted_up_to_a_limit(customer: Customer) -> None:
+    target = make_target(customer)
+    for _ in range(3):
+        make_approved(customer, target.id, NOW)
+    assert [exports.count_due(at, limit) for at, limit in ((NOW, 10), (NOW, 2), (NOW - timedelta(seconds=1), 10))] == [
+        3,
+        2,
+        0,
+    ]
 
 
 # --- approve

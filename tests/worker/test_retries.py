@@ -89,8 +89,8 @@ TABLE: Final = [
     (422, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "WEBHOOK_VALIDATION_FAILED", "WEBHOOK_VALIDATION_FAILED", None, None),
     (501, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
     (505, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    # a body that says "rate limited" is a 429, whatever number it stands under
-    (200, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    # a body that says "rate limited" is a 429, whatever number it stands under, but for one that accepts
+    (200, "WEBHOOK_RATE_LIMITED", Move.DELIVER, None, None, "connected", None),
     (302, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
     (400, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
     (401, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
