@@ -1,7 +1,7 @@
 """What all tests share: real servers, a migrated database of either kind, an application, an account to act for."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -12,6 +12,7 @@ from storage.database import close_database, connection, open_database
 from storage.models import ALL
 from tests.factories import Customer, make_customer
 from tests.servers import PostgresServer, RedisServer
+from tests.workers import CountingReceiver, WorkerProcess
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +88,32 @@ def database(database_url: str) -> Iterator[str]:
 def customer(database: str) -> Customer:
     """An account with a user, a project and an API token in the open database."""
     return make_customer()
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[RedisServer]:
+    """The real Redis, empty; a test may stop it."""
+    redis_server.flush()
+    yield redis_server
+    redis_server.start()
+    redis_server.flush()
+
+
+@pytest.fixture
+def receiver() -> Iterator[CountingReceiver]:
+    """A receiver on loopback that counts."""
+    with CountingReceiver() as made:
+        yield made
+
+
+@pytest.fixture
+def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., WorkerProcess]:
+    """Start real worker processes on the open database; settings can be changed by name."""
+
+    def started(**changes: str) -> WorkerProcess:
+        return WorkerProcess(tmp_path / "data", database, redis.url, **changes)
+
+    return started
 
 
 def _migrate(url: str) -> None:

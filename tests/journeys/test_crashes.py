@@ -2,9 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -19,32 +18,10 @@ from tests.servers import RedisServer
 from tests.workers import CountingReceiver, WorkerProcess, wait_until
 from worker.signing import SignatureVerdict, verify
 
-#: The promise of delivery.md; the lease lapses 6 s after it was renewed last.
+#: What is promised; the lease lapses 6 s after it was renewed last.
 TAKEN_OVER_WITHIN_S: Final = 10.0
 #: A sweep that does not come within a test: what happens was started by a ring.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "30"}
-
-
-@pytest.fixture
-def receiver() -> Iterator[CountingReceiver]:
-    with CountingReceiver() as made:
-        yield made
-
-
-@pytest.fixture
-def redis(redis_server: RedisServer) -> Iterator[RedisServer]:
-    redis_server.flush()
-    yield redis_server
-    redis_server.start()
-    redis_server.flush()
-
-
-@pytest.fixture
-def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., WorkerProcess]:
-    def started(**changes: str) -> WorkerProcess:
-        return WorkerProcess(tmp_path / "data", database, redis.url, **changes)
-
-    return started
 
 
 def approved(url: str, count: int = 1) -> list[str]:

@@ -21,34 +21,12 @@ from tests.workers import CountingReceiver, WorkerProcess, wait_until
 
 
 @pytest.fixture
-def receiver() -> Iterator[CountingReceiver]:
-    with CountingReceiver() as made:
-        yield made
-
-
-@pytest.fixture
 def database(sqlite_url: str) -> Iterator[str]:
     """What the daemon has to do with a database is the drain's: one kind is enough here."""
     open_database(sqlite_url)
     with connection():
         yield sqlite_url
     close_database()
-
-
-@pytest.fixture
-def redis(redis_server: RedisServer) -> Iterator[RedisServer]:
-    redis_server.flush()
-    yield redis_server
-    redis_server.start()
-    redis_server.flush()
-
-
-@pytest.fixture
-def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., WorkerProcess]:
-    def started(**changes: str) -> WorkerProcess:
-        return WorkerProcess(tmp_path / "data", database, redis.url, **changes)
-
-    return started
 
 
 def approved(receiver: CountingReceiver, count: int = 1) -> list[str]:
