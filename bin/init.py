@@ -39,9 +39,14 @@ def init() -> None:
     if env_file.exists():
         raise Refused(f"{env_file} exists already; nothing was changed.")
     draft = env_file.with_name(".env.new")
-    _write_private(draft, _env_text())
     try:
-        token = _make_first_records(draft)
+        _write_private(draft, _HEADER + _lines(_generated()))
+    except OSError as failed:
+        raise Refused(f"{env_file} cannot be written: {failed.strerror}.") from None
+    try:
+        token, project_id = _make_first_records(draft)
+        with draft.open("a", encoding="utf-8") as file:
+            file.write(_lines({"DEFAULT_PROJECT_ID": str(project_id)}))
         draft.rename(env_file)
     finally:
         draft.unlink(missing_ok=True)
@@ -49,26 +54,28 @@ def init() -> None:
     _hand_over(token, load_settings(env_file).data_dir / FIRST_TOKEN)
 
 
-def _env_text() -> str:
-    """Return the new settings; what the environment sets already is left to it."""
-    generated = {
+def _generated() -> dict[str, str]:
+    return {
         "SCANNER_SHARED_SECRET": secrets.token_urlsafe(SECRET_BYTES),
         "EMAIL_WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
         "STOREFRONT_WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
         "WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
         "ENCRYPTION_KEYS": base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode(),
-        "DEFAULT_PROJECT_ID": "1",
     }
+
+
+def _lines(settings: dict[str, str]) -> str:
+    """Return settings as lines of `.env`; what the environment sets already is left to it."""
     lines = [
         f"{name}={value}\n"
-        for name, value in generated.items()
+        for name, value in settings.items()
         if not os.environ.get(name) and not os.environ.get(f"{name}_FILE")
     ]
-    return _HEADER + "".join(lines)
+    return "".join(lines)
 
 
-def _make_first_records(env_file: Path) -> str:
-    """Migrate and make the first account with what belongs to it, all or nothing; return the token."""
+def _make_first_records(env_file: Path) -> tuple[str, int]:
+    """Migrate and make the first account with what belongs to it, all or nothing; return token and project id."""
     try:
         settings = load_settings(env_file)
     except InvalidSettings as wrong:
@@ -86,7 +93,7 @@ def _make_first_records(env_file: Path) -> str:
             project = projects.add_project("Default", account.id, now)
             accounts.grant_project(FIRST_USER, project.id, now)
             _, token = tokens.create(FIRST_USER, TokenKind.API, now, name="first")
-            return token
+            return token, int(project.id)
     except OUTAGES as away:
         raise Refused(f"The database cannot be reached ({type(away).__name__}); see DATABASE_URL.") from None
     finally:

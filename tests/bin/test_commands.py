@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
@@ -14,6 +15,7 @@ from schemas.scanner import PostbackForm
 from storage import exports, findings, schema, targets
 from storage.database import close_database, connection, open_database
 from tests.factories import NOW, Customer, environment, make_customer, make_target, postback
+from tests.servers import PostgresServer
 
 
 class Shell:
@@ -323,6 +325,26 @@ def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypat
     assert [record["name"] for record in shell.json("token", "list")] == ["first"]
     assert "exists already" in shell.refused("init")
     assert (tmp_path / ".env").read_text() == settings
+
+
+def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path)
+    url = postgres_server.create_database()
+    shell.environment["DATABASE_URL"] = url
+    assert shell.type("migrate").exit_code == 0
+    # Sequences do not go back with the transaction that used them: this is what an init that failed leaves behind.
+    with psycopg.connect(url, autocommit=True) as connected:
+        connected.execute("SELECT nextval('projects_id_seq')")
+    assert shell.type("init").exit_code == 0
+    assert "DEFAULT_PROJECT_ID=2\n" in (tmp_path / ".env").read_text()
+    assert [project["id"] for project in shell.json("project", "list")] == [2]
+
+
+def test_init_tells_where_it_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env.new").mkdir()
+    assert "cannot be written" in Shell(tmp_path).refused("init")
 
 
 def test_init_leaves_to_the_environment_what_it_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
