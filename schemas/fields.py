@@ -35,8 +35,6 @@ MESSAGES: Final[Mapping[str, str]] = {
     "unknown_target": "There is no such target.",
     "target_not_active": "This target is neither active nor paused.",
     "preview_not_safe": "The ticket's preview has problems; see preview.problems.",
-    # Every verdict of the address policy and of the name lookup: the code says which.
-    "not_a_safe_address": "This address may not be used, or cannot be resolved now; the code says why.",
     "not_supported": "This parameter is not supported.",
     "invalid_key": "Idempotency-Key must be 1 to 255 printable ASCII characters.",
 }
@@ -142,7 +140,7 @@ def _splits(url: str) -> None:
 
 def problem(path: str, code: str) -> FieldProblem:
     """Return the refusal of the member at `path` (a JSON Pointer) for the reason `code`."""
-    return FieldProblem(path, code, MESSAGES.get(code, MESSAGES["not_a_safe_address"]))
+    return FieldProblem(path, code, MESSAGES.get(code, "This value is refused."))
 
 
 def _normalized(refused: ValidationError) -> Mapping[Any, Any]:

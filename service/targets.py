@@ -1,9 +1,10 @@
 """`/api/ticket-export-targets`: clients say where tickets go."""
 
+from typing import Final
+
 import falcon
 
-from schemas.errors import ValidationFailed
-from schemas.fields import problem
+from schemas.errors import FieldProblem, ValidationFailed
 from schemas.principal import Ability, TokenKind
 from schemas.settings import RouteFamily, Settings
 from schemas.target_url import Refusal, TargetPolicy, check_answers, check_url
@@ -14,6 +15,9 @@ from service.idempotency import Answer, Once
 from storage import targets
 from storage.clock import utc_now
 from storage.name_lookup import NameLookup, NameLookupFailed
+
+#: Said of every verdict of the address policy and of the name lookup; the code beside it says which.
+_NOT_SAFE: Final = "This address may not be used, or cannot be resolved now; the code says why."
 
 
 class TicketExportTargets:
@@ -64,4 +68,4 @@ def require_safe(url: str, policy: TargetPolicy, lookup: NameLookup, timeout_s: 
         except NameLookupFailed as failed:
             reason = failed.reason
     if reason is not None:
-        raise ValidationFailed(problem("/base_url", str(reason)))
+        raise ValidationFailed(FieldProblem("/base_url", str(reason), _NOT_SAFE))

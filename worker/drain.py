@@ -143,7 +143,7 @@ class Drain:
         try:
             with connection():
                 due_at = exports.next_due(now)
-        except OUTAGES:
+        except Exception:  # noqa: BLE001 - the look that follows meets the same, and is prepared to tell it
             due_at = None
         if due_at is None:
             return self._terms.sweep_s

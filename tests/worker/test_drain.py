@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+import pytest
 
 from schemas.delivery import Claim, Outcome
 from storage import exports, schema, targets
@@ -402,8 +403,15 @@ def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer)
     assert set(post.sent.values()) == {1}
 
 
-def test_a_database_that_is_migrated_late_is_drained_from_then_on(tmp_path: Path) -> None:
-    open_database(f"sqlite:///{tmp_path / 'empty.db'}")
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_database_that_is_migrated_late_is_drained_from_then_on(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "sqlite":
+        open_database(f"sqlite:///{tmp_path / 'empty.db'}")
+    else:
+        # Here a missing table is no outage, but an error that nobody expects.
+        open_database(request.getfixturevalue("postgres_server").create_database())
     with draining(FakePost(), sweep_s=0.05), connection():
         time.sleep(0.2)
         schema.migrate()
