@@ -1,0 +1,204 @@
+"""Forbidden content: what must never be stored, with a rule id and a path, never the value.
+
+Credentials, cookies, payment details, order records, whole pages and database dumps are refused by the names of members and
+by what their texts hold, raw or once decoded (percent, HTML entities, base64). Ids, timestamps, barcodes, telephone numbers
+and prose about passwords or cookies pass: a false alarm loses a customer's evidence.
+
+Nearly everything is innocent, so all texts of a body are first judged as one; only where that finds something does a second
+walk ask each text, to name its place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from schemas import card_numbers, credential_patterns, document_patterns, token_formats
+from schemas.encoded_text import once_decoded
+from schemas.errors import FieldProblem
+from schemas.forbidden_names import are_suspicious, is_order_record, meaning
+from schemas.text_parts import joined
+
+#: Enough to mend a sender; a body of nothing else must not make a larger answer than itself.
+MAX_TOLD: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of forbidden content in text; a text without any of `marks`, in lower case, cannot break it."""
+
+    code: str
+    breaks: Callable[[str], bool]
+    marks: tuple[str, ...] = ()
+
+
+RULES: Final = (
+    Rule("card_number", card_numbers.found_in),
+    Rule("private_key", credential_patterns.has_private_key, ("private key", "putty-user-key")),
+    Rule("token", token_formats.found_in),
+    Rule("jwt", credential_patterns.has_jwt, ("eyj",)),
+    Rule("authorization_line", credential_patterns.has_authorization, ("authorization",)),
+    Rule("cookie_line", credential_patterns.has_cookies, ("cookie",)),
+    Rule("url_credentials", credential_patterns.has_url_password, ("://",)),
+    Rule("url_credentials", credential_patterns.has_url_token, ("password=", "passwd=", "pwd=", "secret=", "token=")),
+    Rule("command_credentials", credential_patterns.has_command_credentials, ("curl",)),
+    Rule("assigned_secret", credential_patterns.has_assignment, ("passw", "passphrase", "secret")),
+    Rule("html_document", document_patterns.is_page, ("<html", "<!doctype", "</head")),
+    Rule("sql_dump", document_patterns.is_dump, ("insert", "dump", "from stdin", "pragma")),
+)
+
+MESSAGES: Final[Mapping[str, str]] = {
+    "forbidden_name": "Members of this name are never taken; leave them out.",
+    "forbidden_header": "This header is never taken; a scanner runtime strips Set-Cookie and its like before it posts.",
+    "card_number": "This holds a payment card number.",
+    "private_key": "This holds a private key.",
+    "token": "This holds an access token or key of a known format.",
+    "jwt": "This holds a JSON Web Token.",
+    "authorization_line": "This holds an Authorization header with its value.",
+    "cookie_line": "This holds a Cookie or Set-Cookie header with its value.",
+    "url_credentials": "This holds a URL with a password or token in it.",
+    "command_credentials": "This holds a command with a password or key in it.",
+    "assigned_secret": "This holds a password or secret with its value.",
+    "html_document": "This holds a whole HTML document; send the part that matters.",
+    "sql_dump": "This holds a dump of a database.",
+    "order_record": "This object looks like a customer's order: two or more of name, address, email, total and line items.",
+}
+
+#: Where a scanner puts the headers of a page, folded.
+_RESPONSE_HEADERS: Final = ("responseHeaders", "response_headers")
+#: Headers that say who somebody is; as lines they are judged by their values, and so they are where they are listed.
+_TELLING_HEADERS: Final = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2"}
+)
+#: A card number, the shortest thing that is searched for without any mark, and `a:b@c` behind a scheme.
+_MIN_TEXT: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value stands: its path, whether names still continue it, whether it is the headers of a page."""
+
+    path: str = ""
+    is_open: bool = True
+    is_headers: bool = False
+
+    def below(self, step: str | None, is_headers: bool = False) -> "_Place":
+        """Return the place of a member; without a name of ours for it, it is told at its parent's path."""
+        if not self.is_open or step is None:
+            return _Place(self.path, False, is_headers)
+        return _Place(f"{self.path}/{step}", True, is_headers)
+
+
+def find(value: Any, known_names: Set[str]) -> tuple[FieldProblem, ...]:
+    """Return what is forbidden in a JSON value, at most `MAX_TOLD` problems: names first, then texts, then order records.
+
+    Paths are made of `known_names`, list indices and forbidden names alone; any other name ends its path at the parent.
+    """
+    texts, names = _texts_and_names(value)
+    rules = _broken_rules(joined(text for text in (*texts, *names) if len(text) >= _MIN_TEXT), RULES)
+    if not rules and not are_suspicious(names):
+        return ()
+    told: dict[FieldProblem, None] = {}
+    for place, code in _problems(value, known_names, rules):
+        told[FieldProblem(place.path, code, MESSAGES[code])] = None
+        if len(told) == MAX_TOLD:
+            break
+    return tuple(told)
+
+
+def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
+    """Return all texts of a body, numbers that could be a card's among them, and all names of members."""
+    texts: list[str] = []
+    names: set[str] = set()
+    nodes = [value]
+    while nodes:
+        node = nodes.pop()
+        kind = type(node)
+        if kind is str:
+            texts.append(node)
+        elif kind is dict:
+            names.update(node)
+            nodes += node.values()
+            texts += _header_lines(node)
+        elif kind is list:
+            nodes += node
+            texts += _header_lines(node)
+        elif kind is int or kind is float:
+            texts += card_numbers.as_text(node)
+    return texts, names
+
+
+def _problems(value: Any, known_names: Set[str], rules: Sequence[Rule]) -> Iterator[tuple[_Place, str]]:
+    """Yield the codes of a body with their places; no text can break another rule than the body as a whole."""
+    yield from _forbidden_names(value, known_names)
+    if rules:
+        for place, node in _nodes(value, known_names):
+            yield from ((place, rule.code) for rule in _broken_rules(_text_of(node), rules))
+    yield from _order_records(value, known_names)
+
+
+def _forbidden_names(value: Any, known_names: Set[str]) -> Iterator[tuple[_Place, str]]:
+    for place, node in _nodes(value, known_names):
+        for name in node if isinstance(node, dict) else ():
+            if meaning(name).forbidden:
+                yield _member(place, name, known_names), "forbidden_header" if place.is_headers else "forbidden_name"
+
+
+def _order_records(value: Any, known_names: Set[str]) -> Iterator[tuple[_Place, str]]:
+    for place, node in _nodes(value, known_names):
+        if isinstance(node, dict) and is_order_record(node):
+            yield place, "order_record"
+
+
+def _nodes(value: Any, known_names: Set[str]) -> Iterator[tuple[_Place, Any]]:
+    """Yield every value with its place, parents first, in the order of the body."""
+    waiting: list[tuple[_Place, Any]] = [(_Place(), value)]
+    while waiting:
+        place, node = waiting.pop()
+        yield place, node
+        if isinstance(node, dict):
+            waiting += [(_member(place, name, known_names), member) for name, member in reversed(node.items())]
+        elif isinstance(node, list):
+            waiting += [(place.below(str(index)), node[index]) for index in reversed(range(len(node)))]
+
+
+def _member(place: _Place, name: str, known_names: Set[str]) -> _Place:
+    step = name if name in known_names else meaning(name).forbidden
+    return place.below(step, name in _RESPONSE_HEADERS)
+
+
+def _text_of(node: Any) -> str:
+    """Return what a value says by itself: its text, its digits, the names of its members, the headers it lists."""
+    if isinstance(node, str):
+        return node
+    if isinstance(node, dict):
+        return joined((*node, *_header_lines(node)))
+    if isinstance(node, list):
+        return joined(_header_lines(node))
+    is_number = isinstance(node, int | float) and not isinstance(node, bool)
+    return "".join(card_numbers.as_text(node)) if is_number else ""
+
+
+def _header_lines(node: dict[str, Any] | list[Any]) -> list[str]:
+    """Return the headers that name and value tell apart: as members of an object, or one behind the other in a list."""
+    if isinstance(node, dict):
+        pairs = [(node.get("name"), node["value"])] if "value" in node else []
+    else:
+        pairs = list(pairwise(node))
+    return [
+        f"{name}: {value}"
+        for name, value in pairs
+        if isinstance(name, str) and isinstance(value, str) and name.lower() in _TELLING_HEADERS
+    ]
+
+
+def _broken_rules(text: str, rules: Sequence[Rule]) -> list[Rule]:
+    """Return those of the rules that a text breaks as it is or once decoded, in their order."""
+    if len(text) < _MIN_TEXT:
+        return []
+    versions = [(version, version.lower()) for version in (text, *once_decoded(text))]
+    return [rule for rule in rules if any(_is_broken(rule, *version) for version in versions)]
+
+
+def _is_broken(rule: Rule, text: str, folded: str) -> bool:
+    return (not rule.marks or any(mark in folded for mark in rule.marks)) and rule.breaks(text)

@@ -1,0 +1,100 @@
+"""Names of members whose values nobody wants to hold, and names that together make an order record.
+
+Names are compared after folding case, `_`, `-` and camelCase. A forbidden name counts alone or as the end of a longer one,
+at a word's boundary: `admin_password` and `customerBillingAddress`, not `session_identity`. Digits at the end say which of
+several it is and do not count: `password2`.
+"""
+
+import re
+from collections.abc import Mapping, Set
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+FORBIDDEN_NAMES: Final = (
+    *("password", "passwd", "passphrase", "secret", "client_secret", "api_key", "access_token", "refresh_token"),
+    *("auth_token", "private_key", "credentials", "authorization", "cookie", "cookies", "set_cookie", "session_id"),
+    *("local_storage", "session_storage", "card_number", "cvv", "cvc", "card_expiry", "iban", "full_html", "raw_html"),
+    *("page_html", "html_export", "database_dump", "sql_dump", "order_items", "line_items", "billing_address"),
+    "shipping_address",
+)
+#: Standard names that end like a forbidden one and hold a flag: `Access-Control-Allow-Credentials: true`.
+_HARMLESS: Final = frozenset({"accesscontrolallowcredentials"})
+
+_CUSTOMERS: Final = ("customer", "buyer", "client", "purchaser", "recipient", "consignee", "billing", "shipping", "delivery")
+#: What an order record consists of, and how its members are called. A plain `name` is not a customer's.
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "customer name": tuple(
+        f"{who}_{name}" for who in _CUSTOMERS for name in ("name", "full_name", "first_name", "last_name")
+    ),
+    "email": ("email", "email_address", "e_mail", "contact_email", *(f"{who}_email" for who in _CUSTOMERS)),
+    "address": (
+        *("address", "address_1", "address_line_1", "street", "street_address", "postal_address", "home_address"),
+        *(f"{who}_address" for who in _CUSTOMERS),
+    ),
+    "total": (
+        *("total", "total_price", "total_amount", "total_paid", "order_total", "grand_total", "cart_total"),
+        *("subtotal", "subtotal_price", "amount_paid", "amount_due", "order_amount", "invoice_total", "current_total_price"),
+    ),
+    "line items": ("items", "lines", "products", "ordered_items", "cart_items", "purchased_items", "order_lines"),
+}
+#: What an entry of a list has that was bought; a list without it is just a list.
+_BOUGHT: Final = frozenset(
+    {"price", "unitprice", "quantity", "qty", "sku", "productid", "variantid", "lineprice", "linetotal"}
+)
+
+#: Longer than any listed name in any spelling; what stands before this end of a name changes nothing.
+_END_CHARACTERS: Final = 64
+#: As many words as the longest listed name has, and one for names that camelCase cuts oddly.
+_END_WORDS: Final = 3
+#: Names repeat from body to body; this many of them fit in a third of a megabyte.
+_REMEMBERED: Final = 4096
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+class Meaning(NamedTuple):
+    """What a member's name says of its value: the forbidden name it is, the part of an order record it is."""
+
+    forbidden: str | None
+    part: str | None
+
+
+def meaning(name: str) -> Meaning:
+    """Return what a member's name means."""
+    return _meaning(name[-_END_CHARACTERS:])
+
+
+def are_suspicious(names: Set[str]) -> bool:
+    """Say whether a body of members with these names can hold a forbidden one or an order record."""
+    meanings = {meaning(name) for name in names}
+    return any(each.forbidden for each in meanings) or len({each.part for each in meanings} - {None}) > 1
+
+
+def is_order_record(members: Mapping[str, Any]) -> bool:
+    """Say whether an object holds two or more parts of an order record; what is empty or null is not held."""
+    parts = {meaning(name).part for name, value in members.items() if value not in (None, "", [], {}) and _fits(name, value)}
+    return len(parts - {None}) > 1
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _meaning(end: str) -> Meaning:
+    words = [word.lower() for word in _WORD.findall(end)]
+    whole = "".join(words)
+    ends = (whole, *("".join(words[-count:]) for count in range(_END_WORDS, 0, -1)))
+    forbidden = next((_LISTED[each] for each in ends if each in _LISTED), None)
+    return Meaning(None if whole in _HARMLESS else forbidden, _PART_OF.get(whole))
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Line items are things with a price, a quantity or an article number; other parts are what their names say."""
+    if meaning(name).part != "line items":
+        return True
+    entry = value[0] if isinstance(value, list) else None
+    return isinstance(entry, dict) and any(_folded(member) in _BOUGHT for member in entry)
+
+
+def _folded(name: str) -> str:
+    return "".join(_WORD.findall(name[-_END_CHARACTERS:])).lower()
+
+
+_LISTED: Final = {_folded(name): name for name in FORBIDDEN_NAMES}
+_PART_OF: Final = {_folded(name): part for part, names in _PARTS.items() for name in names}
