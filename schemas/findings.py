@@ -1,10 +1,12 @@
 """A finding: one issue on one page, recognised again over scan runs by its fingerprint."""
 
 import hashlib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
 
+from schemas.same_page import page_key
+from schemas.same_place import exact_place, lasting_place
 from schemas.scanner import Issue, Page
 
 #: Parts of the fingerprint are joined with a byte that no accepted text holds.
@@ -24,11 +26,25 @@ class PostbackResult:
 def fingerprint(page: Page, issue: Issue) -> str:
     """Return the 64 hex digits by which the same issue on the same page is known again.
 
-    Page, rule and place count; wording, severity and evidence may change without making a new finding.
+    Page, rule and place count; wording, severity and evidence may change without making a new finding, and so may what a
+    campaign, a session, a build of the site or another visit changes of the address and the place.
     """
-    where = _same_page(issue.url or page.normalized_url or page.url)
-    parts = (where, issue.code.strip().lower(), " ".join(issue.location.split()))
-    return hashlib.sha256(_SEPARATOR.join(part.encode() for part in parts)).hexdigest()
+    return _digest(*_parts(page, issue))
+
+
+def by_fingerprint(page: Page, issues: Iterable[Issue]) -> dict[str, Issue]:
+    """Return the issues of one postback by their fingerprints; one that is there twice once, as it was said last.
+
+    Places that are two now, but may look alike after the next build, are told apart by their order on the page.
+    """
+    alike: dict[tuple[str, str, str], list[Issue]] = {}
+    for issue in issues:
+        alike.setdefault(_parts(page, issue), []).append(issue)
+    return {
+        _digest(*parts, *([str(number)] if number else [])): issue
+        for parts, those in alike.items()
+        for number, issue in enumerate(_one_of_each_place(those))
+    }
 
 
 def postback_answer(result: PostbackResult) -> dict[str, object]:
@@ -41,7 +57,14 @@ def postback_answer(result: PostbackResult) -> dict[str, object]:
     }
 
 
-def _same_page(url: str) -> str:
-    """Fold what does not tell pages apart: the case of scheme and host, a fragment, an empty path."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme.lower(), parts.netloc.lower(), parts.path or "/", parts.query, ""))
+def _parts(page: Page, issue: Issue) -> tuple[str, str, str]:
+    where = page_key(issue.url or page.normalized_url or page.url)
+    return where, issue.code.strip().lower(), lasting_place(issue.location)
+
+
+def _one_of_each_place(issues: list[Issue]) -> Collection[Issue]:
+    return issues if len(issues) == 1 else {exact_place(issue.location): issue for issue in issues}.values()
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(_SEPARATOR.join(part.encode() for part in parts)).hexdigest()
