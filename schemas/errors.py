@@ -21,6 +21,8 @@ class RiskRelayError(Exception):
 
     code: ClassVar[str] = "INTERNAL_ERROR"
     problems: tuple[FieldProblem, ...] = ()
+    #: Whole seconds after which the same request may be made again; None where waiting alone changes nothing.
+    retry_after_s: int | None = None
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or type(self).__doc__)
@@ -44,6 +46,12 @@ class Unauthorized(RiskRelayError):
     """Authentication is missing or wrong."""
 
     code = "UNAUTHORIZED"
+
+
+class SignatureInvalid(Unauthorized):
+    """The signature does not match the raw body."""
+
+    code = "SIGNATURE_INVALID"
 
 
 class Forbidden(RiskRelayError):
@@ -106,7 +114,17 @@ class IdempotencyInProgress(RiskRelayError):
     """The first request with this Idempotency-Key is still running; ask again in a second."""
 
     code = "IDEMPOTENCY_IN_PROGRESS"
-    retry_after_s: ClassVar[int] = 1
+    retry_after_s = 1
+
+
+class RateLimited(RiskRelayError):
+    """Too many requests; wait for Retry-After."""
+
+    code = "RATE_LIMITED"
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__()
+        self.retry_after_s = retry_after_s
 
 
 class ValidationFailed(RiskRelayError):

@@ -6,8 +6,10 @@
        v                     +-- failed, blocked  +--block--> blocked
     dismissed
 
-`claim` also leads from `delivering` to `delivering`: that is a lease that lapsed because its worker died. Nothing leaves
-`exported` or `dismissed`. `storage.exports` is the only module that writes the column.
+`claim` also leads from `delivering` to `delivering`: that is a lease that lapsed because its worker died. `withdraw` leads
+from `approved`, `delivering` and `retry_scheduled` to `failed`: whom the ticket is about asked to be forgotten, so it is not
+sent any more, and the attempt that is being made is too late to be written. Nothing leaves `exported` or `dismissed`.
+`storage.exports` is the only module that writes the column.
 """
 
 from collections.abc import Mapping
@@ -41,6 +43,7 @@ class Move(StrEnum):
     BLOCK = "block"
     DISMISS = "dismiss"
     RETRY = "retry"
+    WITHDRAW = "withdraw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ MOVES: Final[Mapping[Move, Step]] = {
     Move.BLOCK: _step(_S.BLOCKED, _S.DELIVERING),
     Move.DISMISS: _step(_S.DISMISSED, _S.PREPARED),
     Move.RETRY: _step(_S.APPROVED, _S.FAILED, _S.BLOCKED),
+    Move.WITHDRAW: _step(_S.FAILED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
 }
 
 #: States from which no delivery starts unless a person acts.

@@ -4,13 +4,15 @@ A form refuses with `ValidationFailed`: a JSON Pointer of our own names, a code,
 even the name of an unknown member, is repeated.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validate
 
 from schemas.errors import FieldProblem, ValidationFailed
+from schemas.times import moment_from
 
 #: Long enough for a selected passage or a stack of headers, short enough to keep a row small.
 MAX_TEXT: Final = 20_000
@@ -24,24 +26,38 @@ MESSAGES: Final[Mapping[str, str]] = {
     "null": "This member cannot be null.",
     "invalid_type": "This value has the wrong type.",
     "invalid_url": "Not a valid URL.",
+    "invalid_timestamp": "Not an RFC 3339 timestamp with a time zone.",
+    "invalid_shop_domain": "Not a valid shop domain.",
+    "other_shop": "This project belongs to another shop.",
+    "not_the_headers_shop": "This shop is not the one that the header names.",
+    "other_topic": "This member belongs to another topic than the header names.",
+    "report_not_in_project": "This report does not belong to the project.",
     "too_long": "This value is longer than its limit.",
     "too_short": "This value cannot be empty.",
+    "not_one_line": "This value must be one line.",
     "too_many": "There are more entries than the limit.",
     "out_of_range": "This number is out of range.",
     "not_allowed": "This is not one of the allowed values.",
     "unknown_member": "This object has a member that is not known here.",
     "malformed_json": "The body is not valid JSON.",
     "unknown_scan_run": "This scan run is not registered and there is no default project.",
+    "unknown_project": "There is no such project.",
+    "no_project": "No recipient names a project and there is no default project.",
+    "invalid_address": "There is no email address in this value.",
     "unknown_target": "There is no such target.",
     "target_not_active": "This target is neither active nor paused.",
     "preview_not_safe": "The ticket's preview has problems; see preview.problems.",
     "not_supported": "This parameter is not supported.",
+    "invalid_cursor": "This is not a cursor of this list; take next_cursor as it came.",
     "invalid_key": "Idempotency-Key must be 1 to 255 printable ASCII characters.",
 }
 
 
 class Text(fields.String):
-    """A string of at most `max_length` characters and at least `min_length`, one of `allowed` where that is given."""
+    """A string of at most `max_length` characters, one of `allowed` where that is given.
+
+    `min_length` characters of it are no white space at its ends: a name of spaces names nothing.
+    """
 
     default_error_messages = {"invalid": "invalid_type", "invalid_utf8": "invalid_type"}  # noqa: RUF012 - as marshmallow declares it
 
@@ -50,7 +66,7 @@ class Text(fields.String):
     ) -> None:
         checks: list[Any] = [validate.Length(max=max_length, error="too_long")]
         if min_length:
-            checks.append(validate.Length(min=min_length, error="too_short"))
+            checks.append(_at_least(min_length))
         if allowed is not None:
             checks.append(validate.OneOf(tuple(allowed), error="not_allowed"))
         super().__init__(validate=checks, **options)
@@ -86,6 +102,34 @@ class WebUrl(fields.Url):
         return value
 
 
+class Moment(fields.Field[datetime]):
+    """An RFC 3339 timestamp with a time zone."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> datetime:
+        if not isinstance(value, str):
+            raise ValidationError("invalid_type")
+        moment = moment_from(value)
+        if moment is None:
+            raise ValidationError("invalid_timestamp")
+        return moment
+
+
+class Several(fields.List[Any]):
+    """An array, counted before any entry is looked at: a problem for each of a million entries would be a large answer."""
+
+    def __init__(self, entry: fields.Field[Any], *, at_most: int, at_least: int = 0, **options: Any) -> None:
+        super().__init__(entry, **options)
+        self._at_most = at_most
+        self._at_least = at_least
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:
+        if isinstance(value, list) and len(value) > self._at_most:
+            raise ValidationError("too_many")
+        if isinstance(value, list) and len(value) < self._at_least:
+            raise ValidationError("too_short")
+        return super()._deserialize(value, attr, data, **kwargs)
+
+
 class AnyObject(fields.Field[dict[str, Any]]):
     """A JSON object of the sender's own members, kept as it is."""
 
@@ -110,6 +154,10 @@ class Form(Schema):
         except ValidationError as refused:
             raise ValidationFailed(*_problems(_normalized(refused))) from None
 
+    def member_names(self) -> frozenset[str]:
+        """Return every name this form knows at any depth: what a path may be made of."""
+        return frozenset(_names(self))
+
     def on_bind_field(self, field_name: str, field_obj: fields.Field[Any]) -> None:
         """Give every field the codes of this project instead of sentences."""
         field_obj.error_messages = {
@@ -125,15 +173,35 @@ class Form(Schema):
             self.on_bind_field(field_name, field_obj.inner)
 
 
+class NoMembers(Form):
+    """The body of a POST that says everything in its path: none, or an empty object."""
+
+
+def _at_least(min_length: int) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        if len(text.strip()) < min_length:
+            raise ValidationError("too_short")
+
+    return check
+
+
+def _names(form: Schema) -> Iterator[str]:
+    for name, declared in form.fields.items():
+        yield declared.data_key or name
+        inner = declared.inner if isinstance(declared, fields.List) else declared
+        if isinstance(inner, fields.Nested):
+            yield from _names(inner.schema)
+
+
 def _fits_an_index(url: str) -> None:
     if len(url.encode()) > MAX_URL:
         raise ValidationError("too_long")
 
 
 def _splits(url: str) -> None:
-    """Refuse what the regular expression lets through and `urlsplit` does not: broken IPv6, hosts that NFKC takes apart."""
+    """Refuse what the regular expression lets through: broken IPv6, hosts that NFKC takes apart, ports that cannot be."""
     try:
-        urlsplit(url)
+        _ = urlsplit(url).port
     except ValueError:
         raise ValidationError("invalid_url") from None
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from marshmallow import EXCLUDE, INCLUDE, fields, post_load, pre_load, validate, validates_schema
+from marshmallow import EXCLUDE, INCLUDE, fields, post_load, pre_load, validates_schema
 from marshmallow.exceptions import ValidationError
 
-from schemas.fields import AnyObject, Form, Text, WebUrl, WholeNumber
+from schemas.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
 from schemas.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -118,7 +118,7 @@ class _IssueForm(Form):
 
     @validates_schema
     def _is_named(self, entry: dict[str, Any], **_: Any) -> None:
-        if not (entry.get("code") or entry.get("title")):
+        if not (_said(entry.get("code")) or _said(entry.get("title"))):
             raise ValidationError("required", "title")
 
     @post_load(pass_original=True)
@@ -130,8 +130,8 @@ class _IssueForm(Form):
         if severity is None and named["severity"]:
             evidence = {"severity": named["severity"], **evidence}
         return Issue(
-            code=named["code"] or named["title"],
-            title=named["title"] or named["code"],
+            code=_said(named["code"]) or named["title"],
+            title=_said(named["title"]) or named["code"],
             severity=severity or "info",
             description=named["description"] or "",
             location=named["location"] or "",
@@ -163,9 +163,7 @@ class PostbackForm(_Lenient):
     status = Text(required=True, allowed=RUN_STATUSES)
     page = fields.Nested(_PageForm, required=True)
     artifacts = fields.Nested(_ArtifactsForm, load_default=dict)
-    issues = fields.List(
-        fields.Nested(_IssueForm), load_default=list, validate=validate.Length(max=MAX_ISSUES, error="too_many")
-    )
+    issues = Several(fields.Nested(_IssueForm), at_most=MAX_ISSUES, load_default=list)
 
     @post_load
     def _make(self, postback: dict[str, Any], **_: Any) -> Postback:
@@ -176,6 +174,11 @@ class PostbackForm(_Lenient):
             screenshot_path=postback["artifacts"].get("screenshot_path"),
             issues=tuple(postback["issues"]),
         )
+
+
+def _said(text: str | None) -> str | None:
+    """Return a text that says anything; spaces name nothing."""
+    return text if text and text.strip() else None
 
 
 def _within_limit(members: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from environs import EnvValidationError, FileAwareEnv
 from marshmallow import ValidationError, validate
 
-from schemas.target_url import TargetPolicy, parse_networks, parse_ports
+from schemas.target_url import Network, TargetPolicy, parse_networks, parse_ports
 
 #: Seconds after each failure; ten entries are ten retries, eleven attempts, a little over two days.
 RETRY_SCHEDULE_S: Final = (5, 30, 120, 600, 1800, 7200, 18000, 36000, 50400, 72000)
@@ -45,6 +45,7 @@ class RouteFamily(StrEnum):
     EXPORTS = "exports"
     SCANNER = "scanner"
     EMAIL = "email"
+    HANDOFFS = "handoffs"
     HEALTH = "health"
 
 
@@ -94,6 +95,9 @@ class Settings:
     worker_concurrency: int
     sweep_s: float
     max_body_bytes: int
+    rate_limit_per_minute: int
+    auth_failures_per_minute: int
+    trusted_proxies: tuple[Network, ...]
     idempotency_ttl_hours: int
     log_level: str
     log_format: str
@@ -103,6 +107,8 @@ class Settings:
         """The families that this deployment mode serves."""
         if self.deployment_mode is DeploymentMode.WEBHOOK_ONLY:
             return frozenset({RouteFamily.EXPORTS, RouteFamily.HEALTH}) | self.extra_route_families
+        if self.deployment_mode is DeploymentMode.SELF_HOSTED:
+            return frozenset(RouteFamily) - {RouteFamily.HANDOFFS}
         return frozenset(RouteFamily)
 
     @property
@@ -219,6 +225,9 @@ def _read(env: _Environment) -> dict[str, Any]:
         "worker_concurrency": env.int("WORKER_CONCURRENCY", 32, validate=at_least_one),
         "sweep_s": env.float("SWEEP_SECONDS", 1.0, validate=positive),
         "max_body_bytes": env.int("MAX_BODY_BYTES", 1048576, validate=validate.Range(min=1024)),
+        "rate_limit_per_minute": env.int("RATE_LIMIT_PER_MINUTE", 600, validate=at_least_one),
+        "auth_failures_per_minute": env.int("AUTH_FAILURES_PER_MINUTE", 20, validate=at_least_one),
+        "trusted_proxies": env.networks("TRUSTED_PROXIES", ""),
         "idempotency_ttl_hours": env.int("IDEMPOTENCY_TTL_HOURS", 72, validate=at_least_one),
         "log_level": env.str("LOG_LEVEL", "info", validate=log_levels),
         "log_format": env.str("LOG_FORMAT", "auto", validate=validate.OneOf(["auto", "json", "text"])),

@@ -26,6 +26,11 @@ class TargetStatus(StrEnum):
 
 #: A paused target can be approved for; its exports wait.
 APPROVABLE: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
+#: A paused target is tried before it is resumed, and so is a blocked one, which the address policy guards; one that is
+#: turned off is left alone, and nothing signs for an inactive one.
+PINGABLE: Final = APPROVABLE | {TargetStatus.BLOCKED}
+#: What a resumption leads back from.
+RESUMABLE: Final = frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.DISABLED})
 
 
 @dataclass(frozen=True, slots=True)

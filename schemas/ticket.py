@@ -1,11 +1,12 @@
-"""A ticket: what a person reads, and the exact bytes that are approved, frozen and delivered."""
+"""A ticket: what a person reads, and the exact bytes that are approved, frozen and delivered.
+
+The same ticket is the same bytes, so a digest names it; how each source becomes one stands in `ticket_wording`.
+"""
 
 import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from schemas.scanner import Issue, Page
 from schemas.strict_json import canonical
 
 #: What trackers commonly take as a title.
@@ -13,6 +14,11 @@ MAX_TITLE: Final = 250
 
 #: The version of the delivered body.
 BODY_VERSION: Final = 1
+
+#: The type of the source of a ticket that somebody wrote.
+MANUAL: Final = "manual"
+#: What an export can be prepared from.
+SOURCE_TYPES: Final = ("finding", "evidence_capture", "diagnostics", "inbound_email", MANUAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +58,8 @@ class Ticket:
         }
 
 
-def ticket_for_finding(page: Page, issue: Issue, scan_run_id: int) -> Ticket:
-    """Return the ticket of a finding: where it is, what is wrong and by which rule."""
-    page_url = issue.url or page.url
-    return Ticket(
-        title=_title(issue.title, page_url),
-        description=_description(issue, page_url, scan_run_id),
-        severity=issue.severity,
-        page_url=page_url,
-        labels=tuple(
-            filter(None, ("website-risk", f"severity:{issue.severity}", page.page_type and f"page:{page.page_type}"))
-        ),
-        evidence={**issue.evidence, "rule": issue.code, "location": issue.location},
-    )
+#: What is left of a ticket when the person it told of has asked to be forgotten.
+REDACTED_TICKET: Final = Ticket(title="Redacted", description="", severity="info", page_url=None, labels=(), evidence={})
 
 
 def digest(ticket: dict[str, Any]) -> str:
@@ -87,26 +82,3 @@ def delivery_body(export_id: str, target_id: str, source: Source, ticket: dict[s
             "ticket": ticket,
         }
     )
-
-
-def _title(text: str, page_url: str) -> str:
-    """Name the page, so that the same flaw on two pages reads as two tickets."""
-    place = f" on {urlsplit(page_url).path or '/'}"
-    room = max(MAX_TITLE - len(place), MAX_TITLE // 2)
-    return f"{_shortened(text, room)}{place}"[:MAX_TITLE]
-
-
-def _shortened(text: str, room: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= room else f"{line[: room - 1]}…"
-
-
-def _description(issue: Issue, page_url: str, scan_run_id: int) -> str:
-    facts = [
-        f"Page: {page_url}",
-        f"Where: {issue.location}" if issue.location else "",
-        f"Severity: {issue.severity}",
-        f"Rule: {issue.code}",
-        f"Found by scan run {scan_run_id}.",
-    ]
-    return "\n\n".join(filter(None, (issue.description or issue.title, "\n".join(filter(None, facts)))))

@@ -1,10 +1,15 @@
 """Instants as they are written: RFC 3339 in UTC with milliseconds outside, whole milliseconds since 1970 in the tables."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, overload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+#: RFC 3339, which asks for the seconds and the zone; Python reads many other forms, and not the same in every version.
+_RFC3339: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ](?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
 
 
 def to_ms(moment: datetime) -> int:
@@ -29,3 +34,13 @@ def rfc3339(moment: datetime) -> str:
 def rfc3339_or_none(moment: datetime | None) -> str | None:
     """Return `moment` as text; None stays None."""
     return None if moment is None else rfc3339(moment)
+
+
+def moment_from(text: str) -> datetime | None:
+    """Return the instant that an RFC 3339 timestamp names, in UTC; None for anything else, a time without a zone too."""
+    if _RFC3339.fullmatch(text.upper()) is None:
+        return None
+    try:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):  # the 31st of February; the first hour of year 1, east of Greenwich
+        return None

@@ -63,6 +63,34 @@ def make_customer(*, may_use_webhooks: bool = True, abilities: tuple[Ability, ..
     return Customer(account.id, user.id, email, project.id, token)
 
 
+def make_colleague(customer: Customer) -> Customer:
+    """Store another user of the customer's account, who was granted nothing yet, with an API token."""
+    email = f"user{next(_numbers)}@example.com"
+    user = accounts.add_user(email, customer.account_id, NOW)
+    return replace(customer, user_id=user.id, email=email, token=tokens.create(email, TokenKind.API, NOW)[1])
+
+
+def make_platform_token(customer: Customer, *abilities: Ability) -> str:
+    """Store a platform token of the customer's user, with every platform ability unless some are named; return its text."""
+    return tokens.create(customer.email, TokenKind.PLATFORM, NOW, abilities)[1]
+
+
+def make_project(customer: Customer, shop_domain: str | None = None, *, is_granted: bool = True) -> int:
+    """Store another project of the customer's account, which its user manages unless not `is_granted`; return its id."""
+    project = projects.add_project(f"Project {next(_numbers)}", customer.account_id, NOW, shop_domain)
+    if is_granted:
+        accounts.grant_project(customer.email, project.id, NOW)
+    return project.id
+
+
+def make_report(project_id: int, granted_to: Customer | None = None) -> int:
+    """Store a report of a project, with a grant on it alone for the user of `granted_to`; return its id."""
+    report = projects.add_report(f"Report {next(_numbers)}", project_id, NOW)
+    if granted_to is not None:
+        accounts.grant_report(granted_to.email, report.id, NOW)
+    return report.id
+
+
 def make_target(customer: Customer, base_url: str = "https://tracker.example.com/hook", name: str = "Tracker") -> Target:
     """Store an active target that the default secret signs for."""
     request = TargetRequest("generic_webhook", base_url, None, name)
@@ -120,6 +148,102 @@ def issue(code: str = "img-alt", **changes: Any) -> dict[str, Any]:
         "severity": "serious",
         "description": "Screen readers cannot tell what the picture shows.",
         "location": "main > img.hero",
+    }
+    return {**body, **changes}
+
+
+def capture(project_id: int, /, **changes: Any) -> dict[str, Any]:
+    """Return the body of an evidence capture with every member but a report; `changes` replace members."""
+    body = {
+        "project_id": project_id,
+        "page_url": "https://shop.example/cart?step=2",
+        "page_title": "Your cart",
+        "selected_text": "The total is missing.",
+        "meta_description": "Everything you chose.",
+        "canonical_url": "https://shop.example/cart",
+        "heading_outline": [{"level": "h1", "text": "Your cart"}, {"level": "h2", "text": "Delivery"}],
+        "captured_at": "2026-03-01T13:00:00.25+01:00",
+        "extension_version": "1.4.0",
+    }
+    return {**body, **changes}
+
+
+def cms_diagnostics(project_id: int, /, **changes: Any) -> dict[str, Any]:
+    """Return the body of a CMS plugin's diagnostics with every member but a report; `changes` replace members."""
+    body = {
+        "project_id": project_id,
+        "platform": "cms_commerce",
+        "site_url": "https://shop.example/",
+        "plugin_version": "2.0.1",
+        "diagnostics": {
+            "cms_version": "6.8",
+            "commerce_plugin_version": "9.3.1",
+            "active_theme": "Storefront Light",
+            "active_plugin_names": ["Forms", "Cache"],
+            "checkout_page_url": "https://shop.example/checkout",
+            "commerce_plugin_status": "active",
+            "visible_browser_symptoms": ["The pay button does nothing.", "The total flickers."],
+        },
+    }
+    return {**body, **changes}
+
+
+def storefront_diagnostics(project_id: int, /, **changes: Any) -> dict[str, Any]:
+    """Return the body of the storefront app's diagnostics with every member but a report; `changes` replace members."""
+    body = {
+        "project_id": project_id,
+        "shop_domain": "snow.shops.example",
+        "shop_name": "Snow",
+        "granted_scopes": ["read_content", "read_themes"],
+        "app_version": "3.1",
+        "diagnostics": {
+            "primary_domain": "www.snow.example",
+            "published_theme_name": "Dawn",
+            "theme_count": 3,
+            "product_count_bucket": "100-500",
+            "checkout_profile_status": "published",
+            "app_embed_status": "enabled",
+            "visible_storefront_symptoms": ["The price is missing."],
+        },
+    }
+    return {**body, **changes}
+
+
+def plain_email(**changes: Any) -> dict[str, Any]:
+    """Return the body of an inbound email in the plain form; `changes` replace members, `from_` the one called `from`."""
+    body = {
+        "message_id": "<1@mail.example>",
+        "from": "Jane Doe <jane@mail.example>",
+        "to": "inbox@service.example",
+        "subject": "The checkout is broken",
+        "text": "The button does nothing on https://shop.example/checkout.",
+        "html": "<p>The button does <b>nothing</b>.</p>",
+        "received_at": "2026-03-01T12:00:00Z",
+    }
+    return {**body, **{"from" if name == "from_" else name: value for name, value in changes.items()}}
+
+
+def postmark_email(**changes: Any) -> dict[str, Any]:
+    """Return the body of an inbound email in Postmark's form; `changes` replace members."""
+    body = {
+        "MessageID": "3f1f2b6c-0000-4000-8000-000000000001",
+        "From": "jane@mail.example",
+        "FromName": "Jane Doe",
+        "FromFull": {"Email": "jane@mail.example", "Name": "Jane Doe", "MailboxHash": ""},
+        "To": "Inbox <inbox@service.example>",
+        "ToFull": [{"Email": "inbox@service.example", "Name": "Inbox", "MailboxHash": ""}],
+        "Cc": "",
+        "CcFull": [],
+        "Bcc": "",
+        "BccFull": [],
+        "OriginalRecipient": "inbox@service.example",
+        "MailboxHash": "",
+        "Subject": "The checkout is broken",
+        "Date": "Sun, 1 Mar 2026 13:00:00 +0100",
+        "TextBody": "The button does nothing on https://shop.example/checkout.",
+        "HtmlBody": "<p>The button does <b>nothing</b>.</p>",
+        "Headers": [{"Name": "X-Spam-Score", "Value": "-0.1"}],
+        "Attachments": [{"Name": "screen.png", "Content": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}],
     }
     return {**body, **changes}
 

@@ -15,6 +15,7 @@ TABLE = {
     "block": ({"delivering"}, "blocked"),
     "dismiss": ({"prepared"}, "dismissed"),
     "retry": ({"failed", "blocked"}, "approved"),
+    "withdraw": ({"approved", "delivering", "retry_scheduled"}, "failed"),  # its person asked to be forgotten
 }
 
 

@@ -1,4 +1,4 @@
-"""An approval is read in a closed form; the record tells a poller what is there and when to come again."""
+"""Approvals and hand-made tickets have closed forms; the record tells a poller what is there and when to come again."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -8,10 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import ValidationFailed
+from schemas.errors import FieldProblem, ValidationFailed
 from schemas.export_state import ExportStatus
-from schemas.exports import Approval, ApprovalForm, Export, LastAttempt, export_record, retry_after_s
-from schemas.ticket import Source
+from schemas.exports import (
+    Approval,
+    ApprovalForm,
+    Export,
+    LastAttempt,
+    Preparation,
+    PreparationForm,
+    Sighting,
+    export_record,
+    retry_after_s,
+)
+from schemas.ticket import Source, Ticket
 
 FORM = ApprovalForm()
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -108,6 +118,20 @@ def test_a_delivered_export_shows_its_last_attempt_and_the_providers_ticket() ->
     assert record["finished_at"] == "2026-03-01T12:00:00.000Z"
 
 
+SEEN = Sighting("fnd_1", NOW, NOW + timedelta(hours=1), 2, 41, 42)
+
+
+def test_the_export_of_a_finding_says_when_and_how_often_it_was_seen() -> None:
+    assert export_record(replace(EXPORT, finding=SEEN), NOW)["finding"] == {
+        "id": "fnd_1",
+        "first_seen_at": "2026-03-01T12:00:00.000Z",
+        "last_seen_at": "2026-03-01T13:00:00.000Z",
+        "times_seen": 2,
+        "first_scan_run_id": 41,
+        "last_scan_run_id": 42,
+    }
+
+
 def test_a_preview_with_problems_is_not_safe() -> None:
     record = export_record(replace(EXPORT, preview_problems=({"rule": "card_number"},)), NOW)
     assert record["preview"] == {"safe": False, "problems": [{"rule": "card_number"}]}
@@ -145,3 +169,74 @@ def test_a_client_that_waits_as_told_never_comes_too_early(seconds: float) -> No
 
 def test_the_entity_tag_follows_the_version() -> None:
     assert EXPORT.etag != replace(EXPORT, version=2).etag
+
+
+def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it() -> None:
+    seen = replace(EXPORT, finding=SEEN)
+    later = replace(SEEN, last_seen_at=SEEN.last_seen_at + timedelta(milliseconds=1))
+    in_the_same_millisecond = replace(SEEN, times_seen=3)
+    tags = {each.etag for each in (EXPORT, seen, replace(seen, finding=later), replace(seen, version=2))}
+    assert len(tags | {replace(seen, finding=in_the_same_millisecond).etag}) == 5
+    assert all(tag.isprintable() and '"' not in tag and " " not in tag for tag in tags)
+
+
+# --- by hand
+
+
+PREPARATION = PreparationForm()
+
+
+def written(**members: Any) -> Ticket:
+    preparation: Preparation = PREPARATION.read({"ticket": {"title": "T", **members}})
+    return preparation.ticket
+
+
+def test_a_hand_made_ticket_needs_a_title_alone() -> None:
+    ticket = Ticket("T", "T", "info", None, (), {})
+    assert PREPARATION.read({"ticket": {"title": "T"}}) == Preparation(ticket, None, None)
+
+
+@pytest.mark.parametrize(
+    ("named", "severity"), [("high", "high"), (" Serious ", "high"), ("WARN", "medium"), (None, "info")]
+)
+def test_a_severity_may_go_by_another_name(named: str | None, severity: str) -> None:
+    assert written(severity=named).severity == severity
+
+
+@pytest.mark.parametrize("severity", ["", "urgent", "hoch", "1", "p1"])
+def test_a_severity_that_nobody_knows_is_refused(severity: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        written(severity=severity)
+    assert [(each.path, each.code) for each in refused.value.problems] == [("/ticket/severity", "not_allowed")]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+names = st.sampled_from(["ticket", "source", "project_id", "title", "description", "severity", "page_url", "labels", "type"])
+
+
+@given(values | st.dictionaries(names, values | st.dictionaries(names, values, max_size=6), max_size=4))
+def test_any_value_is_a_preparation_or_a_refusal(body: Any) -> None:
+    refused: tuple[FieldProblem, ...] = ()
+    preparation: Preparation | None = None
+    try:
+        preparation = PREPARATION.read(body)
+    except ValidationFailed as failed:
+        refused = failed.problems
+    assert bool(refused) != (preparation is not None and preparation.ticket.title == body["ticket"]["title"])
+
+
+@given(
+    st.text(min_size=1, max_size=250).filter(
+        lambda text: text.strip() and len(text.splitlines()) == 1 and text.splitlines()[0] == text
+    ),
+    st.text(min_size=1, max_size=300),
+    # A label of spaces names nothing and is refused.
+    st.lists(st.text(min_size=1, max_size=100).filter(str.strip), max_size=50),
+)
+def test_a_hand_made_ticket_is_never_changed(title: str, description: str, labels: list[str]) -> None:
+    ticket = PREPARATION.read({"ticket": {"title": title, "description": description, "labels": labels}}).ticket
+    assert (ticket.title, ticket.description, list(ticket.labels)) == (title, description, labels)

@@ -12,7 +12,7 @@ from schemas.errors import ValidationFailed
 from schemas.fields import MAX_URL, MESSAGES
 from schemas.findings import fingerprint
 from schemas.scanner import MAX_EVIDENCE_BYTES, MAX_ISSUES, Issue, Postback, PostbackForm
-from schemas.ticket import ticket_for_finding
+from schemas.ticket_wording import ticket_for_finding
 from tests.factories import issue, postback
 
 FORM = PostbackForm()
@@ -98,6 +98,7 @@ def test_a_run_has_one_of_five_statuses(status: str) -> None:
         ({**postback(), "issues": ["x"]}, [("/issues/0", "invalid_type")]),
         ({**postback(), "issues": [None]}, [("/issues/0", "null")]),
         (postback(issues=[issue(), {}]), [("/issues/1/title", "required")]),
+        (postback(issues=[{"code": " ", "title": "\n"}]), [("/issues/0/title", "required")]),
         (postback(issues=[issue(title="x" * 501)]), [("/issues/0/title", "too_long")]),
         (postback(issues=[{"message": "x" * 501}]), [("/issues/0/title", "too_long")]),
         (postback(issues=[{"code": ["x"]}]), [("/issues/0/code", "invalid_type")]),
@@ -107,6 +108,7 @@ def test_a_run_has_one_of_five_statuses(status: str) -> None:
         (postback(issues=[issue(location="x" * 2001)]), [("/issues/0/location", "too_long")]),
         (postback(issues=[issue(url="javascript:alert(1)")]), [("/issues/0/url", "invalid_url")]),
         (postback(issues=[issue()] * (MAX_ISSUES + 1)), [("/issues", "too_many")]),
+        ({**postback(), "issues": [1] * 100_000}, [("/issues", "too_many")]),  # counted before it is looked at
         ([], [("", "invalid_type")]),
         ("text", [("", "invalid_type")]),
         (None, [("", "invalid_type")]),

@@ -22,6 +22,7 @@ from schemas.settings import (
 )
 from schemas.target_url import parse_networks, parse_ports
 
+NETWORKS = parse_networks("10.0.0.0/8,fd00::/8,192.0.2.1/32")
 KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
 OTHER_KEY = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
 Load = Callable[..., Settings]
@@ -81,6 +82,9 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "worker_concurrency": 32,
         "sweep_s": 1.0,
         "max_body_bytes": 1048576,
+        "rate_limit_per_minute": 600,
+        "auth_failures_per_minute": 20,
+        "trusted_proxies": (),
         "idempotency_ttl_hours": 72,
         "log_level": "info",
         "log_format": "auto",
@@ -101,6 +105,9 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         ("DEFAULT_PROJECT_ID", "7", "default_project_id", 7),
         ("DELIVERY_TIMEOUT_S", "2.5", "delivery_timeout_s", 2.5),
         ("RETRY_SCHEDULE", "0, 1,2", "retry_schedule_s", (0, 1, 2)),
+        ("RATE_LIMIT_PER_MINUTE", "1", "rate_limit_per_minute", 1),
+        ("AUTH_FAILURES_PER_MINUTE", "100000", "auth_failures_per_minute", 100_000),
+        ("TRUSTED_PROXIES", "10.0.0.0/8, fd00::/8,192.0.2.1", "trusted_proxies", NETWORKS),
         ("LOG_FORMAT", "text", "log_format", "text"),
         ("WEBHOOK_SECRET", "naïve secret ", "webhook_secret", "naïve secret "),
     ],
@@ -155,6 +162,15 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("WORKER_CONCURRENCY", "0"),
         ("SWEEP_SECONDS", "0"),
         ("MAX_BODY_BYTES", "1023"),
+        ("RATE_LIMIT_PER_MINUTE", "0"),
+        ("RATE_LIMIT_PER_MINUTE", "-1"),
+        ("RATE_LIMIT_PER_MINUTE", "600 hunter2"),
+        ("AUTH_FAILURES_PER_MINUTE", "0"),
+        ("AUTH_FAILURES_PER_MINUTE", "hunter2"),
+        ("TRUSTED_PROXIES", "hunter2"),
+        ("TRUSTED_PROXIES", "10.0.0.0/8,hunter2"),
+        ("TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("TRUSTED_PROXIES", "10.0.0.0/33"),
         ("IDEMPOTENCY_TTL_HOURS", "0"),
         ("LOG_LEVEL", "hunter2"),
         ("LOG_FORMAT", "hunter2"),
@@ -233,6 +249,7 @@ def test_an_empty_value_is_no_value(load: Load) -> None:
         "ENCRYPTION_KEYS",
         "DEPLOYMENT_MODE",
     ]
+    names += ["RATE_LIMIT_PER_MINUTE", "AUTH_FAILURES_PER_MINUTE", "TRUSTED_PROXIES"]
     names += ["DEFAULT_PROJECT_ID", "RETRY_SCHEDULE", "TARGET_ALLOWED_PORTS", "TARGET_ALLOW_HTTP", "LOG_LEVEL", "DATA_DIR"]
     default = load()
     assert load(dict.fromkeys(names, "")) == default
@@ -274,13 +291,15 @@ def test_a_path_with_spaces_makes_a_redis_url_that_clients_read(load: Load) -> N
 
 
 EVERYTHING = frozenset(RouteFamily)
+#: Handoffs come from a platform, which only a cloud installation belongs to.
+OF_ONES_OWN = EVERYTHING - {RouteFamily.HANDOFFS}
 
 
 @pytest.mark.parametrize(
     ("mode", "extra", "families"),
     [
         ("cloud", "", EVERYTHING),
-        ("self-hosted", "", EVERYTHING),
+        ("self-hosted", "", OF_ONES_OWN),
         ("webhook-only", "", {RouteFamily.EXPORTS, RouteFamily.HEALTH}),
         ("webhook-only", "scanner", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER}),
         ("webhook-only", "scanner,email", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER, RouteFamily.EMAIL}),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.scanner import Issue, Page
-from schemas.ticket import MAX_TITLE, Source, Ticket, delivery_body, digest, ticket_for_finding
+from schemas.ticket import MAX_TITLE, Source, Ticket, delivery_body, digest
+from schemas.ticket_wording import ticket_for_finding
 
 PAGE = Page("https://shop.example/cart?x=1", None, 200, "cart", {})
 
@@ -42,7 +43,7 @@ def test_a_ticket_says_what_is_wrong_where_and_by_which_rule() -> None:
     assert ticket.record() == {
         "title": "Image without text on /cart",
         "description": "Say what it shows.\n\nPage: https://shop.example/cart?x=1\nWhere: main > img\nSeverity: high\n"
-        "Rule: img-alt\nFound by scan run 42.",
+        "Rule: img-alt\nFound by: scan run 42",
         "severity": "high",
         "page_url": "https://shop.example/cart?x=1",
         "labels": ["website-risk", "severity:high", "page:cart"],

@@ -1,0 +1,39 @@
+"""The domain of a shop, in the one form that is stored and compared: ASCII, lower-case, without a trailing dot.
+
+A name of at least two labels, and nothing else: a scheme, a port, a path, userinfo, an address in digits and what IDNA
+does not allow are refused. Whether anybody answers there is not asked.
+"""
+
+import re
+from typing import Final
+
+import idna
+
+#: RFC 1035: 255 bytes on the wire are 253 characters without the trailing dot.
+MAX_CHARACTERS: Final = 253
+
+_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+#: What some resolvers take for the last part of an IPv4 address; no name ends so.
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+def normalised_shop_domain(text: str) -> str | None:
+    """Return the domain in the form that is compared, or None where `text` is no valid shop domain. Never raises."""
+    if len(text) > MAX_CHARACTERS + 1:
+        return None  # before IDNA, which takes its time
+    name = (_to_ascii(text) or "").removesuffix(".")
+    labels = name.split(".")
+    if len(name) > MAX_CHARACTERS or len(labels) < 2 or _NUMBER.fullmatch(labels[-1]):
+        return None
+    return name if all(_LABEL.fullmatch(label) for label in labels) else None
+
+
+def _to_ascii(text: str) -> str | None:
+    """Apply UTS-46 where there is something to map; it refuses hyphens in third and fourth place, which shops have."""
+    lowered = text.lower()
+    if text.isascii() and not any(label.startswith("xn--") for label in lowered.split(".")):
+        return lowered
+    try:
+        return idna.encode(text, uts46=True, std3_rules=True).decode("ascii")
+    except UnicodeError:  # idna.IDNAError is one
+        return None
