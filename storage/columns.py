@@ -2,11 +2,14 @@
 
 import json
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from peewee import BigIntegerField, TextField
 
 from schemas.times import from_ms, to_ms
+
+#: json.dumps would make such an encoder anew for every value.
+_compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class MomentField(BigIntegerField):
@@ -23,7 +26,7 @@ class JsonField(TextField):
     """A JSON value as text: stored and read back unchanged, and the same on both databases."""
 
     def db_value(self, value: Any) -> str | None:
-        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return None if value is None else _compact(value)
 
     def python_value(self, value: str | None) -> Any:
         return None if value is None else json.loads(value)

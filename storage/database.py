@@ -10,13 +10,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import peewee
+import psycopg
 from peewee import Database, DatabaseProxy, SqliteDatabase
 from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase, PooledSqliteDatabase
+from psycopg.pq import TransactionStatus
 
 #: The models' database; `open_database` decides which one it is.
 database: Final = DatabaseProxy()
@@ -35,6 +37,8 @@ _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",
     "synchronous": "full",
     "foreign_keys": 1,
+    # What is deleted or changed is overwritten: whoever asked to be forgotten is not to be read in the file's free places.
+    "secure_delete": 1,
     "busy_timeout": LOCK_WAIT_S * 1000,
 }
 
@@ -113,17 +117,25 @@ def transaction() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def savepoint() -> Iterator[None]:
+    """Run the work inside as a part of the caller's transaction that is taken back alone when it raises."""
+    with database.savepoint():
+        yield
+
+
 def rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Run one hot statement, written with `?` for parameters, and return its rows.
 
     The few statements that run thousands of times a second are SQL: building them in the ORM costs more than running them.
     """
-    return list(database.execute_sql(_native(sql), parameters).fetchall())
+    found: list[tuple[Any, ...]] = _run(sql, parameters).fetchall()
+    return found
 
 
 def execute(sql: str, parameters: Sequence[Any] = ()) -> int:
     """Run one hot statement, written with `?` for parameters, and return how many rows it touched."""
-    return int(database.execute_sql(_native(sql), parameters).rowcount)
+    return int(_run(sql, parameters).rowcount)
 
 
 def values_list(columns: int, count: int) -> str:
@@ -148,8 +160,10 @@ def is_reachable() -> bool:
     return True
 
 
-def _native(sql: str) -> str:
-    return sql if is_sqlite() else sql.replace("?", "%s")
+def _run(sql: str, parameters: Sequence[Any]) -> Any:
+    # Not through the proxy: its look-up takes as long as a short statement.
+    opened = database.obj
+    return opened.execute_sql(sql if isinstance(opened, SqliteDatabase) else sql.replace("?", "%s"), parameters)
 
 
 @contextmanager
@@ -159,25 +173,37 @@ def _sqlite_write() -> Iterator[None]:
     if not _sqlite_turn.acquire(timeout=LOCK_WAIT_S):
         raise peewee.OperationalError("database is locked")
     try:
-        with ExitStack() as transaction_begun:
-            while not _has_begun(transaction_begun, is_last=time.monotonic() > gives_up_at):
-                time.sleep(_BEGIN_AGAIN_S)
-            yield
+        # First of all, because peewee forgets what it knows of a transaction when it connects.
+        driver = database.connection()
+        with database.manual_commit():
+            _begin(driver, gives_up_at)
+            try:
+                yield
+                database.commit()
+            except BaseException:
+                database.rollback()
+                raise
     finally:
         _sqlite_turn.release()
 
 
-def _has_begun(stack: ExitStack, *, is_last: bool) -> bool:
-    """Try to begin without waiting: SQLite's own wait would stop every greenlet of this process, not this one alone."""
-    database.execute_sql("PRAGMA busy_timeout = 0")
+def _begin(driver: sqlite3.Connection, gives_up_at: float) -> None:
+    """Begin without SQLite's own wait, which would stop every greenlet of this process, not this one alone."""
+    driver.execute("PRAGMA busy_timeout = 0")
     try:
-        stack.enter_context(database.atomic())
+        while not _has_begun(is_last=time.monotonic() > gives_up_at):
+            time.sleep(_BEGIN_AGAIN_S)
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {_SQLITE_PRAGMAS['busy_timeout']}")
+
+
+def _has_begun(*, is_last: bool) -> bool:
+    try:
+        database.execute_sql("BEGIN IMMEDIATE")
     except peewee.OperationalError as failed:
         if is_last or not _is_busy(failed):
             raise
         return False
-    finally:
-        database.execute_sql(f"PRAGMA busy_timeout = {_SQLITE_PRAGMAS['busy_timeout']}")
     return True
 
 
@@ -199,8 +225,23 @@ def _sqlite(path: Path) -> Database:
     )
 
 
+class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse has no annotations
+    """Asks the socket whether a pooled connection is still there, where peewee would ask the server each time."""
+
+    def _is_closed(self, conn: psycopg.Connection[Any]) -> bool:
+        if conn.closed or conn.pgconn.transaction_status != TransactionStatus.IDLE:
+            return bool(super()._is_closed(conn))
+        try:
+            # A server that hangs up may say why: the first look takes that in, the second one meets the end.
+            conn.pgconn.consume_input()
+            conn.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return True
+        return False
+
+
 def _postgresql(url: str) -> Database:
-    opened: Callable[..., Database] = PooledPostgresqlDatabase
+    opened: Callable[..., Database] = _Postgresql
     return opened(
         url,
         prefer_psycopg3=True,

@@ -1,24 +1,28 @@
 """The rows of exports and attempts, as tuples for the hot statements and as the values that travel between rooms."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from schemas.delivery import Attempted, Claim
 from schemas.export_state import FINISHED, MOVES, ExportStatus
-from schemas.exports import Export, LastAttempt
+from schemas.exports import Export, LastAttempt, Sighting
 from schemas.ticket import Source, Ticket, digest
+from schemas.ticket_wording import preview_problems
 from schemas.times import from_ms, to_ms
 from storage.columns import JsonField
 
 _json: Final = JsonField()
 
-#: A whole export, but for its body and its lease.
+#: A whole export `e`, but for its body and its lease, and the finding `f` that it was prepared from.
 COLUMNS: Final = (
-    "id, account_id, status, status_reason, target_id, source_type, source_id, scan_run_id, ticket, ticket_digest, "
-    "preview_problems, attempts, due_at, version, last_attempt_at, last_response_status, last_error_code, "
-    "last_duration_ms, provider_ticket_id, provider_ticket_url, created_at, approved_at, finished_at"
+    "e.id, e.account_id, e.status, e.status_reason, e.target_id, e.source_type, e.source_id, e.scan_run_id, e.ticket, "
+    "e.ticket_digest, e.preview_problems, e.attempts, e.due_at, e.version, e.last_attempt_at, e.last_response_status, "
+    "e.last_error_code, e.last_duration_ms, e.provider_ticket_id, e.provider_ticket_url, e.created_at, e.approved_at, "
+    "e.finished_at, f.id, f.first_seen_at, f.last_seen_at, f.times_seen, f.first_scan_run_id, f.last_scan_run_id"
 )
+#: Where COLUMNS come from; whoever reads one export or a page of them asks one question.
+WITH_FINDING: Final = "exports e LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'"
 
 #: What a claim is made from, of an export `e` and its target `t`.
 DUE_COLUMNS: Final = (
@@ -80,7 +84,7 @@ ATTEMPT_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A ticket to be prepared for an account."""
+    """A ticket to be prepared for an account; a source with an empty id is the export itself."""
 
     account_id: int
     project_id: int | None
@@ -109,6 +113,7 @@ def export_from(row: tuple[Any, ...]) -> Export:
         created_at=from_ms(row[20]),
         approved_at=from_ms(row[21]),
         finished_at=from_ms(row[22]),
+        finding=None if row[23] is None else Sighting(row[23], from_ms(row[24]), from_ms(row[25]), *row[26:29]),
     )
 
 
@@ -136,12 +141,12 @@ def prepared_row(export_id: str, draft: Draft, now: datetime) -> tuple[Any, ...]
         draft.account_id,
         draft.project_id,
         draft.source.type,
-        draft.source.id,
+        draft.source.id or export_id,
         draft.source.scan_run_id,
         ExportStatus.PREPARED.value,
         _json.db_value(record),
         digest(record),
-        "[]",
+        _json.db_value([asdict(problem) for problem in preview_problems(record)]),
         0,
         0,
         1,

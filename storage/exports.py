@@ -4,20 +4,21 @@ Every move is a compare-and-swap on the row and leaves an audit entry in the sam
 name the version they saw; the moves a worker makes name the lease it holds. Who comes too late changes nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from schemas.delivery import Attempted, Claim
 from schemas.errors import Conflict, ExportNotFound, ValidationFailed
 from schemas.export_state import MOVES, ExportStatus, Move, allows
-from schemas.exports import Approval, Export
+from schemas.exports import Approval, Export, Preparation
 from schemas.fields import problem
 from schemas.targets import APPROVABLE, TargetStatus
-from schemas.ticket import delivery_body
+from schemas.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
 from schemas.times import from_ms, rfc3339, to_ms
 from storage import identifiers
 from storage.audit import Entry, append_all
+from storage.columns import JsonField
 from storage.database import execute, for_update_skip_locked, is_sqlite, rows, transaction, values_list
 from storage.export_rows import (
     ATTEMPT_COLUMNS,
@@ -25,6 +26,7 @@ from storage.export_rows import (
     DUE_COLUMNS,
     PREPARED_COLUMNS,
     RECORDED_COLUMNS,
+    WITH_FINDING,
     Draft,
     attempt_row,
     claim_from,
@@ -33,12 +35,13 @@ from storage.export_rows import (
     recorded_row,
 )
 
-_GET: Final = f"SELECT {COLUMNS} FROM exports WHERE id = ?"  # noqa: S608 - our own names
-#: Sorts behind every id in any collation: the greatest ULID there is.
-_AFTER_ALL: Final = f"{identifiers.EXPORT}_7{'Z' * 25}"
+_GET: Final = f"SELECT {COLUMNS} FROM {WITH_FINDING} WHERE e.id = ?"  # noqa: S608 - our own names
 #: No limit, in a form that both databases take.
 ALL: Final = 2**63 - 1
-_NEWEST: Final = f"SELECT {COLUMNS} FROM exports WHERE {{owner}} id < ? ORDER BY id DESC LIMIT ?"  # noqa: S608
+# One part for each status that is asked for, since an index gives the newest of one status in order, not of several.
+_NEWEST: Final = f"""
+SELECT {COLUMNS} FROM {WITH_FINDING} WHERE e.id IN ({{parts}}) ORDER BY e.id DESC LIMIT ?"""  # noqa: S608 - our own names
+_NEWEST_PART: Final = "SELECT id FROM (SELECT id FROM exports WHERE {condition} ORDER BY id DESC LIMIT ?) AS part"
 
 # CROSS JOIN makes SQLite begin with what is due, whatever it has learned of the tables; PostgreSQL decides for itself.
 _DUE: Final = f"""
@@ -63,6 +66,19 @@ UPDATE exports SET status = r.status, status_reason = r.reason, lease = NULL, ve
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
 RETURNING exports.id"""  # noqa: S608 - our own names
 
+# An export made by hand names its source in its maker's own words. Ours have identifiers of ours.
+_EMPTY: Final = """
+UPDATE exports SET ticket = ?, ticket_digest = ?, preview_problems = '[]',
+    body = CASE WHEN body IS NULL THEN body ELSE ? END, provider_ticket_id = NULL, provider_ticket_url = NULL,
+    redacted_at = ?, version = version + 1,
+    source_id = CASE WHEN source_type = ? THEN 'redacted' ELSE source_id END
+WHERE id IN """
+_END: Final = """
+UPDATE exports SET status = ?, status_reason = 'redacted', lease = NULL, due_at = NULL, finished_at = ?
+WHERE status IN {} AND id IN {}"""
+
+_json: Final = JsonField()
+
 
 def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
     """Store each draft as a `prepared` export and return the ids, in order; the caller holds the transaction."""
@@ -78,6 +94,15 @@ def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
     return ids
 
 
+def prepare_by_hand(preparation: Preparation, account_id: int, now: datetime, actor: str) -> Export:
+    """Store a ticket that somebody wrote as a `prepared` export. Raises ValidationFailed on `/project_id`."""
+    with transaction():
+        _require_project(preparation.project_id, account_id)
+        source = Source(MANUAL, preparation.source_id or "")
+        [export_id] = prepare([Draft(account_id, preparation.project_id, source, preparation.ticket)], now, actor)
+        return get(export_id)
+
+
 def get(export_id: str, account_id: int | None = None) -> Export:
     """Return an export, of one account where `account_id` is given. Raises ExportNotFound."""
     found = rows(_GET, (export_id,)) if identifiers.is_id(identifiers.EXPORT, export_id) else []
@@ -86,11 +111,20 @@ def get(export_id: str, account_id: int | None = None) -> Export:
     return export_from(found[0])
 
 
-def newest(account_id: int | None = None, limit: int = ALL, before: str = _AFTER_ALL) -> list[Export]:
-    """Return up to `limit` exports, of one account or of all, newest first, older than the one with the id `before`."""
-    if account_id is None:
-        return [export_from(row) for row in rows(_NEWEST.format(owner=""), (before, limit))]
-    return [export_from(row) for row in rows(_NEWEST.format(owner="account_id = ? AND"), (account_id, before, limit))]
+def newest(
+    account_id: int | None = None,
+    limit: int = ALL,
+    before: str | None = None,
+    statuses: Collection[str] = (),
+    source_type: str | None = None,
+) -> list[Export]:
+    """Return up to `limit` exports, the newest first, or those that come after the one with the id `before`.
+
+    Of one account or of all, in any of `statuses` or in every one, from one type of source or from all.
+    """
+    parts = [_part_of_newest(account_id, limit, before, status, source_type) for status in statuses or (None,)]
+    sql = _NEWEST.format(parts=" UNION ALL ".join(part for part, _ in parts))
+    return [export_from(row) for row in rows(sql, [*(value for _, values in parts for value in values), limit])]
 
 
 def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str) -> Export:
@@ -125,13 +159,37 @@ def dismiss(export_id: str, account_id: int | None, now: datetime, actor: str) -
 
 
 def retry(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
-    """Make a failed or blocked export due again, with its whole schedule. Raises ExportNotFound, Conflict."""
+    """Make a failed or blocked export due again, with its whole schedule, for a target that is active or paused.
+
+    Raises ExportNotFound, Conflict.
+    """
     with transaction():
         export = _held(export_id, account_id)
         _require(Move.RETRY, export)
+        _require_unredacted(export)
+        _require_deliverable(export)
         restart = {"schedule_began_at": to_ms(now), "attempts_before": export.attempts}
         _move(export, Move.RETRY, now, actor, {"due_at": to_ms(now), "finished_at": None, "status_reason": None, **restart})
         return get(export_id)
+
+
+def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
+    """Empty exports of all that they say and let none be sent any more; return how many said something until now.
+
+    What is still to be sent is dismissed or fails with the reason `redacted`; what is finished keeps its status. Who holds
+    one of them can write nothing back. The caller holds the transaction.
+    """
+    found = _unredacted(export_ids)
+    if not found:
+        return 0
+    ids, stub, at = [row[0] for row in found], REDACTED_TICKET.record(), to_ms(now)
+    within = values_list(len(ids), 1)
+    execute(_EMPTY + within, (_json.db_value(stub), digest(stub), b"", at, MANUAL, *ids))
+    for move in (Move.DISMISS, Move.WITHDRAW):
+        sources = sorted(MOVES[move].sources)
+        execute(_END.format(values_list(len(sources), 1), within), (MOVES[move].target.value, at, *sources, *ids))
+    append_all([_redact_entry(export_id, ExportStatus(status), now, actor) for export_id, status in found])
+    return len(found)
 
 
 def any_due(now: datetime) -> bool:
@@ -182,7 +240,8 @@ def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Cl
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
     """Let claims lapse `lease_s` seconds after `now` instead; those that somebody else took meanwhile stay taken."""
-    held = [(claim.export_id, claim.lease) for claim in claims]
+    # In the order of ids, as every lock of many exports: a redaction of the same ones waits, and never in a ring.
+    held = sorted((claim.export_id, claim.lease) for claim in claims)
     if not held:
         return
     values = values_list(2, len(held))
@@ -233,10 +292,31 @@ def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
     return len(given_back)
 
 
+def _part_of_newest(
+    account_id: int | None, limit: int, before: str | None, status: str | None, source_type: str | None
+) -> tuple[str, list[Any]]:
+    """Return the statement that finds the ids of a page in one status, or in any, and its parameters."""
+    asked = {"account_id = ?": account_id, "status = ?": status, "source_type = ?": source_type, "id < ?": before}
+    known = {condition: value for condition, value in asked.items() if value is not None}
+    return _NEWEST_PART.format(condition=" AND ".join(known) or "TRUE"), [*known.values(), limit]
+
+
+def _unredacted(export_ids: Sequence[str]) -> list[tuple[str, str]]:
+    """Return which of these exports say something still, with their status, and keep others from moving them."""
+    if not export_ids:
+        return []
+    within = values_list(len(export_ids), 1)
+    lock = "" if is_sqlite() else " FOR UPDATE"
+    statement = f"SELECT id, status FROM exports WHERE redacted_at IS NULL AND id IN {within} ORDER BY id{lock}"  # noqa: S608
+    return [(row[0], row[1]) for row in rows(statement, export_ids)]
+
+
 def _latest_of_each(attempts: Sequence[Attempted]) -> list[Attempted]:
-    """Drop what an earlier claim of the same export came to: a worker can take over from itself."""
+    """Drop what an earlier claim of the same export came to: a worker can take over from itself. In the order of ids."""
     by_age = sorted(attempts, key=lambda attempt: attempt.claim.attempt)
-    return list({attempt.claim.export_id: attempt for attempt in by_age}.values())
+    latest = {attempt.claim.export_id: attempt for attempt in by_age}
+    # As every lock of many exports: a redaction of the same ones waits, and never in a ring.
+    return [latest[export_id] for export_id in sorted(latest)]
 
 
 def _held(export_id: str, account_id: int | None) -> Export:
@@ -252,12 +332,30 @@ def _require(move: Move, export: Export) -> None:
         raise Conflict(f"Export {export.id} is {export.status.value}; {move.value} needs {sources}.")
 
 
+def _require_unredacted(export: Export) -> None:
+    if rows("SELECT 1 FROM exports WHERE id = ? AND redacted_at IS NOT NULL", (export.id,)):
+        raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
+
+
 def _require_approvable(target_id: str, account_id: int) -> None:
     found = rows("SELECT status FROM targets WHERE id = ? AND account_id = ?", (target_id, account_id))
     if not found:
         raise ValidationFailed(problem("/target_id", "unknown_target"))
     if TargetStatus(found[0][0]) not in APPROVABLE:
         raise ValidationFailed(problem("/target_id", "target_not_active"))
+
+
+def _require_deliverable(export: Export) -> None:
+    """Refuse what would wait for ever: nothing is claimed for a target that is turned off, blocked or without a secret."""
+    [(status,)] = rows("SELECT status FROM targets WHERE id = ?", (export.target_id,))
+    if TargetStatus(status) not in APPROVABLE:
+        raise Conflict(f"Target {export.target_id} is {status}; export {export.id} can be retried once it is resumed.")
+
+
+def _require_project(project_id: int | None, account_id: int) -> None:
+    asked = "SELECT 1 FROM projects WHERE id = ? AND account_id = ?"
+    if project_id is not None and not rows(asked, (project_id, account_id)):
+        raise ValidationFailed(problem("/project_id", "unknown_project"))
 
 
 def _move(export: Export, move: Move, now: datetime, actor: str, changes: dict[str, Any]) -> None:
@@ -276,6 +374,14 @@ def _move(export: Export, move: Move, now: datetime, actor: str, changes: dict[s
 
 def _entry(now: datetime, actor: str, move: Move, before: ExportStatus, export_id: str, reason: str | None = None) -> Entry:
     return Entry(to_ms(now), actor, move.value, export_id, before.value, MOVES[move].target.value, reason)
+
+
+def _redact_entry(export_id: str, before: ExportStatus, now: datetime, actor: str) -> Entry:
+    """Name the move that the redaction made, or `redact` where the export was finished and stays so."""
+    move = next((each for each in (Move.DISMISS, Move.WITHDRAW) if allows(each, before)), None)
+    if move is None:
+        return Entry(to_ms(now), actor, "redact", export_id, before.value, before.value, "redacted")
+    return _entry(now, actor, move, before, export_id, "redacted")
 
 
 def _claim_entry(export_id: str, status: str, now_ms: int, worker: str) -> Entry:

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from schemas.errors import ValidationFailed
 from schemas.fields import problem
-from schemas.findings import PostbackResult, fingerprint
+from schemas.findings import PostbackResult, by_fingerprint
 from schemas.scanner import STATUSES_WITH_FINDINGS, Issue, Page, Postback
-from schemas.ticket import Source, ticket_for_finding
+from schemas.ticket import Source
+from schemas.ticket_wording import ticket_for_finding
 from schemas.times import to_ms
 from storage import identifiers
 from storage.columns import JsonField
@@ -41,6 +42,11 @@ ON CONFLICT (scan_run_id, url) DO UPDATE SET
     response_headers = excluded.response_headers, screenshot_path = excluded.screenshot_path,
     received_at = excluded.received_at"""
 
+#: Returns the project and the account too: nearly every postback is of a run that is known, and asks for nothing else.
+_NOTE_RUN: Final = """
+UPDATE scan_runs SET status = ?, updated_at = ? WHERE id = ?
+RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_runs.project_id)"""
+
 _json: Final = JsonField()
 
 
@@ -54,7 +60,7 @@ def record_postback(postback: Postback, default_project_id: int | None, now: dat
         _record_page(postback, now)
         if postback.status not in STATUSES_WITH_FINDINGS:
             return PostbackResult(postback.scan_run_id, 0, 0, ())
-        issues = {fingerprint(postback.page, issue): issue for issue in postback.issues}
+        issues = by_fingerprint(postback.page, postback.issues)
         new = _insert_new(postback, issues, project_id, now)
         seen = [mark for mark in issues if mark not in new]
         _mark_seen(seen, project_id, postback.scan_run_id, now)
@@ -67,13 +73,9 @@ def record_postback(postback: Postback, default_project_id: int | None, now: dat
 
 def _scan_run(postback: Postback, default_project_id: int | None, now: datetime) -> tuple[int, int]:
     """Return the project and account of the run, after noting its status; make the run where it is not registered."""
-    found = _project_of_run(postback.scan_run_id)
-    if found:
-        execute(
-            "UPDATE scan_runs SET status = ?, updated_at = ? WHERE id = ?",
-            (postback.status, to_ms(now), postback.scan_run_id),
-        )
-        return found
+    noted = rows(_NOTE_RUN, (postback.status, to_ms(now), postback.scan_run_id))
+    if noted:
+        return noted[0][0], noted[0][1]
     if default_project_id is None:
         raise ValidationFailed(problem("/scanRunId", "unknown_scan_run"))
     # Another postback of the same run may be first by a moment; the run is the same either way.
@@ -132,14 +134,18 @@ def _insert_new(postback: Postback, issues: Mapping[str, Issue], project_id: int
 
 
 def _mark_seen(marks: Sequence[str], project_id: int, scan_run_id: int, now: datetime) -> None:
-    """Note that findings were seen again; the same run counts once, however often it posts."""
+    """Note that findings were seen again; the same run counts once, however often it posts.
+
+    A run that found it first may post again while a later one is under way: it does not count then either.
+    """
     if not marks:
         return
     execute(
-        "UPDATE findings SET times_seen = times_seen + CASE WHEN last_scan_run_id = ? THEN 0 ELSE 1 END, "  # noqa: S608
-        "last_scan_run_id = ?, last_seen_at = ? "
+        "UPDATE findings SET "  # noqa: S608 - our own names
+        "times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END, "
+        "last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ? "
         f"WHERE project_id = ? AND fingerprint IN {values_list(len(marks), 1)}",
-        (scan_run_id, scan_run_id, to_ms(now), project_id, *marks),
+        (scan_run_id, scan_run_id, scan_run_id, to_ms(now), project_id, *marks),
     )
 
 

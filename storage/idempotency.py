@@ -14,6 +14,14 @@ from storage.database import execute, rows
 #: PostgreSQL's SQLSTATE for a lock that did not come in time: here, the first request with this key is still at work.
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
+#: A key whose time is over is new again; in one statement, as every keyed request pays for it.
+_CLAIM: Final = """
+INSERT INTO idempotency_keys (principal, method, route, key, payload_sha256, created_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (principal, method, route, key) DO UPDATE SET
+    payload_sha256 = excluded.payload_sha256, created_at = excluded.created_at,
+    response_status = NULL, response_headers = NULL, response_body = NULL
+WHERE idempotency_keys.created_at < ?"""
+
 _json: Final = JsonField()
 
 
@@ -42,8 +50,7 @@ def begin(request: Request, now: datetime, ttl: timedelta) -> Answer | None:
 
     Raises IdempotencyConflict for another payload, IdempotencyInProgress when the first request takes too long.
     """
-    _forget(request, now - ttl)
-    return None if _insert(request, now) else recall(request, now, ttl)
+    return None if _claim(request, now, ttl) else recall(request, now, ttl)
 
 
 def recall(request: Request, now: datetime, ttl: timedelta) -> Answer | None:
@@ -51,7 +58,7 @@ def recall(request: Request, now: datetime, ttl: timedelta) -> Answer | None:
     found = rows(
         "SELECT payload_sha256, response_status, response_headers, response_body FROM idempotency_keys "
         "WHERE principal = ? AND method = ? AND route = ? AND key = ? AND created_at >= ?",
-        (request.principal, request.method, request.route, request.key, to_ms(now - ttl)),
+        (*_identity(request), to_ms(now - ttl)),
     )
     if not found:
         return None
@@ -66,36 +73,18 @@ def finish(request: Request, answer: Answer) -> None:
     execute(
         "UPDATE idempotency_keys SET response_status = ?, response_headers = ?, response_body = ? "
         "WHERE principal = ? AND method = ? AND route = ? AND key = ?",
-        (
-            answer.status,
-            _json.db_value(answer.headers),
-            answer.body,
-            request.principal,
-            request.method,
-            request.route,
-            request.key,
-        ),
+        (answer.status, _json.db_value(answer.headers), answer.body, *_identity(request)),
     )
 
 
-def _forget(request: Request, older_than: datetime) -> None:
-    """Drop this key's row where its time is over, so that the key is new again."""
-    execute(
-        "DELETE FROM idempotency_keys WHERE principal = ? AND method = ? AND route = ? AND key = ? AND created_at < ?",
-        (request.principal, request.method, request.route, request.key, to_ms(older_than)),
-    )
-
-
-def _insert(request: Request, now: datetime) -> bool:
+def _claim(request: Request, now: datetime, ttl: timedelta) -> bool:
     try:
-        return bool(
-            execute(
-                "INSERT INTO idempotency_keys (principal, method, route, key, payload_sha256, created_at) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (principal, method, route, key) DO NOTHING",
-                (request.principal, request.method, request.route, request.key, request.payload_sha256, to_ms(now)),
-            )
-        )
+        return bool(execute(_CLAIM, (*_identity(request), request.payload_sha256, to_ms(now), to_ms(now - ttl))))
     except OperationalError as failed:
         if getattr(failed.__cause__ or failed.__context__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
             raise IdempotencyInProgress from None
         raise
+
+
+def _identity(request: Request) -> tuple[str, str, str, str]:
+    return request.principal, request.method, request.route, request.key

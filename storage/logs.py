@@ -23,6 +23,9 @@ FIELDS: Final = (
     "count",
 )
 
+#: Of what JSON does not know the type is told: a line is never lost, and an exception's text is not trusted.
+_one_line: Final = json.JSONEncoder(ensure_ascii=False, default=lambda value: type(value).__name__).encode
+
 _access: Final = logging.getLogger("riskrelay.access")
 
 
@@ -52,8 +55,7 @@ class JsonLines(_QuietTraces):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        # Of what JSON does not know the type is told: a line is never lost, and an exception's text is not trusted.
-        return json.dumps(line, ensure_ascii=False, default=lambda value: type(value).__name__)
+        return _one_line(line)
 
 
 class TextLines(_QuietTraces):
@@ -71,6 +73,9 @@ def configure(level: str, form: str) -> None:
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextLines() if as_text else JsonLines())
+    # No line names a thread, a process or a place in the source, and to find them out costs as much as to write the line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # the name that logging's own documentation gives for it
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # urllib3 and RQ tell at INFO and DEBUG what stands in our own lines already.
     for noisy in ("urllib3", "rq", "rq.worker", "rq.job"):
@@ -86,4 +91,5 @@ def access_log(method: str, route: str | None, status: int, duration_ms: float, 
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+    known = vars(record)
+    return {name: known[name] for name in FIELDS if known.get(name) is not None}

@@ -203,6 +203,8 @@ class Export(Table):
     created_at = MomentField()
     approved_at = MomentField(null=True)
     finished_at = MomentField(null=True)
+    #: When its person asked to be forgotten: its ticket says nothing more and it is never sent again.
+    redacted_at = MomentField(null=True)
 
     class Meta:
         table_name = "exports"
@@ -232,6 +234,135 @@ class Attempt(Table):
 
     class Meta:
         table_name = "attempts"
+
+
+class EvidenceCapture(Table):
+    """What a person captured with the browser extension."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    report = ForeignKeyField(Report, null=True)
+    page_url = TextField()
+    page_title = TextField(null=True)
+    selected_text = TextField(null=True)
+    meta_description = TextField(null=True)
+    canonical_url = TextField(null=True)
+    heading_outline = JsonField(null=True)
+    captured_at = MomentField(null=True)
+    extension_version = TextField(null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "evidence_captures"
+
+
+class Diagnostic(Table):
+    """What a CMS plugin or the storefront app reported of its site; a plugin names the site, the app its shop."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    report = ForeignKeyField(Report, null=True)
+    platform = TextField()
+    site_url = TextField(null=True)
+    shop_domain = TextField(null=True)
+    shop_name = TextField(null=True)
+    granted_scopes = JsonField(null=True)
+    #: The version of the plugin or app that sent it.
+    client_version = TextField(null=True)
+    diagnostics = JsonField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "diagnostics"
+
+
+class Handoff(Table):
+    """Ties an uploaded capture or diagnostic to its project, its report and the export that it prepared."""
+
+    id = TextField(primary_key=True)
+    source_type = TextField()
+    source_id = TextField(unique=True)
+    project = ForeignKeyField(Project)
+    report = ForeignKeyField(Report, null=True)
+    user = ForeignKeyField(User)
+    export = ForeignKeyField(Export, unique=True)
+    status = TextField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "handoffs"
+
+
+class InboundEmail(Table):
+    """An email that a provider posted: its text, and its attachments by name and size alone."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    #: A digest of the message id, by which a repeat is known also after what the message said is gone.
+    message_sha256 = TextField()
+    sender = TextField()
+    recipients = JsonField()
+    subject = TextField()
+    text = TextField()
+    attachments = JsonField()
+    sent_at = MomentField(null=True)
+    export = ForeignKeyField(Export, unique=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "inbound_emails"
+
+
+class ComplianceRequest(Table):
+    """A storefront's compliance webhook: an order while it waits, the ledger's line when it is done."""
+
+    id = TextField(primary_key=True)
+    topic = TextField()
+    shop_domain = TextField()
+    body_sha256 = TextField()
+    #: A keyed hash of the person, the same for every request about them in this shop.
+    subject_pseudonym = TextField(null=True)
+    #: Who it is about, sealed by the vault; erased when it is done.
+    subject_sealed = BlobField(null=True)
+    status = TextField()
+    result = TextField(null=True)
+    #: Records found, deleted or anonymised, by table.
+    counts = JsonField()
+    #: What a data request found, sealed, for the shop's owner.
+    report_sealed = BlobField(null=True)
+    #: How often a worker took it up, and the kind of error that the last one broke off with.
+    attempts = IntegerField()
+    last_error = TextField(null=True)
+    #: The worker that carries it out; what carries another one is too late to write.
+    lease = TextField(null=True)
+    #: By when the law wants it done.
+    due_at = MomentField()
+    #: When a worker may next take it: now, or the end of the lease of the one that has it. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
+    finished_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "compliance_requests"
+
+
+class Ping(Table):
+    """A test event that a client asked for; a worker sends it and the service waits for what came of it."""
+
+    id = TextField(primary_key=True)
+    target = ForeignKeyField(Target)
+    #: The keyed request that asked for it: one that comes again meanwhile waits for the same ping.
+    request_sha256 = TextField(null=True, unique=True)
+    requested_at = MomentField()
+    started_at = MomentField(null=True)
+    finished_at = MomentField(null=True)
+    delivered = BooleanField(null=True)
+    response_status = IntegerField(null=True)
+    error_code = TextField(null=True)
+    duration_ms = IntegerField(null=True)
+
+    class Meta:
+        table_name = "pings"
 
 
 class Token(Table):
@@ -309,6 +440,12 @@ ALL: tuple[type[Table], ...] = (
     Target,
     Export,
     Attempt,
+    EvidenceCapture,
+    Diagnostic,
+    Handoff,
+    InboundEmail,
+    ComplianceRequest,
+    Ping,
     Token,
     IntegrationSecret,
     IdempotencyKey,

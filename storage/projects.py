@@ -4,17 +4,25 @@ from datetime import datetime
 
 from peewee import IntegrityError, fn
 
-from schemas.errors import Conflict, NotFound
+from schemas.errors import Conflict, NotFound, ValidationFailed
+from schemas.fields import problem
+from schemas.shop_domain import normalised_shop_domain
 from storage.database import transaction
 from storage.models import Account, Project, Report, ScanRun
 
 
 def add_project(name: str, account_id: int, now: datetime, shop_domain: str | None = None) -> Project:
-    """Make a project of an account. Raises NotFound."""
+    """Make a project of an account, with its shop's domain in the form that is compared.
+
+    Raises NotFound, ValidationFailed for a domain that is none.
+    """
+    shop = None if shop_domain is None else normalised_shop_domain(shop_domain)
+    if shop is None and shop_domain is not None:
+        raise ValidationFailed(problem("/shop_domain", "invalid_shop_domain"))
     with transaction():
         if not Account.select().where(Account.id == account_id).exists():
             raise NotFound(f"There is no account {account_id}; see `bin/riskrelay account list`.")
-        return Project.create(name=name, account=account_id, shop_domain=shop_domain, created_at=now)
+        return Project.create(name=name, account=account_id, shop_domain=shop, created_at=now)
 
 
 def add_report(title: str, project_id: int, now: datetime) -> Report:

@@ -7,20 +7,22 @@ from typing import Any, Final
 
 from schemas.delivery import Attempted, TargetEffect
 from schemas.errors import Conflict, TargetNotFound
-from schemas.targets import Target, TargetRequest, TargetStatus
+from schemas.targets import RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.times import to_ms
 from storage import identifiers
 from storage.audit import append
-from storage.database import execute, transaction
+from storage.database import execute, is_sqlite, rows, transaction
 from storage.models import Target as TargetRow
 from storage.vault import Vault
 
-#: From which states an operator's verb may start, and where it leads.
+#: From which states a verb may start, and where it leads.
 _TURNS: Final = {
     "pause": (frozenset({TargetStatus.ACTIVE}), TargetStatus.PAUSED),
-    "resume": (frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.DISABLED}), TargetStatus.ACTIVE),
+    "resume": (RESUMABLE, TargetStatus.ACTIVE),
     "disable": (frozenset(TargetStatus) - {TargetStatus.DISABLED}, TargetStatus.DISABLED),
 }
+#: Sorts behind every id in any collation: the greatest ULID there is.
+_AFTER_ALL: Final = f"{identifiers.TARGET}_7{'Z' * 25}"
 
 
 def create(
@@ -56,14 +58,29 @@ def create(
     return _target(row, default_secret_fingerprint)
 
 
-def get(target_id: str, default_secret_fingerprint: str | None) -> Target:
-    """Return a target. Raises TargetNotFound."""
-    return _target(_row(target_id), default_secret_fingerprint)
+def get(target_id: str, default_secret_fingerprint: str | None, account_id: int | None = None) -> Target:
+    """Return a target, of one account where `account_id` is given. Raises TargetNotFound."""
+    return _target(_row(target_id, account_id), default_secret_fingerprint)
 
 
 def all_targets(default_secret_fingerprint: str | None) -> list[Target]:
     """Return every target, the newest first."""
     return [_target(row, default_secret_fingerprint) for row in TargetRow.select().order_by(TargetRow.id.desc())]
+
+
+def newest(
+    account_id: int,
+    default_secret_fingerprint: str | None,
+    limit: int,
+    before: str | None = None,
+    status: TargetStatus | None = None,
+) -> list[Target]:
+    """Return up to `limit` of an account's targets, the newest first, older than the one with the id `before`."""
+    wanted = (TargetRow.account == account_id) & (TargetRow.id < (before or _AFTER_ALL))
+    if status is not None:
+        wanted &= TargetRow.status == status.value
+    found = TargetRow.select().where(wanted).order_by(TargetRow.id.desc()).limit(limit)
+    return [_target(row, default_secret_fingerprint) for row in found]
 
 
 def set_secret(target_id: str, secret: str, vault: Vault, now: datetime) -> str:
@@ -80,24 +97,46 @@ def set_secret(target_id: str, secret: str, vault: Vault, now: datetime) -> str:
 
 
 def turn(
-    target_id: str, verb: str, now: datetime, actor: str, reason: str = "operator", *, has_default_secret: bool = True
+    target_id: str,
+    verb: str,
+    now: datetime,
+    actor: str,
+    reason: str = "operator",
+    *,
+    has_default_secret: bool = True,
+    account_id: int | None = None,
 ) -> None:
-    """Pause, resume or disable a target. Raises TargetNotFound, Conflict when its state does not allow that.
+    """Pause, resume or disable a target, of one account where `account_id` is given; where it is so already, change nothing.
 
-    Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not resumed.
+    `reason` tells who turned it off. Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not
+    resumed. Raises TargetNotFound, Conflict when its state does not allow that.
     """
     sources, status = _TURNS[verb]
     with transaction():
-        row = _row(target_id)
+        row = _held(target_id, account_id)
+        if row.status == status.value:
+            return
         if TargetStatus(row.status) not in sources:
             raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
         if status is TargetStatus.ACTIVE and row.secret_sealed is None and not has_default_secret:
             raise Conflict(f"Target {target_id} has no secret to sign with; give it one with `secret set target`.")
         told = None if status is TargetStatus.ACTIVE else reason
-        # Who else might have won: a worker that blocked or disabled it, or another operator.
-        if not _change(target_id, when=TargetStatus(row.status), status=status.value, status_reason=told, updated_at=now):
-            raise Conflict(f"Target {target_id} changed meanwhile; look again.")
+        _change(target_id, status=status.value, status_reason=told, updated_at=now)
         append(now, actor, f"{verb}_target", target_id, reason)
+
+
+def record_validation(target_id: str, account_id: int, reason: str | None, now: datetime, actor: str) -> None:
+    """Write what a look at the target's address found: nothing against it, or the `reason` it may not be used for.
+
+    A reason blocks an active or paused target; having none turns nothing on. Raises TargetNotFound.
+    """
+    status = "passed" if reason is None else "failed"
+    with transaction():
+        _held(target_id, account_id)
+        _change(target_id, validation_status=status, validation_reason=reason, validated_at=now)
+        append(now, actor, "validate_target", target_id, reason or "passed")
+        if reason is not None:
+            _turn_off(target_id, TargetEffect(status=TargetStatus.BLOCKED, reason=reason), now, actor)
 
 
 def record_effects(attempts: Iterable[Attempted], moved: set[str], now: datetime, worker: str) -> None:
@@ -108,15 +147,11 @@ def record_effects(attempts: Iterable[Attempted], moved: set[str], now: datetime
             effects[attempt.claim.target_id].append(attempt.verdict.effect)
     # Sorted, so that two workers that mark the same targets never wait for each other in a ring.
     for target_id in sorted(effects):
-        _record_effect(target_id, effects[target_id], now, worker)
+        record_effect(target_id, effects[target_id], now, worker)
 
 
-def secret_context(target_id: str) -> str:
-    """Return what a target's sealed secret is bound to."""
-    return f"targets|{target_id}|signing secret"
-
-
-def _record_effect(target_id: str, effects: Sequence[TargetEffect], now: datetime, worker: str) -> None:
+def record_effect(target_id: str, effects: Sequence[TargetEffect], now: datetime, worker: str) -> None:
+    """Write what attempts say about one target, in their order; the caller holds the transaction."""
     columns: dict[str, Any] = {}
     connected = [effect.connected for effect in effects if effect.connected]
     if connected:
@@ -128,17 +163,22 @@ def _record_effect(target_id: str, effects: Sequence[TargetEffect], now: datetim
         execute(f"UPDATE targets SET {assignments} WHERE id = ?", (*columns.values(), target_id))  # noqa: S608 - our own names
     turned = [effect for effect in effects if effect.status is not None]
     if turned:
-        _turn_by_delivery(target_id, turned[-1], now, worker)
+        _turn_off(target_id, turned[-1], now, worker)
 
 
-def _turn_by_delivery(target_id: str, effect: TargetEffect, now: datetime, worker: str) -> None:
-    """Block or disable an active or paused target; one that an operator has turned off meanwhile stays as it is."""
+def secret_context(target_id: str) -> str:
+    """Return what a target's sealed secret is bound to."""
+    return f"targets|{target_id}|signing secret"
+
+
+def _turn_off(target_id: str, effect: TargetEffect, now: datetime, actor: str) -> None:
+    """Block or disable an active or paused target; one that somebody has turned off meanwhile stays as it is."""
     status = effect.status
     if status and execute(
         "UPDATE targets SET status = ?, status_reason = ?, updated_at = ? WHERE id = ? AND status IN ('active', 'paused')",
         (status.value, effect.reason, to_ms(now), target_id),
     ):
-        append(now, worker, f"target_{status.value}", target_id, effect.reason)
+        append(now, actor, f"target_{status.value}", target_id, effect.reason)
 
 
 def _change(target_id: str, when: TargetStatus | None = None, **columns: object) -> bool:
@@ -149,17 +189,30 @@ def _change(target_id: str, when: TargetStatus | None = None, **columns: object)
     return bool(TargetRow.update(**columns).where(condition).execute())
 
 
-def _row(target_id: str) -> TargetRow:
-    row = TargetRow.get_or_none(TargetRow.id == target_id)
-    if row is None:
+def _held(target_id: str, account_id: int | None) -> TargetRow:
+    """Return a row and keep others from changing it until the transaction ends, so that a repeat sees the change."""
+    if not is_sqlite() and identifiers.is_id(identifiers.TARGET, target_id):
+        rows("SELECT 1 FROM targets WHERE id = ? FOR UPDATE", (target_id,))
+    return _row(target_id, account_id)
+
+
+def _row(target_id: str, account_id: int | None = None) -> TargetRow:
+    is_id = identifiers.is_id(identifiers.TARGET, target_id)
+    row = TargetRow.get_or_none(TargetRow.id == target_id) if is_id else None
+    if row is None or account_id not in {None, _account_id(row)}:
         raise TargetNotFound
     return row
+
+
+def _account_id(row: TargetRow) -> int:
+    """Return the column as it is; `row.account` would ask for the account's row, once for every target."""
+    return int(row.__data__["account"])
 
 
 def _target(row: TargetRow, default_secret_fingerprint: str | None) -> Target:
     return Target(
         id=row.id,
-        account_id=row.account.id,
+        account_id=_account_id(row),
         provider_key=row.provider_key,
         base_url=row.base_url,
         deployment_mode=row.deployment_mode,

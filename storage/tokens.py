@@ -25,7 +25,9 @@ _RANDOM_DIGITS: Final = 27
 _CHECKSUM_DIGITS: Final = 6
 _BASE62: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
-_FIND = """
+_json: Final = JsonField()
+
+_FIND: Final = """
 SELECT t.id, t.user_id, u.account_id, t.kind, t.abilities, a.may_use_webhooks
 FROM tokens t JOIN users u ON u.id = t.user_id JOIN accounts a ON a.id = u.account_id
 WHERE t.token_sha256 = ? AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > ?)
@@ -86,7 +88,7 @@ def principal_for(text: str, now: datetime) -> TokenPrincipal | None:
         user_id=user_id,
         account_id=account_id,
         kind=TokenKind(kind),
-        abilities=frozenset(JsonField().python_value(abilities)),
+        abilities=frozenset(_json.python_value(abilities)),
         may_use_webhooks=bool(may_use_webhooks),
     )
 

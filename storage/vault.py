@@ -1,4 +1,4 @@
-"""Encryption at rest, and the fingerprints by which a secret is known without being shown.
+"""Encryption at rest, and the fingerprints and pseudonyms by which a secret or a person is known without being shown.
 
 AES-256-GCM with a context (`table|row|purpose`) as associated data: a sealed secret moved to another row does not open.
 The first key seals, every key opens.
@@ -21,6 +21,8 @@ _FORMAT: Final = b"\x01"
 _NONCE_BYTES: Final = 12
 #: 48 bits: too many to meet by chance among an installation's secrets, too few to learn anything from.
 _FINGERPRINT_DIGITS: Final = 12
+#: 128 bits: no two persons share a pseudonym, however many a shop has.
+_PSEUDONYM_DIGITS: Final = 32
 
 
 class Vault:
@@ -29,6 +31,7 @@ class Vault:
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._ciphers = [AESGCM(key) for key in keys]
         self._fingerprint_key = hmac.digest(keys[0], b"riskrelay secret fingerprint", "sha256") if keys else None
+        self._pseudonym_key = hmac.digest(keys[0], b"riskrelay pseudonym", "sha256") if keys else None
 
     def seal(self, secret: str, context: str) -> bytes:
         """Encrypt `secret` for the place named by `context`."""
@@ -54,3 +57,9 @@ class Vault:
         if self._fingerprint_key is None:
             raise NoEncryptionKey
         return "fp:" + hmac.new(self._fingerprint_key, secret.encode(), hashlib.sha256).hexdigest()[:_FINGERPRINT_DIGITS]
+
+    def pseudonym(self, text: str) -> str:
+        """Return `ps:` and 32 hex digits: the same for the same text, and nothing to whoever has not the first key."""
+        if self._pseudonym_key is None:
+            raise NoEncryptionKey
+        return "ps:" + hmac.new(self._pseudonym_key, text.encode(), hashlib.sha256).hexdigest()[:_PSEUDONYM_DIGITS]

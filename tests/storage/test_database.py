@@ -23,6 +23,7 @@ from storage.database import (
     is_reachable,
     is_sqlite,
     open_database,
+    release,
     rows,
     transaction,
     values_list,
@@ -116,6 +117,15 @@ def test_a_transaction_within_another_one_joins_it(database: str) -> None:
             accounts.add_account("One", NOW)
         assert pool.submit(others_see).result(10) == 0
     assert count() == 1
+
+
+def test_a_transaction_that_has_to_connect_first_is_joined_too(database: str) -> None:
+    release()
+    with transaction():
+        with transaction():
+            accounts.add_account("within", NOW)
+        assert db.in_transaction()
+    assert [name for (name,) in rows("SELECT name FROM accounts")] == ["within"]
 
 
 def test_readers_are_not_kept_waiting_by_a_writer(database: str) -> None:

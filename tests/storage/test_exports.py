@@ -1,7 +1,6 @@
 """Exports are prepared, approved, claimed and recorded, each move by compare-and-swap and on the ledger."""
 
 import hashlib
-import inspect
 import itertools
 import json
 import random
@@ -15,7 +14,7 @@ from peewee import IntegrityError
 from schemas.delivery import Claim
 from schemas.errors import Conflict, ExportNotFound, ValidationFailed
 from schemas.export_state import FINISHED, MOVES, ExportStatus, Move
-from schemas.exports import Approval, Export
+from schemas.exports import Approval, Export, Preparation, PreparationForm
 from schemas.times import to_ms
 from storage import exports, targets
 from storage.database import execute, rows
@@ -117,18 +116,82 @@ def test_the_newest_exports_come_first_a_page_at_a_time(customer: Customer) -> N
     assert first + rest == ids[::-1]
 
 
-def test_the_newest_page_begins_behind_every_id_in_any_collation(customer: Customer) -> None:
-    # A language's collation puts "~" before letters; capitals and digits alone sort alike everywhere.
+def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
     latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
     assert [export.id for export in exports.newest(customer.account_id, 1)] == latest
-    start = str(inspect.signature(exports.newest).parameters["before"].default)
-    assert start.startswith("exp_")
-    assert start.removeprefix("exp_").isalnum()
 
 
 def test_the_newest_of_every_account_are_listed_together(customer: Customer) -> None:
     mine, others = make_exports(customer, 2, NOW), make_exports(make_customer(), 1, NOW + timedelta(seconds=1))
     assert [export.id for export in exports.newest()] == [*others, *reversed(mine)]
+
+
+#: Which exports of a list in every state are asked for, by status and source.
+FILTERS: Final = [
+    ((), None, ["prepared", "exported", "failed", "dismissed", "approved"]),
+    (("failed",), None, ["failed"]),
+    (("failed", "prepared"), None, ["prepared", "failed"]),
+    (("blocked",), None, []),
+    (("failed", "blocked", "dismissed"), "manual", ["failed", "dismissed"]),
+    ((), "finding", []),
+    (("failed",), "finding", []),
+]
+
+
+@pytest.mark.parametrize(("statuses", "source_type", "expected"), FILTERS)
+def test_a_list_is_of_what_was_asked_for_in_the_order_of_its_making(
+    customer: Customer, statuses: tuple[str, ...], source_type: str | None, expected: list[str]
+) -> None:
+    for second, status in enumerate(("prepared", "exported", "failed", "dismissed", "approved")):
+        [export_id] = make_exports(customer, 1, at(second))
+        walk_to(customer, export_id, ExportStatus(status))
+    make_exports(make_customer(), 1)
+    found: list[Export] = []
+    while page := exports.newest(customer.account_id, 1, found[-1].id if found else None, statuses, source_type):
+        found += page
+    assert [export.status.value for export in found] == expected[::-1]
+
+
+def test_a_page_goes_on_where_the_last_one_ended_whatever_came_meanwhile(customer: Customer) -> None:
+    ids = [make_exports(customer, 1, at(second))[0] for second in range(4)]
+    first = [export.id for export in exports.newest(customer.account_id, 2)]
+    make_exports(customer, 3, at(10))
+    exports.dismiss(ids[3], None, at(11), "user:1")
+    rest = [export.id for export in exports.newest(customer.account_id, 9, first[-1])]
+    assert first + rest == ids[::-1]
+
+
+# --- by hand
+
+
+def by_hand(**members: Any) -> Preparation:
+    preparation: Preparation = PreparationForm().read({"ticket": {"title": "The total is wrong"}, **members})
+    return preparation
+
+
+def test_a_hand_made_ticket_is_its_own_source_unless_it_names_one(customer: Customer) -> None:
+    own = exports.prepare_by_hand(by_hand(), customer.account_id, NOW, "user:1")
+    named = exports.prepare_by_hand(by_hand(source={"type": "manual", "id": "T-1"}), customer.account_id, NOW, "user:1")
+    assert (own.source.record(), own.status) == ({"type": "manual", "id": own.id}, ExportStatus.PREPARED)
+    assert named.source.record() == {"type": "manual", "id": "T-1"}
+    assert ledger(own.id) == [("user:1", "prepare", None, "prepared", None)]
+    assert rows("SELECT project_id FROM exports") == [(None,), (None,)]
+
+
+def test_a_hand_made_ticket_may_be_of_a_project_of_the_account(customer: Customer) -> None:
+    exports.prepare_by_hand(by_hand(project_id=customer.project_id), customer.account_id, NOW, "user:1")
+    assert rows("SELECT project_id FROM exports") == [(customer.project_id,)]
+
+
+@pytest.mark.parametrize("project_id", [999_999, 2**31, 2**63 - 1])
+def test_a_project_that_is_not_there_and_one_of_another_account_are_refused_alike(
+    customer: Customer, project_id: int
+) -> None:
+    for unknown in (project_id, make_customer().project_id):
+        with pytest.raises(ValidationFailed) as refused:
+            exports.prepare_by_hand(by_hand(project_id=unknown), customer.account_id, NOW, "user:1")
+        assert refused_fields(refused) == [("/project_id", "unknown_project")]
+    assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
 
 
 def test_what_is_due_is_counted_up_to_a_limit(customer: Customer) -> None:
@@ -265,6 +328,20 @@ def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, move: Mov
     [again] = claim(at(1001))
     assert (again.attempt, again.try_number, again.schedule_began_at) == (2, 1, at(1000))
     assert again.body == held.body
+
+
+@pytest.mark.parametrize(("status", "may"), [("active", True), ("paused", True), ("blocked", False), ("disabled", False)])
+def test_retrying_needs_a_target_that_will_take_it(customer: Customer, status: str, may: bool) -> None:
+    held = claimed(customer)
+    record(held, Move.FAIL)
+    execute("UPDATE targets SET status = ?", (status,))
+    before = exports.get(held.export_id)
+    if may:
+        assert exports.retry(held.export_id, customer.account_id, at(1), "user:1").status is ExportStatus.APPROVED
+        return
+    with pytest.raises(Conflict, match=f"Target {held.target_id} is {status}"):
+        exports.retry(held.export_id, customer.account_id, at(1), "user:1")
+    assert exports.get(held.export_id) == before
 
 
 @pytest.mark.parametrize("status", ["prepared", "approved", "delivering", "exported", "retry_scheduled"])
@@ -448,6 +525,7 @@ def do(customer: Customer, export_id: str, move: Move, held: Claim | None, now: 
         Move.APPROVE: lambda: approve(customer, export_id, make_target(customer).id, now=now),
         Move.DISMISS: lambda: exports.dismiss(export_id, customer.account_id, now, "user:1"),
         Move.RETRY: lambda: exports.retry(export_id, customer.account_id, now, "user:1"),
+        Move.WITHDRAW: lambda: exports.redact([export_id], now, "user:1"),
         Move.CLAIM: lambda: claim(now),
     }
     if move in by_hand:
@@ -484,7 +562,8 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
     chance = random.Random(seed)
     ids = make_exports(customer, 3)
     held: list[Claim] = []
-    moves = [Move.CLAIM, Move.CLAIM, *Move]
+    # What was withdrawn is redacted, and nothing starts it again.
+    moves = [Move.CLAIM, Move.CLAIM, *(move for move in Move if move is not Move.WITHDRAW)]
     for step in range(40):
         now, move, export_id = at(step * 7), chance.choice(moves), chance.choice(ids)
         if move is Move.CLAIM:

@@ -4,17 +4,21 @@ import json
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import psycopg
+
 from schemas.errors import Conflict
 from schemas.export_state import ExportStatus
 from schemas.exports import Approval
 from storage import exports
-from storage.database import connection, rows
-from tests.factories import NOW, Customer, attempted, make_approved, make_exports, make_target
+from storage.database import close_database, connection, execute, open_database, rows
+from tests.factories import NOW, Customer, attempted, make_approved, make_customer, make_exports, make_target
 
 ROOT: Final = Path(__file__).parents[2]
 LATER: Final = NOW + timedelta(seconds=60)
@@ -161,3 +165,37 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(work, range(4))) == 40
     assert rows("SELECT COUNT(*) FROM attempts WHERE outcome = 'delivered'") == [(40,)]
+
+
+def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
+    """As redactions do: who waits for the first of them holds none of the others, so nobody waits in a ring."""
+    open_database(postgres_url)
+    with connection():
+        customer = make_customer()
+        ids = sorted(approve_many(customer, 3))
+        # Beside many others, so that the planner looks each of them up by its id.
+        make_exports(customer, 500)
+        execute("ANALYZE exports")
+        claims = sorted(exports.claim_due(3, LATER, 600, "worker:1"), key=lambda claim: claim.export_id, reverse=True)
+
+    def write(work: Callable[[], object]) -> None:
+        with connection():
+            work()
+
+    writings: tuple[Callable[[], object], ...] = (
+        lambda: exports.renew(claims, LATER, 600),
+        lambda: exports.record_attempts([attempted(claim) for claim in claims], LATER, "worker:1"),
+    )
+    waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(postgres_url) as redacting, psycopg.connect(postgres_url, autocommit=True) as watcher:
+        for writing in writings:
+            redacting.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (ids[0],))
+            writer = threading.Thread(target=write, args=(writing,))
+            writer.start()
+            while watcher.execute(waiting).fetchone() != (1,):
+                assert writer.is_alive()
+                time.sleep(0.005)
+            redacting.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (ids[1:],))
+            redacting.rollback()
+            writer.join(10)
+    close_database()

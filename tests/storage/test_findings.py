@@ -13,6 +13,7 @@ import pytest
 
 from schemas.errors import ValidationFailed
 from schemas.export_state import ExportStatus
+from schemas.exports import PreparationForm, Sighting
 from schemas.findings import PostbackResult, fingerprint
 from schemas.scanner import MAX_ISSUES, Postback, PostbackForm
 from storage import exports, findings, projects
@@ -69,6 +70,61 @@ def test_a_run_counts_once_however_often_it_posts(customer: Customer) -> None:
         post(customer, later(hours), scan_run_id=scan_run_id, issues=issues("a"))
     [seen] = rows("SELECT times_seen, first_scan_run_id, last_scan_run_id, last_seen_at - first_seen_at FROM findings")
     assert seen == (3, 1, 3, 4 * 3600 * 1000)
+
+
+#: Which runs post in which order, and how often their finding was seen then, first and last by which run.
+RUNS = [
+    ([1], (1, 1, 1)),
+    ([1, 1, 1], (1, 1, 1)),  # a run that posts again and again
+    ([1, 2, 2, 3], (3, 1, 3)),
+    ([1, 2, 1, 2, 1], (2, 1, 2)),  # two runs at once
+    ([2, 1], (2, 2, 1)),  # the ids of runs say nothing about their order
+]
+
+
+@pytest.mark.parametrize(("runs", "seen"), RUNS)
+def test_times_seen_counts_runs_not_posts(customer: Customer, runs: list[int], seen: tuple[int, ...]) -> None:
+    for hours, scan_run_id in enumerate(runs):
+        post(customer, later(hours), scan_run_id=scan_run_id, issues=issues("a"))
+    [(*stored, lasted_ms)] = rows(
+        "SELECT times_seen, first_scan_run_id, last_scan_run_id, last_seen_at - first_seen_at FROM findings"
+    )
+    assert (*stored, lasted_ms) == (*seen, (len(runs) - 1) * 3600 * 1000)
+
+
+def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Customer) -> None:
+    [export_id] = post(customer, scan_run_id=7, issues=issues("a")).ticket_exports
+    [(finding_id,)] = rows("SELECT id FROM findings")
+    assert exports.get(export_id).finding == Sighting(finding_id, NOW, NOW, 1, 7, 7)
+    tag = exports.get(export_id).etag
+    post(customer, later(1), scan_run_id=8, issues=issues("a"))
+    seen_again = Sighting(finding_id, NOW, later(1), 2, 7, 8)
+    assert [export.finding for export in exports.newest(customer.account_id)] == [seen_again]
+    assert exports.get(export_id).etag != tag
+    assert exports.get(export_id).version == 1
+
+
+def test_a_finding_that_is_gone_is_not_told_of(customer: Customer) -> None:
+    [export_id] = post(customer, issues=issues("a")).ticket_exports
+    execute("DELETE FROM findings")
+    assert exports.get(export_id).finding is None
+    assert [export.id for export in exports.newest(customer.account_id)] == [export_id]
+
+
+def test_a_hand_made_ticket_that_names_a_finding_is_still_not_prepared_from_it(customer: Customer) -> None:
+    post(customer, issues=issues("a"))
+    [(finding_id,)] = rows("SELECT id FROM findings")
+    preparation = PreparationForm().read({"ticket": {"title": "x"}, "source": {"type": "manual", "id": finding_id}})
+    assert exports.prepare_by_hand(preparation, customer.account_id, NOW, "user:1").finding is None
+
+
+def test_places_that_differ_now_and_look_alike_after_a_build_are_two_findings_and_stay_two(customer: Customer) -> None:
+    def of(*locations: str) -> list[Mapping[str, Any]]:
+        return [issue("a", location=location) for location in locations]
+
+    first = post(customer, scan_run_id=1, issues=of(".css-1q2w3e4 > a", ".css-9z8y7x6 > a"))
+    second = post(customer, scan_run_id=2, issues=of(".css-0kq8b7z > a", ".css-x1x2x3x > a"))
+    assert (first.new, second.new, second.seen) == (2, 0, 2)
 
 
 def test_another_project_has_findings_of_its_own(customer: Customer) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +25,10 @@ from peewee import (
     TextField,
 )
 
+from schemas.export_state import ExportStatus
 from schemas.principal import TokenKind
 from schemas.scanner import PostbackForm
-from storage import exports, findings, idempotency, schema, targets, tokens
+from storage import attempts, exports, findings, idempotency, pings, schema, targets, tokens
 from storage.columns import JsonField, MomentField
 from storage.database import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.database import database as db
@@ -52,15 +54,19 @@ TYPES: Final[dict[type[Field], tuple[str, str]]] = {
     JsonField: ("text", "text"),
 }
 
+ALL_MIGRATIONS: Final = ["0001_first_tables", "0002_what_comes_in"]
+
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
 UNIQUE: Final = {
     ("attempts", ("export_id",), "outcome = 'delivered'"),
     ("attempts", ("export_id", "number"), None),
+    ("compliance_requests", ("topic", "shop_domain", "body_sha256"), None),
     ("exports", ("source_id",), "source_type = 'finding'"),
     ("findings", ("project_id", "fingerprint"), None),
     ("grants", ("user_id", "project_id"), "project_id is not null"),
     ("grants", ("user_id", "report_id"), "report_id is not null"),
     ("idempotency_keys", ("principal", "method", "route", "key"), None),
+    ("inbound_emails", ("project_id", "message_sha256"), None),
     ("page_results", ("scan_run_id", "url"), None),
 }
 
@@ -107,8 +113,8 @@ def where_of(index: Any) -> str | None:
 
 
 def test_migrating_twice_is_migrating_once(empty: str) -> None:
-    assert schema.pending() == ["0001_first_tables"]
-    assert schema.migrate() == ["0001_first_tables"]
+    assert schema.pending() == ALL_MIGRATIONS
+    assert schema.migrate() == ALL_MIGRATIONS
     assert schema.migrate() == []
     assert schema.pending() == []
 
@@ -120,7 +126,7 @@ def test_processes_that_migrate_at_once_take_turns_and_all_end_well(empty_url: s
     ]
     told = [process.communicate(timeout=60) for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], told
-    assert sorted(out.strip() for out, _ in told) == ["['0001_first_tables']", "[]", "[]"]
+    assert sorted(out.strip() for out, _ in told) == [str(ALL_MIGRATIONS), "[]", "[]"]
 
 
 def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_server: PostgresServer) -> None:
@@ -130,7 +136,7 @@ def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_
         other.execute("SELECT pg_advisory_lock(%s)", (schema._MIGRATION_LOCK,))
         db.execute_sql("SET lock_timeout = 50")
         threading.Timer(0.4, lambda: other.execute("SELECT pg_advisory_unlock_all()")).start()
-        assert schema.migrate() == ["0001_first_tables"]
+        assert schema.migrate() == ALL_MIGRATIONS
     close_database()
 
 
@@ -142,7 +148,7 @@ def test_a_migration_that_breaks_leaves_nothing_behind(empty: str) -> None:
     with connection():
         assert set(db.get_tables()) <= {"audit_entries", "schema_migrations"}
         db.execute_sql("DROP TABLE audit_entries")
-    assert schema.migrate() == ["0001_first_tables"]
+    assert schema.migrate() == ALL_MIGRATIONS
 
 
 def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> None:
@@ -254,6 +260,17 @@ def fill(customer: Customer, count: int) -> None:
     db.execute_sql("ANALYZE")
 
 
+def fill_findings(customer: Customer, count: int) -> None:
+    """Store `count` findings, of which no export was prepared."""
+    execute("INSERT INTO scan_runs VALUES (1, ?, 'completed', 1, 1)", (customer.project_id,))
+    execute(
+        "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?) INSERT INTO findings "
+        "SELECT 'fnd_' || n, ?, '' || n, 'c', 't', 'low', 'u', '', 1, 1, 1, 1, 1 FROM c",
+        (count, customer.project_id),
+    )
+    db.execute_sql("ANALYZE")
+
+
 def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) -> None:
     fill(customer, 20_000)
     target_id = make_target(customer).id
@@ -283,6 +300,43 @@ def test_the_workers_one_question_reads_what_is_due_and_nothing_else(customer: C
         assert "TEMP B-TREE" not in told
 
 
+#: Everything a list can be asked for, one status, several, and both filters at once included.
+LISTS: Final[list[dict[str, Any]]] = [
+    {"statuses": statuses, "source_type": source_type, "before": before}
+    for statuses in ((), ("exported",), ("failed", "prepared"), tuple(ExportStatus))
+    for source_type in (None, "manual", "finding")
+    for before in (None, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
+]
+
+
+def test_every_list_is_one_question_and_reads_a_page_by_an_index(customer: Customer) -> None:
+    fill(customer, 20_000)
+    fill_findings(customer, 5_000)
+    for asked in LISTS:
+        [(sql, parameters)] = statements_of(partial(exports.newest, customer.account_id, 51, **asked))
+        told = plan(sql, parameters)
+        assert not re.search(r"SCAN (e|f|exports|findings)\b(?! USING)|Seq Scan on (exports|findings)", told), (asked, told)
+        if is_sqlite():
+            # Each part finds its ids in their order; only the page itself may be sorted.
+            parts = re.findall(r"SEARCH exports USING (?:COVERING )?INDEX exports_account", told)
+            assert len(parts) == max(len(asked["statuses"]), 1), told
+            assert told.count("TEMP B-TREE") <= 1
+        else:
+            assert told.count("exports_account") >= 1, told
+
+
+def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> None:
+    fill(customer, 20_000)
+    [(export_id,)] = rows("SELECT MIN(export_id) FROM attempts")
+    asked = statements_of(lambda: attempts.newest(export_id, customer.account_id, 51))
+    [last] = attempts.newest(export_id, customer.account_id, 51)
+    asked += statements_of(lambda: attempts.newest(export_id, customer.account_id, 51, last.id))
+    assert len(asked) == 5
+    for sql, parameters in asked:
+        told = plan(sql, parameters)
+        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on|TEMP B-TREE", told), (sql, told)
+
+
 def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Customer) -> None:
     """With so few rows PostgreSQL would rather read them all, so it is told not to."""
     if not is_sqlite():
@@ -296,10 +350,18 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
     asked += statements_of(lambda: findings.record_postback(body, customer.project_id, NOW, "scanner"))
     asked += statements_of(lambda: findings.record_postback(body, customer.project_id, NOW, "scanner"))
     asked += statements_of(lambda: targets.get(target_id, None))
-    assert len(asked) >= 10
+    asked += statements_of(lambda: targets.newest(customer.account_id, None, 51))
+    asked += statements_of(lambda: pings.claim_next(NOW))
+    assert len(asked) >= 9
     for sql, parameters in asked:
         told = plan(sql, parameters)
         assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on", told.replace("SCAN CONSTANT ROW", "")), (sql, told)
+
+
+def test_a_page_of_targets_is_one_question(customer: Customer) -> None:
+    for _ in range(3):
+        make_target(customer)
+    assert len(statements_of(lambda: targets.newest(customer.account_id, None, 51))) == 1
 
 
 def test_a_token_of_another_kind_needs_no_second_look(customer: Customer) -> None:

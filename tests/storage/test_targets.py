@@ -15,7 +15,7 @@ from schemas.targets import TargetRequest, TargetStatus
 from storage import exports, targets
 from storage.database import connection, execute, is_sqlite, rows, transaction
 from storage.vault import Vault
-from tests.factories import NOW, Customer, attempted, make_approved, make_target
+from tests.factories import NOW, Customer, attempted, make_approved, make_customer, make_target
 
 VAULT = Vault([b"k" * 32])
 LATER = NOW + timedelta(minutes=1)
@@ -96,6 +96,12 @@ def test_an_operators_verb_starts_from_certain_states(
     target = make_target(customer)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     told = rows("SELECT COUNT(*) FROM audit_entries")
+    if status == leads_to:
+        # Whoever repeats what got no answer is answered; it stays whose it was.
+        targets.turn(target.id, verb, NOW, "operator", "again")
+        assert status_of(target.id) == (status, None)
+        assert rows("SELECT COUNT(*) FROM audit_entries") == told
+        return
     if status not in allowed:
         with pytest.raises(Conflict, match=f"is {status}; {verb} needs"):
             targets.turn(target.id, verb, NOW, "operator")
@@ -117,6 +123,78 @@ def test_an_unknown_target_is_not_found(database: str) -> None:
     for use in uses:
         with pytest.raises(TargetNotFound):
             use()
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "disable"])
+def test_another_accounts_target_is_not_found(customer: Customer, verb: str) -> None:
+    target, other = make_target(customer), make_customer().account_id
+    uses: list[Callable[[], object]] = [
+        lambda: targets.get(target.id, None, other),
+        lambda: targets.turn(target.id, verb, NOW, "user:1", account_id=other),
+        lambda: targets.record_validation(target.id, other, "address_private", NOW, "user:1"),
+    ]
+    for use in uses:
+        with pytest.raises(TargetNotFound):
+            use()
+    assert (
+        targets.get(target.id, None, customer.account_id)
+        == targets.get(target.id, None)
+        == replace(target, secret_fingerprint=None)
+    )
+
+
+def test_two_who_pause_at_once_are_both_answered(customer: Customer) -> None:
+    target = make_target(customer)
+
+    def pause(number: int) -> None:
+        with connection():
+            targets.turn(target.id, "pause", NOW, f"user:{number}", "client")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(pause, range(8)))
+    assert status_of(target.id) == ("paused", "client")
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'pause_target'") == [(1,)]
+
+
+def test_an_accounts_targets_are_listed_in_pages_the_newest_first(customer: Customer) -> None:
+    made = sorted((make_target(customer).id for _ in range(5)), reverse=True)
+    make_target(make_customer())
+    targets.turn(made[1], "pause", NOW, "operator")
+
+    def listed(**part: Any) -> list[str]:
+        return [target.id for target in targets.newest(customer.account_id, None, **part)]
+
+    assert listed(limit=10) == made
+    assert listed(limit=2) == made[:2]
+    assert listed(limit=2, before=made[1]) == made[2:4]
+    assert listed(limit=10, before=made[4]) == []
+    assert listed(limit=10, status=TargetStatus.PAUSED) == [made[1]]
+
+
+# a target's status, whether a failed validation blocks it
+VALIDATED = [("active", True), ("paused", True), ("inactive", False), ("blocked", False), ("disabled", False)]
+
+
+@pytest.mark.parametrize(("status", "is_blocked"), VALIDATED)
+def test_a_failed_validation_blocks_what_would_be_delivered_to(customer: Customer, status: str, is_blocked: bool) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ?, status_reason = 'before' WHERE id = ?", (status, target.id))
+    targets.record_validation(target.id, customer.account_id, "address_private", LATER, "user:1")
+    after = targets.get(target.id, None)
+    assert (after.validation_status, after.validation_reason, after.validated_at) == ("failed", "address_private", LATER)
+    assert status_of(target.id) == (("blocked", "address_private") if is_blocked else (status, "before"))
+    told = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 2")
+    blocked, validated = [("user:1", f"{what}", "address_private") for what in ("target_blocked", "validate_target")]
+    assert (told == [blocked, validated]) if is_blocked else (told[0] == validated)
+
+
+def test_a_passed_validation_turns_nothing_on(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.record_validation(target.id, customer.account_id, "dns_timeout", NOW, "user:1")
+    targets.record_validation(target.id, customer.account_id, None, LATER, "user:1")
+    after = targets.get(target.id, None)
+    assert (after.validation_status, after.validation_reason, after.validated_at) == ("passed", None, LATER)
+    assert status_of(target.id) == ("blocked", "dns_timeout")
 
 
 def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer: Customer) -> None:

@@ -1,0 +1,55 @@
+"""Attempts, read back; `storage.exports` writes them, together with what they did to their export."""
+
+from typing import Any, Final
+
+from schemas.attempts import Attempt
+from schemas.delivery import Timings
+from schemas.errors import ExportNotFound, ValidationFailed
+from schemas.fields import problem
+from schemas.times import from_ms
+from storage import identifiers
+from storage.database import rows
+
+_NEWEST: Final = """
+SELECT id, number, started_at, outcome, response_status, error_code, retry_after_s,
+    dns_ms, connect_ms, tls_ms, first_byte_ms, total_ms
+FROM attempts WHERE export_id = ? AND number < ? ORDER BY number DESC LIMIT ?"""
+
+#: Behind every number: what the column holds at most.
+_AFTER_ALL: Final = 2**31 - 1
+
+
+def newest(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Attempt]:
+    """Return up to `limit` attempts of an account's export, newest first, older than the one with the id `before`.
+
+    Raises ExportNotFound, and ValidationFailed on `/cursor` where `before` is no attempt of this export.
+    """
+    _require_export(export_id, account_id)
+    number = _AFTER_ALL if before is None else _number_of(before, export_id)
+    return [_attempt(row) for row in rows(_NEWEST, (export_id, number, limit))]
+
+
+def _require_export(export_id: str, account_id: int) -> None:
+    asked = "SELECT 1 FROM exports WHERE id = ? AND account_id = ?"
+    if not (identifiers.is_id(identifiers.EXPORT, export_id) and rows(asked, (export_id, account_id))):
+        raise ExportNotFound
+
+
+def _number_of(attempt_id: str, export_id: str) -> int:
+    found = rows("SELECT number FROM attempts WHERE id = ? AND export_id = ?", (attempt_id, export_id))
+    if not found:
+        raise ValidationFailed(problem("/cursor", "invalid_cursor"))
+    return int(found[0][0])
+
+
+def _attempt(row: tuple[Any, ...]) -> Attempt:
+    return Attempt(
+        id=row[0],
+        number=row[1],
+        started_at=from_ms(row[2]),
+        outcome=row[3],
+        response_status=row[4],
+        error_code=row[5],
+        retry_after_s=row[6],
+        timings=Timings(*row[7:]),
+    )

@@ -1,0 +1,68 @@
+"""The attempts of an export are read back the newest first, by its account alone."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from schemas.attempts import Attempt
+from schemas.delivery import Timings
+from schemas.errors import ExportNotFound, ValidationFailed
+from schemas.export_state import Move
+from storage import attempts, exports
+from tests.factories import NOW, Customer, attempted, make_approved, make_customer, make_exports, make_target
+
+LEASE_S: Final = 6.0
+
+
+def tried(customer: Customer, count: int) -> str:
+    """Return an export that was tried `count` times, a minute after one another."""
+    export_id = make_approved(customer, make_target(customer).id)
+    for number in range(count):
+        at = NOW + timedelta(minutes=number)
+        [claim] = exports.claim_due(1, at, LEASE_S, "worker")
+        again = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
+        assert exports.record_attempts([attempted(claim, Move.RESCHEDULE, at, **again)], at, "worker")
+    return export_id
+
+
+def newest(customer: Customer, export_id: str, **asked: Any) -> list[Attempt]:
+    return attempts.newest(export_id, customer.account_id, **{"limit": 10, **asked})
+
+
+def test_an_attempt_is_read_back_as_it_went(customer: Customer) -> None:
+    [attempt] = newest(customer, tried(customer, 1))
+    timings = Timings(dns_ms=1, connect_ms=2, tls_ms=3, first_byte_ms=4, total_ms=5)
+    assert attempt == Attempt(attempt.id, 1, NOW, "retryable", 503, "http_503", 30, timings)
+    assert attempt.id.startswith("att_")
+
+
+def test_the_newest_attempts_come_first_a_page_at_a_time(customer: Customer) -> None:
+    export_id = tried(customer, 5)
+    first = newest(customer, export_id, limit=2)
+    rest = newest(customer, export_id, before=first[-1].id)
+    assert [attempt.number for attempt in first + rest] == [5, 4, 3, 2, 1]
+
+
+def test_an_export_that_was_never_tried_has_none(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    assert newest(customer, export_id) == []
+
+
+@pytest.mark.parametrize("export_id", ["exp_01AAAAAAAAAAAAAAAAAAAAAAAA", "exp_\x00", "", "att_01AAAAAAAAAAAAAAAAAAAAAAAA"])
+def test_an_export_that_is_not_there_has_no_attempts_to_read(customer: Customer, export_id: str) -> None:
+    with pytest.raises(ExportNotFound):
+        newest(customer, export_id)
+
+
+def test_another_accounts_attempts_are_not_found(customer: Customer) -> None:
+    with pytest.raises(ExportNotFound):
+        newest(make_customer(), tried(customer, 1))
+
+
+def test_a_page_cannot_begin_behind_an_attempt_of_another_export(customer: Customer) -> None:
+    [other] = newest(customer, tried(customer, 1))
+    for before in (other.id, "att_01AAAAAAAAAAAAAAAAAAAAAAAA"):
+        with pytest.raises(ValidationFailed) as refused:
+            newest(customer, make_exports(customer, 1)[0], before=before)
+        assert [(problem.path, problem.code) for problem in refused.value.problems] == [("/cursor", "invalid_cursor")]
