@@ -32,10 +32,15 @@ from storage.database import close_database, open_database
 from storage.name_lookup import NameLookup
 from storage.vault import Vault
 from worker import jobs
+from worker.compliance import LOOK_EVERY_S as COMPLIANCE_LOOK_S
+from worker.compliance import Clerk
 from worker.delivery import Courier, Terms
 from worker.drain import FAREWELL_S, Drain, DrainTerms
+from worker.errands import Errand
 from worker.http_client import HttpClient
+from worker.pings import LOOK_EVERY_S, PINGS_AT_ONCE, Pinger
 from worker.retries import Schedule
+from worker.signed_post import SignedPost
 
 #: How soon a daemon that lost Redis looks for it again.
 REDIS_RETRY_S: Final = 1.0
@@ -58,20 +63,32 @@ def run(settings: Settings) -> int:
     _allow_files(_FILES)
     open_database(settings.database_url)
     drain = compose(settings)
+    errands = compose_errands(settings)
     bell = doorbell.Doorbell(doorbell.connect(settings.redis_url))
-    stop = _Stop(drain.stop)
+
+    def begin_nothing_more() -> None:
+        drain.stop()
+        for errand in errands:
+            errand.stop()
 
     def answer_ring() -> None:
         bell.answer()
+        for errand in errands:
+            errand.wake()
         drain.drain()
 
+    stop = _Stop(begin_nothing_more)
     jobs.install(answer_ring)
     drain.start()
+    for errand in errands:
+        errand.start()
     _log.info("worker started", extra={"worker": _worker_name(), "pid": os.getpid()})
     while not stop.is_wanted:
         _listen(settings.redis_url, stop)
         stop.wait(REDIS_RETRY_S)
     ended = drain.join(settings.delivery_timeout_s + FAREWELL_S)
+    for errand in errands:
+        errand.join(settings.delivery_timeout_s + FAREWELL_S)
     close_database()
     _log.info("worker stopped", extra={"worker": _worker_name()})
     if not ended:
@@ -82,17 +99,16 @@ def run(settings: Settings) -> int:
 
 def compose(settings: Settings) -> Drain:
     """Wire a drain from settings; the database is open."""
-    client = HttpClient(
-        policy=settings.target_policy,
-        lookup=NameLookup(),
-        deadline_s=settings.delivery_timeout_s,
-        connect_timeout_s=settings.connect_timeout_s,
-        connections=settings.worker_concurrency,
-    )
+    client = _client(settings, settings.worker_concurrency)
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
     terms = Terms(settings.webhook_secret, schedule, utc_now)
     courier = Courier(client.post, Vault(settings.encryption_keys), terms)
     return Drain(courier, DrainTerms(_worker_name(), settings.worker_concurrency, settings.sweep_s, utc_now))
+
+
+def compose_errands(settings: Settings) -> list[Errand]:
+    """Wire what this worker does beside deliveries."""
+    return [*_pings(settings), _compliance(settings)]
 
 
 class _Stop:
@@ -199,6 +215,29 @@ def _listen(redis_url: str, stop: _Stop) -> None:
         _log.exception("not listening, sweeping on")
     finally:
         client.close()
+
+
+def _client(settings: Settings, connections: int) -> HttpClient:
+    return HttpClient(
+        policy=settings.target_policy,
+        lookup=NameLookup(),
+        deadline_s=settings.delivery_timeout_s,
+        connect_timeout_s=settings.connect_timeout_s,
+        connections=connections,
+    )
+
+
+def _pings(settings: Settings) -> list[Errand]:
+    """Wire one errand for each ping that is sent at once."""
+    client = _client(settings, PINGS_AT_ONCE)
+    signed_post = SignedPost(client.post, Vault(settings.encryption_keys), settings.webhook_secret)
+    pinger = Pinger(signed_post, _worker_name(), utc_now)
+    return [Errand(f"ping-{number}", pinger.carry_out_next, LOOK_EVERY_S) for number in range(PINGS_AT_ONCE)]
+
+
+def _compliance(settings: Settings) -> Errand:
+    clerk = Clerk(Vault(settings.encryption_keys), _worker_name(), utc_now)
+    return Errand("compliance", clerk.carry_out_next, COMPLIANCE_LOOK_S)
 
 
 def _allow_files(count: int) -> None:
