@@ -1,24 +1,51 @@
-"""The order of checks before any work: size, authentication, headers, parsing, schema.
+"""The order of checks before any work: size, authentication, rate limit, headers, parsing, schema, forbidden content.
 
 A resource names its operations; this middleware runs what stands before each of them, and its responder finds the
 principal and the checked payload in `req.context`. A method without an operation is let through to be answered 405.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Final
 
 import falcon
 
-from schemas.errors import NotAcceptable, PayloadTooLarge, UnsupportedMediaType, ValidationFailed
+from schemas import forbidden
+from schemas.errors import (
+    FieldProblem,
+    Forbidden,
+    NotAcceptable,
+    PayloadTooLarge,
+    Unauthorized,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
 from schemas.fields import Form, problem
 from schemas.strict_json import MalformedJson, canonical, parse
 from service.auth import Authenticate
 from service.error_responses import PROBLEM_JSON
+from service.limits import Limits
 from storage import database
 
 #: A chunked body is read in pieces of this size, so that one byte over the cap is noticed before much more is read.
 _PIECE_BYTES: Final = 64 * 1024
+#: What `?dry_run=` may say.
+_DRY_RUN: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Body(Enum):
+    """What stands in a request's body."""
+
+    JSON = auto()
+    #: JSON or nothing, which means an empty object.
+    OPTIONAL = auto()
+    #: JSON whose raw bytes are signed: they are read first, and `authenticate` finds them in `req.context.raw_body`.
+    SIGNED = auto()
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +54,26 @@ class Operation:
 
     authenticate: Authenticate
     form: Form | None = None
+    body: Body = Body.JSON
+    #: Whether `?dry_run=true` may ask for the answer without the work.
+    has_dry_run: bool = False
+    #: Which part of the body is searched for forbidden content, with every member at its own path.
+    inspected: Callable[[Any], Any] = _as_it_is
+    known_names: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known_names", self.form.member_names() if self.form else frozenset())
 
 
 class Admission:
     """Falcon middleware that admits requests to the resources that name `operations`."""
 
-    def __init__(self, max_body_bytes: int) -> None:
+    def __init__(self, max_body_bytes: int, limits: Limits) -> None:
         self._max_body_bytes = max_body_bytes
+        self._limits = limits
 
     def process_resource(
-        self, req: falcon.Request, _resp: falcon.Response, resource: Any, _params: Mapping[str, Any]
+        self, req: falcon.Request, resp: falcon.Response, resource: Any, _params: Mapping[str, Any]
     ) -> None:
         """Run the checks in the contract's order; the first that fails answers."""
         operations: Mapping[str, Operation] = getattr(resource, "operations", {})
@@ -45,24 +82,45 @@ class Admission:
             return
         if (req.content_length or 0) > self._max_body_bytes:
             raise PayloadTooLarge
-        req.context.principal = operation.authenticate(req)
+        self._limits.require_unblocked(req)
+        if operation.body is Body.SIGNED:
+            req.context.raw_body = self._read(req)
+        self._authenticate(req, resp, operation)
         _check_accept(req)
-        if "dry_run" in req.params:
-            # Whoever asks for a dry run must not have the work done.
-            raise ValidationFailed(problem("/dry_run", "not_supported"))
+        req.context.is_dry_run = _is_dry_run(req, operation)
         if operation.form is not None:
             # A body may take its sender minutes; connections are few, and nobody holds one meanwhile.
             database.release()
-            value = self._read_json(req)
-            req.context.payload = operation.form.read(value)
+            value = self._read_json(req, operation)
+            req.context.payload = _checked(value, operation, operation.form)
             req.context.canonical_payload = canonical(value)
 
-    def _read_json(self, req: falcon.Request) -> Any:
+    def _authenticate(self, req: falcon.Request, resp: falcon.Response, operation: Operation) -> None:
+        try:
+            req.context.principal = operation.authenticate(req)
+        except Unauthorized:
+            self._limits.count_failure(req)
+            raise
+        except Forbidden:
+            # Known, but not allowed: who asks in vain asks as often as anybody.
+            self._limits.spend(req, resp, req.context.principal.key)
+            raise
+        self._limits.spend(req, resp, req.context.principal.key)
+
+    def _read_json(self, req: falcon.Request, operation: Operation) -> Any:
+        body = req.context.raw_body if operation.body is Body.SIGNED else None
         media_type = (req.content_type or "").partition(";")[0].strip().lower()
-        if media_type != falcon.MEDIA_JSON:
+        if operation.body is Body.OPTIONAL and not media_type:
+            body = self._read(req)
+            if not body:
+                return {}
+        # A provider signs bytes, not headers: what it signed is taken without a type, but not with another one.
+        if req.get_header("Content-Encoding", default="identity").lower() != "identity":
+            raise UnsupportedMediaType("Bodies are taken as they are; leave Content-Encoding out.")
+        if media_type != falcon.MEDIA_JSON and (media_type or operation.body is not Body.SIGNED):
             raise UnsupportedMediaType
         try:
-            return parse(self._read(req))
+            return parse(self._read(req) if body is None else body)
         except MalformedJson:
             raise ValidationFailed(problem("", "malformed_json")) from None
 
@@ -77,6 +135,30 @@ class Admission:
             if size > self._max_body_bytes:
                 raise PayloadTooLarge
         return b"".join(pieces)
+
+
+def _checked(value: Any, operation: Operation, form: Form) -> Any:
+    """Return what the form makes of the body, or refuse it with everything that is wrong with it."""
+    refused: tuple[FieldProblem, ...] = ()
+    payload = None
+    try:
+        payload = form.read(value)
+    except ValidationFailed as failed:
+        refused = failed.problems
+    refused += forbidden.find(operation.inspected(value), operation.known_names)
+    if refused:
+        raise ValidationFailed(*refused)
+    return payload
+
+
+def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
+    if "dry_run" not in req.params:
+        return False
+    asked = req.params["dry_run"]
+    if not operation.has_dry_run or not isinstance(asked, str) or asked not in _DRY_RUN:
+        # Whoever asks for a dry run must not have the work done; one that is asked for and against is asked for.
+        raise ValidationFailed(problem("/dry_run", "not_supported"))
+    return _DRY_RUN[asked]
 
 
 def _piece(stream: Any, size: int) -> bytes:

@@ -5,12 +5,18 @@ import falcon
 from schemas.settings import Settings
 from service import error_responses
 from service.admission import Admission
-from service.exports import TicketExport, TicketExportApproval
+from service.compliance import ComplianceWebhooks
+from service.email import EmailWebhook
+from service.export_moves import TicketExportApproval, TicketExportDismissal, TicketExportRetry
+from service.exports import TicketExport, TicketExportAttempts, TicketExports
 from service.health import Health, Readiness
 from service.idempotency import Once
+from service.limits import Limits
 from service.manners import Manners
 from service.scanner import ScannerResults
-from service.targets import TicketExportTargets
+from service.target_actions import TargetPing, TargetResumption, TargetSwitch, TargetValidation
+from service.targets import AddressCheck, TicketExportTarget, TicketExportTargets
+from service.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
 from storage.doorbell import Doorbell, connect
 from storage.integrations import SharedSecrets
 from storage.name_lookup import NameLookup
@@ -19,23 +25,44 @@ from storage.vault import Vault
 App = falcon.App[falcon.Request, falcon.Response]
 
 
-def create_app(settings: Settings, doorbell: Doorbell | None = None, lookup: NameLookup | None = None) -> App:
+def create_app(
+    settings: Settings,
+    doorbell: Doorbell | None = None,
+    lookup: NameLookup | None = None,
+    limits: Limits | None = None,
+) -> App:
     """Return the WSGI application; the database is open already (`storage.database.open_database`).
 
-    `doorbell` and `lookup` stand in for Redis and the resolver.
+    `doorbell` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute.
     """
     vault = Vault(settings.encryption_keys)
     once = Once(settings.idempotency_ttl)
     bell = doorbell or Doorbell(connect(settings.redis_url))
     webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
+    check = AddressCheck(settings, lookup or NameLookup())
 
-    app: App = falcon.App(middleware=[Manners(), Admission(settings.max_body_bytes)])
+    app: App = falcon.App(middleware=[Manners(), Admission(settings.max_body_bytes, limits or Limits(settings))])
     error_responses.install(app)
     for resource in (
         ScannerResults(SharedSecrets(settings, vault), once, settings.default_project_id),
-        TicketExportTargets(settings, once, lookup or NameLookup(), webhook_fingerprint),
+        EmailWebhook(SharedSecrets(settings, vault), once, settings.default_project_id),
+        TicketExportTargets(settings, once, check, webhook_fingerprint),
+        TicketExportTarget(webhook_fingerprint),
+        TargetValidation(once, check, webhook_fingerprint),
+        TargetPing(once, bell, settings.delivery_timeout_s),
+        TargetSwitch("pause", once, webhook_fingerprint),
+        TargetResumption(once, check, bell, webhook_fingerprint),
+        TargetSwitch("disable", once, webhook_fingerprint),
+        TicketExports(once, settings.public_base_url),
         TicketExport(),
+        TicketExportAttempts(settings.public_base_url),
         TicketExportApproval(once, bell, settings.public_base_url),
+        TicketExportRetry(once, bell, settings.public_base_url),
+        TicketExportDismissal(once),
+        EvidenceCaptures(once),
+        CmsDiagnostics(once),
+        StorefrontDiagnostics(once),
+        ComplianceWebhooks(SharedSecrets(settings, vault), vault, bell),
         Health(),
         Readiness(bell),
     ):

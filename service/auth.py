@@ -2,15 +2,19 @@
 
 Each header has one purpose. WSGI joins a header that came twice with a comma, so it holds more than the secret and is
 refused like any other; whatever is wrong, the answer is the same. Secrets are compared as digests, in constant time.
+
+A storefront's signature is checked over the raw bytes, before anybody parses them; no token and no other secret replaces it.
 """
 
+import base64
 import hashlib
 import hmac
+import re
 from typing import Final, Protocol
 
 import falcon
 
-from schemas.errors import Forbidden, Unauthorized
+from schemas.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized
 from schemas.principal import Ability, SharedSecretPrincipal, TokenKind, TokenPrincipal
 from storage import tokens
 from storage.clock import utc_now
@@ -20,6 +24,9 @@ Principal = TokenPrincipal | SharedSecretPrincipal
 
 _BEARER: Final = "bearer "
 _CHALLENGE: Final = 'Bearer realm="riskrelay"'
+_HEX_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
+#: In neither form of a signature: WSGI put it between two headers.
+_TWICE: Final = ","
 
 
 class Authenticate(Protocol):
@@ -43,6 +50,7 @@ class Bearer:
         principal = tokens.principal_for(text, utc_now()) if text else None
         if principal is None:
             raise Unauthorized
+        req.context.principal = principal
         if principal.kind is not self._kind:
             raise Forbidden(f"This route takes tokens of kind {self._kind.value}.")
         if self._ability not in principal.abilities:
@@ -66,6 +74,46 @@ class SharedSecret:
         if not expected or not submitted or not _same(submitted, expected):
             raise Unauthorized
         return SharedSecretPrincipal(self._integration.value)
+
+
+class StorefrontSignature:
+    """The storefront platform's HMAC of the raw body, keyed with the secret that both sides share.
+
+    Raises ServiceUnavailable while no secret is configured, Unauthorized where the header is missing or there twice,
+    SignatureInvalid where it does not match.
+    """
+
+    HEADER: Final = "X-Platform-Hmac-Sha256"
+
+    def __init__(self, secrets: SharedSecrets) -> None:
+        self._secrets = secrets
+
+    def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
+        secret = self._secrets.current(Integration.STOREFRONT)
+        if not secret:
+            raise ServiceUnavailable
+        header = req.get_header(self.HEADER)
+        if not header or _TWICE in header:
+            raise Unauthorized
+        if not is_signed(req.context.raw_body, header, secret.encode()):
+            raise SignatureInvalid
+        return SharedSecretPrincipal(Integration.STOREFRONT.value)
+
+
+def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
+    """Tell whether `signature` is the HMAC-SHA-256 of `body`, in base64 or as 64 hex digits."""
+    submitted = _signature_bytes(signature.strip())
+    return submitted is not None and hmac.compare_digest(submitted, hmac.digest(secret, body, "sha256"))
+
+
+def _signature_bytes(text: str) -> bytes | None:
+    # Hex first: its digits are base64 too, of other bytes and too many.
+    if _HEX_SHA256.fullmatch(text):
+        return bytes.fromhex(text)
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:  # binascii's error is one; another one comes for text that is not ASCII
+        return None
 
 
 def _same(submitted: str, expected: str) -> bool:

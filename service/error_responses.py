@@ -86,7 +86,7 @@ def _broken(req: falcon.Request, resp: falcon.Response, error: Exception, _param
 
 def _answer(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
     resp.status = STATUS[error.code]
-    if isinstance(error, errors.IdempotencyInProgress):
+    if error.retry_after_s is not None:
         resp.set_header("Retry-After", str(error.retry_after_s))
     if error.code == "UNAUTHORIZED" and req.context.get("challenge"):
         resp.set_header("WWW-Authenticate", req.context.challenge)

@@ -1,28 +1,87 @@
-"""`/api/ticket-exports`: clients approve prepared exports and poll their status."""
+"""`/api/ticket-exports`: clients prepare tickets by hand, list exports, poll one and look at its attempts.
+
+What moves an export on stands in `service.export_moves`.
+"""
 
 import json
+from typing import Any, Final
 
 import falcon
 
-from schemas.exports import ApprovalForm, Export, export_record, retry_after_s
+from schemas.attempts import attempt_record
+from schemas.export_state import ExportStatus
+from schemas.exports import Export, PreparationForm, export_record, retry_after_s
 from schemas.principal import Ability, TokenKind
 from schemas.settings import RouteFamily
+from schemas.ticket import SOURCE_TYPES
 from service.admission import Operation
 from service.auth import Bearer
 from service.idempotency import Answer, Once
-from storage import exports
+from service.paging import answer_list, read_page
+from storage import attempts, exports, identifiers
 from storage.clock import utc_now
-from storage.doorbell import Doorbell
+
+EXPORTS: Final = "/api/ticket-exports"
+
+
+class _OneOrMore(frozenset[str]):
+    """What a filter may say: one of these, or several with commas between them."""
+
+    def __contains__(self, text: object) -> bool:
+        return self.issuperset(str(text).split(","))
+
+
+_FILTERS: Final = {"status": _OneOrMore(ExportStatus), "source": SOURCE_TYPES}
+
+
+def export_url(public_base_url: str, export_id: str) -> str:
+    """Return where the record of an export is read."""
+    return f"{public_base_url}{EXPORTS}/{export_id}"
+
+
+class TicketExports:
+    """Lists exports, and prepares those that somebody wrote."""
+
+    path = EXPORTS
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, once: Once, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        preparing = Operation(Bearer(TokenKind.API, Ability.PREPARE_EXPORTS), PreparationForm())
+        self.operations = {"GET": reading, "HEAD": reading, "POST": preparing}
+        self._once = once
+        self._public_base_url = public_base_url
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return a page of the account's exports, the newest first."""
+        page = read_page(req, identifiers.EXPORT, _FILTERS)
+        statuses = sorted({*page.filters.get("status", "").split(",")} - {""})
+        account_id, source_type = req.context.principal.account_id, page.filters.get("source")
+        found = exports.newest(account_id, page.look_for, page.before, statuses, source_type)
+        now = utc_now()
+        answer_list(resp, self._public_base_url + self.path, page, [export_record(each, now) for each in found])
+
+    on_head = on_get
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store the ticket as a prepared export."""
+        self._once.answer(req, resp, lambda: self._prepare(req))
+
+    def _prepare(self, req: falcon.Request) -> Answer:
+        principal, now = req.context.principal, utc_now()
+        export = exports.prepare_by_hand(req.context.payload, principal.account_id, now, principal.key)
+        return Answer(201, export_record(export, now), {"Location": export_url(self._public_base_url, export.id)})
 
 
 class TicketExport:
     """Answers polls; cheap on purpose, since clients poll."""
 
-    path = "/api/ticket-exports/{export_id}"
+    path = f"{EXPORTS}/{{export_id}}"
     family = RouteFamily.EXPORTS
 
     def __init__(self) -> None:
-        self.operations = {"GET": Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))}
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        self.operations = {"GET": reading, "HEAD": reading}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Return the record, or 304 where the client has this version."""
@@ -38,29 +97,28 @@ class TicketExport:
         resp.content_type = falcon.MEDIA_JSON
         resp.data = json.dumps(export_record(export, now), ensure_ascii=False).encode()
 
+    on_head = on_get
 
-class TicketExportApproval:
-    """Approves a prepared export for a target."""
 
-    path = "/api/ticket-exports/{export_id}/approve"
+class TicketExportAttempts:
+    """Lists the attempts of one export."""
+
+    path = f"{EXPORTS}/{{export_id}}/attempts"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, once: Once, doorbell: Doorbell, public_base_url: str) -> None:
-        self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), ApprovalForm())}
-        self._once = once
-        self._doorbell = doorbell
+    def __init__(self, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        self.operations = {"GET": reading, "HEAD": reading}
         self._public_base_url = public_base_url
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Freeze the ticket, make it due, and ring once that is committed."""
-        self._once.answer(req, resp, lambda: self._approve(req, export_id))
-        self._doorbell.ring()
+    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Return a page of the attempts, the newest first."""
+        page = read_page(req, identifiers.ATTEMPT)
+        found = attempts.newest(export_id, req.context.principal.account_id, page.look_for, page.before)
+        records: list[dict[str, Any]] = [attempt_record(each) for each in found]
+        answer_list(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
 
-    def _approve(self, req: falcon.Request, export_id: str) -> Answer:
-        principal, now = req.context.principal, utc_now()
-        export = exports.approve(export_id, principal.account_id, req.context.payload, now, principal.key)
-        location = self._public_base_url + TicketExport.path.format(export_id=export.id)
-        return Answer(202, export_record(export, now), {"Location": location})
+    on_head = on_get
 
 
 def _has_this_version(req: falcon.Request, export: Export) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -50,6 +51,9 @@ class Once:
         Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
         """
         request = _keyed_request(req)
+        if req.context.is_dry_run:
+            _try(resp, work, beforehand)
+            return
         if beforehand is not None and not self._is_done(request):
             database.release()
             beforehand()
@@ -75,6 +79,27 @@ class Once:
             _send(resp, before.status, before.headers, before.body)
         else:
             _send(resp, done.status, done.headers, done.body)
+
+
+class _NotMeant(Exception):
+    """Takes back what a dry run did."""
+
+
+def _try(resp: falcon.Response, work: Callable[[], Answer], beforehand: Callable[[], None] | None) -> None:
+    """Do everything that would be done, answer what would be stored, and store nothing."""
+    if beforehand is not None:
+        database.release()
+        beforehand()
+    with suppress(_NotMeant), database.transaction():
+        answer = work()
+        raise _NotMeant
+    _send(resp, 200, {}, _text(answer))
+
+
+def request_digest(req: falcon.Request) -> str | None:
+    """Return 64 hex digits that are the same for every repeat of a keyed request; None without a key."""
+    request = _keyed_request(req)
+    return None if request is None else hashlib.sha256(repr(request).encode()).hexdigest()
 
 
 def _keyed_request(req: falcon.Request) -> idempotency.Request | None:

@@ -21,7 +21,7 @@ class ScannerResults:
 
     def __init__(self, secrets: SharedSecrets, once: Once, default_project_id: int | None) -> None:
         secret = SharedSecret("X-Scanner-Secret", Integration.SCANNER, secrets)
-        self.operations = {"POST": Operation(secret, PostbackForm())}
+        self.operations = {"POST": Operation(secret, PostbackForm(), has_dry_run=True)}
         self._once = once
         self._default_project_id = default_project_id
 

@@ -1,48 +1,95 @@
-"""`/api/ticket-export-targets`: clients say where tickets go."""
+"""`/api/ticket-export-targets`: clients say where tickets go, and read how their targets fare.
 
+Only an account that may use webhook targets makes one; any account that has one may read it.
+"""
+
+import json
 from typing import Final
 
 import falcon
 
-from schemas.errors import FieldProblem, ValidationFailed
+from schemas.errors import FieldProblem, ServiceUnavailable, ValidationFailed
 from schemas.principal import Ability, TokenKind
 from schemas.settings import RouteFamily, Settings
-from schemas.target_url import Refusal, TargetPolicy, check_answers, check_url
-from schemas.targets import TargetForm, target_record
+from schemas.target_url import Refusal, check_answers, check_url
+from schemas.targets import TargetForm, TargetStatus, target_record
 from service.admission import Operation
 from service.auth import Bearer
 from service.idempotency import Answer, Once
-from storage import targets
+from service.paging import answer_list, read_page
+from storage import identifiers, targets
 from storage.clock import utc_now
-from storage.name_lookup import NameLookup, NameLookupFailed
+from storage.name_lookup import LookupReason, NameLookup, NameLookupFailed
 
 #: Said of every verdict of the address policy and of the name lookup; the code beside it says which.
 _NOT_SAFE: Final = "This address may not be used, or cannot be resolved now; the code says why."
+_STATUSES: Final = tuple(status.value for status in TargetStatus)
+
+
+class AddressCheck:
+    """Judges the URL of a target as it stands now: its form, and every address that its name leads to."""
+
+    def __init__(self, settings: Settings, lookup: NameLookup) -> None:
+        self._policy = settings.target_policy
+        self._lookup = lookup
+        self._timeout_s = settings.connect_timeout_s
+
+    def reason_against(self, url: str) -> str | None:
+        """Return why `url` may not be used, None where nothing speaks against it. It may wait for the resolver."""
+        address = check_url(url, self._policy)
+        if isinstance(address, Refusal):
+            return address.reason.value
+        try:
+            refusal = check_answers(self._lookup.resolve(address.host, address.port, self._timeout_s), self._policy)
+        except NameLookupFailed as failed:
+            return failed.reason.value
+        return refusal.reason.value if refusal else None
+
+    def require_safe(self, url: str) -> None:
+        """Raises ValidationFailed on `/base_url` for a URL that may not be used."""
+        reason = self.reason_against(url)
+        if reason is not None:
+            raise ValidationFailed(FieldProblem("/base_url", reason, _NOT_SAFE))
+
+    def judge(self, url: str) -> str | None:
+        """Return why `url` may not be used. Raises ServiceUnavailable where our own lookup is the reason, not the target."""
+        reason = self.reason_against(url)
+        if reason == LookupReason.OVERLOADED:
+            raise ServiceUnavailable
+        return reason
 
 
 class TicketExportTargets:
-    """Makes webhook targets."""
+    """Makes webhook targets, and lists them."""
 
     path = "/api/ticket-export-targets"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, settings: Settings, once: Once, lookup: NameLookup, default_secret_fingerprint: str | None) -> None:
-        bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=True)
-        self.operations = {"POST": Operation(bearer, TargetForm())}
+    def __init__(self, settings: Settings, once: Once, check: AddressCheck, default_secret_fingerprint: str | None) -> None:
+        makers = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=True)
+        making = Operation(makers, TargetForm(), has_dry_run=True)
+        reading = Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS))
+        self.operations = {"GET": reading, "HEAD": reading, "POST": making}
         self._deployment_mode = settings.deployment_mode.value
-        self._public_base_url = settings.public_base_url
-        self._policy = settings.target_policy
-        self._timeout_s = settings.connect_timeout_s
+        self._url = settings.public_base_url + self.path
         self._once = once
-        self._lookup = lookup
+        self._check = check
         self._default_secret_fingerprint = default_secret_fingerprint
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """List the account's targets, the newest first, of one `?status=` where that is given."""
+        page = read_page(req, identifiers.TARGET, {"status": _STATUSES})
+        status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
+        account_id = req.context.principal.account_id
+        found = targets.newest(account_id, self._default_secret_fingerprint, page.look_for, page.before, status)
+        answer_list(resp, self._url, page, [target_record(target) for target in found])
+
+    on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store a target whose address passes the URL policy now."""
-        self._once.answer(req, resp, lambda: self._create(req), beforehand=lambda: self._require_safe(req))
-
-    def _require_safe(self, req: falcon.Request) -> None:
-        require_safe(req.context.payload.base_url, self._policy, self._lookup, self._timeout_s)
+        url = req.context.payload.base_url
+        self._once.answer(req, resp, lambda: self._create(req), beforehand=lambda: self._check.require_safe(url))
 
     def _create(self, req: falcon.Request) -> Answer:
         principal = req.context.principal
@@ -54,18 +101,24 @@ class TicketExportTargets:
             utc_now(),
             principal.key,
         )
-        return Answer(201, target_record(target), {"Location": f"{self._public_base_url}{self.path}/{target.id}"})
+        return Answer(201, target_record(target), {"Location": f"{self._url}/{target.id}"})
 
 
-def require_safe(url: str, policy: TargetPolicy, lookup: NameLookup, timeout_s: float) -> None:
-    """Check the URL's form, resolve its name, classify every answer. Raises ValidationFailed on `/base_url`."""
-    address = check_url(url, policy)
-    reason: str | None = address.reason if isinstance(address, Refusal) else None
-    if not isinstance(address, Refusal):
-        try:
-            refusal = check_answers(lookup.resolve(address.host, address.port, timeout_s), policy)
-            reason = refusal.reason if refusal else None
-        except NameLookupFailed as failed:
-            reason = failed.reason
-    if reason is not None:
-        raise ValidationFailed(FieldProblem("/base_url", str(reason), _NOT_SAFE))
+class TicketExportTarget:
+    """Shows one target."""
+
+    path = "/api/ticket-export-targets/{target_id}"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, default_secret_fingerprint: str | None) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS))
+        self.operations = {"GET": reading, "HEAD": reading}
+        self._default_secret_fingerprint = default_secret_fingerprint
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+        """Return the record."""
+        target = targets.get(target_id, self._default_secret_fingerprint, req.context.principal.account_id)
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = json.dumps(target_record(target), ensure_ascii=False).encode()
+
+    on_head = on_get

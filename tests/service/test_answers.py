@@ -1,6 +1,7 @@
 """What successful answers hold, which headers every answer has, and what a client is told to wait."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +17,16 @@ from storage.clock import utc_now
 from storage.database import execute
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
-from tests.factories import NOW, SCANNER_SECRET, Customer, make_settings, make_target, postback
+from tests.factories import (
+    NOW,
+    SCANNER_SECRET,
+    Customer,
+    make_approved,
+    make_exports,
+    make_settings,
+    make_target,
+    postback,
+)
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.conftest import LogLines
 from tests.service.exchange import (
@@ -163,7 +173,8 @@ MISSES = ['"v2"', '"v10"', '"V1"', '""', ",", 'W/"v2"', '"prefix-v1"']
 
 @pytest.mark.parametrize("tag", MATCHES)
 def test_a_client_that_has_this_version_gets_304(tag: str, client: TestClient, customer: Customer) -> None:
-    answer = poll(client, customer, prepared(client), ("If-None-Match", tag)).send(client)
+    [export_id] = make_exports(customer, 1)
+    answer = poll(client, customer, export_id, ("If-None-Match", tag)).send(client)
     assert answer.status_code == 304
     assert answer.content == b""
     assert answer.headers["etag"] == '"v1"'
@@ -172,15 +183,39 @@ def test_a_client_that_has_this_version_gets_304(tag: str, client: TestClient, c
 
 @pytest.mark.parametrize("tag", MISSES)
 def test_a_client_that_has_another_version_gets_the_record(tag: str, client: TestClient, customer: Customer) -> None:
-    answer = poll(client, customer, prepared(client), ("If-None-Match", tag)).send(client)
+    [export_id] = make_exports(customer, 1)
+    answer = poll(client, customer, export_id, ("If-None-Match", tag)).send(client)
     assert answer.status_code == 200
     assert answer.headers["etag"] == '"v1"'
 
 
 def test_the_version_changes_with_the_record(client: TestClient, customer: Customer) -> None:
-    export_id, _ = approved(client, customer)
+    export_id = make_approved(customer, make_target(customer).id)
     answer = poll(client, customer, export_id, ("If-None-Match", '"v1"')).send(client)
     assert (answer.status_code, answer.headers["etag"]) == (200, '"v2"')
+
+
+def test_the_version_of_a_finding_changes_when_it_is_seen_again(client: TestClient, customer: Customer) -> None:
+    export_id = prepared(client, 1)
+    tag = poll(client, customer, export_id).send(client).headers["etag"]
+    call = poll(client, customer, export_id, ("If-None-Match", tag))
+    assert call.send(client).status_code == 304
+
+    Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(2)).send(client)
+
+    answer = call.send(client)
+    assert (answer.status_code, answer.json["finding"]["times_seen"]) == (200, 2)
+    assert answer.headers["etag"] != tag
+
+
+def test_head_tells_what_get_would_without_a_body(client: TestClient, customer: Customer) -> None:
+    get = poll(client, customer, prepared(client))
+    got, told = get.send(client), replace(get, method="HEAD").send(client)
+    assert (told.status_code, told.content) == (200, b"")
+    assert told.headers["etag"] == got.headers["etag"]
+    assert told.headers["content-length"] == str(len(got.content))
+    unchanged = replace(get, method="HEAD").plus(("If-None-Match", got.headers["etag"])).send(client)
+    assert unchanged.status_code == 304
 
 
 def test_a_version_opens_nothing_to_another_account(client: TestClient, customer: Customer) -> None:

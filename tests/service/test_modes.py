@@ -63,7 +63,8 @@ OPEN = {"/healthz", "/readyz"}
 
 def test_every_other_route_asks_who_is_calling(customer: Customer, tmp_path: Path) -> None:
     """A resource that names no operation for a method would serve it to anybody."""
-    app = app_with(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
+    changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s"}
+    app = app_with(tmp_path, changes)
     guarded = [route for route in inspect_routes(app) if route.path not in OPEN]
     asked = [
         (route.path, method.method, Call(method.method, route.path.replace("{export_id}", "exp_1")).send(TestClient(app)))

@@ -36,6 +36,9 @@ from tests.service.exchange import (
 
 LIMIT_BYTES = 64 * 1024
 
+#: All rows come from one address within a few seconds; `test_limits` has the rows that are refused for that.
+UNLIMITED = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
+
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
@@ -59,7 +62,7 @@ def _database_url(request: pytest.FixtureRequest, folder: Path) -> str:
 def _set_scene(folder: Path) -> Scene:
     customer, other = make_customer(), make_customer()
     clients = [
-        _client(folder, {"DEFAULT_PROJECT_ID": str(each.project_id), "MAX_BODY_BYTES": str(LIMIT_BYTES)})
+        _client(folder, {"DEFAULT_PROJECT_ID": str(each.project_id), "MAX_BODY_BYTES": str(LIMIT_BYTES), **UNLIMITED})
         for each in (customer, other)
     ]
     scene = Scene(
@@ -376,9 +379,12 @@ SHAPES = [
     invalid("register: base_url too long", register(base_url="https://a.example/" + "a" * 2048), ("/base_url", "too_long")),
     invalid("register: an unknown mode", register(deployment_mode=CANARY), ("/deployment_mode", "not_allowed")),
     invalid("register: an empty name", register(name=""), ("/name", "too_short")),
+    invalid("register: a name of spaces", register(name=" \n "), ("/name", "too_short")),
     invalid("register: a name too long", register(name="x" * 201), ("/name", "too_long")),
     invalid("register: an unknown member", register(**{CANARY: CANARY}), ("", "unknown_member")),
-    invalid("register: a secret in the payload", register(secret=CANARY), ("", "unknown_member")),
+    invalid(
+        "register: a secret in the payload", register(secret=CANARY), ("", "unknown_member"), ("/secret", "forbidden_name")
+    ),
     # endpoint 4
     invalid("approve: nothing in it", lambda scene: scene.approve.with_json({}), ("/target_id", "required")),
     invalid("approve: target_id null", approve(target_id=None), ("/target_id", "null")),
@@ -452,9 +458,9 @@ def wrong_method(method: str, path: str, allow: str) -> Row:
 
 METHODS = [
     *(wrong_method(method, RESULTS, "POST, OPTIONS") for method in ("GET", "PUT", "PATCH", "DELETE")),
-    *(wrong_method(method, TARGETS, "POST, OPTIONS") for method in ("PUT", "DELETE")),
+    *(wrong_method(method, TARGETS, "GET, HEAD, POST, OPTIONS") for method in ("PUT", "DELETE")),
     *(wrong_method(method, f"{EXPORTS}/exp_1/approve", "POST, OPTIONS") for method in ("GET", "DELETE")),
-    *(wrong_method(method, f"{EXPORTS}/exp_1", "GET, OPTIONS") for method in ("POST", "PUT", "DELETE")),
+    *(wrong_method(method, f"{EXPORTS}/exp_1", "GET, HEAD, OPTIONS") for method in ("POST", "PUT", "DELETE")),
     *(wrong_method(method, path, "GET, HEAD, OPTIONS") for method in ("POST", "DELETE") for path in ("/healthz", "/readyz")),
 ]
 
@@ -485,6 +491,10 @@ HEADERS = [
         for route in WRITING_ROUTES
     ),
     *(
+        Row(f"{route}: compressed", header(route, "Content-Encoding", "gzip"), 415, "UNSUPPORTED_MEDIA_TYPE")
+        for route in WRITING_ROUTES
+    ),
+    *(
         Row(f"{route}: accepts {accept}", header(route, "Accept", accept), 406, "NOT_ACCEPTABLE")
         for accept in NO_JSON
         for route in (*WRITING_ROUTES, "read")
@@ -511,14 +521,19 @@ def _huge(call: Call) -> Call:
     return Call(call.method, call.path, call.headers, b" " * (LIMIT_BYTES + 1))
 
 
-def _dry(call: Call) -> Call:
-    return Call(call.method, call.path, call.headers, call.body, query="dry_run=true")
+def _dry(call: Call, asked: str = "true") -> Call:
+    return Call(call.method, call.path, call.headers, call.body, query=f"dry_run={asked}")
 
 
 #: Who asks for a dry run must not have the work done.
 DRY = [
-    invalid("register: a dry run", lambda scene: _dry(scene.register), ("/dry_run", "not_supported")),
-    invalid("results: a dry run", lambda scene: _dry(scene.results), ("/dry_run", "not_supported")),
+    invalid("approve: a dry run", lambda scene: _dry(scene.approve), ("/dry_run", "not_supported")),
+    invalid("read: a dry run", lambda scene: _dry(scene.read), ("/dry_run", "not_supported")),
+    invalid("register: perhaps a dry run", lambda scene: _dry(scene.register, "perhaps"), ("/dry_run", "not_supported")),
+    invalid("results: perhaps a dry run", lambda scene: _dry(scene.results, ""), ("/dry_run", "not_supported")),
+    invalid(
+        "results: a dry run and none", lambda scene: _dry(scene.results, "true&dry_run=false"), ("/dry_run", "not_supported")
+    ),
 ]
 
 #: Two mistakes in one request: the check that comes first answers.

@@ -1,0 +1,58 @@
+"""`POST /api/storefront-app/webhooks/compliance`: the storefront platform asks for a person's data or its erasure.
+
+In order: is a secret configured, is the body signed with it, are topic and shop fit, what does the body say. Nothing is
+stored before all four hold. An answer means that the wish is stored, sealed; a worker carries it out.
+"""
+
+import logging
+from typing import Final
+
+import falcon
+
+from schemas.compliance import SHOP_HEADER, TOPIC_HEADER, ComplianceForm, envelope, order_from
+from schemas.errors import NoEncryptionKey, ServiceUnavailable
+from schemas.settings import RouteFamily
+from service.admission import Body, Operation
+from service.auth import Principal, StorefrontSignature
+from storage import compliance
+from storage.clock import utc_now
+from storage.doorbell import Doorbell
+from storage.integrations import SharedSecrets
+from storage.vault import Vault
+
+_log: Final = logging.getLogger(__name__)
+
+
+class ComplianceWebhooks:
+    """Takes compliance webhooks from the storefront platform."""
+
+    path = "/api/storefront-app/webhooks/compliance"
+    name = "storefront-app.webhooks.compliance"
+    family = RouteFamily.HANDOFFS
+
+    def __init__(self, secrets: SharedSecrets, vault: Vault, doorbell: Doorbell) -> None:
+        self._verify = StorefrontSignature(secrets)
+        # A customer's email and orders are what these bodies are about; nothing of them is stored in the clear.
+        admit = Operation(self._admit, ComplianceForm(), Body.SIGNED, inspected=lambda _: None)
+        self.operations = {"POST": admit}
+        self._vault = vault
+        self._doorbell = doorbell
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store the wish, once, and ring for a worker."""
+        order = order_from(req.context.envelope, req.context.payload)
+        try:
+            stored = compliance.receive(order, req.context.raw_body, self._vault, utc_now(), req.context.principal.key)
+        except NoEncryptionKey:
+            # Told to the operator, and to the platform so that it asks again: a wish must not be lost, nor lie open.
+            _log.error("compliance webhooks need ENCRYPTION_KEYS", extra={"request_id": req.context.request_id})
+            raise ServiceUnavailable from None
+        if stored:
+            self._doorbell.ring()
+        resp.status = falcon.HTTP_204
+
+    def _admit(self, req: falcon.Request) -> Principal:
+        """Verify the signature, then read the headers it does not cover, before anything of the body is read."""
+        principal = self._verify(req)
+        req.context.envelope = envelope(req.get_header(TOPIC_HEADER), req.get_header(SHOP_HEADER))
+        return principal
