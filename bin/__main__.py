@@ -26,6 +26,7 @@ VERBS = {
     "target": "target",
     "export": "export",
     "sweep": "sweep",
+    "compliance": "compliance",
     "listen": "listen",
     "demo": "demo",
 }

@@ -4,9 +4,18 @@ import click
 
 from bin.installation import opened
 from bin.records import json_option, print_record, print_records
+from schemas.shop_domain import normalised_shop_domain
 from storage import projects
 from storage.clock import utc_now
 from storage.models import Project
+
+
+def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Read the option, or end with exit code 2."""
+    domain = None if text is None else normalised_shop_domain(text)
+    if domain is None and text is not None:
+        raise click.BadParameter("not a valid shop domain; it has the form shop.example, without scheme, port or path.")
+    return domain
 
 
 @click.group()
@@ -17,7 +26,7 @@ def project() -> None:
 @project.command(epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
 @click.argument("name")
 @click.option("--account", "account_id", type=int, required=True, help="The account's id.")
-@click.option("--shop-domain", help="The storefront's domain, where the project is one.")
+@click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, where the project is one.")
 @json_option
 def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> None:
     """Make a project."""

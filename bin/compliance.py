@@ -1,0 +1,79 @@
+"""`compliance`: carry out what storefronts' compliance webhooks asked for, and see the ledger of it.
+
+`run` is for cron where no daemon works, and does no harm beside one: a request belongs to whoever claimed it.
+"""
+
+import os
+import socket
+import sys
+
+import click
+
+from bin.installation import opened
+from bin.records import json_option, print_record, print_records
+from schemas.compliance import compliance_record
+from storage import compliance as ledger
+from storage.clock import utc_now
+from storage.vault import Vault
+from worker.compliance import Clerk
+
+
+@click.group()
+def compliance() -> None:
+    """Compliance requests: a person's data asked for or to be erased, a shop's to be erased."""
+
+
+@compliance.command(
+    epilog="Example: riskrelay compliance run --json\n\n"
+    "Exit codes: 0 what could be done is done, 1 a request broke off or the database is away, 2 wrong usage or settings."
+)
+@click.option("--dry-run", is_flag=True, help="Only count what waits.")
+@click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="Carry out no more.")
+@json_option
+def run(dry_run: bool, limit: int, as_json: bool) -> None:
+    """Carry out the requests that wait now, the longest waiting first; what breaks off waits for its next turn."""
+    with opened() as settings:
+        clerk = Clerk(Vault(settings.encryption_keys), f"compliance:{socket.gethostname()}:{os.getpid()}", utc_now)
+        if not dry_run:
+            _carry_out(clerk, min(limit, ledger.count_waiting(utc_now())))
+        print_record({"done": clerk.done, "waiting": ledger.count_unfinished()}, as_json)
+    if clerk.broken_off:
+        raise SystemExit(1)
+
+
+@compliance.command(
+    "list",
+    epilog="Example: riskrelay compliance list --json\n\nExit codes: 0 listed, 1 the database is away, 2 wrong settings.",
+)
+@json_option
+def list_requests(as_json: bool) -> None:
+    """List the ledger: first what waits, by when it is due, then what is done, the newest first."""
+    with opened():
+        records = [compliance_record(each, utc_now()) for each in ledger.ledger()]
+        columns = ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error")
+        print_records(records, as_json, columns, "There are no compliance requests.")
+
+
+@compliance.command(
+    epilog="Example: riskrelay compliance show cpl_… --report --json\n\n"
+    "Exit codes: 0 shown, 1 there is none or its report does not open, 2 wrong usage."
+)
+@click.argument("request_id")
+@click.option("--report", "with_report", is_flag=True, help="Show what a data request found as well: it is personal data.")
+@json_option
+def show(request_id: str, with_report: bool, as_json: bool) -> None:
+    """Show one line of the ledger."""
+    with opened() as settings:
+        record = compliance_record(ledger.get(request_id), utc_now())
+        if with_report:
+            record["report"] = ledger.report_of(request_id, Vault(settings.encryption_keys))
+        print_record(record, as_json)
+
+
+def _carry_out(clerk: Clerk, limit: int) -> None:
+    """Carry out up to `limit` requests; on a terminal a bar shows how far it is."""
+    with click.progressbar(length=limit, label="Requests", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        for _ in range(limit):
+            if not clerk.carry_out_next():
+                break
+            bar.update(1)

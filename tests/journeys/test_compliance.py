@@ -1,0 +1,107 @@
+"""A redaction outlives the worker that is killed within it, and leaves nothing of the person in tables, Redis or logs."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from redis import Redis
+
+from schemas.compliance import Result, Topic
+from storage import compliance
+from storage.database import rows
+from storage.doorbell import Doorbell, connect
+from storage.vault import Vault
+from tests.factories import Customer
+from tests.servers import RedisServer
+from tests.storefront import (
+    ADA,
+    BOB,
+    Planter,
+    all_ids,
+    cloud_client,
+    data_request_body,
+    give_shop,
+    plant_captures,
+    redact_body,
+    send_webhook,
+    stored,
+    traces_of,
+)
+from tests.workers import WorkerProcess, wait_until
+
+#: Enough that a worker is a second or so at it.
+CAPTURES: Final = 8000
+#: The lease of the one that was killed has to lapse, and the rest to be done.
+TAKEN_OVER_WITHIN_S: Final = 60.0
+KEYS: Final = [b"A" * 32]
+
+
+def erased(request_id: str) -> int:
+    return compliance.get(request_id).counts.get("evidence_captures", 0)
+
+
+def everything_in(redis: RedisServer) -> str:
+    """Return every key and every value."""
+    readers: dict[bytes, Callable[[Redis, bytes], Any]] = {
+        b"string": lambda client, key: client.get(key),
+        b"list": lambda client, key: client.lrange(key, 0, -1),
+        b"set": lambda client, key: client.smembers(key),
+        b"hash": lambda client, key: client.hgetall(key),
+        b"stream": lambda client, key: client.xrange(key),
+        b"zset": lambda client, key: client.zrange(key, 0, -1, withscores=True),
+    }
+    with Redis.from_url(redis.url) as client:
+        told = [(key, readers[client.type(key)](client, key)) for key in client.scan_iter()]
+    return repr(told).lower()
+
+
+@pytest.mark.parametrize(
+    ("database_url", "heir_is"), [("sqlite", "started later"), ("postgresql", "already there")], indirect=["database_url"]
+)
+def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
+    start: Callable[..., WorkerProcess], customer: Customer, redis: RedisServer, tmp_path: Path, heir_is: str
+) -> None:
+    client = cloud_client(tmp_path, REDIS_URL=redis.url)
+    planter = Planter(client, give_shop(customer))
+    planter.plant(ADA)
+    before = all_ids()
+    planter.plant(BOB)
+    bobs = {table: ids - before[table] for table, ids in all_ids().items()}
+    untouched = stored(bobs)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(start())]
+        assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
+        Doorbell(connect(redis.url)).ring()
+        [asked] = compliance.ledger()
+        wait_until(lambda: compliance.get(asked.id).result is Result.REPORTED)
+        report = compliance.report_of(asked.id, Vault(KEYS))
+        assert report is not None
+        assert len(report["records"]) == 18
+
+        plant_captures(customer, ADA, CAPTURES)
+        if heir_is == "already there":
+            workers.append(stack.enter_context(start()))
+        assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
+        Doorbell(connect(redis.url)).ring()
+        [request_id] = [line.id for line in compliance.ledger() if line.topic is Topic.CUSTOMER_REDACT]
+        wait_until(lambda: erased(request_id))
+        [busy] = [worker for worker in workers if worker.has_told(f"compliance request {request_id} is taken up")]
+        busy.kill()
+        assert 0 < erased(request_id) <= CAPTURES
+        assert compliance.get(request_id).result is None
+        assert traces_of(ADA, stored()) != []
+        if heir_is == "started later":
+            workers.append(stack.enter_context(start()))
+        wait_until(lambda: compliance.get(request_id).result, TAKEN_OVER_WITHIN_S)
+
+    line = compliance.get(request_id)
+    assert (line.result, line.attempts) == (Result.REDACTED, 2)
+    assert (line.counts["evidence_captures"], line.counts["exports"]) == (CAPTURES + 1, 12)
+    assert traces_of(ADA, stored()) == []
+    assert stored(bobs) == untouched
+    assert rows("SELECT COUNT(*) FROM compliance_requests WHERE report_sealed IS NOT NULL") == [(0,)]
+    told = everything_in(redis) + "".join(worker.log.read_text().lower() for worker in workers)
+    assert request_id.lower() in told
+    assert traces_of(ADA, told) == []

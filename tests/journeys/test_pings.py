@@ -1,0 +1,198 @@
+"""A client pings its target: real service, real worker, real receivers on loopback, well-behaved or not."""
+
+import json
+import signal
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bin.receiver import Receiver
+from storage import targets
+from storage.clock import utc_now
+from storage.database import release, rows
+from storage.vault import Vault
+from tests.factories import ENCRYPTION_KEY, LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_target
+from tests.fakes import LoopbackServer, Peer
+from tests.servers import RedisServer
+from tests.service.exchange import TARGETS
+from tests.service.serving import Answer, Service
+from tests.workers import WorkerProcess, wait_until
+from worker.signing import SignatureVerdict
+
+#: The deadline of a delivery here: long enough for loopback on a busy machine, short enough to wait for.
+DEADLINE_S: Final = 1.5
+OWN_SECRET: Final = "of the target itself"
+
+
+@pytest.fixture
+def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
+    """The service on the open database, one process of it: whoever waits in it must not hold up others."""
+    settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
+    with Service(environment(tmp_path, DELIVERY_TIMEOUT_S=str(DEADLINE_S), **settings)) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(start: Callable[..., WorkerProcess]) -> Iterator[WorkerProcess]:
+    """A worker beside it, which finds nothing before the doorbell rings: sweeps of deliveries are far away."""
+    with start(DELIVERY_TIMEOUT_S=str(DEADLINE_S), SWEEP_SECONDS="600") as running:
+        yield running
+
+
+@pytest.fixture
+def listening() -> Iterator[Receiver]:
+    """What `bin/riskrelay listen` runs."""
+    with Receiver([WEBHOOK_SECRET.encode(), OWN_SECRET.encode()], utc_now) as receiver:
+        yield receiver
+
+
+def ping(service: Service, customer: Customer, target_id: str, key: str | None = None) -> Answer:
+    keyed = {} if key is None else {"Idempotency-Key": key}
+    return service.request("POST", f"{TARGETS}/{target_id}/ping", {**customer.bearer, **keyed})
+
+
+def answering(status: int, location: str = "/") -> Callable[[Peer], None]:
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            peer.answer(status, b"{}", Location=location)
+
+    return behave
+
+
+def silent(peer: Peer) -> None:
+    peer.read()
+    peer.wait()
+
+
+def connected(customer: Customer, service: Service, target_id: str) -> str:
+    record = service.request("GET", f"{TARGETS}/{target_id}", customer.bearer).json
+    status: str = record["connected"]["status"]
+    return status
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_receiver_gets_a_signed_ping_and_the_client_hears_that_it_did(
+    service: Service, customer: Customer, listening: Receiver
+) -> None:
+    plain, own = make_target(customer, listening.url), make_target(customer, listening.url)
+    targets.set_secret(own.id, OWN_SECRET, Vault([b64decode(ENCRYPTION_KEY)]), utc_now())
+    for number, target in enumerate((plain, own)):
+        began = time.monotonic()
+        answer = ping(service, customer, target.id)
+        assert time.monotonic() - began < 3.0
+        told = answer.json
+        assert (answer.status, told["delivered"], told["response_status"], told["error_code"]) == (200, True, 200, None)
+        assert 0 <= told["duration_ms"] < 1000 * DEADLINE_S
+        received = listening.received[number]
+        assert (received.kind, received.verdict, received.answer.status) == ("target.ping", SignatureVerdict.OK, 200)
+        event = json.loads(received.body)
+        assert event["target"] == {"id": target.id, "name": "Tracker"}
+        assert received.idempotency_key == received.request_id == event["id"]
+        assert connected(customer, service, target.id) == "connected"
+    assert rows("SELECT COUNT(*) FROM attempts") == [(0,)]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_keyed_repeat_pings_no_more(service: Service, customer: Customer, listening: Receiver) -> None:
+    target = make_target(customer, listening.url)
+    first, again = (ping(service, customer, target.id, "k") for _ in range(2))
+    assert (again.status, again.json) == (200, first.json)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert listening.count == 1
+    assert ping(service, customer, target.id, "another").json["delivered"]
+    assert listening.count == 2
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_ping_says_what_is_wrong_with_a_receiver(service: Service, customer: Customer) -> None:
+    def told(url: str) -> tuple[Any, ...]:
+        target = make_target(customer, url)
+        answer = ping(service, customer, target.id).json
+        after = targets.get(target.id, None)
+        assert not answer["delivered"]
+        return answer["response_status"], answer["error_code"], after.connected_status, after.status.value
+
+    with (
+        LoopbackServer(answering(503)) as busy,
+        LoopbackServer(answering(200)) as elsewhere,
+        LoopbackServer(silent) as hanging,
+    ):
+        with LoopbackServer(answering(302, elsewhere.url())) as moved:
+            assert told(moved.url()) == (302, "redirect_refused", "failing", "active")
+            assert elsewhere.connections == 0
+        assert told(moved.url()) == (None, "connect_refused", "failing", "active")
+        assert told(busy.url()) == (503, "receiver_unavailable", "unknown", "active")
+        began = time.monotonic()
+        assert told(hanging.url()) == (None, "deadline_exceeded", "failing", "active")
+        assert DEADLINE_S <= time.monotonic() - began < DEADLINE_S + 2
+        assert told("http://10.20.30.40/hook") == (None, "address_private", "failing", "blocked")
+        assert told("http://169.254.169.254/latest") == (None, "address_metadata", "failing", "blocked")
+
+
+@pytest.mark.usefixtures("worker")
+def test_pings_do_not_wait_for_each_others_receivers(service: Service, customer: Customer, listening: Receiver) -> None:
+    with LoopbackServer(silent) as hanging, ThreadPoolExecutor(2) as pool:
+        slow = make_target(customer, hanging.url())
+        waiting: list[Future[Answer]] = [pool.submit(ping, service, customer, slow.id) for _ in range(2)]
+        wait_until(lambda: hanging.connections == 2)
+        assert ping(service, customer, make_target(customer, listening.url).id).json["delivered"]
+        assert not any(each.done() for each in waiting)
+        assert [each.result().json["error_code"] for each in waiting] == ["deadline_exceeded"] * 2
+
+
+def test_a_worker_that_dies_within_a_ping_is_answered_for(
+    service: Service, worker: WorkerProcess, customer: Customer
+) -> None:
+    with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:
+        target = make_target(customer, hanging.url())
+        began = time.monotonic()
+        waiting = pool.submit(ping, service, customer, target.id)
+        wait_until(lambda: hanging.connections == 1)
+        worker.kill()
+        answer = waiting.result()
+        assert time.monotonic() - began < DEADLINE_S + 5
+        assert answer.json == {
+            "delivered": False,
+            "response_status": None,
+            "error_code": "worker_lost",
+            "duration_ms": None,
+        }
+
+
+def test_a_worker_that_is_told_to_stop_ends_its_ping(service: Service, worker: WorkerProcess, customer: Customer) -> None:
+    with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:
+        target = make_target(customer, hanging.url())
+        waiting = pool.submit(ping, service, customer, target.id)
+        wait_until(lambda: hanging.connections == 1)
+        worker.signal(signal.SIGTERM)
+        assert waiting.result().json["error_code"] == "deadline_exceeded"
+        assert worker.wait() == 0
+
+
+def test_without_a_worker_the_client_hears_it_and_nothing_is_sent_later(
+    service: Service, customer: Customer, listening: Receiver, start: Callable[..., WorkerProcess]
+) -> None:
+    target = make_target(customer, listening.url)
+    release()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ping, service, customer, target.id)
+        served = 0
+        while not waiting.done():
+            assert service.request("GET", f"{TARGETS}/{target.id}", customer.bearer, timeout_s=2).status == 200
+            served += 1
+            time.sleep(0.1)
+        assert served > 10
+        assert waiting.result().json == {
+            "delivered": False,
+            "response_status": None,
+            "error_code": "no_worker",
+            "duration_ms": None,
+        }
+    with start():
+        assert ping(service, customer, make_target(customer, listening.url).id).json["delivered"]
+    assert listening.count == 1

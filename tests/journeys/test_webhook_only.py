@@ -1,0 +1,82 @@
+"""webhook-only mode is complete on its own: prepare by hand, approve, deliver, poll; and try again what failed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from falcon.testing import TestClient
+
+from service.app import create_app
+from storage.doorbell import Doorbell, connect
+from tests.factories import LOOPBACK, Customer, make_settings
+from tests.fakes import LoopbackServer, Peer
+from tests.servers import RedisServer
+from tests.service.exchange import BASE, EXPORTS, JSON, TARGETS, Call, target_request
+from tests.workers import CountingReceiver, WorkerProcess, wait_until
+
+TICKET = {"title": "The total is wrong", "severity": "high", "evidence": {"expected": 10, "shown": 12}}
+
+
+@pytest.fixture
+def client(database: str, redis: RedisServer, tmp_path: Path) -> TestClient:
+    """The service in webhook-only mode, which may deliver to loopback."""
+    settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only", "REDIS_URL": redis.url, **LOOPBACK})
+    return TestClient(create_app(settings, Doorbell(connect(redis.url))))
+
+
+def send(client: TestClient, customer: Customer, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """Send a request and return the body of its answer, which is a success."""
+    call = Call(method, path.removeprefix(BASE), tuple(customer.bearer.items()))
+    answer = (call if body is None else call.plus(*JSON.items()).with_json(body)).send(client)
+    assert answer.status_code < 300, answer.text
+    told: dict[str, Any] = answer.json
+    return told
+
+
+def poll(client: TestClient, customer: Customer, export_id: str, until: str) -> dict[str, Any]:
+    """Ask for an export until it has a status, and return its record."""
+    path = f"{EXPORTS}/{export_id}"
+    wait_until(lambda: send(client, customer, "GET", path)["status"] == until)
+    return send(client, customer, "GET", path)
+
+
+def test_a_ticket_by_hand_is_prepared_approved_delivered_and_polled(
+    client: TestClient, customer: Customer, receiver: CountingReceiver, start: Callable[..., WorkerProcess]
+) -> None:
+    with start(DEPLOYMENT_MODE="webhook-only", SWEEP_SECONDS="600"):
+        export = send(client, customer, "POST", EXPORTS, {"ticket": TICKET, "source": {"type": "manual", "id": "NOTE-7"}})
+        target = send(client, customer, "POST", TARGETS, target_request(receiver.url()))
+        approval = {"target_id": target["id"], "ticket_digest": export["ticket_digest"]}
+        send(client, customer, "POST", f"{EXPORTS}/{export['id']}/approve", approval)
+        exported = poll(client, customer, export["id"], "exported")
+
+    [request] = receiver.requests
+    body = json.loads(request.body)
+    assert (body["id"], body["ticket"], body["export"]["source"]) == (export["id"], export["ticket"], export["source"])
+    assert exported["provider_ticket"] == {"id": "T-1", "url": None}
+    [attempt] = send(client, customer, "GET", f"{EXPORTS}/{export['id']}/attempts")["items"]
+    assert (attempt["id"], attempt["outcome"]) == (request.headers["x-request-id"], "delivered")
+    assert send(client, customer, "GET", EXPORTS)["items"] == [exported]
+
+
+def test_what_a_receiver_refused_is_delivered_when_it_is_tried_again(
+    client: TestClient, customer: Customer, start: Callable[..., WorkerProcess]
+) -> None:
+    statuses = iter([400, 202])
+
+    def refuse_once(peer: Peer) -> None:
+        while peer.read():
+            peer.answer(next(statuses))
+
+    with LoopbackServer(refuse_once) as server, start(DEPLOYMENT_MODE="webhook-only", SWEEP_SECONDS="600"):
+        export = send(client, customer, "POST", EXPORTS, {"ticket": TICKET})
+        target = send(client, customer, "POST", TARGETS, target_request(server.url()))
+        send(client, customer, "POST", f"{EXPORTS}/{export['id']}/approve", {"target_id": target["id"]})
+        poll(client, customer, export["id"], "failed")
+        send(client, customer, "POST", f"{EXPORTS}/{export['id']}/retry")
+        poll(client, customer, export["id"], "exported")
+
+    attempts = send(client, customer, "GET", f"{EXPORTS}/{export['id']}/attempts")["items"]
+    assert [(each["number"], each["response_status"]) for each in attempts] == [(2, 202), (1, 400)]
