@@ -1,0 +1,62 @@
+"""An application under gunicorn with the product's own configuration, on loopback, in processes of its own."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.counterpart import ROOT
+from bench.process_cost import cpu_s
+from bin import child_process
+from bin.serve import GUNICORN
+from tests.servers import free_port
+
+#: What the slowest machine worth measuring needs to load an application in two processes.
+_START_WITHIN_S: Final = 30.0
+#: Longer than gunicorn's graceful_timeout, after which it ends its own workers.
+_STOP_WITHIN_S: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An application that listens on `port`."""
+
+    port: int
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Return the processor time that its serving processes have taken so far, in seconds."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return cpu_s(int(pid) for pid in children.split())
+
+
+@contextmanager
+def serving(app: str, env: Mapping[str, str], *options: str) -> Iterator[Served]:
+    """Serve `app` (in gunicorn's words) with the settings in `env`; `options` are gunicorn's. What it logs goes nowhere."""
+    port = free_port()
+    settings = {**env, "BIND": f"127.0.0.1:{port}", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *GUNICORN[:-1], *options, app]
+    process = child_process.start(command, env=settings, output=subprocess.DEVNULL)
+    try:
+        _wait_for(port, process)
+        yield Served(port, process.pid)
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_WITHIN_S)
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + _START_WITHIN_S
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"The service ended, or does not listen after {_START_WITHIN_S:g} s.")
