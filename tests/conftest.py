@@ -84,6 +84,25 @@ def database(database_url: str) -> Iterator[str]:
     close_database()
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def module_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A migrated database of each kind, opened for all tests of a module; yields a folder for the installation on it.
+
+    For tests that leave it as it was, or whose examples do not depend on each other.
+    """
+    folder = tmp_path_factory.mktemp("installation")
+    if request.param == "sqlite":
+        shutil.copyfile(request.getfixturevalue("migrated_sqlite"), folder / "riskrelay.db")
+        url = f"sqlite:///{folder / 'riskrelay.db'}"
+    else:
+        template = request.getfixturevalue("migrated_postgres").rpartition("/")[2]
+        url = request.getfixturevalue("postgres_server").create_database(template)
+    open_database(url)
+    with connection():
+        yield folder
+    close_database()
+
+
 @pytest.fixture
 def customer(database: str) -> Customer:
     """An account with a user, a project and an API token in the open database."""

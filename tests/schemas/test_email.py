@@ -1,9 +1,7 @@
 """Both forms of an inbound email become one shape, or are refused without a word of what was submitted."""
 
 import json
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +23,9 @@ from schemas.errors import ValidationFailed
 from schemas.fields import MAX_ID, MAX_TEXT, MESSAGES
 from schemas.ticket import MAX_TITLE
 from schemas.ticket_wording import ticket_for_email
+from tests.corpora import CORPORA
 from tests.factories import plain_email, postmark_email
 
-CORPORA = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
 PAYLOADS = sorted((CORPORA / "email").glob("postmark-inbound-*.json"))
 
 FORM = EmailForm()

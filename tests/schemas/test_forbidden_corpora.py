@@ -4,19 +4,16 @@ import base64
 import gzip
 import html
 import json
-import os
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
 
 from schemas.forbidden import find
-
-CORPORA = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
+from tests.corpora import CORPORA
 
 #: What is left of a sample that was cut out of its generator's source, or never was one: calls and format strings, the
 #: source of a regular expression, and a rule's bare name.

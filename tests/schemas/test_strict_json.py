@@ -1,7 +1,6 @@
 """What the reader lets in, what it refuses by name, and that nothing makes it slow or crashes it."""
 
 import json
-import os
 import pickle
 import threading
 import time
@@ -12,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.strict_json import MAX_DEPTH, JsonFault, JsonValue, MalformedJson, canonical, parse
+from tests.corpora import CORPORA
 
-CORPORA = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
 JSON_FILES = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 
 needs_json_corpus = pytest.mark.skipif(not JSON_FILES, reason=f"no JSON corpus in {CORPORA}")

@@ -1,9 +1,7 @@
 """The URL policy and the list of addresses: by table, by the corpora, and against the parsers that dial."""
 
 import json
-import os
 from ipaddress import IPv6Address, ip_address
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +24,7 @@ from schemas.target_url import (
     parse_networks,
     parse_ports,
 )
-
-CORPORA = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
+from tests.corpora import CORPORA
 
 STRICT = TargetPolicy()
 LOOPBACK = TargetPolicy(True, parse_ports("1-65535"), parse_networks("127.0.0.0/8"))

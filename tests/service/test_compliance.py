@@ -4,7 +4,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +23,7 @@ from storage.clock import utc_now
 from storage.database import execute, rows
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
+from tests.corpora import CORPORA
 from tests.factories import NOW, SCANNER_SECRET, Customer, make_platform_token, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.conftest import LogLines
@@ -44,7 +44,6 @@ from tests.storefront import (
     traces_of,
 )
 
-CORPORA: Final = Path(os.environ.get("CORPORA_DIR", Path(__file__).resolve().parents[3] / "shared" / "corpora"))
 KEY: Final = b"A" * 32
 GOOD: Final[dict[Topic, dict[str, Any]]] = {
     Topic.DATA_REQUEST: data_request_body(ADA),

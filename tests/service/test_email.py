@@ -1,10 +1,8 @@
 """The email route: who may post, what is stored of a message, what is refused, and that a repeat does no work twice."""
 
 import json
-import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +16,10 @@ from hypothesis import strategies as st
 from service.app import create_app
 from storage import exports
 from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, rows
+from storage.database import connection, rows
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
+from tests.corpora import CORPORA
 from tests.factories import (
     SCANNER_SECRET,
     Customer,
@@ -49,7 +48,6 @@ HEADER: Final = "X-Email-Webhook-Secret"
 POST: Final = Call("POST", EMAIL, ((HEADER, SECRET), *JSON.items()))
 UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
 
-CORPORA = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
 PAYLOADS = sorted((CORPORA / "email").glob("postmark-inbound-*.json"))
 NAUGHTY = CORPORA / "strings" / "blns.json"
 
@@ -372,21 +370,11 @@ def test_naughty_strings_are_read_back_unchanged_or_refused_by_name(place: str, 
     assert served >= {"from": 0, "received_at": 0}.get(place, 400)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def module_client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+@pytest.fixture(scope="module")
+def module_client(module_database: Path) -> TestClient:
     """One installation of each kind for all examples; they do not depend on each other."""
-    folder = tmp_path_factory.mktemp("emails")
-    if request.param == "sqlite":
-        shutil.copyfile(request.getfixturevalue("migrated_sqlite"), folder / "riskrelay.db")
-        url = f"sqlite:///{folder / 'riskrelay.db'}"
-    else:
-        template = request.getfixturevalue("migrated_postgres").rpartition("/")[2]
-        url = request.getfixturevalue("postgres_server").create_database(template)
-    open_database(url)
-    with connection():
-        project_id = make_customer().project_id
-        yield client_with(folder, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(project_id))
-    close_database()
+    project_id = make_customer().project_id
+    return client_with(module_database, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(project_id))
 
 
 TEXTS = st.one_of(

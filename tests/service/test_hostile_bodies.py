@@ -4,8 +4,6 @@ Whatever comes in, the answer is not a 5xx, and a refusal names what it refuses.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -17,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.app import create_app
-from storage.database import close_database, connection, open_database
+from tests.corpora import naughty_strings
 from tests.factories import make_customer, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.exchange import EXPORTS, Call
@@ -38,33 +36,23 @@ BY_HAND: Final = {
 }
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def world(module_database: Path) -> World:
     """One installation of each kind for all examples; they do not depend on each other."""
-    folder = tmp_path_factory.mktemp("hostile")
-    if request.param == "sqlite":
-        shutil.copyfile(request.getfixturevalue("migrated_sqlite"), folder / "riskrelay.db")
-        url = f"sqlite:///{folder / 'riskrelay.db'}"
-    else:
-        template = request.getfixturevalue("migrated_postgres").rpartition("/")[2]
-        url = request.getfixturevalue("postgres_server").create_database(template)
-    open_database(url)
-    with connection():
-        customer = make_customer()
-        told = make_settings(
-            folder,
-            {
-                "DEPLOYMENT_MODE": "cloud",
-                "DEFAULT_PROJECT_ID": str(customer.project_id),
-                "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
-                "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
-                "RATE_LIMIT_PER_MINUTE": "1000000",
-            },
-        )
-        doorbell = FakeDoorbell()
-        client = TestClient(create_app(told, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
-        yield make_world(told, client, doorbell, customer)
-    close_database()
+    customer = make_customer()
+    told = make_settings(
+        module_database,
+        {
+            "DEPLOYMENT_MODE": "cloud",
+            "DEFAULT_PROJECT_ID": str(customer.project_id),
+            "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
+            "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
+            "RATE_LIMIT_PER_MINUTE": "1000000",
+        },
+    )
+    doorbell = FakeDoorbell()
+    client = TestClient(create_app(told, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    return make_world(told, client, doorbell, customer)
 
 
 def calls(world: World) -> dict[str, Call]:
@@ -133,15 +121,6 @@ def test_no_bytes_break_a_route(world: World, data: st.DataObject, raw: bytes) -
     call = Call(there[which].method, there[which].path, there[which].headers, raw)
     answer = (signed(call) if which == "9" else call).send(world.client)
     assert answer.status_code == 422, (which, raw, answer.text)
-
-
-def naughty_strings() -> list[str]:
-    corpora = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
-    path = corpora / "strings" / "blns.json"
-    if not path.is_file():
-        pytest.skip(f"There are no corpora in {corpora}.")
-    strings: list[str] = json.loads(path.read_text())
-    return strings
 
 
 def texts(body: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -1,14 +1,11 @@
 """Every file of a public corpus of JSON texts, posted to the scanner route: refused or served, never an error of ours."""
 
-import os
-from pathlib import Path
-
 import pytest
 from falcon.testing import TestClient
 
+from tests.corpora import CORPORA
 from tests.service.exchange import JSON, RESULTS, SCANNER, Call
 
-CORPORA = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
 FILES = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 
 

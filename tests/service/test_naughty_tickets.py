@@ -1,7 +1,6 @@
 """Whatever a hand-made ticket says is read back as it was said, by polls and in lists; and no query breaks a list."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -12,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.app import create_app
+from tests.corpora import CORPORA
 from tests.factories import Customer, make_exports, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.exchange import EXPORTS, JSON, Call
 
-CORPORA: Final = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
 STRINGS: Final = CORPORA / "strings" / "blns.json"
 
 #: Refusals that name what is wrong with a text.

@@ -1,8 +1,7 @@
 """Every refusal, a row each: the exact answer, nothing stored, nothing of the request in the answer or the log."""
 
 import logging
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +14,7 @@ from schemas.principal import Ability, TokenKind
 from service.app import create_app
 from storage import tokens
 from storage.clock import utc_now
-from storage.database import close_database, connection, execute, open_database
+from storage.database import execute
 from tests.factories import SCANNER_SECRET, issue, make_customer, make_settings, make_target, postback
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.conftest import LogLines
@@ -40,23 +39,10 @@ LIMIT_BYTES = 64 * 1024
 UNLIMITED = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def scene(module_database: Path) -> Scene:
     """One scene for all rows: what is refused leaves it as it was, and every row checks that."""
-    folder = tmp_path_factory.mktemp("refusals")
-    open_database(_database_url(request, folder))
-    with connection():
-        yield _set_scene(folder)
-    close_database()
-
-
-def _database_url(request: pytest.FixtureRequest, folder: Path) -> str:
-    if request.param == "sqlite":
-        shutil.copyfile(request.getfixturevalue("migrated_sqlite"), folder / "riskrelay.db")
-        return f"sqlite:///{folder / 'riskrelay.db'}"
-    template = request.getfixturevalue("migrated_postgres").rpartition("/")[2]
-    url: str = request.getfixturevalue("postgres_server").create_database(template)
-    return url
+    return _set_scene(module_database)
 
 
 def _set_scene(folder: Path) -> Scene:

@@ -1,8 +1,6 @@
 """What the extension, the plugin and the storefront app hand in: who may, what comes back, and what is never taken."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +15,8 @@ from service.app import create_app
 from service.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
 from storage import exports, tokens
 from storage.clock import utc_now
-from storage.database import close_database, connection, execute, open_database, rows
+from storage.database import execute, rows
+from tests.corpora import naughty_strings
 from tests.factories import (
     NOW,
     SCANNER_SECRET,
@@ -325,20 +324,10 @@ class Scene:
         return upload(route, self.token, {**route.body(self.customer.project_id), **changes})
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def scene(module_database: Path) -> Scene:
     """The scene, once in each database."""
-    folder = tmp_path_factory.mktemp("uploads")
-    if request.param == "sqlite":
-        shutil.copyfile(request.getfixturevalue("migrated_sqlite"), folder / "riskrelay.db")
-        url = f"sqlite:///{folder / 'riskrelay.db'}"
-    else:
-        template = request.getfixturevalue("migrated_postgres").rpartition("/")[2]
-        url = request.getfixturevalue("postgres_server").create_database(template)
-    open_database(url)
-    with connection():
-        yield _set_scene(folder)
-    close_database()
+    return _set_scene(module_database)
 
 
 def _set_scene(folder: Path) -> Scene:
@@ -634,15 +623,6 @@ def test_a_wrong_value_at_any_place_is_taken_or_refused_there(scene: Scene, rout
 
 
 # --- strings from everywhere
-
-
-def naughty_strings() -> list[str]:
-    corpora = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
-    path = corpora / "strings" / "blns.json"
-    if not path.is_file():
-        pytest.skip(f"no naughty strings at {path}; set CORPORA_DIR")
-    found: list[str] = json.loads(path.read_text())
-    return found
 
 
 #: Every member that is free text, filled with one string.

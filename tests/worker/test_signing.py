@@ -2,17 +2,16 @@
 
 import base64
 import json
-import os
 import re
 from collections.abc import Callable
 from email.message import Message
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.corpora import CORPORA
 from worker.signing import (
     DEFAULT_TOLERANCE_S,
     NONCE_HEADER,
@@ -23,8 +22,6 @@ from worker.signing import (
     sign,
     verify,
 )
-
-CORPORA = Path(os.environ.get("CORPORA_DIR", Path(__file__).parents[3] / "shared" / "corpora"))
 
 SECRET = b"correct horse battery staple"
 NOW = 1_700_000_000
