@@ -7,6 +7,7 @@ last byte of the answer, over a connection of its own or a kept-alive one, and o
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -122,9 +123,14 @@ class Lifeline:
 
 
 class Watchdog:
-    """Ends exchanges whose deadline has passed; asleep while there are none."""
+    """Ends exchanges whose deadline has passed; asleep while there are none.
 
-    def __init__(self) -> None:
+    `tidy` is called every `tidy_every_s`, to close what nobody uses, until it answers that nothing is kept.
+    """
+
+    def __init__(self, tidy: Callable[[], bool], tidy_every_s: float) -> None:
+        self._tidy = tidy
+        self._tidy_every_s = tidy_every_s
         self._exchanges: dict[int, Exchange] = {}
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
@@ -145,26 +151,38 @@ class Watchdog:
         _here.exchange = None
 
     def _start(self) -> None:
-        if self._thread is None:
+        if not self._is_awake():
             with self._lock:
-                if self._thread is None:
+                if not self._is_awake():
                     self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
                     self._thread.start()
 
+    def _is_awake(self) -> bool:
+        # A fork leaves it behind, and a fault in `tidy` would end it: without one there is no deadline.
+        return self._thread is not None and self._thread.is_alive()
+
     def _run(self) -> None:
+        is_kept, tidy_at = True, time.monotonic() + self._tidy_every_s
         while True:
-            self._some.wait()
-            time.sleep(_WATCH_S)
-            now = time.monotonic()
-            # A copy is made in one step; other threads come and go meanwhile.
-            for exchange in self._exchanges.copy().values():
-                if now >= exchange.deadline:
-                    exchange.expire()
-            if not self._exchanges:
-                self._some.clear()
-                # Whoever came between the look and the clear is seen now.
-                if self._exchanges:
-                    self._some.set()
+            if self._some.wait(self._tidy_every_s if is_kept else None):
+                is_kept = True
+                time.sleep(_WATCH_S)
+                self._look()
+            if time.monotonic() >= tidy_at:
+                is_kept = self._tidy()
+                tidy_at = time.monotonic() + self._tidy_every_s
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        # A copy is made in one step; other threads come and go meanwhile.
+        for exchange in self._exchanges.copy().values():
+            if now >= exchange.deadline:
+                exchange.expire()
+        if not self._exchanges:
+            self._some.clear()
+            # Whoever came between the look and the clear is seen now.
+            if self._exchanges:
+                self._some.set()
 
 
 def milliseconds(seconds: float) -> int:

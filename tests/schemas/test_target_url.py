@@ -1,6 +1,5 @@
-"""The URL policy and the list of addresses: by table, by the corpora, and against the parsers that dial."""
+"""The URL policy and the list of addresses: by table, and against the parsers that dial."""
 
-import json
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -24,19 +23,11 @@ from schemas.target_url import (
     parse_networks,
     parse_ports,
 )
-from tests.corpora import CORPORA
 
 STRICT = TargetPolicy()
 LOOPBACK = TargetPolicy(True, parse_ports("1-65535"), parse_networks("127.0.0.0/8"))
 # All that an operator can open, so that only the form decides.
 OPEN = TargetPolicy(True, parse_ports("1-65535"), parse_networks("0.0.0.0/0,::/0"))
-
-
-def corpus(*parts: str) -> Any:
-    file = CORPORA.joinpath(*parts)
-    if not file.exists():
-        pytest.skip(f"no {'/'.join(parts)} in {CORPORA}")
-    return json.loads(file.read_bytes())
 
 
 def accepted(url: str, policy: TargetPolicy = STRICT) -> TargetAddress:
@@ -417,39 +408,6 @@ def test_networks_are_read(text: str, networks: list[str]) -> None:
 def test_a_wrong_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a network such as"):
         parse_networks(text)
-
-
-# --- The corpora ---------------------------------------------------------------
-
-
-def test_another_senders_verdicts_are_ours() -> None:
-    vectors = corpus("ssrf", "svix-vectors.json")["vectors"]
-    assert len(vectors) == 43
-    verdicts = {vector["ip"]: classify(ip_address(vector["ip"]), STRICT) is None for vector in vectors}
-    assert verdicts == {vector["ip"]: vector["allow"] for vector in vectors}
-
-
-def test_nothing_passes_that_browsers_refuse_and_no_host_is_read_otherwise() -> None:
-    compared = 0
-    for case in corpus("urls", "urltestdata.json"):
-        target = check_url(case["input"], OPEN) if isinstance(case, dict) else None
-        if isinstance(target, TargetAddress):
-            assert not case.get("failure"), case["input"]
-            port = int(case["port"] or {"http:": 80, "https:": 443}[case["protocol"]])
-            assert (target.host, target.port) == (case["hostname"].strip("[]"), port), case["input"]
-            compared += 1
-    assert compared >= 30
-
-
-def test_international_names_become_what_the_standard_says() -> None:
-    compared = 0
-    for case in corpus("urls", "IdnaTestV2.json"):
-        target = check_url(f"https://{case['input']}/", OPEN) if isinstance(case, dict) else None
-        if isinstance(target, TargetAddress):
-            assert case["output"] is not None, ascii(case["input"])
-            assert target.host == case["output"].removesuffix("."), ascii(case["input"])
-            compared += 1
-    assert compared >= 200
 
 
 # --- Against the parsers that dial ---------------------------------------------

@@ -1,0 +1,137 @@
+"""The URL policy and the list of addresses by what others wrote: verdicts on addresses, tests of browsers' parsers."""
+
+import json
+from collections.abc import Iterator
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Any, Final
+
+import pytest
+
+from schemas.target_url import Refusal, TargetAddress, TargetPolicy, check_answers, check_url, classify, parse_ports
+from storage.name_lookup import Answer, LookupReason, NameLookup, NameLookupFailed
+from tests.corpora import CORPORA
+from worker.http_client import HttpClient
+
+STRICT: Final = TargetPolicy()
+# All that an operator can open, so that only the form decides.
+OPEN: Final = TargetPolicy(True, parse_ports("1-65535"), (ip_network("0.0.0.0/0"), ip_network("::/0")))
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def corpus(*parts: str) -> Any:
+    file = CORPORA.joinpath(*parts)
+    if not file.exists():
+        pytest.skip(f"no {'/'.join(parts)} in {CORPORA}")
+    return json.loads(file.read_bytes())
+
+
+# --- Addresses -----------------------------------------------------------------
+
+
+def verdicts() -> dict[str, bool]:
+    """Return the addresses of another sender's list, and whether it dials them."""
+    vectors = corpus("ssrf", "svix-vectors.json")["vectors"]
+    assert len(vectors) == 43
+    return {vector["ip"]: vector["allow"] for vector in vectors}
+
+
+def test_another_senders_verdicts_are_ours() -> None:
+    ours = {text: classify(ip_address(text), STRICT) is None for text in verdicts()}
+    assert ours == verdicts()
+
+
+def test_its_verdicts_hold_for_an_address_in_a_url() -> None:
+    ours = {text: isinstance(check_url(f"https://{_in_url(text)}/", STRICT), TargetAddress) for text in verdicts()}
+    assert ours == verdicts()
+
+
+def test_its_verdicts_hold_for_one_answer_among_good_ones() -> None:
+    good = ip_address("8.8.8.8")
+    ours = {text: check_answers([good, ip_address(text), good], STRICT) is None for text in verdicts()}
+    assert ours == verdicts()
+
+
+def test_its_verdicts_on_ipv4_hold_for_the_address_mapped_into_ipv6() -> None:
+    theirs = {text: allow for text, allow in verdicts().items() if isinstance(ip_address(text), IPv4Address)}
+    assert len(theirs) >= 20
+    assert {text: classify(ip_address(f"::ffff:{text}"), STRICT) is None for text in theirs} == theirs
+
+
+def _in_url(text: str) -> str:
+    return f"[{text}]" if ":" in text else text
+
+
+# --- Names and URLs ------------------------------------------------------------
+
+
+def test_nothing_passes_that_browsers_refuse_and_no_host_is_read_otherwise() -> None:
+    compared = 0
+    for case in corpus("urls", "urltestdata.json"):
+        target = check_url(case["input"], OPEN) if isinstance(case, dict) else None
+        if isinstance(target, TargetAddress):
+            assert not case.get("failure"), case["input"]
+            port = int(case["port"] or {"http:": 80, "https:": 443}[case["protocol"]])
+            assert (target.host, target.port) == (case["hostname"].strip("[]"), port), case["input"]
+            compared += 1
+    assert compared >= 30
+
+
+def test_international_names_become_what_the_standard_says() -> None:
+    compared = 0
+    for case in corpus("urls", "IdnaTestV2.json"):
+        target = check_url(f"https://{case['input']}/", OPEN) if isinstance(case, dict) else None
+        if isinstance(target, TargetAddress):
+            assert case["output"] is not None, ascii(case["input"])
+            assert target.host == case["output"].removesuffix("."), ascii(case["input"])
+            compared += 1
+    assert compared >= 200
+
+
+# --- What is dialled -----------------------------------------------------------
+
+
+class Witness(NameLookup):
+    """Writes down which host and port a connection is asked for, and lets none come about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, int]] = []
+
+    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        self.asked.append((host, port))
+        raise NameLookupFailed(LookupReason.NOT_FOUND)
+
+
+def accepted_urls() -> Iterator[tuple[str, TargetAddress]]:
+    """Yield every URL of the corpora that passes, with every host of the corpora in a URL of its own."""
+    cases = [case for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]
+    names = [case["input"] for case in corpus("urls", "IdnaTestV2.json") if isinstance(case, dict)]
+    hosts = {case["hostname"] for case in cases if case.get("hostname")} | {_in_url(text) for text in verdicts()}
+    urls = [case["input"] for case in cases] + [f"https://{name}:8443/in?a=1" for name in [*names, *sorted(hosts)]]
+    for url in urls:
+        target = check_url(url, OPEN)
+        if isinstance(target, TargetAddress):
+            yield url, target
+
+
+def test_the_host_and_port_that_were_judged_are_those_that_are_dialled() -> None:
+    witness = Witness()
+    client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
+    accepted = list(accepted_urls())
+    for url, target in accepted:
+        assert client.post(url, {}, b"").error == LookupReason.NOT_FOUND, ascii(url)
+        assert witness.asked.pop() == (target.host, target.port), ascii(url)
+    assert witness.asked == []
+    assert len(accepted) >= 300
+    client.close()
+
+
+def test_what_is_refused_is_not_dialled() -> None:
+    witness = Witness()
+    client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
+    cases = [case["input"] for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]
+    refused = [url for url in cases if isinstance(check_url(url, OPEN), Refusal)]
+    assert all(client.post(url, {}, b"").refused for url in refused)
+    assert witness.asked == []
+    assert len(refused) >= 300
+    client.close()
