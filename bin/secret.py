@@ -83,7 +83,7 @@ def _targets(settings: Settings) -> list[dict[str, object]]:
 
 
 def _target(target: Target) -> dict[str, object]:
-    record = target_record(target)
+    record = target_record(target, utc_now())
     source = "database" if target.has_own_secret else "environment"
     return {
         "name": target.id,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 from typing import Final
 
 from schemas.export_state import Move
@@ -16,7 +17,7 @@ class Claim:
     """One export held for one attempt.
 
     `attempt` numbers the attempts of the export's whole life; `try_number` those of the present schedule, which begins anew
-    at `schedule_began_at` when a person retries.
+    at `schedule_began_at` when a person retries. `claimed_at` is when the row was last known to be held.
     """
 
     export_id: str
@@ -28,6 +29,7 @@ class Claim:
     secret_sealed: bytes | None
     body: bytes
     schedule_began_at: datetime
+    claimed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,34 @@ class Outcome:
     timings: Timings = Timings()
 
 
+class Health(Enum):
+    """What an attempt says about the health of its target; a ticket that was refused for what it says tells nothing."""
+
+    WELL = auto()
+    ILL = auto()
+    UNKNOWN = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class TargetEffect:
-    """What an attempt says about its target: how it is connected, and a status it turns to, with the reason."""
+    """What an attempt says about its target.
+
+    `connected` and `status` are what it turns to, `reason` says why. `is_overloaded` asks for less at once. For `hold_s`
+    seconds nothing is to be sent, for `hold_reason`.
+    """
 
     connected: str | None = None
     status: TargetStatus | None = None
     reason: str | None = None
+    health: Health = Health.UNKNOWN
+    is_overloaded: bool = False
+    hold_s: float | None = None
+    hold_reason: str | None = None
+
+    @property
+    def ends_turn(self) -> bool:
+        """Tell whether nothing more is to be sent to the target before its row has been read anew."""
+        return self.status is not None or self.hold_s is not None
 
 
 @dataclass(frozen=True, slots=True)

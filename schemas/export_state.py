@@ -7,8 +7,10 @@
     dismissed
 
 `claim` also leads from `delivering` to `delivering`: that is a lease that lapsed because its worker died. `withdraw` leads
-from `approved`, `delivering` and `retry_scheduled` to `failed`: whom the ticket is about asked to be forgotten, so it is not
-sent any more, and the attempt that is being made is too late to be written. Nothing leaves `exported` or `dismissed`.
+from `approved`, `delivering` and `retry_scheduled` to `failed`: whom the ticket is about asked to be forgotten, or its
+target was disabled, so it is not sent any more, and an attempt that is being made is too late to be written. `block` leads
+from the same three states to `blocked`: the policy refused the address, to this attempt or to another one of the same
+target. Nothing leaves `exported` or `dismissed`.
 `storage.exports` is the only module that writes the column.
 """
 
@@ -68,7 +70,7 @@ MOVES: Final[Mapping[Move, Step]] = {
     # Claimed but not sent: the attempt is given back and the export is due again.
     Move.POSTPONE: _step(_S.RETRY_SCHEDULED, _S.DELIVERING),
     Move.FAIL: _step(_S.FAILED, _S.DELIVERING),
-    Move.BLOCK: _step(_S.BLOCKED, _S.DELIVERING),
+    Move.BLOCK: _step(_S.BLOCKED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
     Move.DISMISS: _step(_S.DISMISSED, _S.PREPARED),
     Move.RETRY: _step(_S.APPROVED, _S.FAILED, _S.BLOCKED),
     Move.WITHDRAW: _step(_S.FAILED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),

@@ -51,6 +51,11 @@ class Ping:
     has_begun: bool
     result: PingResult | None
 
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it has ended."""
+        return self.result is not None
+
 
 def ping_body(order: PingOrder) -> bytes:
     """Return the bytes a receiver gets."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from marshmallow import post_load
 
-from schemas.fields import MAX_URL, Form, Text
+from schemas.fields import MAX_URL, Form, Text, WholeNumber
 from schemas.settings import DeploymentMode
 from schemas.times import rfc3339, rfc3339_or_none
 
@@ -33,6 +33,17 @@ PINGABLE: Final = APPROVABLE | {TargetStatus.BLOCKED}
 RESUMABLE: Final = frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.DISABLED})
 
 
+#: Holds that a receiver asked for: its target shows as paused until they are over.
+RATE_LIMITED: Final = "rate_limited"
+RECEIVER_UNAVAILABLE: Final = "receiver_unavailable"
+ASKED_FOR: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
+#: A hold of our own: too many failures in a row.
+BREAKER_OPEN: Final = "breaker_open"
+
+#: More than this is no limit any more, and keeps the arithmetic of the pace within whole milliseconds.
+MAX_PER_MINUTE: Final = 60_000
+
+
 @dataclass(frozen=True, slots=True)
 class TargetRequest:
     """What a client asks for."""
@@ -41,11 +52,12 @@ class TargetRequest:
     base_url: str
     deployment_mode: str | None
     name: str
+    max_per_minute: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target as it is stored, without its secret."""
+    """A target as it is stored, without its secret; `shown_status` is what it comes to at a moment."""
 
     id: str
     account_id: int
@@ -63,6 +75,21 @@ class Target:
     validation_reason: str | None
     validated_at: datetime | None
     created_at: datetime
+    held_until: datetime | None
+    held_reason: str | None
+    concurrency: int
+    failures_in_row: int
+    max_per_minute: int | None
+
+    def is_held(self, now: datetime) -> bool:
+        """Tell whether nothing is sent at `now` although it is active."""
+        return self.status is TargetStatus.ACTIVE and self.held_until is not None and self.held_until > now
+
+    def shown_status(self, now: datetime) -> tuple[TargetStatus, str | None]:
+        """Return the status at `now` and why: one whose receiver asked to wait is paused until then."""
+        if not self.is_held(now):
+            return self.status, self.status_reason
+        return (TargetStatus.PAUSED if self.held_reason in ASKED_FOR else self.status), self.held_reason
 
 
 class TargetForm(Form):
@@ -72,25 +99,33 @@ class TargetForm(Form):
     base_url = Text(required=True, max_length=MAX_URL)
     deployment_mode = Text(load_default=None, allowed=[mode.value for mode in DeploymentMode])
     name = Text(required=True, min_length=1, max_length=200)
+    max_per_minute = WholeNumber(load_default=None, minimum=1, maximum=MAX_PER_MINUTE)
 
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:
         return TargetRequest(**request)
 
 
-def target_record(target: Target) -> dict[str, Any]:
-    """Return the target as clients see it."""
+def target_record(target: Target, now: datetime) -> dict[str, Any]:
+    """Return the target as clients see it at `now`."""
+    status, reason = target.shown_status(now)
     return {
         "id": target.id,
         "provider_key": target.provider_key,
         "base_url": target.base_url,
         "deployment_mode": target.deployment_mode,
         "name": target.name,
-        "status": target.status.value,
-        "status_reason": target.status_reason,
+        "status": status.value,
+        "status_reason": reason,
         "secret": {"configured": target.secret_fingerprint is not None, "fingerprint": target.secret_fingerprint},
         "connected": {"status": target.connected_status, "last_success_at": rfc3339_or_none(target.last_success_at)},
         "last_validation": _validation(target),
+        "delivery": {
+            "concurrency": target.concurrency,
+            "failures_in_row": target.failures_in_row,
+            "max_per_minute": target.max_per_minute,
+            "waits_until": rfc3339_or_none(target.held_until if target.is_held(now) else None),
+        },
         "created_at": rfc3339(target.created_at),
     }
 

@@ -6,22 +6,26 @@ transaction and no connection is held while a resolver or a receiver is waited f
 """
 
 import time
+from collections.abc import Callable
+from enum import Enum, auto
 from typing import Final
 
 import falcon
 
 from schemas.fields import NoMembers
-from schemas.pings import BEGIN_WITHIN_S, Ping, PingResult, ping_record
-from schemas.principal import Ability, TokenKind
+from schemas.pings import BEGIN_WITHIN_S, Ping, ping_record
+from schemas.principal import Ability, TokenKind, TokenPrincipal
 from schemas.settings import RouteFamily
 from schemas.targets import RESUMABLE, Target, target_record
+from schemas.validations import Validation
 from service.admission import Body, Operation
 from service.auth import Bearer
 from service.idempotency import Answer, Once, request_digest
 from service.targets import AddressCheck, TicketExportTarget
-from storage import database, pings, targets
+from storage import database, pings, targets, validations
 from storage.clock import utc_now
 from storage.doorbell import Doorbell
+from storage.validations import Awaited
 
 #: `status_reason` of what a client turned off.
 BY_CLIENT: Final = "client"
@@ -49,7 +53,7 @@ class _TargetAction:
         return targets.get(target_id, self._default_secret_fingerprint, req.context.principal.account_id)
 
     def _record(self, req: falcon.Request, target_id: str) -> Answer:
-        return Answer(200, target_record(self._target(req, target_id)))
+        return Answer(200, target_record(self._target(req, target_id), utc_now()))
 
     def _turn(self, req: falcon.Request, target_id: str) -> Answer:
         principal = req.context.principal
@@ -101,30 +105,55 @@ class TargetResumption(_TargetAction):
     def _resume(self, req: falcon.Request, target_id: str) -> Answer:
         if req.context.is_checked:
             principal = req.context.principal
-            targets.record_validation(target_id, principal.account_id, None, utc_now(), principal.key)
+            targets.record_validation(target_id, principal.account_id, Validation(), utc_now(), principal.key)
         return self._turn(req, target_id)
 
 
 class TargetValidation(_TargetAction):
-    """Looks at a target's address as it is now; one that may not be used blocks the target."""
+    """Looks at a target as it is now; an address that may not be used blocks it.
 
-    def __init__(self, once: Once, check: AddressCheck, default_secret_fingerprint: str | None) -> None:
+    Its URL and its names are looked at from here. What only who dials can tell, a worker is asked for.
+    """
+
+    def __init__(
+        self,
+        once: Once,
+        check: AddressCheck,
+        doorbell: Doorbell,
+        default_secret_fingerprint: str | None,
+        delivery_timeout_s: float,
+    ) -> None:
         super().__init__("validate", once, default_secret_fingerprint, for_webhooks=True)
         self._check = check
+        self._doorbell = doorbell
+        self._end_within_s = delivery_timeout_s + _MARGIN_S
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Check the address, keep what was found, and answer with the target."""
-        self._once.answer(req, resp, lambda: self._validate(req, target_id), beforehand=lambda: self._judge(req, target_id))
+        """Have it looked at, and answer with the target; a repeat with the same key looks no more."""
+        self._once.answer(req, resp, lambda: self._record(req, target_id), beforehand=lambda: self._validate(req, target_id))
 
-    def _judge(self, req: falcon.Request, target_id: str) -> None:
+    def _validate(self, req: falcon.Request, target_id: str) -> None:
+        principal = req.context.principal
         url = self._target(req, target_id).base_url
         database.release()
-        req.context.reason = self._check.judge(url)
+        found = self._check.validate(url)
+        if found.has_passed:
+            self._ask_worker(target_id, principal)
+        else:
+            targets.record_validation(target_id, principal.account_id, found, utc_now(), principal.key)
+        database.release()
 
-    def _validate(self, req: falcon.Request, target_id: str) -> Answer:
-        principal = req.context.principal
-        targets.record_validation(target_id, principal.account_id, req.context.reason, utc_now(), principal.key)
-        return self._record(req, target_id)
+    def _ask_worker(self, target_id: str, principal: TokenPrincipal) -> None:
+        """Wait until a worker has looked; where none does in time, what was found here is recorded."""
+        asked_at = validations.ask(target_id, principal.account_id, utc_now(), principal.key)
+        database.release()
+        self._doorbell.ring()
+        _wait(
+            lambda: _stage(validations.get(target_id, asked_at, utc_now())),
+            lambda: validations.withdraw(target_id, asked_at, utc_now(), principal.key),
+            lambda: validations.give_up(target_id, asked_at, utc_now(), principal.key),
+            self._end_within_s,
+        )
 
 
 class TargetPing(_TargetAction):
@@ -149,26 +178,43 @@ class TargetPing(_TargetAction):
         ping_id = pings.request(target_id, principal.account_id, utc_now(), principal.key, request_digest(req))
         database.release()
         self._doorbell.ring()
-        req.context.ping_result = self._result(ping_id)
-
-    def _result(self, ping_id: str) -> PingResult:
-        """Wait until a worker has ended the ping, or end it where none begins or none ends in time."""
-        began_at = asked_at = time.monotonic()
-        while (ping := _look(ping_id)).result is None:
-            now = time.monotonic()
-            if not ping.has_begun:
-                began_at = now
-                if now - asked_at > BEGIN_WITHIN_S:
-                    # A worker that begins this very moment wins, and is waited for.
-                    pings.withdraw(ping_id, utc_now())
-            elif now - began_at > self._end_within_s:
-                pings.give_up(ping_id, utc_now())
-            database.release()
-            time.sleep(_LOOK_EVERY_S)
-        return ping.result
+        _wait(
+            lambda: _stage(pings.get(ping_id)),
+            lambda: pings.withdraw(ping_id, utc_now()),
+            lambda: pings.give_up(ping_id, utc_now()),
+            self._end_within_s,
+        )
+        req.context.ping_result = pings.get(ping_id).result
+        database.release()
 
 
-def _look(ping_id: str) -> Ping:
-    ping = pings.get(ping_id)
-    database.release()
-    return ping
+class _Stage(Enum):
+    """How far something is that a worker was asked for."""
+
+    WAITING = auto()
+    BEGUN = auto()
+    OVER = auto()
+
+
+def _stage(asked: Ping | Awaited) -> _Stage:
+    if asked.is_over:
+        return _Stage.OVER
+    return _Stage.BEGUN if asked.has_begun else _Stage.WAITING
+
+
+def _wait(
+    stage: Callable[[], _Stage], withdraw: Callable[[], object], give_up: Callable[[], object], end_within_s: float
+) -> None:
+    """Wait until it is over, or end it where no worker begins or none ends in time. No connection is held meanwhile."""
+    began_at = asked_at = time.monotonic()
+    while (reached := stage()) is not _Stage.OVER:
+        now = time.monotonic()
+        if reached is _Stage.WAITING:
+            began_at = now
+            if now - asked_at > BEGIN_WITHIN_S:
+                # A worker that begins this very moment wins, and is waited for.
+                withdraw()
+        elif now - began_at > end_within_s:
+            give_up()
+        database.release()
+        time.sleep(_LOOK_EVERY_S)

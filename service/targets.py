@@ -13,6 +13,7 @@ from schemas.principal import Ability, TokenKind
 from schemas.settings import RouteFamily, Settings
 from schemas.target_url import Refusal, check_answers, check_url
 from schemas.targets import TargetForm, TargetStatus, target_record
+from schemas.validations import Validation
 from service.admission import Operation
 from service.auth import Bearer
 from service.idempotency import Answer, Once
@@ -34,29 +35,33 @@ class AddressCheck:
         self._lookup = lookup
         self._timeout_s = settings.connect_timeout_s
 
-    def reason_against(self, url: str) -> str | None:
-        """Return why `url` may not be used, None where nothing speaks against it. It may wait for the resolver."""
+    def look(self, url: str) -> Validation:
+        """Return what speaks against `url`. It may wait for the resolver."""
         address = check_url(url, self._policy)
         if isinstance(address, Refusal):
-            return address.reason.value
+            return _refused(address)
         try:
             refusal = check_answers(self._lookup.resolve(address.host, address.port, self._timeout_s), self._policy)
         except NameLookupFailed as failed:
-            return failed.reason.value
-        return refusal.reason.value if refusal else None
+            return Validation(failed.reason.value)
+        return _refused(refusal) if refusal else Validation()
 
     def require_safe(self, url: str) -> None:
         """Raises ValidationFailed on `/base_url` for a URL that may not be used."""
-        reason = self.reason_against(url)
+        reason = self.look(url).reason
         if reason is not None:
             raise ValidationFailed(FieldProblem("/base_url", reason, _NOT_SAFE))
 
-    def judge(self, url: str) -> str | None:
-        """Return why `url` may not be used. Raises ServiceUnavailable where our own lookup is the reason, not the target."""
-        reason = self.reason_against(url)
-        if reason == LookupReason.OVERLOADED:
+    def validate(self, url: str) -> Validation:
+        """Look at `url`. Raises ServiceUnavailable where our own lookup is what is wrong, not the target."""
+        validation = self.look(url)
+        if validation.reason == LookupReason.OVERLOADED:
             raise ServiceUnavailable
-        return reason
+        return validation
+
+
+def _refused(refusal: Refusal) -> Validation:
+    return Validation(refusal.reason.value, is_refused=True)
 
 
 class TicketExportTargets:
@@ -81,8 +86,9 @@ class TicketExportTargets:
         page = read_page(req, identifiers.TARGET, {"status": _STATUSES})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
         account_id = req.context.principal.account_id
-        found = targets.newest(account_id, self._default_secret_fingerprint, page.look_for, page.before, status)
-        answer_list(resp, self._url, page, [target_record(target) for target in found])
+        now = utc_now()
+        found = targets.newest(account_id, self._default_secret_fingerprint, page.look_for, now, page.before, status)
+        answer_list(resp, self._url, page, [target_record(target, now) for target in found])
 
     on_head = on_get
 
@@ -101,7 +107,7 @@ class TicketExportTargets:
             utc_now(),
             principal.key,
         )
-        return Answer(201, target_record(target), {"Location": f"{self._url}/{target.id}"})
+        return Answer(201, target_record(target, utc_now()), {"Location": f"{self._url}/{target.id}"})
 
 
 class TicketExportTarget:
@@ -119,6 +125,6 @@ class TicketExportTarget:
         """Return the record."""
         target = targets.get(target_id, self._default_secret_fingerprint, req.context.principal.account_id)
         resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(target_record(target), ensure_ascii=False).encode()
+        resp.data = json.dumps(target_record(target, utc_now()), ensure_ascii=False).encode()
 
     on_head = on_get

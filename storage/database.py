@@ -33,6 +33,10 @@ LOCK_WAIT_S: Final = 5
 POOL_SIZE: Final = 32
 POOL_WAIT_S: Final = 5
 
+#: A transaction here is over in milliseconds. Who does nothing in one for so long stands still, or its machine is gone, and
+#: PostgreSQL would keep what it has locked for hours; within a worker's lease, so that a takeover waits no longer for it.
+IDLE_IN_TRANSACTION_S: Final = 5
+
 _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",
     "synchronous": "full",
@@ -144,11 +148,6 @@ def values_list(columns: int, count: int) -> str:
     return ", ".join([row] * count)
 
 
-def for_update_skip_locked() -> str:
-    """Return the clause by which two PostgreSQL claimers never wait for each other; SQLite has one writer and needs none."""
-    return "" if is_sqlite() else " FOR UPDATE OF e SKIP LOCKED"
-
-
 def is_reachable() -> bool:
     """Tell whether a query is answered now."""
     try:
@@ -181,7 +180,9 @@ def _sqlite_write() -> Iterator[None]:
                 yield
                 database.commit()
             except BaseException:
-                database.rollback()
+                # An interrupt may have come within the commit, and after its end there is nothing to take back.
+                if driver.in_transaction:
+                    database.rollback()
                 raise
     finally:
         _sqlite_turn.release()
@@ -248,5 +249,7 @@ def _postgresql(url: str) -> Database:
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
-        options=f"-c lock_timeout={LOCK_WAIT_S * 1000}",
+        options=(
+            f"-c lock_timeout={LOCK_WAIT_S * 1000} -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S * 1000}"
+        ),
     )

@@ -14,20 +14,28 @@ from storage.columns import JsonField
 
 _json: Final = JsonField()
 
-#: A whole export `e`, but for its body and its lease, and the finding `f` that it was prepared from.
+# A retry is made when it is due, but not while its target waits.
+_NEXT_AT: Final = (
+    "CASE WHEN e.status = 'retry_scheduled' AND t.status = 'active' AND t.held_until > e.due_at "
+    "THEN t.held_until ELSE e.due_at END"
+)
+#: A whole export `e`, but for its body and its lease, its target `t` and the finding `f` that it was prepared from.
 COLUMNS: Final = (
     "e.id, e.account_id, e.status, e.status_reason, e.target_id, e.source_type, e.source_id, e.scan_run_id, e.ticket, "
-    "e.ticket_digest, e.preview_problems, e.attempts, e.due_at, e.version, e.last_attempt_at, e.last_response_status, "
+    f"e.ticket_digest, e.preview_problems, e.attempts, {_NEXT_AT}, e.version, e.last_attempt_at, e.last_response_status, "
     "e.last_error_code, e.last_duration_ms, e.provider_ticket_id, e.provider_ticket_url, e.created_at, e.approved_at, "
     "e.finished_at, f.id, f.first_seen_at, f.last_seen_at, f.times_seen, f.first_scan_run_id, f.last_scan_run_id"
 )
 #: Where COLUMNS come from; whoever reads one export or a page of them asks one question.
-WITH_FINDING: Final = "exports e LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'"
-
+SOURCES: Final = """exports e
+    LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'
+    LEFT JOIN targets t ON t.id = e.target_id"""
 #: What a claim is made from, of an export `e` and its target `t`.
 DUE_COLUMNS: Final = (
     "e.id, e.status, e.attempts, e.attempts_before, e.target_id, t.base_url, t.secret_sealed, e.body, e.schedule_began_at"
 )
+#: Where the target's id stands in a row of them.
+TARGET_PLACE: Final = 4
 
 #: What an attempt leaves on its export.
 RECORDED_COLUMNS: Final = (
@@ -117,8 +125,8 @@ def export_from(row: tuple[Any, ...]) -> Export:
     )
 
 
-def claim_from(row: tuple[Any, ...], lease: str) -> Claim:
-    """Read a row of DUE_COLUMNS as it was before `lease` took it."""
+def claim_from(row: tuple[Any, ...], lease: str, now: datetime) -> Claim:
+    """Read a row of DUE_COLUMNS as it was before `lease` took it at `now`."""
     export_id, _status, attempts, attempts_before, target_id, base_url, secret_sealed, body, schedule_began_at = row
     return Claim(
         export_id=export_id,
@@ -130,6 +138,7 @@ def claim_from(row: tuple[Any, ...], lease: str) -> Claim:
         secret_sealed=None if secret_sealed is None else bytes(secret_sealed),
         body=bytes(body),
         schedule_began_at=from_ms(schedule_began_at),
+        claimed_at=now,
     )
 
 

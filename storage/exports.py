@@ -4,7 +4,7 @@ Every move is a compare-and-swap on the row and leaves an audit entry in the sam
 name the version they saw; the moves a worker makes name the lease it holds. Who comes too late changes nothing.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,18 +15,20 @@ from schemas.exports import Approval, Export, Preparation
 from schemas.fields import problem
 from schemas.targets import APPROVABLE, TargetStatus
 from schemas.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
-from schemas.times import from_ms, rfc3339, to_ms
-from storage import identifiers
+from schemas.times import rfc3339, to_ms
+from schemas.validations import Validation
+from storage import identifiers, targets
 from storage.audit import Entry, append_all
 from storage.columns import JsonField
-from storage.database import execute, for_update_skip_locked, is_sqlite, rows, transaction, values_list
+from storage.database import execute, is_sqlite, rows, transaction, values_list
 from storage.export_rows import (
     ATTEMPT_COLUMNS,
     COLUMNS,
     DUE_COLUMNS,
     PREPARED_COLUMNS,
     RECORDED_COLUMNS,
-    WITH_FINDING,
+    SOURCES,
+    TARGET_PLACE,
     Draft,
     attempt_row,
     claim_from,
@@ -35,24 +37,41 @@ from storage.export_rows import (
     recorded_row,
 )
 
-_GET: Final = f"SELECT {COLUMNS} FROM {WITH_FINDING} WHERE e.id = ?"  # noqa: S608 - our own names
+_GET: Final = f"SELECT {COLUMNS} FROM {SOURCES} WHERE e.id = ?"  # noqa: S608 - our own names
 #: No limit, in a form that both databases take.
 ALL: Final = 2**63 - 1
 # One part for each status that is asked for, since an index gives the newest of one status in order, not of several.
 _NEWEST: Final = f"""
-SELECT {COLUMNS} FROM {WITH_FINDING} WHERE e.id IN ({{parts}}) ORDER BY e.id DESC LIMIT ?"""  # noqa: S608 - our own names
+SELECT {COLUMNS} FROM {SOURCES} WHERE e.id IN ({{parts}}) ORDER BY e.id DESC LIMIT ?"""  # noqa: S608 - our own names
 _NEWEST_PART: Final = "SELECT id FROM (SELECT id FROM exports WHERE {condition} ORDER BY id DESC LIMIT ?) AS part"
 
-# CROSS JOIN makes SQLite begin with what is due, whatever it has learned of the tables; PostgreSQL decides for itself.
-_DUE: Final = f"""
+# Whether an attempt may start for a target `t` at a moment.
+_OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)"
+# The oldest due of each chosen target. PostgreSQL: row locks that two claimers do not wait for. SQLite: one writer and no
+# locks; its LIMIT takes no column, so it reads as many of each target as the one that gets most, and CROSS JOIN keeps it to
+# the order in which the tables stand here, whatever it has learned of them.
+_DUE_POSTGRESQL: Final = f"""
 SELECT {DUE_COLUMNS}
-FROM exports e CROSS JOIN targets t
-WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active'
-ORDER BY e.due_at LIMIT ?"""  # noqa: S608 - our own names
+FROM (VALUES {{quotas}}) AS q (target_id, quota)
+JOIN targets t ON t.id = q.target_id AND {_OPEN}
+CROSS JOIN LATERAL (
+    SELECT * FROM exports x WHERE x.target_id = q.target_id AND x.due_at <= ?
+    ORDER BY x.due_at LIMIT CAST(q.quota AS BIGINT) FOR UPDATE SKIP LOCKED
+) e
+ORDER BY e.due_at"""  # noqa: S608 - our own names
+_DUE_SQLITE: Final = f"""
+WITH q (target_id) AS (VALUES {{targets}})
+SELECT {DUE_COLUMNS}
+FROM q CROSS JOIN targets t CROSS JOIN exports e
+WHERE t.id = q.target_id AND {_OPEN} AND e.rowid IN (
+    SELECT x.rowid FROM exports x WHERE x.target_id = q.target_id AND x.due_at <= ? ORDER BY x.due_at LIMIT ?
+)
+ORDER BY e.due_at"""  # noqa: S608 - our own names
 
+# The sum keeps PostgreSQL from looking for what is due a second time, by an index, where the ids say it all.
 _TAKE: Final = """
 UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1
-WHERE due_at <= ? AND id IN """
+WHERE due_at + 0 <= ? AND id IN """
 
 # The results of a tick as one statement: a row a result, matched against the lease it was sent under. The casts give
 # PostgreSQL the types of columns that are NULL in every row.
@@ -65,6 +84,31 @@ UPDATE exports SET status = r.status, status_reason = r.reason, lease = NULL, ve
     provider_ticket_id = r.ticket_id, provider_ticket_url = r.ticket_url
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
 RETURNING exports.id"""  # noqa: S608 - our own names
+
+_WAITING_FOR_NOTHING: Final = """
+SELECT e.id, e.status FROM targets t CROSS JOIN exports e
+WHERE t.id IN {targets} AND t.status = ? AND e.target_id = t.id AND e.due_at IS NOT NULL
+    AND (e.status <> 'delivering' OR e.due_at <= ?)
+LIMIT ?"""
+_END_WAITING: Final = """
+UPDATE exports SET status = ?, status_reason = ?, lease = NULL, due_at = NULL, finished_at = ?, version = version + 1
+WHERE id IN """
+
+_POSTPONE: Final = """
+WITH r (id, lease) AS (VALUES {values})
+UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = CAST(? AS BIGINT), version = version + 1
+FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
+RETURNING exports.id"""
+
+# Word by word the condition of the index exports_recoverable, which both databases read for it.
+_RECOVERABLE: Final = (
+    "FROM exports WHERE target_id = ? AND id > ? AND finished_at >= ? "
+    "AND status IN ('failed', 'blocked') AND redacted_at IS NULL"
+)
+_RECOVER: Final = """
+UPDATE exports SET status = ?, status_reason = NULL, due_at = ?, finished_at = NULL, schedule_began_at = ?,
+    attempts_before = attempts, version = version + 1
+WHERE id IN """
 
 # An export made by hand names its source in its maker's own words. Ours have identifiers of ours.
 _EMPTY: Final = """
@@ -158,19 +202,68 @@ def dismiss(export_id: str, account_id: int | None, now: datetime, actor: str) -
         return get(export_id)
 
 
-def retry(export_id: str, account_id: int | None, now: datetime, actor: str) -> Export:
+def blocked_url(export_id: str, account_id: int | None = None) -> str | None:
+    """Return the address that has to be looked at anew before an export is retried: that of its target, if it is blocked.
+
+    None where nothing can be retried, or nothing is blocked; `retry` says which.
+    """
+    asked = (
+        "SELECT t.base_url, e.account_id FROM exports e JOIN targets t ON t.id = e.target_id "
+        "WHERE e.id = ? AND e.status IN ('failed', 'blocked') AND t.status = 'blocked'"
+    )
+    found = rows(asked, (export_id,)) if identifiers.is_id(identifiers.EXPORT, export_id) else []
+    return str(found[0][0]) if found and account_id in {None, found[0][1]} else None
+
+
+def retry(
+    export_id: str,
+    account_id: int | None,
+    now: datetime,
+    actor: str,
+    validation: Validation | None = None,
+    *,
+    has_default_secret: bool = True,
+) -> Export:
     """Make a failed or blocked export due again, with its whole schedule, for a target that is active or paused.
 
-    Raises ExportNotFound, Conflict.
+    A blocked target is resumed with it if `validation`, a look at its `blocked_url` just now, has passed; without a default
+    secret (WEBHOOK_SECRET) it needs one of its own. Raises ExportNotFound, Conflict.
     """
     with transaction():
         export = _held(export_id, account_id)
         _require(Move.RETRY, export)
         _require_unredacted(export)
+        if validation is not None:
+            _unblock(export, validation, now, actor, has_default_secret)
         _require_deliverable(export)
         restart = {"schedule_began_at": to_ms(now), "attempts_before": export.attempts}
         _move(export, Move.RETRY, now, actor, {"due_at": to_ms(now), "finished_at": None, "status_reason": None, **restart})
         return get(export_id)
+
+
+def count_recoverable(target_id: str, since: datetime) -> int:
+    """Return how many exports of a target `recover_batch` would come to, from the first on."""
+    return int(rows(f"SELECT COUNT(*) {_RECOVERABLE}", (target_id, "", to_ms(since)))[0][0])
+
+
+def recover_batch(
+    target_id: str, since: datetime, after_id: str, limit: int, now: datetime, actor: str, reason: str
+) -> tuple[str | None, int]:
+    """Make up to `limit` exports of a target due again that failed or were blocked at `since` or later, as `retry` does.
+
+    In the order of their ids, behind `after_id`; redacted ones are left out, and what somebody moves meanwhile stays moved.
+    Return the last one that was looked at, None where none is left, and how many are due again. The caller holds the
+    transaction and has seen that the target takes exports; `reason` tells the ledger on whose behalf.
+    """
+    found = rows(f"SELECT id {_RECOVERABLE} ORDER BY id LIMIT ?", (target_id, after_id, to_ms(since), limit))
+    if not found:
+        return None, 0
+    held = [each for each in _unredacted([row[0] for row in found]) if allows(Move.RETRY, ExportStatus(each[1]))]
+    if held:
+        ids, at = [export_id for export_id, _ in held], to_ms(now)
+        execute(_RECOVER + values_list(len(ids), 1), (MOVES[Move.RETRY].target.value, at, at, *ids))
+        append_all([_entry(now, actor, Move.RETRY, ExportStatus(status), each, reason) for each, status in held])
+    return found[-1][0], len(held)
 
 
 def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
@@ -192,50 +285,56 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
     return len(found)
 
 
-def any_due(now: datetime) -> bool:
-    """Tell whether an export of an active target may be claimed at `now`."""
-    return bool(
-        rows(
-            "SELECT 1 FROM exports e CROSS JOIN targets t "
-            "WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active' ORDER BY e.due_at LIMIT 1",
-            (to_ms(now),),
-        )
-    )
-
-
 def count_due(now: datetime, limit: int) -> int:
-    """Return how many exports of active targets may be claimed at `now`, counting no further than `limit`."""
+    """Return how many exports may be claimed at `now`, counting no further than `limit`."""
     return int(
         rows(
-            "SELECT COUNT(*) FROM (SELECT 1 FROM exports e CROSS JOIN targets t "
-            "WHERE t.id = e.target_id AND e.due_at <= ? AND t.status = 'active' LIMIT ?) AS due",
-            (to_ms(now), limit),
+            "SELECT COUNT(*) FROM (SELECT 1 FROM targets t CROSS JOIN exports e "  # noqa: S608 - our own names
+            f"WHERE e.target_id = t.id AND {_OPEN} AND e.due_at <= ? LIMIT ?) AS due",
+            (to_ms(now), to_ms(now), limit),
         )[0][0]
     )
 
 
-def next_due(now: datetime) -> datetime | None:
-    """Return when the next export comes due after `now`; None if none is waiting."""
-    found = rows("SELECT due_at FROM exports WHERE due_at > ? ORDER BY due_at LIMIT 1", (to_ms(now),))
-    return from_ms(found[0][0]) if found else None
+def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: str) -> list[Claim]:
+    """Take due exports, each for one attempt: of each target up to its quota, the oldest due first.
 
-
-def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:
-    """Take up to `limit` due exports of active targets, the oldest due first, each for one attempt.
-
-    The claim lapses `lease_s` seconds after `now`, unless `renew` is called; then the export is due again.
+    What is held, paused or turned off is left alone. A claim lapses `lease_s` seconds after `now`, unless `renew` is called;
+    then the export is due again.
     """
+    if not quotas:
+        return []
     lease = identifiers.new_id(identifiers.LEASE, now)
     now_ms, until_ms = to_ms(now), to_ms(now + timedelta(seconds=lease_s))
     with transaction():
-        due = rows(_DUE + for_update_skip_locked(), (now_ms, limit))
+        due = _due(quotas, now_ms)
         if not due:
             return []
         ids = [row[0] for row in due]
         # Row locks on PostgreSQL and the one writer of SQLite keep others out since the SELECT; due_at is asked again.
         execute(_TAKE + values_list(len(ids), 1), (ExportStatus.DELIVERING.value, lease, until_ms, now_ms, *ids))
         append_all([_claim_entry(row[0], row[1], now_ms, worker) for row in due])
-    return [claim_from(row, lease) for row in due]
+    return [claim_from(row, lease, now) for row in due]
+
+
+def is_held(claim: Claim, now: datetime) -> bool:
+    """Tell whether an attempt may start by this claim at `now`: its lease stands, and its target takes attempts."""
+    asked = (
+        "SELECT 1 FROM exports e JOIN targets t ON t.id = e.target_id "  # noqa: S608 - our own names
+        f"WHERE e.id = ? AND e.lease = ? AND e.due_at > ? AND {_OPEN}"
+    )
+    return bool(rows(asked, (claim.export_id, claim.lease, to_ms(now), to_ms(now))))
+
+
+def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: int) -> int:
+    """End up to `limit` exports that wait for targets that were turned off: blocked or failed, as the target is.
+
+    What is being sent at this moment is left to who sends it. The caller holds the transaction.
+    """
+    if not target_ids:
+        return 0
+    off = {TargetStatus.BLOCKED: Move.BLOCK, TargetStatus.DISABLED: Move.WITHDRAW}
+    return sum(_end_waiting(status, move, target_ids, now, worker, limit) for status, move in off.items())
 
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
@@ -251,6 +350,17 @@ def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
             f"WITH r (id, lease) AS (VALUES {values}) UPDATE exports SET due_at = CAST(? AS BIGINT) FROM r "  # noqa: S608
             "WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'",
             [*(value for pair in held for value in pair), until_ms],
+        )
+
+
+def shorten_leases(now: datetime, lease_s: float) -> int:
+    """Let no claim lapse later than `lease_s` seconds after `now`, as some would after a clock was set back; count them."""
+    until_ms = to_ms(now + timedelta(seconds=lease_s))
+    with transaction():
+        return execute(
+            "UPDATE exports SET due_at = ? "
+            "WHERE status = 'delivering' AND due_at > ? AND target_id IN (SELECT id FROM targets)",
+            (until_ms, until_ms),
         )
 
 
@@ -275,20 +385,15 @@ def record_attempts(attempts: Sequence[Attempted], now: datetime, worker: str) -
 
 def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
     """Give claims back unsent: due again at once, the attempt not counted. Return how many were still held."""
-    if not claims:
+    # In the order of ids, as every lock of many exports.
+    held = sorted((claim.export_id, claim.lease) for claim in claims)
+    if not held:
         return 0
-    step = MOVES[Move.POSTPONE].target.value
     with transaction():
-        given_back = [
-            claim
-            for claim in claims
-            if execute(
-                "UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = ?, version = version + 1 "
-                "WHERE id = ? AND lease = ? AND status = 'delivering'",
-                (step, to_ms(now), claim.export_id, claim.lease),
-            )
-        ]
-        append_all([_entry(now, worker, Move.POSTPONE, ExportStatus.DELIVERING, claim.export_id) for claim in given_back])
+        statement = _POSTPONE.format(values=values_list(2, len(held)))
+        parameters = [*(value for pair in held for value in pair), MOVES[Move.POSTPONE].target.value, to_ms(now)]
+        given_back = [row[0] for row in rows(statement, parameters)]
+        append_all([_entry(now, worker, Move.POSTPONE, ExportStatus.DELIVERING, export_id) for export_id in given_back])
     return len(given_back)
 
 
@@ -299,6 +404,33 @@ def _part_of_newest(
     asked = {"account_id = ?": account_id, "status = ?": status, "source_type = ?": source_type, "id < ?": before}
     known = {condition: value for condition, value in asked.items() if value is not None}
     return _NEWEST_PART.format(condition=" AND ".join(known) or "TRUE"), [*known.values(), limit]
+
+
+def _end_waiting(off: TargetStatus, move: Move, target_ids: Sequence[str], now: datetime, worker: str, limit: int) -> int:
+    lock = "" if is_sqlite() else " FOR UPDATE OF e SKIP LOCKED"
+    asked = _WAITING_FOR_NOTHING.format(targets=values_list(len(target_ids), 1)) + lock
+    found = rows(asked, (*target_ids, off.value, to_ms(now), limit))
+    if not found:
+        return 0
+    step, reason = MOVES[move].target, f"target_{off.value}"
+    execute(_END_WAITING + values_list(len(found), 1), (step.value, reason, to_ms(now), *(row[0] for row in found)))
+    append_all([_entry(now, worker, move, ExportStatus(status), export_id, reason) for export_id, status in found])
+    return len(found)
+
+
+def _due(quotas: Mapping[str, int], now_ms: int) -> list[tuple[Any, ...]]:
+    """Read what `claim_due` takes; on PostgreSQL nobody else can take it until the transaction ends."""
+    if not is_sqlite():
+        asked = _DUE_POSTGRESQL.format(quotas=values_list(2, len(quotas)))
+        return rows(asked, [*(value for pair in quotas.items() for value in pair), now_ms, now_ms])
+    left = dict(quotas)
+    asked = _DUE_SQLITE.format(targets=values_list(1, len(quotas)))
+    chosen = []
+    for row in rows(asked, [*quotas, now_ms, now_ms, max(quotas.values())]):
+        left[row[TARGET_PLACE]] -= 1
+        if left[row[TARGET_PLACE]] >= 0:
+            chosen.append(row)
+    return chosen
 
 
 def _unredacted(export_ids: Sequence[str]) -> list[tuple[str, str]]:
@@ -350,6 +482,19 @@ def _require_deliverable(export: Export) -> None:
     [(status,)] = rows("SELECT status FROM targets WHERE id = ?", (export.target_id,))
     if TargetStatus(status) not in APPROVABLE:
         raise Conflict(f"Target {export.target_id} is {status}; export {export.id} can be retried once it is resumed.")
+
+
+def _unblock(export: Export, validation: Validation, now: datetime, actor: str, has_default_secret: bool) -> None:
+    """Resume the blocked target of an export whose address may be used again; one in another state stays as it is."""
+    target_id = str(export.target_id)
+    if not validation.has_passed:
+        raise Conflict(
+            f"Target {target_id} stays blocked: {validation.reason}; export {export.id} cannot be delivered there."
+        )
+    # It also keeps others from turning the target meanwhile.
+    targets.record_validation(target_id, export.account_id, validation, now, actor)
+    if rows("SELECT 1 FROM targets WHERE id = ? AND status = 'blocked'", (target_id,)):
+        targets.turn(target_id, "resume", now, actor, Move.RETRY, has_default_secret=has_default_secret)
 
 
 def _require_project(project_id: int | None, account_id: int) -> None:

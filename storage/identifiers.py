@@ -16,6 +16,7 @@ HANDOFF: Final = "hof"
 EMAIL: Final = "eml"
 COMPLIANCE: Final = "cpl"
 PING: Final = "png"
+RECOVERY: Final = "rec"
 REQUEST: Final = "req"
 LEASE: Final = "lse"
 

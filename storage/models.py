@@ -9,6 +9,7 @@ from peewee import (
     BigIntegerField,
     BlobField,
     BooleanField,
+    DoubleField,
     ForeignKeyField,
     IntegerField,
     Model,
@@ -161,6 +162,27 @@ class Target(Table):
     validated_at = MomentField(null=True)
     created_at = MomentField()
     updated_at = MomentField()
+    #: No attempt starts before; why: the receiver asked for it, or its breaker is open.
+    held_until = MomentField(null=True)
+    held_reason = TextField(null=True)
+    #: How many requests it may have open at once, over all workers; a fraction is on its way to the next whole one.
+    concurrency = DoubleField(default=16)
+    #: How far the ramp after a pause has come; the lesser of both counts. A new target begins part of the way up.
+    ramp = IntegerField(default=4)
+    failures_in_row = IntegerField(default=0)
+    #: When the first of a row of failures came that no success has ended.
+    failing_since = MomentField(null=True)
+    #: An agreed pace, kept over all workers, and up to when it is used up: in microseconds since 1970, because at a thousand
+    #: attempts a second whole milliseconds would lose one in forty.
+    max_per_minute = IntegerField(null=True)
+    paced_until = BigIntegerField(null=True)
+    #: When a worker may next look at its address and certificate: 0 where it is asked for, a day after it was heard from, or
+    #: the end of the lease. NULL: never.
+    validation_due_at = MomentField(null=True)
+    #: Since when somebody waits for such a look.
+    validation_asked_at = MomentField(null=True)
+    #: Who is looking; what carries another one is too late to write.
+    validation_lease = TextField(null=True)
 
     class Meta:
         table_name = "targets"
@@ -365,6 +387,41 @@ class Ping(Table):
         table_name = "pings"
 
 
+class Worker(Table):
+    """A worker process that is alive, as long as it says so; targets' concurrency is shared out among them."""
+
+    name = TextField(primary_key=True)
+    started_at = MomentField()
+    seen_at = MomentField()
+
+    class Meta:
+        table_name = "workers"
+
+
+class Recovery(Table):
+    """Exports of one target that failed, put back on their way by hand, a batch at a time."""
+
+    id = TextField(primary_key=True)
+    target = ForeignKeyField(Target)
+    #: What failed or was blocked since then is put back.
+    since = MomentField()
+    status = TextField()
+    total = IntegerField()
+    done = IntegerField()
+    #: The last export that was looked at; its batch and the progress commit together.
+    after_id = TextField()
+    actor = TextField()
+    #: Who works at it; what carries another one is too late to write.
+    lease = TextField(null=True)
+    #: When it may next be taken up: now, or the end of the lease. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
+    finished_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "recoveries"
+
+
 class Token(Table):
     """An API or platform token; only the SHA-256 of what the client holds."""
 
@@ -446,6 +503,8 @@ ALL: tuple[type[Table], ...] = (
     InboundEmail,
     ComplianceRequest,
     Ping,
+    Worker,
+    Recovery,
     Token,
     IntegrationSecret,
     IdempotencyKey,

@@ -1,14 +1,12 @@
 """Ticket export targets: made by clients, given secrets by the operator, marked by what deliveries meet."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from schemas.delivery import Attempted, TargetEffect
 from schemas.errors import Conflict, TargetNotFound
-from schemas.targets import RESUMABLE, Target, TargetRequest, TargetStatus
+from schemas.targets import ASKED_FOR, RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.times import to_ms
+from schemas.validations import VALID_FOR, Validation
 from storage import identifiers
 from storage.audit import append
 from storage.database import execute, is_sqlite, rows, transaction
@@ -51,8 +49,10 @@ def create(
             connected_status="unknown",
             validation_status="passed",
             validated_at=now,
+            validation_due_at=now + VALID_FOR,
             created_at=now,
             updated_at=now,
+            max_per_minute=request.max_per_minute,
         )
         append(now, actor, "create_target", row.id)
     return _target(row, default_secret_fingerprint)
@@ -72,13 +72,17 @@ def newest(
     account_id: int,
     default_secret_fingerprint: str | None,
     limit: int,
+    now: datetime,
     before: str | None = None,
     status: TargetStatus | None = None,
 ) -> list[Target]:
-    """Return up to `limit` of an account's targets, the newest first, older than the one with the id `before`."""
+    """Return up to `limit` of an account's targets, the newest first, older than the one with the id `before`.
+
+    `status` is the one that they show at `now`.
+    """
     wanted = (TargetRow.account == account_id) & (TargetRow.id < (before or _AFTER_ALL))
     if status is not None:
-        wanted &= TargetRow.status == status.value
+        wanted &= _shows(status, now)
     found = TargetRow.select().where(wanted).order_by(TargetRow.id.desc()).limit(limit)
     return [_target(row, default_secret_fingerprint) for row in found]
 
@@ -114,6 +118,9 @@ def turn(
     sources, status = _TURNS[verb]
     with transaction():
         row = _held(target_id, account_id)
+        if verb == "resume":
+            # Who resumes a target wants it tried now, whatever its receiver or its breaker asked for.
+            _change(target_id, held_until=None, held_reason=None, failures_in_row=0, failing_since=None, ramp=1)
         if row.status == status.value:
             return
         if TargetStatus(row.status) not in sources:
@@ -125,45 +132,48 @@ def turn(
         append(now, actor, f"{verb}_target", target_id, reason)
 
 
-def record_validation(target_id: str, account_id: int, reason: str | None, now: datetime, actor: str) -> None:
-    """Write what a look at the target's address found: nothing against it, or the `reason` it may not be used for.
+def record_validation(target_id: str, account_id: int | None, validation: Validation, now: datetime, actor: str) -> None:
+    """Write what a look at a target found, of one account where `account_id` is given.
 
-    A reason blocks an active or paused target; having none turns nothing on. Raises TargetNotFound.
+    Only a refusal by our own policy turns an active or paused target off; whatever else failed shows as `failing`, and
+    having passed turns nothing on. It is next looked at in a day; what a worker is asked for or holds, it still looks at.
+    Raises TargetNotFound.
     """
-    status = "passed" if reason is None else "failed"
     with transaction():
-        _held(target_id, account_id)
-        _change(target_id, validation_status=status, validation_reason=reason, validated_at=now)
-        append(now, actor, "validate_target", target_id, reason or "passed")
-        if reason is not None:
-            _turn_off(target_id, TargetEffect(status=TargetStatus.BLOCKED, reason=reason), now, actor)
+        row = _held(target_id, account_id)
+        is_awaited = row.validation_asked_at is not None or row.validation_lease is not None
+        _change(
+            target_id,
+            validation_status="passed" if validation.has_passed else "failed",
+            validation_reason=validation.reason,
+            validated_at=now,
+            validation_due_at=row.validation_due_at if is_awaited else now + VALID_FOR,
+        )
+        append(now, actor, "validate_target", target_id, validation.reason or "passed")
+        if validation.is_refused:
+            turn_off(target_id, TargetStatus.BLOCKED, validation.reason, now, actor)
+        elif not validation.has_passed:
+            _change(target_id, connected_status="failing")
 
 
-def record_effects(attempts: Iterable[Attempted], moved: set[str], now: datetime, worker: str) -> None:
-    """Write what a tick's attempts say about their targets, one statement a target; the caller holds the transaction."""
-    effects: dict[str, list[TargetEffect]] = defaultdict(list)
-    for attempt in attempts:
-        if attempt.claim.export_id in moved:
-            effects[attempt.claim.target_id].append(attempt.verdict.effect)
-    # Sorted, so that two workers that mark the same targets never wait for each other in a ring.
-    for target_id in sorted(effects):
-        record_effect(target_id, effects[target_id], now, worker)
+def turn_off(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> None:
+    """Block or disable an active or paused target; one that somebody has turned off meanwhile stays as it is.
+
+    The caller holds the transaction.
+    """
+    if execute(
+        "UPDATE targets SET status = ?, status_reason = ?, updated_at = ? WHERE id = ? AND status IN ('active', 'paused')",
+        (status.value, reason, to_ms(now), target_id),
+    ):
+        append(now, actor, f"target_{status.value}", target_id, reason)
 
 
-def record_effect(target_id: str, effects: Sequence[TargetEffect], now: datetime, worker: str) -> None:
-    """Write what attempts say about one target, in their order; the caller holds the transaction."""
-    columns: dict[str, Any] = {}
-    connected = [effect.connected for effect in effects if effect.connected]
-    if connected:
-        columns["connected_status"] = connected[-1]
-    if "connected" in connected:
-        columns["last_success_at"] = to_ms(now)
-    if columns:
-        assignments = ", ".join(f"{name} = ?" for name in columns)
-        execute(f"UPDATE targets SET {assignments} WHERE id = ?", (*columns.values(), target_id))  # noqa: S608 - our own names
-    turned = [effect for effect in effects if effect.status is not None]
-    if turned:
-        _turn_off(target_id, turned[-1], now, worker)
+def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: str) -> None:
+    """Set how many attempts a minute a target gets over all workers, or no limit. Raises TargetNotFound."""
+    with transaction():
+        _held(target_id, None)
+        _change(target_id, max_per_minute=max_per_minute, paced_until=None, updated_at=now)
+        append(now, actor, "limit_target", target_id, None if max_per_minute is None else f"{max_per_minute}/min")
 
 
 def secret_context(target_id: str) -> str:
@@ -171,14 +181,16 @@ def secret_context(target_id: str) -> str:
     return f"targets|{target_id}|signing secret"
 
 
-def _turn_off(target_id: str, effect: TargetEffect, now: datetime, actor: str) -> None:
-    """Block or disable an active or paused target; one that somebody has turned off meanwhile stays as it is."""
-    status = effect.status
-    if status and execute(
-        "UPDATE targets SET status = ?, status_reason = ?, updated_at = ? WHERE id = ? AND status IN ('active', 'paused')",
-        (status.value, effect.reason, to_ms(now), target_id),
-    ):
-        append(now, actor, f"target_{status.value}", target_id, effect.reason)
+def _shows(status: TargetStatus, now: datetime) -> Any:
+    """Return the condition for a status as it is shown: a hold that a receiver asked for is a pause."""
+    has_status = TargetRow.status == status.value
+    is_active = TargetRow.status == TargetStatus.ACTIVE.value
+    is_held = (TargetRow.held_until > now) & TargetRow.held_reason.in_(sorted(ASKED_FOR))
+    if status is TargetStatus.PAUSED:
+        return has_status | (is_active & is_held)
+    if status is TargetStatus.ACTIVE:
+        return has_status & (TargetRow.held_until.is_null() | ~is_held)
+    return has_status
 
 
 def _change(target_id: str, when: TargetStatus | None = None, **columns: object) -> bool:
@@ -227,4 +239,9 @@ def _target(row: TargetRow, default_secret_fingerprint: str | None) -> Target:
         validation_reason=row.validation_reason,
         validated_at=row.validated_at,
         created_at=row.created_at,
+        held_until=row.held_until,
+        held_reason=row.held_reason,
+        concurrency=max(1, min(int(row.concurrency), row.ramp)),
+        failures_in_row=row.failures_in_row,
+        max_per_minute=row.max_per_minute,
     )

@@ -16,8 +16,9 @@ from schemas.principal import Ability, TokenKind
 from schemas.settings import Settings, load_settings
 from schemas.targets import Target, TargetRequest
 from schemas.ticket import Source, Ticket
+from schemas.times import to_ms
 from storage import accounts, exports, identifiers, projects, targets, tokens
-from storage.database import transaction
+from storage.database import execute, rows, transaction, values_list
 from storage.export_rows import Draft
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -92,9 +93,14 @@ def make_report(project_id: int, granted_to: Customer | None = None) -> int:
 
 
 def make_target(customer: Customer, base_url: str = "https://tracker.example.com/hook", name: str = "Tracker") -> Target:
-    """Store an active target that the default secret signs for."""
-    request = TargetRequest("generic_webhook", base_url, None, name)
-    return targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
+    """Store an active target that the default secret signs for, and that no worker looks at by itself.
+
+    It was made long ago, so a worker that goes by the real clock would count among the connections of a test's receiver.
+    """
+    request = TargetRequest("generic_webhook", base_url, None, name, None)
+    target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
+    execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
+    return target
 
 
 def make_exports(customer: Customer, count: int, now: datetime = NOW) -> list[str]:
@@ -111,6 +117,29 @@ def make_approved(customer: Customer, target_id: str, now: datetime = NOW) -> st
     [export_id] = make_exports(customer, 1, now)
     exports.approve(export_id, customer.account_id, Approval(target_id, None), now, "user:test")
     return export_id
+
+
+def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:
+    """Claim up to `limit` due exports of every target, whatever their turns would allow."""
+    quotas = {row[0]: limit for row in rows("SELECT DISTINCT target_id FROM exports WHERE due_at IS NOT NULL")}
+    return exports.claim_due(quotas, now, lease_s, worker)
+
+
+def make_failed(
+    customer: Customer, target_id: str, count: int = 1, finished_at: datetime = NOW, status: str = "failed"
+) -> list[str]:
+    """Store exports that failed, or were blocked, at a target at `finished_at`, after two attempts; return their ids."""
+    ids: list[str] = []
+    for _ in range(0, count, 500):
+        batch = make_exports(customer, min(500, count - len(ids)))
+        with transaction():
+            execute(
+                "UPDATE exports SET status = ?, status_reason = 'receiver_gone', target_id = ?, body = ?, attempts = 2, "  # noqa: S608
+                f"approved_at = ?, schedule_began_at = ?, finished_at = ? WHERE id IN {values_list(len(batch), 1)}",
+                (status, target_id, b"{}", to_ms(NOW), to_ms(NOW), to_ms(finished_at), *batch),
+            )
+        ids += batch
+    return ids
 
 
 def attempted(claim: Claim, move: Move = Move.DELIVER, at: datetime = NOW, **verdict: Any) -> Attempted:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 from urllib.parse import quote
 
 import psycopg
@@ -186,8 +186,12 @@ class RedisServer(Server):
 
     def flush(self) -> None:
         """Empty it, as an operator's FLUSHALL would."""
+        self.order("FLUSHALL")
+
+    def order(self, *words: str) -> None:
+        """Give it a command, as an operator would; for a configuration that it is to serve under from now on."""
         with redis.Redis.from_url(self.url) as client:
-            client.flushall()
+            client.execute_command(*words)
 
     def _ask(self) -> None:
         with redis.Redis.from_url(self.url, retry=None) as client:
@@ -204,6 +208,35 @@ class RedisServer(Server):
         }
         words = [word for name, value in settings.items() for word in (f"--{name}", value)]
         return [str(find_server()), *words]
+
+
+def _restart(redis: RedisServer) -> None:
+    redis.kill()
+    redis.start()
+
+
+def _nothing(_: RedisServer) -> None:
+    """What is restarted or emptied needs no mending."""
+
+
+def _order(*words: str) -> Callable[[RedisServer], None]:
+    return lambda redis: redis.order(*words)
+
+
+# what happens to Redis, and what mends it
+REDIS_FAILURES: Final[dict[str, tuple[Callable[[RedisServer], None], Callable[[RedisServer], None]]]] = {
+    "emptied": (RedisServer.flush, _nothing),
+    "stopped": (RedisServer.stop, RedisServer.start),
+    "restarted": (_restart, _nothing),
+    # A replica whose master is nowhere: it answers what is read and refuses what is written.
+    "read-only": (_order("REPLICAOF", "127.0.0.1", "1"), _order("REPLICAOF", "NO", "ONE")),
+    # A master that writes only with a replica at hand.
+    "refusing writes": (
+        _order("CONFIG", "SET", "min-replicas-to-write", "1"),
+        _order("CONFIG", "SET", "min-replicas-to-write", "0"),
+    ),
+    "full": (_order("CONFIG", "SET", "maxmemory", "1"), _order("CONFIG", "SET", "maxmemory", "0")),
+}
 
 
 class PostgresServer(Server):
@@ -240,6 +273,10 @@ class PostgresServer(Server):
         if not self._data.exists():
             self._initialise()
         super().start()
+
+    def stop_at_once(self) -> None:
+        """End it without the order of a shutdown ("immediate"): its next start recovers from the log."""
+        self._end_with(signal.SIGQUIT)
 
     @property
     def _data(self) -> Path:

@@ -27,6 +27,7 @@ from tests.factories import (
     Customer,
     attempted,
     capture,
+    claim_due,
     cms_diagnostics,
     issue,
     make_platform_token,
@@ -261,7 +262,7 @@ class Planter:
         """Leave exports in every status an approval leads to; those that were tried have an attempt."""
         made = {name: self._approved(person, name) for name in ("exported", "failed", "retry_scheduled", "delivering")}
         now = utc_now()
-        claims = {claim.export_id: claim for claim in exports.claim_due(100, now, 3600, "worker:test")}
+        claims = {claim.export_id: claim for claim in claim_due(100, now, 3600, "worker:test")}
         due = attempted(claims[made["retry_scheduled"]], Move.RESCHEDULE, now, next_attempt_at=now.replace(year=2040))
         told = {
             "provider_ticket_id": f"T-{person.id}",

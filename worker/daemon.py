@@ -38,12 +38,18 @@ from worker.delivery import Courier, Terms
 from worker.drain import FAREWELL_S, Drain, DrainTerms
 from worker.errands import Errand
 from worker.http_client import HttpClient
-from worker.pings import LOOK_EVERY_S, PINGS_AT_ONCE, Pinger
+from worker.pings import LOOK_EVERY_S as PING_LOOK_S
+from worker.pings import PINGS_AT_ONCE, Pinger
+from worker.recoveries import LOOK_EVERY_S as RECOVERIES_LOOK_S
+from worker.recoveries import Recoverer
 from worker.retries import Schedule
 from worker.signed_post import SignedPost
+from worker.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, Inspector
 
 #: How soon a daemon that lost Redis looks for it again.
 REDIS_RETRY_S: Final = 1.0
+#: A ring is heard by one worker. Redis gives the next one to who has waited longest, so one ring more reaches another.
+PASS_ON_EVERY_S: Final = 0.2
 #: How long one wait for a ring lasts, and so how late the listener may notice a signal.
 LISTEN_S: Final = 1
 #: Beyond that wait, how long a Redis that says nothing is waited for.
@@ -65,6 +71,7 @@ def run(settings: Settings) -> int:
     drain = compose(settings)
     errands = compose_errands(settings)
     bell = doorbell.Doorbell(doorbell.connect(settings.redis_url))
+    passing_on = _PassingOn()
 
     def begin_nothing_more() -> None:
         drain.stop()
@@ -76,6 +83,8 @@ def run(settings: Settings) -> int:
         for errand in errands:
             errand.wake()
         drain.drain()
+        if drain.leaves_to_others and passing_on.may_pass():
+            bell.ring()
 
     stop = _Stop(begin_nothing_more)
     jobs.install(answer_ring)
@@ -99,7 +108,7 @@ def run(settings: Settings) -> int:
 
 def compose(settings: Settings) -> Drain:
     """Wire a drain from settings; the database is open."""
-    client = _client(settings, settings.worker_concurrency)
+    client = compose_client(settings, settings.worker_concurrency)
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
     terms = Terms(settings.webhook_secret, schedule, utc_now)
     courier = Courier(client.post, Vault(settings.encryption_keys), terms)
@@ -108,7 +117,39 @@ def compose(settings: Settings) -> Drain:
 
 def compose_errands(settings: Settings) -> list[Errand]:
     """Wire what this worker does beside deliveries."""
-    return [*_pings(settings), _compliance(settings)]
+    return [*_pings(settings), *_validations(settings), _compliance(settings), _recoveries(settings)]
+
+
+def compose_client(settings: Settings, connections: int) -> HttpClient:
+    """Wire a client of receivers, for as many connections at once."""
+    return HttpClient(
+        policy=settings.target_policy,
+        lookup=NameLookup(),
+        deadline_s=settings.delivery_timeout_s,
+        connect_timeout_s=settings.connect_timeout_s,
+        connections=connections,
+    )
+
+
+def compose_pinger(settings: Settings, at_once: int) -> Pinger:
+    """Wire what sends pings, for as many at once."""
+    client = compose_client(settings, at_once)
+    signed_post = SignedPost(client.post, Vault(settings.encryption_keys), settings.webhook_secret)
+    return Pinger(signed_post, _worker_name(), utc_now)
+
+
+class _PassingOn:
+    """Rings again for what another worker is to send, but not round and round among those who cannot."""
+
+    def __init__(self) -> None:
+        self._from = 0.0
+
+    def may_pass(self) -> bool:
+        now = time.monotonic()
+        if now < self._from:
+            return False
+        self._from = now + PASS_ON_EVERY_S
+        return True
 
 
 class _Stop:
@@ -217,27 +258,28 @@ def _listen(redis_url: str, stop: _Stop) -> None:
         client.close()
 
 
-def _client(settings: Settings, connections: int) -> HttpClient:
-    return HttpClient(
-        policy=settings.target_policy,
-        lookup=NameLookup(),
-        deadline_s=settings.delivery_timeout_s,
-        connect_timeout_s=settings.connect_timeout_s,
-        connections=connections,
-    )
-
-
 def _pings(settings: Settings) -> list[Errand]:
     """Wire one errand for each ping that is sent at once."""
-    client = _client(settings, PINGS_AT_ONCE)
-    signed_post = SignedPost(client.post, Vault(settings.encryption_keys), settings.webhook_secret)
-    pinger = Pinger(signed_post, _worker_name(), utc_now)
-    return [Errand(f"ping-{number}", pinger.carry_out_next, LOOK_EVERY_S) for number in range(PINGS_AT_ONCE)]
+    pinger = compose_pinger(settings, PINGS_AT_ONCE)
+    return [Errand(f"ping-{number}", pinger.carry_out_next, PING_LOOK_S) for number in range(PINGS_AT_ONCE)]
+
+
+def _validations(settings: Settings) -> list[Errand]:
+    """Wire one errand for each look that is made at once: no thread of pings or deliveries waits for one."""
+    client = compose_client(settings, LOOKS_AT_ONCE)
+    lease_s = settings.delivery_timeout_s + LEASE_MARGIN_S
+    inspector = Inspector(client.inspect, _worker_name(), utc_now, lease_s)
+    return [Errand(f"validation-{number}", inspector.carry_out_next, LOOK_EVERY_S) for number in range(LOOKS_AT_ONCE)]
 
 
 def _compliance(settings: Settings) -> Errand:
     clerk = Clerk(Vault(settings.encryption_keys), _worker_name(), utc_now)
     return Errand("compliance", clerk.carry_out_next, COMPLIANCE_LOOK_S)
+
+
+def _recoveries(settings: Settings) -> Errand:
+    recoverer = Recoverer(doorbell.Doorbell(doorbell.connect(settings.redis_url)), utc_now)
+    return Errand("recoveries", recoverer.carry_out_next, RECOVERIES_LOOK_S)
 
 
 def _allow_files(count: int) -> None:

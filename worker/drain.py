@@ -1,26 +1,31 @@
 """One thread that drains what is due: claim, hand to the pool, write what came back, in one transaction a tick.
 
 The drain owns the database work; the pool's threads own the network, and neither waits for the other. It refuses to claim
-more than the pool can soon send, so that what this process holds does not wait here while another one idles.
+more than the pool can soon send, so that what this process holds does not wait here while another one idles; and more of one
+target than the target's turn and this worker's share of it allow (`worker.rate_limits`), so that none holds up another.
 """
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from schemas.delivery import Attempted, Claim
-from storage import exports, targets
+from storage import exports, turns, workers
 from storage.database import OUTAGES, connection, transaction
+from worker import rate_limits, target_effects
 from worker.delivery import Courier
+from worker.lanes import Lanes
+from worker.quotas import MAX_BATCH, Plan, Quotas
 
 #: A commit costs a disk sync: at 20 ms it is shared by dozens of deliveries and still felt by nobody.
 TICK_S: Final = 0.02
@@ -35,14 +40,28 @@ LEASE_S: Final = 6.0
 SLICE_S: Final = 25.0
 #: How long the writes of a stopping worker may wait for a database that is away.
 FAREWELL_S: Final = 10.0
-#: Rows of one statement. An attempt takes 16 parameters, and SQLite's limit of 32,766 would look like an outage for ever.
-MAX_BATCH: Final = 500
+#: A wall clock that leaves the monotonic one by more was set. Leases are measured by it, so every worker renews its own,
+#: which takes them `renew_s`, before anybody takes a lease for lapsed.
+CLOCK_STEP_S: Final = 1.0
+AFTER_A_STEP: Final = 1.5  # times `renew_s`
+#: After a sign of life that could not be given, how soon to try again.
+RENEW_AGAIN_S: Final = 0.5
 
 Result = TypeVar("Result")
-#: A claim that came back: with its attempt, or with None where the attempt broke off.
-Returned: TypeAlias = tuple[Claim, Attempted | None]
 
 _log: Final = logging.getLogger(__name__)
+
+
+class Returned(NamedTuple):
+    """A claim that came back from the pool: with its attempt, unsent, or with neither where the attempt broke off.
+
+    One that `ends_turn` has closed its lane until it is written.
+    """
+
+    claim: Claim
+    attempted: Attempted | None = None
+    is_unsent: bool = False
+    ends_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +84,15 @@ class Drain:
         self._courier = courier
         self._terms = terms
         self._held: dict[int, Claim] = {}
-        #: What the pool is to send; None ends one of its threads. Plain queues and threads, because an executor's future
-        #: costs a delivery more than its share of the database does.
-        self._outbox: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
+        self._lanes = Lanes()
         #: What the pool sends back; None is a ring. One queue for both, so that either ends the wait for the other, and a
         #: simple one, because a signal handler may put into it at any moment.
         self._inbox: queue.SimpleQueue[Returned | None] = queue.SimpleQueue()
         self._renew_at = 0.0
+        #: Both clocks at the last tick, and from when on the monotonic one lets this worker claim.
+        self._clocks: tuple[datetime, float] | None = None
+        self._claim_from = 0.0
+        self._quotas = Quotas(terms.concurrency)
         self._idle = threading.Event()
         self._stopped_at = float("inf")
         self._thread = threading.Thread(target=self._run, name="drain")
@@ -88,6 +109,11 @@ class Drain:
         self._idle.clear()
         self._inbox.put(None)
         self._idle.wait(timeout_s)
+
+    @property
+    def leaves_to_others(self) -> bool:
+        """Tell whether the last look saw something due that another worker is to send."""
+        return self._quotas.leaves_to_others
 
     def stop(self) -> None:
         """Claim nothing more; what is being sent is finished, what was not begun is given back.
@@ -113,18 +139,28 @@ class Drain:
             self._idle.set()
         self._safely(self._give_back_what_was_not_begun)
         self._safely(self._until_nothing_is_held)
-        for _ in range(self._terms.concurrency):
-            self._outbox.put(None)
+        self._safely(self._leave)
+        self._lanes.end(self._terms.concurrency)
         self._idle.set()
 
     def _send_claims(self) -> None:
         """What each thread of the pool does: make one attempt after the other."""
-        while (claim := self._outbox.get()) is not None:
-            try:
-                self._inbox.put((claim, self._courier.deliver(claim)))
-            except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
-                _log.exception("attempt broke off", extra={"export_id": claim.export_id})
-                self._inbox.put((claim, None))
+        claim = self._lanes.take()
+        while claim is not None:
+            returned = self._send(claim)
+            following = self._lanes.after(claim, ends_turn=returned.ends_turn)
+            self._inbox.put(returned)
+            claim = following or self._lanes.take()
+
+    def _send(self, claim: Claim) -> Returned:
+        try:
+            attempted = self._courier.deliver(claim)
+        except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
+            _log.exception("attempt broke off", extra={"export_id": claim.export_id})
+            return Returned(claim, ends_turn=True)
+        if attempted is None:
+            return Returned(claim, is_unsent=True, ends_turn=True)
+        return Returned(claim, attempted, ends_turn=attempted.verdict.effect.ends_turn)
 
     def _wait_for_a_ring(self) -> None:
         """Sleep until a ring, the next sweep or the next due time; the look that follows answers every ring until then."""
@@ -136,18 +172,13 @@ class Drain:
             self._inbox.get()
 
     def _until_next_look_s(self) -> float:
-        """Return the sweep's period, or less where a retry comes due before the sweep would see it."""
+        """Return the sweep's period, or less where an attempt may start or a sign of life is due before that."""
         if not self._inbox.empty():
             return 0.0
-        now = self._terms.now()
-        try:
-            with connection():
-                due_at = exports.next_due(now)
-        except Exception:  # noqa: BLE001 - the look that follows meets the same, and is prepared to tell it
-            due_at = None
-        if due_at is None:
-            return self._terms.sweep_s
-        return min(self._terms.sweep_s, max(MIN_SLEEP_S, (due_at - now).total_seconds()))
+        until_s = min(self._terms.sweep_s, max(0.0, self._renew_at - time.monotonic()))
+        if self._quotas.ready_at is None or self._is_stopping():
+            return until_s
+        return min(until_s, max(MIN_SLEEP_S, (self._quotas.ready_at - self._terms.now()).total_seconds()))
 
     def _safely(self, work: Callable[[], None]) -> None:
         """Keep the thread alive through what it does not expect; what is being sent stays held and is written later."""
@@ -165,38 +196,42 @@ class Drain:
     def _until_nothing_is_held(self) -> None:
         while self._held:
             self._tick(claiming=False)
+            # What a thread met in a lane that had closed was not begun either.
+            self._give_back_what_was_not_begun()
 
     def _tick(self, *, claiming: bool) -> list[Claim]:
         """Write what came back since the last tick and claim what there is room for, in one transaction."""
         returned = self._returned()
-        limit = self._room_after(len(returned)) if claiming else 0
         try:
-            claims = self._write([attempt for _, attempt in returned if attempt is not None], limit)
+            claims = self._write(returned, claiming=claiming)
         finally:
             # Written or not, it came back and is held no longer: what could not be written lapses and is sent again.
-            for claim, _ in returned:
-                del self._held[id(claim)]
-        for claim in claims:
-            self._held[id(claim)] = claim
-            self._outbox.put(claim)
+            for each in returned:
+                del self._held[id(each.claim)]
+                if each.ends_turn:
+                    self._lanes.written(each.claim.target_id)
+        self._held |= {id(claim): claim for claim in claims}
+        self._lanes.add(claims)
+        if claiming:
+            self._persistently(self._open_lanes)
         return claims
 
-    def _write(self, attempts: list[Attempted], limit: int) -> list[Claim]:
+    def _write(self, returned: list[Returned], *, claiming: bool) -> list[Claim]:
         """Write a tick; an answer that the database refuses is left out and does not take the others with it."""
         try:
-            return self._persistently(lambda: self._write_and_claim(attempts, limit))
+            return self._persistently(lambda: self._write_and_claim(returned, claiming=claiming))
         except OUTAGES:
             raise
         except Exception:
-            if not attempts:
+            if not returned:
                 raise
             _log.exception("tick not written, writing its answers one by one")
-        for attempt in attempts:
-            self._safely(partial(self._write_alone, attempt))
+        for each in returned:
+            self._safely(partial(self._write_alone, each))
         return []
 
-    def _write_alone(self, attempt: Attempted) -> None:
-        self._persistently(lambda: self._write_and_claim([attempt], 0))
+    def _write_alone(self, returned: Returned) -> None:
+        self._persistently(lambda: self._write_and_claim([returned], claiming=False))
 
     def _returned(self) -> list[Returned]:
         """Collect what the pool sends back: wait for the first, let a tick pass where more is out, take what is there."""
@@ -217,45 +252,95 @@ class Drain:
             return self._inbox.get(timeout=timeout_s)
         return None
 
-    def _room_after(self, returned: int) -> int:
-        """Return how many more to hold: what the pool sends at once, and twice what it got through in this tick."""
-        room = self._terms.concurrency + 2 * returned - (len(self._held) - returned)
-        return min(max(0, room), MAX_BATCH)
-
-    def _write_and_claim(self, attempts: list[Attempted], limit: int) -> list[Claim]:
+    def _write_and_claim(self, returned: list[Returned], *, claiming: bool) -> list[Claim]:
         now, worker = self._terms.now(), self._terms.worker
+        attempts = [each.attempted for each in returned if each.attempted is not None]
         with connection():
+            self._watch_clock(now)
             self._renew(now)
-            # A look costs no write lock; most looks of an idle daemon end here.
-            if not attempts and not (limit and exports.any_due(now)):
+            claiming = claiming and time.monotonic() >= self._claim_from
+            # A look costs no write lock; most looks of an idle daemon end here. What came back may change what it sees.
+            plan = self._plan(returned, now) if claiming and not returned else Plan()
+            if not (returned or plan):
                 return []
             with transaction():
                 moved = exports.record_attempts(attempts, now, worker)
-                targets.record_effects(attempts, moved, now, worker)
-                claims = exports.claim_due(limit, now, self._terms.lease_s, worker) if limit else []
+                target_effects.record(target_effects.effects_of(attempts, moved), now, worker)
+                exports.postpone([each.claim for each in returned if each.is_unsent], now, worker)
+                claims = self._claim(plan or self._plan(returned, now), now) if claiming else []
             _log_late(attempts, moved)
         return claims
 
+    def _plan(self, returned: Sequence[Returned], now: datetime) -> Plan:
+        back = Counter(each.claim.target_id for each in returned)
+        held = Counter(claim.target_id for claim in self._held.values())
+        held.subtract(back)
+        return self._quotas.plan(held, back, now)
+
+    def _claim(self, plan: Plan, now: datetime) -> list[Claim]:
+        """Take what the plan says, and end what waits for targets that were turned off."""
+        exports.end_waiting(plan.off, now, self._terms.worker, MAX_BATCH)
+        # Another worker may have used up the pace since the look; from here on it waits. Where one is at it just now, it is
+        # left to that one: two that mark each other's targets would wait for each other in a ring.
+        paced = turns.read(sorted(plan.paced), locked=True, waits=False)
+        pace = dict.fromkeys(plan.paced, 0) | {target_id: rate_limits.pace(turn, now) for target_id, turn in paced.items()}
+        quotas = {target_id: min(quota, pace.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
+        allowed = {target_id: quota for target_id, quota in quotas.items() if quota}
+        claims = exports.claim_due(allowed, now, self._terms.lease_s, self._terms.worker)
+        taken = Counter(claim.target_id for claim in claims)
+        turns.write(rate_limits.paced(turn, taken[target_id], now) for target_id, turn in paced.items() if taken[target_id])
+        return claims
+
+    def _open_lanes(self) -> None:
+        """Let wait what its target's turn allows now, and send for no other target; what must wait is given back."""
+        waiting = sorted(self._lanes.waiting())
+        if not waiting:
+            return
+        now = self._terms.now()
+        with connection():
+            slots = {target_id: self._quotas.slots(turn, now) for target_id, turn in turns.read(waiting).items()}
+        for target_id, count in slots.items():
+            self._lanes.open(target_id, count)
+            for claim in self._lanes.take_back(target_id) if not count else ():
+                self._inbox.put(Returned(claim, is_unsent=True))
+
+    def _watch_clock(self, now: datetime) -> None:
+        """Notice that the wall clock was set, and keep leases as long as they were meant to be."""
+        before, self._clocks = self._clocks, (now, time.monotonic())
+        step_s = 0.0 if before is None else (now - before[0]).total_seconds() - (self._clocks[1] - before[1])
+        if abs(step_s) > CLOCK_STEP_S:
+            _log.warning("clock was set, renewing leases before claiming again", extra={"step_s": round(step_s)})
+            self._renew_at = 0.0
+            self._claim_from = time.monotonic() + AFTER_A_STEP * self._terms.renew_s
+        if before is None or step_s < -CLOCK_STEP_S:
+            # Whoever died before a step back left leases that would last until the old time comes again.
+            exports.shorten_leases(now, self._terms.lease_s)
+
     def _renew(self, now: datetime) -> None:
+        """Show that this worker lives: renew the leases of what it holds, and learn its share of the targets."""
         if time.monotonic() < self._renew_at:
             return
+        self._renew_at = time.monotonic() + RENEW_AGAIN_S
         held = list(self._held.values())
         for first in range(0, len(held), MAX_BATCH):
             exports.renew(held[first : first + MAX_BATCH], now, self._terms.lease_s)
+        self._quotas.share = workers.beat(self._terms.worker, now)
         self._renew_at = time.monotonic() + self._terms.renew_s
 
     def _give_back_what_was_not_begun(self) -> None:
-        unsent: list[Claim] = []
-        with suppress(queue.Empty):
-            while (claim := self._outbox.get_nowait()) is not None:
-                unsent.append(claim)
+        unsent = self._lanes.take_back_all()
         for claim in unsent:
             del self._held[id(claim)]
-        self._persistently(lambda: self._postpone(unsent))
+        if unsent:
+            self._persistently(lambda: self._postpone(unsent))
 
     def _postpone(self, unsent: list[Claim]) -> None:
         with connection():
             exports.postpone(unsent, self._terms.now(), self._terms.worker)
+
+    def _leave(self) -> None:
+        with connection():
+            workers.leave(self._terms.worker)
 
     def _persistently(self, work: Callable[[], Result]) -> Result:
         """Try again while the database is away: what came back from receivers is nowhere else."""

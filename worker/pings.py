@@ -10,8 +10,9 @@ from typing import Final
 
 from schemas.delivery import DELIVERED, Outcome
 from schemas.pings import PingOrder, PingResult, ping_body
-from storage import pings, targets
+from storage import pings
 from storage.database import connection, transaction
+from worker import target_effects
 from worker.retries import Schedule, judge
 from worker.signed_post import Message, SignedPost, new_nonce
 
@@ -50,7 +51,7 @@ class Pinger:
         result = PingResult(delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
         with connection(), transaction():
             if pings.finish(order.id, result, now):
-                targets.record_effect(order.target_id, [verdict.effect], now, self._worker)
+                target_effects.record({order.target_id: [verdict.effect]}, now, self._worker)
 
 
 def _message(order: PingOrder, at: datetime) -> Message:

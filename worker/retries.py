@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from schemas.delivery import DELIVERED, Outcome, TargetEffect, Verdict
+from schemas.delivery import DELIVERED, Health, Outcome, TargetEffect, Verdict
 from schemas.export_state import Move
-from schemas.targets import TargetStatus
+from schemas.targets import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 
 #: Statuses by which a receiver says "later"; every other 5xx but those of NEVER says so too.
 LATER: Final = frozenset({408, 425, 429})
@@ -22,10 +22,10 @@ NEVER: Final = frozenset({501, 505})
 #: Statuses whose Retry-After is an order.
 OBEYED: Final = frozenset({429, 503})
 
-RATE_LIMITED: Final = "WEBHOOK_RATE_LIMITED"
+WEBHOOK_RATE_LIMITED: Final = "WEBHOOK_RATE_LIMITED"
 SIGNATURE_INVALID: Final = "WEBHOOK_SIGNATURE_INVALID"
 VALIDATION_FAILED: Final = "WEBHOOK_VALIDATION_FAILED"
-RECEIVER_CODES: Final = frozenset({RATE_LIMITED, SIGNATURE_INVALID, VALIDATION_FAILED})
+RECEIVER_CODES: Final = frozenset({WEBHOOK_RATE_LIMITED, SIGNATURE_INVALID, VALIDATION_FAILED})
 
 #: Spreads receivers' load after an outage of theirs.
 JITTER: Final = 0.15
@@ -33,12 +33,16 @@ JITTER: Final = 0.15
 MAX_LATENESS_S: Final = 10.0
 #: A receiver that asks for more than a day is asked again after a day.
 MAX_RETRY_AFTER_S: Final = 24 * 3600
+#: How long a 429 pauses its target that does not say for how long.
+UNSAID_RETRY_AFTER_S: Final = 30
+#: No answer in time is a sign of overload, as 429 and 503 are.
+TIMEOUTS: Final = frozenset({"deadline_exceeded", "connect_timeout"})
 #: What a tracker needs for an id or a link; longer ones are not kept.
 MAX_PROVIDER_TEXT: Final = 500
 
-_CONNECTED: Final = TargetEffect(connected="connected")
-_FAILING: Final = TargetEffect(connected="failing")
-_GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone")
+_CONNECTED: Final = TargetEffect(connected="connected", health=Health.WELL)
+_FAILING: Final = TargetEffect(connected="failing", health=Health.ILL)
+_GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", Health.ILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +60,19 @@ def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, 
     """
     if outcome.refused:
         reason = outcome.error or "address_refused"
-        effect = TargetEffect("failing", TargetStatus.BLOCKED, reason)
+        effect = TargetEffect("failing", TargetStatus.BLOCKED, reason, Health.ILL)
         return Verdict(Move.BLOCK, "refused", reason, reason, effect=effect)
     if outcome.status is None:
-        return _again(outcome, outcome.error or "no_answer", _FAILING, try_number, began_at, now, jitter, plan)
+        error = outcome.error or "no_answer"
+        effect = replace(_FAILING, is_overloaded=error in TIMEOUTS)
+        return _again(outcome, error, effect, try_number, began_at, now, jitter, plan)
     answer = _json_object(outcome.body)
     code = _receiver_code(answer)
     if 200 <= outcome.status < 300:
         return _delivered(answer)
     if _is_later(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
-        return _again(outcome, error, TargetEffect(), try_number, began_at, now, jitter, plan)
+        return _again(outcome, error, _not_now(outcome, error, now), try_number, began_at, now, jitter, plan)
     return _refused_for_good(outcome.status, code)
 
 
@@ -77,8 +83,20 @@ def _delivered(answer: dict[str, Any]) -> Verdict:
     return Verdict(Move.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url)
 
 
+def _not_now(outcome: Outcome, error: str, now: datetime) -> TargetEffect:
+    """Return what a "later" says about the target: a 429 pauses it, and so does a 503 that says for how long."""
+    is_rate_limited = outcome.status == 429 or error == WEBHOOK_RATE_LIMITED
+    effect = TargetEffect(health=Health.ILL, is_overloaded=outcome.status in OBEYED or is_rate_limited)
+    said_s = _said_s(outcome, error, now)
+    if said_s is None and is_rate_limited:
+        said_s = UNSAID_RETRY_AFTER_S
+    if said_s is None or said_s <= 0:
+        return effect
+    return replace(effect, hold_s=said_s, hold_reason=RATE_LIMITED if is_rate_limited else RECEIVER_UNAVAILABLE)
+
+
 def _is_later(status: int, code: str | None) -> bool:
-    return code == RATE_LIMITED or status in LATER or (500 <= status < 600 and status not in NEVER)
+    return code == WEBHOOK_RATE_LIMITED or status in LATER or (500 <= status < 600 and status not in NEVER)
 
 
 def _refused_for_good(status: int, code: str | None) -> Verdict:
@@ -106,11 +124,20 @@ def _again(
 ) -> Verdict:
     """Schedule the next attempt, or give up where the schedule or the age is spent."""
     asked_s = _retry_after_s(outcome, error, now)
+    given_up = Verdict(
+        Move.FAIL,
+        "exhausted",
+        "attempts_exhausted",
+        error,
+        retry_after_s=asked_s,
+        effect=replace(effect, connected="failing", health=Health.ILL),
+    )
     if try_number > len(plan.delays_s):
-        return Verdict(Move.FAIL, "exhausted", "attempts_exhausted", error, retry_after_s=asked_s, effect=_FAILING)
-    next_at = now + timedelta(seconds=_delay_s(plan.delays_s[try_number - 1], asked_s, jitter))
+        return given_up
+    delay_s = max(_delay_s(plan.delays_s[try_number - 1], asked_s, jitter), effect.hold_s or 0)
+    next_at = now + timedelta(seconds=delay_s)
     if next_at - began_at > plan.max_age:
-        return Verdict(Move.FAIL, "exhausted", "attempts_exhausted", error, retry_after_s=asked_s, effect=_FAILING)
+        return given_up
     return Verdict(
         Move.RESCHEDULE, "retryable", error_code=error, next_attempt_at=next_at, retry_after_s=asked_s, effect=effect
     )
@@ -123,15 +150,22 @@ def _delay_s(scheduled_s: float, asked_s: int | None, jitter: float) -> float:
 
 
 def _retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:
-    """Return the seconds a 429 or 503 asks for: whole seconds or an HTTP date; None for anything else or the past.
+    """Return the seconds that a 429 or 503 asks for; None where it asks for nothing, or for now."""
+    said_s = _said_s(outcome, error, now)
+    return said_s if said_s is not None and said_s > 0 else None
 
-    A body that says WEBHOOK_RATE_LIMITED is a 429 under another number.
+
+def _said_s(outcome: Outcome, error: str, now: datetime) -> int | None:
+    """Return the seconds until the moment that a 429 or 503 names, a day at most; None for anything that names none.
+
+    Whole seconds or an HTTP date; one that is past is 0 or less. A body that says WEBHOOK_RATE_LIMITED is a 429 under
+    another number.
     """
     text = (outcome.retry_after or "").strip()
-    if not text or (outcome.status not in OBEYED and error != RATE_LIMITED):
+    if not text or (outcome.status not in OBEYED and error != WEBHOOK_RATE_LIMITED):
         return None
     seconds = _number(text) if text.isascii() and text.isdecimal() else _until(text, now)
-    return min(seconds, MAX_RETRY_AFTER_S) if seconds and seconds > 0 else None
+    return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
 
 
 def _number(digits: str) -> int:

@@ -12,10 +12,11 @@ TABLE = {
     "reschedule": ({"delivering"}, "retry_scheduled"),
     "postpone": ({"delivering"}, "retry_scheduled"),
     "fail": ({"delivering"}, "failed"),
-    "block": ({"delivering"}, "blocked"),
+    "block": ({"approved", "delivering", "retry_scheduled"}, "blocked"),  # waiting: its target was blocked
     "dismiss": ({"prepared"}, "dismissed"),
     "retry": ({"failed", "blocked"}, "approved"),
-    "withdraw": ({"approved", "delivering", "retry_scheduled"}, "failed"),  # its person asked to be forgotten
+    # its person asked to be forgotten, or its target was disabled
+    "withdraw": ({"approved", "delivering", "retry_scheduled"}, "failed"),
 }
 
 

@@ -165,4 +165,4 @@ def test_redis_away_delays_and_does_not_refuse(customer: Customer, tmp_path: Pat
     assert (answer.status_code, answer.json["status"]) == (202, "approved")
     assert took_s < 1
     assert (ready.status_code, ready.json["status"]) == (200, "degraded")
-    assert exports.any_due(utc_now())
+    assert exports.count_due(utc_now(), 1)

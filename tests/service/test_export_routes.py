@@ -19,6 +19,7 @@ from storage.database import execute
 from tests.factories import (
     Customer,
     attempted,
+    claim_due,
     issue,
     make_approved,
     make_customer,
@@ -69,7 +70,7 @@ def move(customer: Customer, export_id: str, verb: str, *headers: tuple[str, str
 def failed(customer: Customer, how: Move = Move.FAIL) -> str:
     """Return an export that failed or was blocked at its first attempt."""
     export_id = make_approved(customer, make_target(customer).id, utc_now())
-    [claim] = exports.claim_due(1, utc_now() + timedelta(seconds=1), 6, "worker:host-of-ours:1")
+    [claim] = claim_due(1, utc_now() + timedelta(seconds=1), 6, "worker:host-of-ours:1")
     exports.record_attempts([attempted(claim, how, utc_now(), reason="receiver_gone")], utc_now(), "worker:host-of-ours:1")
     return export_id
 
@@ -366,7 +367,7 @@ def tried(customer: Customer, count: int) -> str:
     export_id = make_approved(customer, make_target(customer).id, began)
     for number in range(count):
         at = began + timedelta(minutes=number)
-        [claim] = exports.claim_due(1, at, 6, "worker:host-of-ours:1")
+        [claim] = claim_due(1, at, 6, "worker:host-of-ours:1")
         waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
         exports.record_attempts([attempted(claim, Move.RESCHEDULE, at, **waits)], at, "worker:host-of-ours:1")
     return export_id
@@ -434,7 +435,7 @@ def test_what_failed_is_tried_again(
     assert (answer.status_code, answer.json["status"], answer.json["status_reason"]) == (202, "approved", None)
     assert answer.headers["location"] == f"{BASE}{EXPORTS}/{export_id}"
     assert doorbell.seen == ["approved"]
-    assert exports.any_due(utc_now())
+    assert exports.count_due(utc_now(), 1)
 
 
 def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, doorbell: FakeDoorbell) -> None:
@@ -463,7 +464,7 @@ def test_a_move_from_any_other_state_is_a_conflict(
     assert doorbell.rings == 0
 
 
-@pytest.mark.parametrize("status", ["disabled", "blocked", "inactive"])
+@pytest.mark.parametrize("status", ["disabled", "inactive"])
 def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
     status: str, client: TestClient, customer: Customer, doorbell: FakeDoorbell
 ) -> None:
@@ -480,7 +481,7 @@ def test_a_retry_for_a_paused_target_waits(client: TestClient, customer: Custome
     export_id = failed(customer)
     targets.turn(str(exports.get(export_id).target_id), "pause", utc_now(), "operator")
     assert move(customer, export_id, "retry").send(client).status_code == 202
-    assert not exports.any_due(utc_now())
+    assert not exports.count_due(utc_now(), 1)
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])

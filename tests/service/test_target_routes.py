@@ -8,11 +8,12 @@ from typing import Any, Final
 import pytest
 from falcon.testing import Result, TestClient
 
-from schemas.pings import PingResult
+from schemas.pings import BEGIN_WITHIN_S, PingResult
 from schemas.principal import Ability
 from schemas.targets import Target
+from schemas.validations import EXPIRES_SOON, Validation
 from service.app import create_app
-from storage import pings, targets
+from storage import pings, targets, validations
 from storage.clock import utc_now
 from storage.database import database as peewee_database
 from storage.database import execute, rows
@@ -301,29 +302,117 @@ def test_a_target_without_a_secret_is_not_resumed(
     assert audited(target) == []
 
 
-def test_a_validation_that_passes_says_when(client: TestClient, customer: Customer, target: Target) -> None:
+def be_an_inspector(found: Validation) -> Callable[[], object]:
+    """Return what a doorbell does that has a worker at its other end, which finds this when it looks at a target."""
+
+    def work() -> object:
+        look = validations.claim_next(utc_now(), 30.0)
+        return look and validations.finish(look, found, utc_now(), "worker")
+
+    return work
+
+
+# what a worker finds; the validation as it is answered then, and how the target is connected
+LOOKED: Final = [
+    (Validation(), "passed", None, "unknown"),
+    (Validation(EXPIRES_SOON), "passed", EXPIRES_SOON, "unknown"),
+    (Validation("tls_certificate"), "failed", "tls_certificate", "failing"),
+    (Validation("connect_timeout"), "failed", "connect_timeout", "failing"),
+]
+
+
+@pytest.mark.parametrize(("found", "status", "reason", "connected"), LOOKED)
+def test_a_validation_answers_what_a_worker_found(
+    client: TestClient,
+    customer: Customer,
+    target: Target,
+    doorbell: FakeDoorbell,
+    found: Validation,
+    status: str,
+    reason: str | None,
+    connected: str,
+) -> None:
+    doorbell.look = be_an_inspector(found)
     before = read(client, customer, target.id).json
     answer = act(client, customer, target.id, "validate")
     assert answer.status_code == 200
     checked = answer.json["last_validation"]
-    assert checked == {"status": "passed", "reason": None, "checked_at": checked["checked_at"]}
+    assert checked == {"status": status, "reason": reason, "checked_at": checked["checked_at"]}
     assert checked["checked_at"] != before["last_validation"]["checked_at"]
-    assert answer.json == {**before, "last_validation": checked}
-    assert audited(target) == [("validate_target", "passed")]
+    connection = {**before["connected"], "status": connected}
+    assert answer.json == {**before, "connected": connection, "last_validation": checked}
+    assert audited(target) == [("ask_validation", None), ("validate_target", reason or "passed")]
+
+
+def test_a_worker_that_refuses_an_address_blocks_the_target(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.look = be_an_inspector(Validation("address_private", is_refused=True))
+    answer = act(client, customer, target.id, "validate").json
+    assert (answer["status"], answer["status_reason"]) == ("blocked", "address_private")
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "inactive", "blocked", "disabled"])
+def test_a_target_is_validated_in_any_state_and_stays_in_it(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, status: str
+) -> None:
+    turn_to(target, status)
+    doorbell.look = be_an_inspector(Validation("tls_failed"))
+    answer = act(client, customer, target.id, "validate").json
+    assert (answer["status"], answer["last_validation"]["reason"]) == (status, "tls_failed")
+
+
+def test_a_keyed_repeat_validates_no_more(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.look = be_an_inspector(Validation())
+    first = act(client, customer, target.id, "validate", "k")
+    again = act(client, customer, target.id, "validate", "k")
+    assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
+    assert doorbell.rings == 1
+    assert len(audited(target)) == 2
+
+
+def test_without_a_worker_what_was_found_here_counts_and_nobody_looks_later(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.is_connected = False
+    before = read(client, customer, target.id).json
+    began = time.monotonic()
+    answer = act(client, customer, target.id, "validate")
+    assert time.monotonic() - began >= BEGIN_WITHIN_S
+    checked = answer.json["last_validation"]
+    assert (answer.status_code, checked["status"], checked["reason"]) == (200, "passed", None)
+    assert checked["checked_at"] > before["last_validation"]["checked_at"]
+    assert validations.claim_next(utc_now(), 30.0) is None
+
+
+def test_a_worker_that_does_not_come_back_from_its_look_is_not_waited_for(
+    customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
+) -> None:
+    doorbell = FakeDoorbell(lambda: validations.claim_next(utc_now(), 30.0))
+    settings = make_settings(tmp_path, {"DELIVERY_TIMEOUT_S": "0.5"})
+    began = time.monotonic()
+    answer = act(TestClient(create_app(settings, doorbell, lookup)), customer, target.id, "validate")
+    assert time.monotonic() - began >= 0.5
+    assert answer.json["last_validation"]["status"] == "passed"
+    [look] = doorbell.seen
+    assert isinstance(look, validations.Look)
+    assert validations.finish(look, Validation("deadline_exceeded"), utc_now(), "worker")
 
 
 @pytest.mark.parametrize(
     ("found", "reason"),
-    [
-        (["10.20.30.40"], "address_private"),
-        (["93.184.215.14", "169.254.169.254"], "address_metadata"),
-        (LookupReason.NOT_FOUND, "dns_not_found"),
-        (LookupReason.TIMEOUT, "dns_timeout"),  # unavailable: nothing may be approved for it either
-        (LookupReason.FAILED, "dns_failed"),
-    ],
+    [(["10.20.30.40"], "address_private"), (["93.184.215.14", "169.254.169.254"], "address_metadata")],
 )
-def test_a_validation_that_fails_blocks_the_target(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup, found: Any, reason: str
+def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
+    client: TestClient,
+    customer: Customer,
+    target: Target,
+    doorbell: FakeDoorbell,
+    lookup: FakeLookup,
+    found: Any,
+    reason: str,
 ) -> None:
     lookup.table[HOST] = found
     answer = act(client, customer, target.id, "validate")
@@ -331,13 +420,28 @@ def test_a_validation_that_fails_blocks_the_target(
     assert (answer.json["status"], answer.json["status_reason"]) == ("blocked", reason)
     assert (answer.json["last_validation"]["status"], answer.json["last_validation"]["reason"]) == ("failed", reason)
     assert audited(target) == [("validate_target", reason), ("target_blocked", reason)]
+    assert doorbell.rings == 0
     for hidden in ("10.20.30.40", "169.254.169.254", "93.184"):
         assert hidden not in answer.text
 
     lookup.table[HOST] = ["93.184.215.14"]
+    doorbell.look = be_an_inspector(Validation())
     again = act(client, customer, target.id, "validate").json
     assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` turns it on
     assert act(client, customer, target.id, "resume").json["status"] == "active"
+
+
+@pytest.mark.parametrize("found", [LookupReason.NOT_FOUND, LookupReason.TIMEOUT, LookupReason.FAILED])
+def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, lookup: FakeLookup, found: LookupReason
+) -> None:
+    lookup.table[HOST] = found
+    answer = act(client, customer, target.id, "validate").json
+    assert (answer["status"], answer["status_reason"]) == ("active", None)
+    assert (answer["last_validation"]["status"], answer["last_validation"]["reason"]) == ("failed", found.value)
+    assert answer["connected"]["status"] == "failing"
+    assert audited(target) == [("validate_target", found.value)]
+    assert doorbell.rings == 0
 
 
 def test_an_address_that_the_policy_allows_no_more_is_noticed(
@@ -375,7 +479,8 @@ def test_nobody_holds_the_database_while_the_resolver_is_asked(
     customer: Customer, target: Target, tmp_path: Path, verb: str, key: str | None
 ) -> None:
     lookup = WatchingLookup()
-    client = TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), lookup))
+    doorbell = FakeDoorbell(be_an_inspector(Validation()))
+    client = TestClient(create_app(make_settings(tmp_path), doorbell, lookup))
     turn_to(target, "paused")
     assert act(client, customer, target.id, verb, key).status_code == 200
     assert lookup.held == [False]

@@ -1,12 +1,17 @@
 """Targets are registered for addresses that pass the URL policy now; what a name leads to is never told."""
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from falcon.testing import Result, TestClient
 
+from schemas.times import rfc3339, to_ms
 from service.app import create_app
+from storage.clock import utc_now
 from storage.database import database as peewee_database
+from storage.database import execute
 from storage.name_lookup import Answer, LookupReason
 from tests.factories import Customer, make_customer, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
@@ -65,7 +70,7 @@ def lookup() -> FakeLookup:
     return FakeLookup(NAMES)
 
 
-def register(client: TestClient, customer: Customer, key: str | None = None, **changes: str) -> Result:
+def register(client: TestClient, customer: Customer, key: str | None = None, **changes: Any) -> Result:
     keyed = () if key is None else (("Idempotency-Key", key),)
     headers = (*customer.bearer.items(), *JSON.items(), *keyed)
     return Call("POST", TARGETS, headers).with_json(target_request(**changes)).send(client)
@@ -100,11 +105,60 @@ def test_a_safe_address_becomes_an_active_target(host: str, client: TestClient, 
         "secret": {"configured": True, "fingerprint": record["secret"]["fingerprint"]},
         "connected": {"status": "unknown", "last_success_at": None},
         "last_validation": {"status": "passed", "reason": None, "checked_at": record["created_at"]},
+        "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
         "created_at": record["created_at"],
     }
     assert record["id"].startswith("tgt_")
     assert record["secret"]["fingerprint"].startswith("fp:")
     assert len(record["secret"]["fingerprint"]) == len("fp:") + 12
+
+
+@pytest.mark.parametrize("limit", [None, 1, 60, 60_000])
+def test_a_pace_may_be_agreed(client: TestClient, customer: Customer, limit: int | None) -> None:
+    answer = register(client, customer, max_per_minute=limit)
+    assert (answer.status_code, answer.json["delivery"]["max_per_minute"]) == (201, limit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [(0, "out_of_range"), (60_001, "out_of_range"), (1.5, "invalid_type"), ("60", "invalid_type"), (True, "invalid_type")],
+)
+def test_a_pace_that_is_none_is_refused(client: TestClient, customer: Customer, limit: Any, code: str) -> None:
+    before = everything_stored()
+    answer = register(client, customer, max_per_minute=limit)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/max_per_minute", code),))
+    assert everything_stored() == before
+
+
+# why a target is held; its status and why it has it, as it shows while it is held
+HELD = [
+    ("rate_limited", "paused", "rate_limited"),
+    ("receiver_unavailable", "paused", "receiver_unavailable"),
+    ("breaker_open", "active", "breaker_open"),
+]
+
+
+@pytest.mark.parametrize(("held_reason", "status", "reason"), HELD)
+def test_a_target_that_waits_says_so_and_until_when_and_is_listed_so(
+    client: TestClient, customer: Customer, held_reason: str, status: str, reason: str
+) -> None:
+    target_id = register(client, customer).json["id"]
+    until = utc_now() + timedelta(hours=1)
+    execute("UPDATE targets SET held_until = ?, held_reason = ?", (to_ms(until), held_reason))
+    shown = Call("GET", f"{TARGETS}/{target_id}", tuple(customer.bearer.items())).send(client).json
+    assert (shown["status"], shown["status_reason"]) == (status, reason)
+    assert shown["delivery"]["waits_until"] == rfc3339(until)
+    for asked in ("active", "paused", "disabled"):
+        found = Call("GET", TARGETS, tuple(customer.bearer.items()), query=f"status={asked}").send(client).json["items"]
+        assert found == ([shown] if asked == status else [])
+
+
+def test_a_wait_that_is_over_is_not_shown(client: TestClient, customer: Customer) -> None:
+    record = register(client, customer).json
+    ended = utc_now() - timedelta(milliseconds=1)
+    execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(ended),))
+    listed = Call("GET", TARGETS, tuple(customer.bearer.items()), query="status=active").send(client).json["items"]
+    assert listed == [record]
 
 
 def test_without_any_secret_a_target_is_inactive(customer: Customer, tmp_path: Path, lookup: FakeLookup) -> None:

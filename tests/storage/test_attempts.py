@@ -10,7 +10,7 @@ from schemas.delivery import Timings
 from schemas.errors import ExportNotFound, ValidationFailed
 from schemas.export_state import Move
 from storage import attempts, exports
-from tests.factories import NOW, Customer, attempted, make_approved, make_customer, make_exports, make_target
+from tests.factories import NOW, Customer, attempted, claim_due, make_approved, make_customer, make_exports, make_target
 
 LEASE_S: Final = 6.0
 
@@ -20,7 +20,7 @@ def tried(customer: Customer, count: int) -> str:
     export_id = make_approved(customer, make_target(customer).id)
     for number in range(count):
         at = NOW + timedelta(minutes=number)
-        [claim] = exports.claim_due(1, at, LEASE_S, "worker")
+        [claim] = claim_due(1, at, LEASE_S, "worker")
         again = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
         assert exports.record_attempts([attempted(claim, Move.RESCHEDULE, at, **again)], at, "worker")
     return export_id

@@ -107,6 +107,22 @@ def test_a_transaction_that_fails_leaves_nothing(database: str) -> None:
     assert count() == 0
 
 
+def test_an_interrupt_within_a_commit_is_told_as_what_it_is(sqlite_url: str, opened: Callable[[str], None]) -> None:
+    opened(sqlite_url)
+
+    def be_interrupted() -> None:
+        with connection(), transaction():
+            accounts.add_account("Kept", NOW)
+            # As far as SQLite is concerned the transaction has ended; as far as this code is, it has not.
+            db.execute_sql("COMMIT")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        be_interrupted()
+    with connection():
+        assert [account.name for account in Account.select()] == ["Kept"]
+
+
 def test_a_transaction_within_another_one_joins_it(database: str) -> None:
     def others_see() -> int:
         with connection():

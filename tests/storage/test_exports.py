@@ -15,10 +15,11 @@ from schemas.delivery import Claim
 from schemas.errors import Conflict, ExportNotFound, ValidationFailed
 from schemas.export_state import FINISHED, MOVES, ExportStatus, Move
 from schemas.exports import Approval, Export, Preparation, PreparationForm
+from schemas.targets import TargetStatus
 from schemas.times import to_ms
 from storage import exports, targets
-from storage.database import execute, rows
-from tests.factories import NOW, Customer, attempted, make_approved, make_customer, make_exports, make_target
+from storage.database import execute, rows, transaction
+from tests.factories import NOW, Customer, attempted, claim_due, make_approved, make_customer, make_exports, make_target
 
 LEASE_S: Final = 6.0
 WORKER: Final = "worker:test"
@@ -44,7 +45,7 @@ def approve(customer: Customer, export_id: str, target_id: str, digest: str | No
 
 
 def claim(now: datetime = NOW, limit: int = 10) -> list[Claim]:
-    return exports.claim_due(limit, now, LEASE_S, WORKER)
+    return claim_due(limit, now, LEASE_S, WORKER)
 
 
 def claimed(customer: Customer) -> Claim:
@@ -288,10 +289,10 @@ def test_a_paused_target_can_be_approved_for_and_its_exports_wait(customer: Cust
     target = make_target(customer)
     targets.turn(target.id, "pause", NOW, "operator")
     export_id = make_approved(customer, target.id)
-    assert not exports.any_due(at(10))
+    assert not exports.count_due(at(10), 1)
     assert claim(at(10)) == []
     targets.turn(target.id, "resume", NOW, "operator")
-    assert exports.any_due(at(10))
+    assert exports.count_due(at(10), 1)
     assert [held.export_id for held in claim(at(10))] == [export_id]
 
 
@@ -365,8 +366,8 @@ def test_the_oldest_due_are_claimed_first_up_to_the_limit(customer: Customer) ->
 def test_nothing_is_claimed_before_it_is_due(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id, at(5))
     assert claim(at(4.999)) == []
-    assert not exports.any_due(at(4.999))
-    assert exports.any_due(at(5))
+    assert not exports.count_due(at(4.999), 1)
+    assert exports.count_due(at(5), 1)
     assert [held.export_id for held in claim(at(5))] == [export_id]
 
 
@@ -376,7 +377,7 @@ def test_only_exports_of_active_targets_are_claimed(customer: Customer, status: 
     make_approved(customer, target.id)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     assert claim(at(10)) == []
-    assert not exports.any_due(at(10))
+    assert not exports.count_due(at(10), 1)
 
 
 def test_a_claim_counts_the_attempt_and_holds_a_lease(customer: Customer) -> None:
@@ -516,7 +517,7 @@ def walk_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim |
     last = {MOVES[move].target: move for move in (Move.DELIVER, Move.RESCHEDULE, Move.FAIL, Move.BLOCK)}
     if status in last:
         record(held, last[status])
-    return held
+    return None if last.get(status) is Move.RESCHEDULE else held
 
 
 def do(customer: Customer, export_id: str, move: Move, held: Claim | None, now: datetime) -> None:
@@ -530,6 +531,13 @@ def do(customer: Customer, export_id: str, move: Move, held: Claim | None, now: 
     }
     if move in by_hand:
         by_hand[move]()
+        return
+    if move is Move.BLOCK and held is None:
+        target_id = exports.get(export_id).target_id
+        assert target_id is not None
+        with transaction():
+            targets.turn_off(target_id, TargetStatus.BLOCKED, "address_private", now, WORKER)
+            exports.end_waiting([target_id], now, WORKER, 10)
         return
     assert held is not None
     if move is Move.POSTPONE:

@@ -18,7 +18,7 @@ from schemas.export_state import ExportStatus
 from schemas.exports import Approval
 from storage import exports
 from storage.database import close_database, connection, execute, open_database, rows
-from tests.factories import NOW, Customer, attempted, make_approved, make_customer, make_exports, make_target
+from tests.factories import NOW, Customer, attempted, claim_due, make_approved, make_customer, make_exports, make_target
 
 ROOT: Final = Path(__file__).parents[2]
 LATER: Final = NOW + timedelta(seconds=60)
@@ -28,7 +28,7 @@ CLAIMER: Final = """
 import json, sys, threading
 from storage.database import connection, open_database
 from storage import exports
-from tests.factories import NOW, attempted
+from tests.factories import NOW, attempted, claim_due
 from datetime import timedelta
 
 open_database(sys.argv[1])
@@ -36,7 +36,7 @@ now, told = NOW + timedelta(seconds=60), []
 
 def work(number):
     with connection():
-        while claims := exports.claim_due(3, now, 600, f"worker:{number}"):
+        while claims := claim_due(3, now, 600, f"worker:{number}"):
             told.extend((claim.export_id, claim.lease, claim.attempt) for claim in claims)
             exports.record_attempts([attempted(claim) for claim in claims[1:]], now, f"worker:{number}")
 
@@ -80,7 +80,7 @@ def test_threads_that_claim_at_once_never_get_the_same_export(customer: Customer
         mine: list[str] = []
         with connection():
             start.wait()
-            while claims := exports.claim_due(2, LATER, 600, f"worker:{number}"):
+            while claims := claim_due(2, LATER, 600, f"worker:{number}"):
                 mine += [claim.export_id for claim in claims]
         return mine
 
@@ -91,13 +91,13 @@ def test_threads_that_claim_at_once_never_get_the_same_export(customer: Customer
 
 def test_a_lapsed_lease_is_taken_over_by_one_of_those_who_race_for_it(customer: Customer) -> None:
     [export_id] = approve_many(customer, 1)
-    [late] = exports.claim_due(1, NOW, 6, "worker:dead")
+    [late] = claim_due(1, NOW, 6, "worker:dead")
     start = threading.Barrier(6)
 
     def take_over(number: int) -> int:
         with connection():
             start.wait()
-            claims = exports.claim_due(1, LATER, 600, f"worker:{number}")
+            claims = claim_due(1, LATER, 600, f"worker:{number}")
             exports.record_attempts([attempted(late)], LATER, "worker:dead")
             return len(exports.record_attempts([attempted(claim) for claim in claims], LATER, f"worker:{number}"))
 
@@ -155,7 +155,7 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
         delivered = 0
         with connection():
             start.wait()
-            while claims := exports.claim_due(4, LATER, 600, f"worker:{number}"):
+            while claims := claim_due(4, LATER, 600, f"worker:{number}"):
                 exports.renew(claims, LATER, 600)
                 delivered += len(exports.record_attempts([attempted(claim) for claim in claims[1:]], LATER, "w"))
                 exports.postpone(claims[:1] if delivered % 2 else [], LATER, "w")
@@ -176,7 +176,7 @@ def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_ur
         # Beside many others, so that the planner looks each of them up by its id.
         make_exports(customer, 500)
         execute("ANALYZE exports")
-        claims = sorted(exports.claim_due(3, LATER, 600, "worker:1"), key=lambda claim: claim.export_id, reverse=True)
+        claims = sorted(claim_due(3, LATER, 600, "worker:1"), key=lambda claim: claim.export_id, reverse=True)
 
     def write(work: Callable[[], object]) -> None:
         with connection():

@@ -19,6 +19,7 @@ from peewee import (
     BigIntegerField,
     BlobField,
     BooleanField,
+    DoubleField,
     Field,
     ForeignKeyField,
     IntegerField,
@@ -28,12 +29,12 @@ from peewee import (
 from schemas.export_state import ExportStatus
 from schemas.principal import TokenKind
 from schemas.scanner import PostbackForm
-from storage import attempts, exports, findings, idempotency, pings, schema, targets, tokens
+from storage import attempts, exports, findings, idempotency, pings, schema, targets, tokens, turns, validations
 from storage.columns import JsonField, MomentField
 from storage.database import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.database import database as db
-from storage.models import ALL, Table
-from tests.factories import NOW, Customer, attempted, issue, make_approved, make_customer, make_target, postback
+from storage.models import ALL, Export, Table
+from tests.factories import NOW, Customer, attempted, claim_due, issue, make_approved, make_customer, make_target, postback
 from tests.servers import PostgresServer
 
 ROOT: Final = Path(__file__).parents[2]
@@ -48,13 +49,14 @@ TYPES: Final[dict[type[Field], tuple[str, str]]] = {
     BigIntegerField: ("bigint", "bigint"),
     MomentField: ("bigint", "bigint"),
     IntegerField: ("integer", "integer"),
+    DoubleField: ("double precision", "double precision"),
     BooleanField: ("integer", "boolean"),
     BlobField: ("blob", "bytea"),
     TextField: ("text", "text"),
     JsonField: ("text", "text"),
 }
 
-ALL_MIGRATIONS: Final = ["0001_first_tables", "0002_what_comes_in"]
+ALL_MIGRATIONS: Final = ["0001_first_tables", "0002_what_comes_in", "0003_what_delivery_remembers"]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
 UNIQUE: Final = {
@@ -68,6 +70,7 @@ UNIQUE: Final = {
     ("idempotency_keys", ("principal", "method", "route", "key"), None),
     ("inbound_emails", ("project_id", "message_sha256"), None),
     ("page_results", ("scan_run_id", "url"), None),
+    ("recoveries", ("target_id",), "status = 'running'"),
 }
 
 
@@ -192,7 +195,14 @@ def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Cus
     found = {(key.column, key.dest_table, key.dest_column) for key in db.get_foreign_keys(name_of(model))}
     assert found == declared
     whole = [index.columns[0] for index in db.get_indexes(name_of(model)) if where_of(index) is None]
-    assert {column for column, _, _ in declared} <= {*whole}
+    assert {column for column, _, _ in declared} - {*whole} == ({"target_id"} if model is Export else set())
+
+
+def test_a_targets_exports_are_indexed_for_what_is_asked_of_them_alone(customer: Customer) -> None:
+    # Targets stay for good, and a whole index would lead PostgreSQL through all that a target ever got.
+    indexes = {index.name: where_of(index) for index in db.get_indexes("exports") if index.columns[0] == "target_id"}
+    assert set(indexes) == {"exports_waiting", "exports_recoverable"}
+    assert None not in indexes.values()
 
 
 def test_what_is_there_once_is_so_in_both_databases(customer: Customer) -> None:
@@ -246,7 +256,7 @@ def fill(customer: Customer, count: int) -> None:
     """Store `count` finished exports with an attempt each, so that reading them all would cost something."""
     target_id = make_target(customer).id
     make_approved(customer, target_id)
-    [claim] = exports.claim_due(1, NOW, 6, "worker")
+    [claim] = claim_due(1, NOW, 6, "worker")
     exports.record_attempts([attempted(claim)], NOW, "worker")
     columns = ", ".join(column.name for column in db_columns("exports"))
     copied = columns.replace("id, account_id", "'exp_' || n, account_id", 1).replace("source_id", "'note-' || n", 1)
@@ -275,11 +285,11 @@ def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) ->
     fill(customer, 20_000)
     target_id = make_target(customer).id
     waiting = make_approved(customer, target_id)
-    [held] = exports.claim_due(1, NOW, 6, "worker")
-    asked = statements_of(lambda: exports.claim_due(4, NOW + timedelta(seconds=10), 6, "worker"))
+    [held] = claim_due(1, NOW, 6, "worker")
+    asked = statements_of(lambda: claim_due(4, NOW + timedelta(seconds=10), 6, "worker"))
     assert any("ORDER BY e.due_at" in sql for sql, _ in asked)
     assert any("attempts + 1" in sql for sql, _ in asked)
-    asked += statements_of(lambda: exports.any_due(NOW))
+    asked += statements_of(lambda: exports.count_due(NOW, 1))
     asked += statements_of(lambda: exports.renew([held], NOW, 6))
     asked += statements_of(lambda: exports.record_attempts([attempted(held)], NOW, "worker"))
     asked += statements_of(lambda: exports.postpone([held], NOW, "worker"))
@@ -291,13 +301,18 @@ def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) ->
         assert not re.search(r"SCAN (e|exports|attempts)\b(?! USING)|Seq Scan on (exports|attempts)", told), (sql, told)
 
 
-def test_the_workers_one_question_reads_what_is_due_and_nothing_else(customer: Customer) -> None:
+def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Customer) -> None:
     fill(customer, 20_000)
-    for question in (lambda: exports.any_due(NOW), lambda: exports.claim_due(32, NOW, 6, "worker")):
+    target_id = make_target(customer).id
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: turns.due("", 256, NOW),
+        lambda: exports.claim_due({target_id: 32}, NOW, 6, "worker"),
+        lambda: exports.count_due(NOW, 1),
+    )
+    for question in questions:
         [(sql, parameters)] = statements_of(question)[:1]
         told = plan(sql, parameters)
-        assert "exports_due" in told, told
-        assert "TEMP B-TREE" not in told
+        assert "exports_waiting" in told, told
 
 
 #: Everything a list can be asked for, one status, several, and both filters at once included.
@@ -350,8 +365,9 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
     asked += statements_of(lambda: findings.record_postback(body, customer.project_id, NOW, "scanner"))
     asked += statements_of(lambda: findings.record_postback(body, customer.project_id, NOW, "scanner"))
     asked += statements_of(lambda: targets.get(target_id, None))
-    asked += statements_of(lambda: targets.newest(customer.account_id, None, 51))
+    asked += statements_of(lambda: targets.newest(customer.account_id, None, 51, NOW))
     asked += statements_of(lambda: pings.claim_next(NOW))
+    asked += statements_of(lambda: validations.claim_next(NOW + timedelta(days=1), 30))
     assert len(asked) >= 9
     for sql, parameters in asked:
         told = plan(sql, parameters)
@@ -361,7 +377,7 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
 def test_a_page_of_targets_is_one_question(customer: Customer) -> None:
     for _ in range(3):
         make_target(customer)
-    assert len(statements_of(lambda: targets.newest(customer.account_id, None, 51))) == 1
+    assert len(statements_of(lambda: targets.newest(customer.account_id, None, 51, NOW))) == 1
 
 
 def test_a_token_of_another_kind_needs_no_second_look(customer: Customer) -> None:

@@ -1,43 +1,31 @@
-"""Targets are made, given secrets, turned by operators, and marked by what deliveries meet."""
+"""Targets are made, given secrets, turned by operators, and show what deliveries meet."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from peewee import IntegrityError
 
-from schemas.delivery import Attempted, TargetEffect
 from schemas.errors import Conflict, TargetNotFound
-from schemas.targets import TargetRequest, TargetStatus
-from storage import exports, targets
-from storage.database import connection, execute, is_sqlite, rows, transaction
+from schemas.targets import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetRequest, TargetStatus
+from schemas.times import to_ms
+from schemas.validations import Validation
+from storage import targets, turns
+from storage.database import connection, execute, rows
 from storage.vault import Vault
-from tests.factories import NOW, Customer, attempted, make_approved, make_customer, make_target
+from tests.factories import NOW, Customer, claim_due, make_approved, make_customer, make_target
 
 VAULT = Vault([b"k" * 32])
 LATER = NOW + timedelta(minutes=1)
+UNSAFE = Validation("address_private", is_refused=True)
 
 
 def status_of(target_id: str) -> tuple[str, str | None]:
     target = targets.get(target_id, None)
     return target.status.value, target.status_reason
-
-
-def met(customer: Customer, target_id: str, *effects: TargetEffect) -> list[Attempted]:
-    """Return attempts of as many claims of the target, each with its effect."""
-    for _ in effects:
-        make_approved(customer, target_id)
-    claims = exports.claim_due(len(effects), NOW, 6, "worker")
-    attempts = [attempted(claim) for claim in claims]
-    return [replace(one, verdict=replace(one.verdict, effect=effect)) for one, effect in zip(attempts, effects, strict=True)]
-
-
-def record(attempts: list[Attempted]) -> None:
-    with transaction():
-        targets.record_effects(attempts, {attempt.claim.export_id for attempt in attempts}, LATER, "worker")
 
 
 def test_a_target_that_the_default_secret_signs_for_is_active(customer: Customer) -> None:
@@ -52,7 +40,7 @@ def test_a_target_that_the_default_secret_signs_for_is_active(customer: Customer
 
 
 def test_a_target_without_a_secret_waits_for_its_first_one(customer: Customer) -> None:
-    request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", "cloud", "Tracker")
+    request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", "cloud", "Tracker", None)
     target = targets.create(request, customer.account_id, "self-hosted", None, NOW, "user:1")
     assert (target.status, target.status_reason, target.secret_fingerprint) == (TargetStatus.INACTIVE, "no_secret", None)
     assert target.deployment_mode == "cloud"
@@ -69,7 +57,7 @@ def test_a_targets_secret_is_sealed_for_it_alone(customer: Customer) -> None:
     assert b"open sesame" not in bytes(sealed)
     assert VAULT.open(bytes(sealed), targets.secret_context(target.id)) == "open sesame"
     make_approved(customer, target.id)
-    [claim] = exports.claim_due(1, NOW, 6, "worker")
+    [claim] = claim_due(1, NOW, 6, "worker")
     assert claim.secret_sealed == bytes(sealed)
 
 
@@ -131,7 +119,7 @@ def test_another_accounts_target_is_not_found(customer: Customer, verb: str) -> 
     uses: list[Callable[[], object]] = [
         lambda: targets.get(target.id, None, other),
         lambda: targets.turn(target.id, verb, NOW, "user:1", account_id=other),
-        lambda: targets.record_validation(target.id, other, "address_private", NOW, "user:1"),
+        lambda: targets.record_validation(target.id, other, UNSAFE, NOW, "user:1"),
     ]
     for use in uses:
         with pytest.raises(TargetNotFound):
@@ -162,7 +150,7 @@ def test_an_accounts_targets_are_listed_in_pages_the_newest_first(customer: Cust
     targets.turn(made[1], "pause", NOW, "operator")
 
     def listed(**part: Any) -> list[str]:
-        return [target.id for target in targets.newest(customer.account_id, None, **part)]
+        return [target.id for target in targets.newest(customer.account_id, None, now=NOW, **part)]
 
     assert listed(limit=10) == made
     assert listed(limit=2) == made[:2]
@@ -171,15 +159,15 @@ def test_an_accounts_targets_are_listed_in_pages_the_newest_first(customer: Cust
     assert listed(limit=10, status=TargetStatus.PAUSED) == [made[1]]
 
 
-# a target's status, whether a failed validation blocks it
+# a target's status, whether an address that may not be used blocks it
 VALIDATED = [("active", True), ("paused", True), ("inactive", False), ("blocked", False), ("disabled", False)]
 
 
 @pytest.mark.parametrize(("status", "is_blocked"), VALIDATED)
-def test_a_failed_validation_blocks_what_would_be_delivered_to(customer: Customer, status: str, is_blocked: bool) -> None:
+def test_an_unsafe_address_blocks_what_would_be_delivered_to(customer: Customer, status: str, is_blocked: bool) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET status = ?, status_reason = 'before' WHERE id = ?", (status, target.id))
-    targets.record_validation(target.id, customer.account_id, "address_private", LATER, "user:1")
+    targets.record_validation(target.id, customer.account_id, UNSAFE, LATER, "user:1")
     after = targets.get(target.id, None)
     assert (after.validation_status, after.validation_reason, after.validated_at) == ("failed", "address_private", LATER)
     assert status_of(target.id) == (("blocked", "address_private") if is_blocked else (status, "before"))
@@ -188,13 +176,23 @@ def test_a_failed_validation_blocks_what_would_be_delivered_to(customer: Custome
     assert (told == [blocked, validated]) if is_blocked else (told[0] == validated)
 
 
+@pytest.mark.parametrize("connected", ["unknown", "connected", "failing"])
+def test_what_the_network_did_shows_and_blocks_nothing(customer: Customer, connected: str) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET connected_status = ?", (connected,))
+    targets.record_validation(target.id, customer.account_id, Validation("dns_timeout"), LATER, "user:1")
+    after = targets.get(target.id, None)
+    assert (after.validation_status, after.validation_reason, after.connected_status) == ("failed", "dns_timeout", "failing")
+    assert status_of(target.id) == ("active", None)
+
+
 def test_a_passed_validation_turns_nothing_on(customer: Customer) -> None:
     target = make_target(customer)
-    targets.record_validation(target.id, customer.account_id, "dns_timeout", NOW, "user:1")
-    targets.record_validation(target.id, customer.account_id, None, LATER, "user:1")
+    targets.record_validation(target.id, customer.account_id, UNSAFE, NOW, "user:1")
+    targets.record_validation(target.id, customer.account_id, Validation(), LATER, "user:1")
     after = targets.get(target.id, None)
     assert (after.validation_status, after.validation_reason, after.validated_at) == ("passed", None, LATER)
-    assert status_of(target.id) == ("blocked", "dns_timeout")
+    assert status_of(target.id) == ("blocked", "address_private")
 
 
 def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer: Customer) -> None:
@@ -205,70 +203,115 @@ def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer:
     assert told == [("second", own), ("first", "fp:default")]
 
 
-def test_what_deliveries_met_marks_the_target(customer: Customer) -> None:
+# ---------------------------------------------------------------- what delivery remembers
+
+
+def hold(target_id: str, reason: str, seconds: float = 30) -> None:
+    execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (to_ms(in_s(seconds)), reason, target_id))
+
+
+def in_s(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+# status and its reason, why it is held if it is; what shows before the hold ends
+SHOWN = [
+    (("active", None), None, ("active", None)),
+    (("active", None), RATE_LIMITED, ("paused", RATE_LIMITED)),
+    (("active", None), RECEIVER_UNAVAILABLE, ("paused", RECEIVER_UNAVAILABLE)),
+    (("active", None), BREAKER_OPEN, ("active", BREAKER_OPEN)),  # nobody has asked for that
+    (("paused", "client"), RATE_LIMITED, ("paused", "client")),  # a person's word counts for more
+    (("disabled", "receiver_gone"), BREAKER_OPEN, ("disabled", "receiver_gone")),
+]
+
+
+@pytest.mark.parametrize(("status", "held_reason", "shown"), SHOWN)
+def test_a_target_shows_that_it_waits_until_it_does_not(
+    customer: Customer, status: tuple[str, str | None], held_reason: str | None, shown: tuple[str, str | None]
+) -> None:
     target = make_target(customer)
-    record(met(customer, target.id, TargetEffect(connected="connected"), TargetEffect(connected="failing")))
-    after = targets.get(target.id, None)
-    assert (after.connected_status, after.last_success_at) == ("failing", LATER)
-    assert after.status is TargetStatus.ACTIVE
+    execute("UPDATE targets SET status = ?, status_reason = ?", status)
+    if held_reason:
+        hold(target.id, held_reason)
+    stored = targets.get(target.id, None)
+    for now, expected in ((in_s(29.999), shown), (in_s(30), status)):
+        assert stored.shown_status(now) == expected
+        # Whoever asks for a status finds exactly those that show it.
+        listed = {each: targets.newest(customer.account_id, None, 10, now, status=each) for each in TargetStatus}
+        assert {each.value: len(found) for each, found in listed.items() if found} == {expected[0]: 1}
 
 
-def test_a_refused_address_blocks_the_target_with_its_reason(customer: Customer) -> None:
+def test_what_a_target_remembers_of_its_deliveries_is_read(customer: Customer) -> None:
     target = make_target(customer)
-    record(met(customer, target.id, TargetEffect("failing", TargetStatus.BLOCKED, "address_private")))
-    assert status_of(target.id) == ("blocked", "address_private")
-    [entry] = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
-    assert entry == ("worker", "target_blocked", "address_private")
+    execute("UPDATE targets SET concurrency = 7.9, ramp = 16, failures_in_row = 3, max_per_minute = 90")
+    hold(target.id, RATE_LIMITED)
+    stored = targets.get(target.id, None)
+    assert (stored.concurrency, stored.failures_in_row, stored.max_per_minute) == (7, 3, 90)
+    assert (stored.held_until, stored.held_reason) == (in_s(30), RATE_LIMITED)
+    # The lesser of both counts.
+    execute("UPDATE targets SET ramp = 2")
+    assert targets.get(target.id, None).concurrency == 2
 
 
-@pytest.mark.parametrize("status", ["inactive", "blocked", "disabled"])
-def test_a_delivery_changes_nothing_about_a_target_that_is_off(customer: Customer, status: str) -> None:
+@pytest.mark.parametrize("status", ["active", "paused", "blocked", "disabled"])
+@pytest.mark.parametrize("reason", [RATE_LIMITED, BREAKER_OPEN])
+def test_whoever_resumes_a_target_has_it_tried_at_once(customer: Customer, status: str, reason: str) -> None:
+    target, other = make_target(customer), make_target(customer)
+    execute("UPDATE targets SET failures_in_row = 9, failing_since = ?, ramp = 5, concurrency = 3", (to_ms(NOW),))
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+    hold(target.id, reason)
+    hold(other.id, reason)
+    targets.turn(target.id, "resume", NOW, "operator")
+    resumed, left = turns.read([target.id])[target.id], turns.read([other.id])[other.id]
+    assert resumed.takes_attempts(NOW)
+    assert (resumed.failures_in_row, resumed.failing_since, resumed.ramp, resumed.concurrency) == (0, None, 1, 3)
+    assert (left.failures_in_row, left.held_reason) == (9, reason)
+
+
+def test_a_resumption_that_is_refused_changes_nothing(customer: Customer) -> None:
     target = make_target(customer)
-    attempts = met(customer, target.id, TargetEffect(status=TargetStatus.DISABLED, reason="receiver_gone"))
-    execute("UPDATE targets SET status = ?, status_reason = 'operator' WHERE id = ?", (status, target.id))
-    record(attempts)
-    assert status_of(target.id) == (status, "operator")
+    execute("UPDATE targets SET status = 'inactive', failures_in_row = 9")
+    hold(target.id, RATE_LIMITED)
+    before = turns.read([target.id])
+    with pytest.raises(Conflict):
+        targets.turn(target.id, "resume", NOW, "operator")
+    assert turns.read([target.id]) == before
 
 
-def test_an_attempt_that_moved_nothing_says_nothing_about_its_target(customer: Customer) -> None:
+@pytest.mark.parametrize("verb", ["pause", "disable"])
+def test_whoever_turns_a_target_off_leaves_what_it_remembers(customer: Customer, verb: str) -> None:
     target = make_target(customer)
-    attempts = met(customer, target.id, TargetEffect("failing", TargetStatus.BLOCKED, "address_private"))
-    targets.record_effects(attempts, set(), LATER, "worker")
-    assert targets.get(target.id, None) == replace(target, secret_fingerprint=None)
+    hold(target.id, RATE_LIMITED)
+    targets.turn(target.id, verb, NOW, "operator")
+    assert turns.read([target.id])[target.id].held_until == in_s(30)
 
 
-class VaultWithAWorkerAtWork(Vault):
-    """Seals while a worker writes, where the database lets it: on SQLite it has to wait for the operator."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__([b"k" * 32])
-        self._work = work
-
-    def seal(self, secret: str, context: str) -> bytes:
-        if not is_sqlite():
-            with ThreadPoolExecutor(1) as pool:
-                pool.submit(self._work).result(timeout=10)
-        return super().seal(secret, context)
-
-
-def test_a_new_secret_does_not_undo_what_a_worker_found_out_meanwhile(customer: Customer) -> None:
-    target = make_target(customer)
-    attempts = met(customer, target.id, TargetEffect("failing", TargetStatus.BLOCKED, "address_private"))
-
-    def block() -> None:
-        with connection():
-            record(attempts)
-
-    targets.set_secret(target.id, "s", VaultWithAWorkerAtWork(block), LATER)
-    if is_sqlite():
-        block()
-    assert status_of(target.id) == ("blocked", "address_private")
-    assert targets.get(target.id, None).connected_status == "failing"
-    assert targets.get(target.id, None).secret_fingerprint == VAULT.fingerprint("s")
+def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Customer) -> None:
+    request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", 60)
+    target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:1")
+    assert target.max_per_minute == 60
+    execute("UPDATE targets SET paced_until = 1")
+    targets.set_limit(target.id, 90, LATER, "operator")
+    turn = turns.read([target.id])[target.id]
+    # What was used up was counted by another measure.
+    assert (turn.max_per_minute, turn.paced_until) == (90, None)
+    targets.set_limit(target.id, None, LATER, "operator")
+    assert targets.get(target.id, None).max_per_minute is None
+    told = rows("SELECT actor, reason FROM audit_entries WHERE action = 'limit_target' ORDER BY id")
+    assert told == [("operator", "90/min"), ("operator", None)]
+    with pytest.raises(TargetNotFound):
+        targets.set_limit("tgt_x", 60, NOW, "operator")
 
 
 @pytest.mark.parametrize(
-    "change", ["status = 'off'", "connected_status = 'maybe'", "validation_status = 'unsure'", "account_id = 999"]
+    "change",
+    [
+        "status = 'off'",
+        "connected_status = 'maybe'",
+        "validation_status = 'unsure'",
+        "account_id = 999",
+        "max_per_minute = 0",
+    ],
 )
 def test_a_target_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
     make_target(customer)

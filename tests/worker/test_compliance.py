@@ -23,6 +23,7 @@ from tests.factories import (
     Customer,
     attempted,
     capture,
+    claim_due,
     make_approved,
     make_customer,
     make_platform_token,
@@ -160,7 +161,7 @@ def test_what_waits_is_never_sent_and_what_is_finished_stays_so(client: TestClie
         "failed": ("failed", "receiver_rejected"),
     }
     later = utc_now().replace(year=2050)
-    assert exports.claim_due(100, later, 6, "worker:test") == []
+    assert claim_due(100, later, 6, "worker:test") == []
     for export_id in made.values():
         export = exports.get(export_id)
         assert export.ticket == {
@@ -194,7 +195,7 @@ def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
 ) -> None:
     export_id = make_approved(shop, make_target(shop).id, utc_now())
     execute("UPDATE exports SET ticket = ? WHERE id = ?", (json.dumps({"title": ADA.email}), export_id))
-    [claim] = exports.claim_due(1, utc_now(), 60, "worker:test")
+    [claim] = claim_due(1, utc_now(), 60, "worker:test")
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(clerk)
     before = stored()

@@ -108,7 +108,7 @@ def test_a_signal_during_a_delivery_lets_it_finish_and_begins_no_other(
 ) -> None:
     receiver.gate.clear()
     ids = approved(receiver, 5)
-    with start(WORKER_CONCURRENCY="2", SWEEP_SECONDS="0.1") as worker:
+    with start(WORKER_CONCURRENCY="4", SWEEP_SECONDS="0.1") as worker:
         wait_until(lambda: len(receiver.requests) == 2)
         ring(redis)
         worker.signal()

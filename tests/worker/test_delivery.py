@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from schemas.delivery import Claim, Outcome
+from schemas.delivery import Attempted, Claim, Outcome
 from schemas.export_state import Move
 from schemas.version import VERSION
 from storage.targets import secret_context
@@ -31,6 +31,7 @@ CLAIM: Final = Claim(
     secret_sealed=None,
     body=BODY,
     schedule_began_at=NOW,
+    claimed_at=NOW,
 )
 
 
@@ -61,7 +62,14 @@ def courier(
     post: FakePost, secret: str | None = WEBHOOK_SECRET, keys: tuple[bytes, ...] = (KEY,), retries: int = 2
 ) -> Courier:
     schedule = Schedule((5,) * retries, timedelta(hours=1))
-    return Courier(post, Vault(keys), Terms(secret, schedule, Clock(), lambda: 0.0))
+    return Courier(post, Vault(keys), Terms(secret, schedule, Clock(), lambda: 0.0, lambda *_: True))
+
+
+def delivered(by: Courier, claim: Claim = CLAIM) -> Attempted:
+    """Have an attempt made that nothing speaks against."""
+    attempted = by.deliver(claim)
+    assert attempted is not None
+    return attempted
 
 
 def sealed(secret: str, target_id: str = CLAIM.target_id, key: bytes = KEY) -> bytes:
@@ -75,7 +83,7 @@ def signature(post: FakePost, secret: str) -> SignatureVerdict:
 
 def test_the_headers_are_those_of_the_contract_and_no_others() -> None:
     post = FakePost()
-    attempt = courier(post).deliver(CLAIM)
+    attempt = delivered(courier(post))
     [(url, headers, body)] = post.sent
     assert (url, body) == (CLAIM.base_url, BODY)
     assert set(headers) == {
@@ -107,7 +115,7 @@ def test_the_signature_verifies_with_the_default_secret() -> None:
 def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_key() -> None:
     post = FakePost(lambda: Outcome(status=503))
     carrier = courier(post)
-    first, second = carrier.deliver(CLAIM), carrier.deliver(replace(CLAIM, attempt=4, try_number=2))
+    first, second = delivered(carrier), delivered(carrier, replace(CLAIM, attempt=4, try_number=2))
     (_, before, body), (_, after, body_again) = post.sent
     assert body == body_again == BODY
     assert before["Idempotency-Key"] == after["Idempotency-Key"]
@@ -154,14 +162,14 @@ def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
 ) -> None:
     post = FakePost()
-    attempt = courier(post, default, keys).deliver(replace(CLAIM, secret_sealed=blob))
+    attempt = delivered(courier(post, default, keys), replace(CLAIM, secret_sealed=blob))
     assert post.sent == []
     assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, error)
 
 
 def test_an_empty_secret_signs_nothing() -> None:
     post = FakePost()
-    attempt = courier(post, "").deliver(CLAIM)
+    attempt = delivered(courier(post, ""))
     assert post.sent == []
     assert attempt.verdict.error_code == "internal_error"
 
@@ -171,7 +179,7 @@ def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
     def fail() -> Outcome:
         raise broken
 
-    attempt = courier(FakePost(fail)).deliver(CLAIM)
+    attempt = delivered(courier(FakePost(fail)))
     assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, "internal_error")
     assert attempt.claim is CLAIM
 
@@ -193,7 +201,7 @@ TRIES: Final = [(1, True), (3, True), (4, False), (5, False)]
 @pytest.mark.parametrize(("try_number", "is_sent"), TRIES)
 def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) -> None:
     post = FakePost()
-    attempt = courier(post, retries=2).deliver(replace(CLAIM, try_number=try_number))
+    attempt = delivered(courier(post, retries=2), replace(CLAIM, try_number=try_number))
     assert bool(post.sent) == is_sent
     if not is_sent:
         verdict = attempt.verdict
@@ -201,7 +209,7 @@ def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) ->
 
 
 def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:
-    attempt = courier(FakePost(lambda: Outcome(status=500))).deliver(CLAIM)
+    attempt = delivered(courier(FakePost(lambda: Outcome(status=500))))
     assert attempt.started_at == NOW + timedelta(seconds=1.5)
     assert attempt.verdict.next_attempt_at == NOW + timedelta(seconds=3 + 5)
 

@@ -4,11 +4,11 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,79 +18,22 @@ from storage import exports, schema, targets
 from storage.clock import utc_now
 from storage.database import close_database, connection, execute, open_database, rows
 from storage.vault import Vault
-from tests.factories import Customer, make_approved, make_customer, make_target
+from tests.factories import Customer, make_customer
+from tests.worker.drains import (
+    NO_SWEEP_S,
+    PATIENCE_S,
+    FakePost,
+    all_exported,
+    approved,
+    draining,
+    make_drain,
+    name,
+    statuses,
+    wait_until,
+)
 from worker.delivery import Courier, Terms
 from worker.drain import Drain, DrainTerms
 from worker.retries import Schedule
-
-WORKER: Final = "worker:test"
-#: Long enough for a busy machine; whatever waits this long has failed.
-PATIENCE_S: Final = 10.0
-#: A sweep that does not come within a test: what happens was started by a ring.
-NO_SWEEP_S: Final = 600.0
-
-
-class FakePost:
-    """Answers 202, after `delay_s`, or when `gate` is open; counts what is sent and how much of it at once."""
-
-    def __init__(self, answer: Callable[[str], Outcome] = lambda _url: Outcome(status=202)) -> None:
-        self.answer = answer
-        self.gate = threading.Event()
-        self.gate.set()
-        self.delay_s = 0.0
-        self.sent: Counter[str] = Counter()
-        self.at_once = self.most_at_once = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        with self._lock:
-            self.sent[headers["Idempotency-Key"]] += 1
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
-        self.gate.wait(PATIENCE_S)
-        time.sleep(self.delay_s)
-        with self._lock:
-            self.at_once -= 1
-        return self.answer(url)
-
-
-@contextmanager
-def draining(post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **terms: float) -> Iterator[Drain]:
-    drain = make_drain(post, concurrency, sweep_s, **terms)
-    drain.start()
-    try:
-        yield drain
-    finally:
-        post.gate.set()
-        drain.stop()
-        assert drain.join(PATIENCE_S)
-
-
-def make_drain(post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **terms: float) -> Drain:
-    courier = Courier(post, Vault(()), Terms("secret", Schedule((3600, 3600), timedelta(hours=72)), utc_now))
-    return Drain(courier, DrainTerms(WORKER, concurrency, sweep_s, utc_now, **terms))
-
-
-def approved(customer: Customer, count: int = 1, url: str = "https://tracker.example.com/hook") -> list[str]:
-    target = make_target(customer, url)
-    return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
-
-
-def statuses() -> Counter[str]:
-    return Counter(status for (status,) in rows("SELECT status FROM exports"))
-
-
-def wait_until(is_so: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
-    """Wait, and return how long it took."""
-    began = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began < timeout_s, "it did not come to pass"
-        time.sleep(0.005)
-    return time.monotonic() - began
-
-
-def all_exported(count: int) -> Callable[[], bool]:
-    return lambda: statuses() == {"exported": count}
 
 
 def assert_sent_once(post: FakePost, export_ids: list[str]) -> None:
@@ -123,7 +66,7 @@ def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Cust
     answers = iter([Outcome(status=503), Outcome(status=202)])
     schedule = Schedule((0.3,), timedelta(hours=72))
     courier = Courier(FakePost(lambda _url: next(answers)), Vault(()), Terms("secret", schedule, utc_now))
-    drain = Drain(courier, DrainTerms(WORKER, 8, NO_SWEEP_S, utc_now))
+    drain = Drain(courier, DrainTerms(name(), 8, NO_SWEEP_S, utc_now))
     drain.start()
     try:
         wait_until(lambda: statuses() == {"exported": 1}, NO_SWEEP_S / 4)
@@ -150,6 +93,7 @@ def test_a_ring_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
     post = FakePost()
     post.gate.clear()
     with draining(post) as drain:
+        wait_until(lambda: post.at_once == 1)
         began = time.monotonic()
         drain.drain(timeout_s=0.2)
         assert 0.2 <= time.monotonic() - began < 1.0
@@ -165,7 +109,8 @@ def test_a_lost_ring_costs_one_sweep(customer: Customer) -> None:
 
 
 def test_no_more_is_sent_at_once_than_there_are_threads(customer: Customer) -> None:
-    approved(customer, 60)
+    for number in range(3):
+        approved(customer, 20, f"https://tracker-{number}.example.com/hook")
     post = FakePost()
     post.delay_s = 0.02
     with draining(post, concurrency=5):
@@ -177,9 +122,10 @@ def test_no_more_is_claimed_than_can_soon_be_sent(customer: Customer) -> None:
     approved(customer, 60)
     post = FakePost()
     post.gate.clear()
-    with draining(post, concurrency=5):
+    with draining(post, concurrency=10):
         wait_until(lambda: post.at_once == 5)
         time.sleep(0.7)
+        # One target takes half the threads at most.
         assert statuses() == {"delivering": 5, "approved": 55}
 
 
@@ -259,14 +205,34 @@ def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -
         assert statuses() == {"exported": 1}
 
 
-def test_a_blocked_target_keeps_its_other_exports_unsent(customer: Customer) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "target", "first", "others"),
+    [
+        # The policy refused the address: nothing else goes there either.
+        (
+            Outcome(error="address_private", refused=True),
+            ("blocked", "address_private"),
+            ("blocked", "address_private"),
+            ("blocked", "target_blocked"),
+        ),
+        # The receiver is gone: what waits for it is not left waiting.
+        (Outcome(status=410), ("disabled", "receiver_gone"), ("failed", "receiver_gone"), ("failed", "target_disabled")),
+    ],
+)
+def test_what_waits_for_a_target_that_is_turned_off_ends_visibly_and_unsent(
+    customer: Customer, outcome: Outcome, target: tuple[str, str], first: tuple[str, str], others: tuple[str, str]
+) -> None:
     approved(customer, 20)
-    post = FakePost(lambda _url: Outcome(error="address_private", refused=True))
-    with draining(post, concurrency=2) as drain:
-        drain.drain()
-    assert rows("SELECT status, status_reason FROM targets") == [("blocked", "address_private")]
-    assert sum(post.sent.values()) < 20
-    assert set(statuses()) == {"blocked", "approved"}
+    execute(
+        "UPDATE exports SET status = 'retry_scheduled', due_at = due_at + 3600000 WHERE id = (SELECT MAX(id) FROM exports)"
+    )
+    post = FakePost(lambda _url: outcome)
+    with draining(post, concurrency=2, sweep_s=0.05):
+        wait_until(lambda: statuses().total() == statuses()[others[0]])
+    assert rows("SELECT status, status_reason FROM targets") == [target]
+    assert set(rows("SELECT status, status_reason FROM exports")) == {first, others}
+    assert sum(post.sent.values()) == 1
+    assert rows("SELECT count(*) FROM audit_entries WHERE reason = ? AND actor LIKE ?", (others[1], "worker:%")) == [(19,)]
 
 
 # ---------------------------------------------------------------- stopping
@@ -276,7 +242,7 @@ def test_stopping_finishes_what_runs_and_gives_back_what_was_not_begun(customer:
     approved(customer, 40)
     post = FakePost()
     post.delay_s = 0.05
-    drain = make_drain(post, concurrency=4)
+    drain = make_drain(post, concurrency=8)
     drain.start()
     wait_until(lambda: statuses()["exported"] >= 4)
     post.gate.clear()
@@ -359,7 +325,7 @@ def exported_in(database: str) -> int:
 def test_a_database_away_between_sending_and_recording_costs_no_second_delivery(database: str, customer: Customer) -> None:
     ids, post = approved(customer, 10), FakePost()
     post.gate.clear()
-    with draining(post, concurrency=4, sweep_s=0.1):
+    with draining(post, concurrency=8, sweep_s=0.1):
         wait_until(lambda: post.at_once == 4)
         with database_away(database):
             post.gate.set()
@@ -375,9 +341,9 @@ def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(cu
     # What no bigint holds, in a column that both databases check or convert.
     huge = Outcome(status=10**30)
     post = FakePost(lambda url: huge if "poison" in url else Outcome(status=202))
-    with draining(post, concurrency=4) as drain:
-        drain.drain(timeout_s=3.0)
-    assert {exports.get(export_id).status for export_id in ids} == {"exported"}
+    with draining(post, concurrency=4, sweep_s=0.05):
+        wait_until(lambda: {exports.get(export_id).status for export_id in ids} == {"exported"})
+        assert post.sent[poisonous] == 1
     assert [post.sent[export_id] for export_id in ids] == [1, 1, 1]
     assert exports.get(poisonous).status == "delivering"
 
@@ -395,7 +361,7 @@ def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer)
     approved(customer, 5)
     post = FakePost()
     courier = BrokenCourier(post, Vault(()), Terms("secret", Schedule((60,), timedelta(hours=1)), utc_now))
-    drain = Drain(courier, DrainTerms(WORKER, 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
+    drain = Drain(courier, DrainTerms(name(), 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
     drain.start()
     wait_until(all_exported(5))
     drain.stop()

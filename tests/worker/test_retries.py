@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.delivery import Outcome, Verdict
+from schemas.delivery import Health, Outcome, Verdict
 from schemas.export_state import Move
 from schemas.targets import TargetStatus
 from worker import retries
@@ -156,6 +156,51 @@ def test_what_our_policy_refuses_blocks_the_export_and_its_target() -> None:
     assert (effect.connected, effect.status, effect.reason) == ("failing", TargetStatus.BLOCKED, "address_private")
 
 
+# what came, then: the target's health, whether it has too much at once, how long it is held and why
+TARGETS: Final = [
+    (answer(202), Health.WELL, False, None, None),
+    # a ticket that is refused for what it says tells nothing of the receiver
+    (answer(422), Health.UNKNOWN, False, None, None),
+    (answer(501), Health.UNKNOWN, False, None, None),
+    # whoever we are to it, or wherever it has gone, nothing will arrive
+    (answer(401), Health.ILL, False, None, None),
+    (answer(302), Health.ILL, False, None, None),
+    (answer(410), Health.ILL, False, None, None),
+    (answer(500), Health.ILL, False, None, None),
+    (answer(408), Health.ILL, False, None, None),
+    (Outcome(error="connect_refused"), Health.ILL, False, None, None),
+    # too slow is too much at once
+    (Outcome(error="deadline_exceeded"), Health.ILL, True, None, None),
+    (Outcome(error="connect_timeout"), Health.ILL, True, None, None),
+    # a 503 pauses where it says for how long, a 429 always
+    (answer(503), Health.ILL, True, None, None),
+    (answer(503, retry_after="7"), Health.ILL, True, 7, "receiver_unavailable"),
+    (answer(503, retry_after="soon"), Health.ILL, True, None, None),
+    (answer(500, retry_after="7"), Health.ILL, False, None, None),
+    (answer(429), Health.ILL, True, 30, "rate_limited"),
+    (answer(429, retry_after="7"), Health.ILL, True, 7, "rate_limited"),
+    (answer(429, retry_after="0"), Health.ILL, True, None, None),
+    (answer(400, {"code": "WEBHOOK_RATE_LIMITED"}), Health.ILL, True, 30, "rate_limited"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "health", "is_overloaded", "hold_s", "hold_reason"), TARGETS)
+@pytest.mark.parametrize("try_number", [1, 4], ids=["to be tried again", "the last try"])
+def test_an_answer_tells_how_its_target_is(
+    outcome: Outcome, health: Health, is_overloaded: bool, hold_s: float | None, hold_reason: str | None, try_number: int
+) -> None:
+    effect = judged(outcome, try_number).effect
+    assert (effect.health, effect.is_overloaded) == (health, is_overloaded)
+    assert (effect.hold_s, effect.hold_reason) == (hold_s, hold_reason)
+
+
+def test_an_export_is_not_planned_into_the_pause_of_its_own_answer() -> None:
+    # The schedule says 5 s, and the pause of a 429 that names no time is 30 s.
+    assert wait_s(judged(answer(429))) == 30
+    # Where the schedule is the longer one it stands.
+    assert wait_s(judged(answer(429), try_number=3)) == 120
+
+
 def test_a_target_that_is_gone_is_disabled_with_the_reason() -> None:
     assert judged(answer(410)).effect.reason == "receiver_gone"
 
@@ -235,12 +280,25 @@ RETRY_AFTER: Final = [
 ]
 
 
+#: Those of them that name a moment which is no longer to come.
+NOW_OR_BEFORE: Final = {
+    "0",
+    "0" * 400,
+    "Sun, 01 Mar 2026 11:59:59 GMT",
+    "Sun, 01 Mar 2026 12:00:00 GMT",
+    "Mon, 01 Jan 1900 00:00:00 GMT",
+}
+
+
 @pytest.mark.parametrize(("text", "expected_s"), RETRY_AFTER)
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_is_honoured_to_the_second(text: str, expected_s: int | None, status: int) -> None:
     verdict = judged(answer(status, retry_after=text), plan=LONG_PLAN)
     assert verdict.retry_after_s == expected_s
-    assert wait_s(verdict) == (5 if expected_s is None else expected_s)
+    # A 429 pauses its target for 30 s where it names no moment at all; one that names a past one leaves it to the schedule.
+    unsaid_s = 30 if status == 429 and text not in NOW_OR_BEFORE else 5
+    assert wait_s(verdict) == (unsaid_s if expected_s is None else expected_s)
+    assert verdict.effect.hold_s == (expected_s or (30 if unsaid_s == 30 else None))
 
 
 @pytest.mark.parametrize("status", [408, 425, 500, 502, 504])

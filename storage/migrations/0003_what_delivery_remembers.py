@@ -1,0 +1,68 @@
+"""What delivery remembers of each target between attempts and workers; who works; what is put back on its way by hand."""
+
+from typing import Any
+
+from peewee import Database
+
+TABLES = """
+-- No attempt starts before; why.
+ALTER TABLE targets ADD COLUMN held_until BIGINT;
+ALTER TABLE targets ADD COLUMN held_reason TEXT;
+-- How many requests the target may have open at once, over all workers, and how far the ramp after a pause has come.
+ALTER TABLE targets ADD COLUMN concurrency DOUBLE PRECISION NOT NULL DEFAULT 16;
+ALTER TABLE targets ADD COLUMN ramp INTEGER NOT NULL DEFAULT 4;
+ALTER TABLE targets ADD COLUMN failures_in_row INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE targets ADD COLUMN failing_since BIGINT;
+-- An agreed pace, and up to when it is used up, in microseconds.
+ALTER TABLE targets ADD COLUMN max_per_minute INTEGER CHECK (max_per_minute > 0);
+ALTER TABLE targets ADD COLUMN paced_until BIGINT;
+-- When a worker may next look at its address and certificate, since when somebody waits for that, and who is looking.
+ALTER TABLE targets ADD COLUMN validation_due_at BIGINT;
+ALTER TABLE targets ADD COLUMN validation_asked_at BIGINT;
+ALTER TABLE targets ADD COLUMN validation_lease TEXT;
+-- What was looked at before is looked at again a day later.
+UPDATE targets SET validation_due_at = COALESCE(validated_at, created_at) + 86400000;
+CREATE INDEX targets_validation ON targets (validation_due_at) WHERE validation_due_at IS NOT NULL;
+CREATE TABLE workers (
+    name TEXT NOT NULL PRIMARY KEY,
+    started_at BIGINT NOT NULL,
+    seen_at BIGINT NOT NULL
+);
+-- Which targets have something waiting, and what of it is due, the oldest first? Finished exports are not in it.
+CREATE INDEX exports_waiting ON exports (target_id, due_at) WHERE due_at IS NOT NULL;
+DROP INDEX exports_due;
+-- A target's exports are never asked for as a whole: what waits and what may be put back have indexes of their own.
+DROP INDEX exports_target;
+-- What may be put back on its way by hand, and since when: counting it and passing over what is older read the index alone.
+CREATE INDEX exports_recoverable ON exports (target_id, id, finished_at)
+    WHERE status IN ('failed', 'blocked') AND redacted_at IS NULL;
+CREATE TABLE recoveries (
+    id TEXT NOT NULL PRIMARY KEY,
+    target_id TEXT NOT NULL REFERENCES targets (id),
+    since BIGINT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('running', 'done', 'cancelled')),
+    total INTEGER NOT NULL,
+    done INTEGER NOT NULL,
+    -- The last export that was looked at.
+    after_id TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    lease TEXT,
+    next_run_at BIGINT,
+    created_at BIGINT NOT NULL,
+    finished_at BIGINT,
+    CHECK ((status = 'running') = (next_run_at IS NOT NULL)),
+    CHECK ((status = 'running') = (finished_at IS NULL)),
+    CHECK (status = 'running' OR lease IS NULL)
+);
+CREATE INDEX recoveries_next ON recoveries (next_run_at) WHERE next_run_at IS NOT NULL;
+CREATE INDEX recoveries_target ON recoveries (target_id, id);
+-- One at a time for a target: two would put back the same.
+CREATE UNIQUE INDEX recoveries_running ON recoveries (target_id) WHERE status = 'running';
+"""
+
+
+def up(_migrator: Any, db: Database) -> None:
+    """Make the tables, and what the first ones lack."""
+    for statement in TABLES.split(";\n"):
+        if statement.strip():
+            db.execute_sql(statement)  # type: ignore[no-untyped-call]  # peewee's stubs leave it out

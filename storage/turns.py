@@ -1,0 +1,150 @@
+"""Targets' turns: which targets something waits for, what is remembered of each, and writing that down.
+
+The look is one step of an index a target, however many exports wait or have finished. Turns of many targets are read and
+written in the order of their ids, so that two workers that mark the same ones never wait for each other in a ring.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from schemas.targets import TargetStatus
+from schemas.times import from_ms, to_ms
+from schemas.turn import Turn
+from storage.database import execute, is_sqlite, rows, values_list
+
+_COLUMNS: Final = (
+    "t.id, t.status, t.connected_status, t.last_success_at, t.held_until, t.held_reason, t.concurrency, t.ramp, "
+    "t.failures_in_row, t.failing_since, t.max_per_minute, t.paced_until"
+)
+
+# From one target to the next that has something waiting: exports_waiting is sorted by them, so each step is one seek.
+_WAITING: Final = """
+WITH RECURSIVE waiting (target_id) AS (
+    SELECT (SELECT MIN(e.target_id) FROM exports e WHERE e.due_at IS NOT NULL AND e.target_id > ?)
+    UNION ALL
+    SELECT (SELECT MIN(e.target_id) FROM exports e WHERE e.due_at IS NOT NULL AND e.target_id > w.target_id)
+    FROM waiting w WHERE w.target_id IS NOT NULL
+), first (target_id, due_at) AS (
+    SELECT w.target_id, (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = w.target_id AND e.due_at IS NOT NULL)
+    FROM waiting w WHERE w.target_id IS NOT NULL
+)"""
+_DUE: Final = f"""{_WAITING}
+SELECT {_COLUMNS} FROM first f CROSS JOIN targets t
+WHERE t.id = f.target_id AND (t.status IN ('blocked', 'disabled') OR (
+    t.status = 'active' AND f.due_at <= ? AND (t.held_until IS NULL OR t.held_until <= ?)
+))
+LIMIT ?"""  # noqa: S608 - our own names
+_DUE_OF: Final = f"""
+SELECT {_COLUMNS} FROM targets t
+WHERE t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)
+    AND (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = t.id AND e.due_at IS NOT NULL) <= ?
+    AND t.id IN """  # noqa: S608 - our own names
+_NEXT: Final = f"""{_WAITING}, ready (at) AS (
+    SELECT CASE WHEN t.held_until > f.due_at THEN t.held_until ELSE f.due_at END
+    FROM first f CROSS JOIN targets t WHERE t.id = f.target_id AND t.status = 'active'
+)
+SELECT MIN(at) FROM ready WHERE at > ?"""  # noqa: S608 - our own names
+
+_WRITE: Final = """
+WITH r (id, connected, last_success_at, held_until, held_reason, concurrency, ramp, failures, failing_since, paced_until)
+AS (VALUES {values})
+UPDATE targets SET connected_status = r.connected, last_success_at = CAST(r.last_success_at AS BIGINT),
+    held_until = CAST(r.held_until AS BIGINT), held_reason = r.held_reason,
+    concurrency = CAST(r.concurrency AS DOUBLE PRECISION), ramp = CAST(r.ramp AS INTEGER),
+    failures_in_row = CAST(r.failures AS INTEGER), failing_since = CAST(r.failing_since AS BIGINT),
+    paced_until = CAST(r.paced_until AS BIGINT)
+FROM r WHERE targets.id = r.id"""
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def due(after_id: str, limit: int, now: datetime) -> list[Turn]:
+    """Return up to `limit` targets, by id and behind `after_id`, that an attempt may start for at `now`.
+
+    And those that were turned off while exports wait for them.
+    """
+    return [_turn(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
+
+
+def due_of(target_ids: Sequence[str], now: datetime) -> list[Turn]:
+    """Return which of these targets an attempt may start for at `now`."""
+    if not target_ids:
+        return []
+    return [_turn(row) for row in rows(_DUE_OF + values_list(len(target_ids), 1), (to_ms(now), to_ms(now), *target_ids))]
+
+
+def next_ready(now: datetime) -> datetime | None:
+    """Return when, after `now`, an export comes due or a hold ends; None where nothing waits for that."""
+    [(at,)] = rows(_NEXT, ("", to_ms(now)))
+    return None if at is None else from_ms(int(at))
+
+
+def read(target_ids: Sequence[str], *, locked: bool = False, waits: bool = True) -> dict[str, Turn]:
+    """Return the turns of these targets; `locked` keeps others from changing them until the transaction ends.
+
+    Where it does not wait, those that somebody else has locked are left out.
+    """
+    if not target_ids:
+        return {}
+    lock = _lock(waits=waits) if locked and not is_sqlite() else ""
+    within = values_list(len(target_ids), 1)
+    found = rows(f"SELECT {_COLUMNS} FROM targets t WHERE t.id IN {within} ORDER BY t.id{lock}", target_ids)  # noqa: S608
+    return {row[0]: _turn(row) for row in found}
+
+
+def write(turns: Iterable[Turn]) -> None:
+    """Write turns, but for their status; the caller holds the transaction and has read them locked."""
+    written = [_row(turn) for turn in turns]
+    if written:
+        statement = _WRITE.format(values=values_list(len(written[0]), len(written)))
+        execute(statement, [value for row in written for value in row])
+
+
+def _lock(*, waits: bool) -> str:
+    # Not FOR UPDATE: an approval only looks whether its target is there, and neither waits for the other.
+    return " FOR NO KEY UPDATE" if waits else " FOR NO KEY UPDATE SKIP LOCKED"
+
+
+def _turn(row: tuple[Any, ...]) -> Turn:
+    return Turn(
+        target_id=row[0],
+        status=TargetStatus(row[1]),
+        connected=row[2],
+        last_success_at=from_ms(row[3]),
+        held_until=from_ms(row[4]),
+        held_reason=row[5],
+        concurrency=row[6],
+        ramp=row[7],
+        failures_in_row=row[8],
+        failing_since=from_ms(row[9]),
+        max_per_minute=row[10],
+        paced_until=_from_us(row[11]),
+    )
+
+
+def _row(turn: Turn) -> tuple[Any, ...]:
+    return (
+        turn.target_id,
+        turn.connected,
+        _ms(turn.last_success_at),
+        _ms(turn.held_until),
+        turn.held_reason,
+        turn.concurrency,
+        turn.ramp,
+        turn.failures_in_row,
+        _ms(turn.failing_since),
+        _us(turn.paced_until),
+    )
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else to_ms(moment)
+
+
+def _us(moment: datetime | None) -> int | None:
+    return None if moment is None else (moment - from_ms(0)) // _MICROSECOND
+
+
+def _from_us(us: int | None) -> datetime | None:
+    return None if us is None else from_ms(0) + us * _MICROSECOND

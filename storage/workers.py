@@ -1,0 +1,39 @@
+"""Workers that are alive, as far as they say so: by that, each knows its share of what a target may be sent at once."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.times import to_ms
+from schemas.turn import Share
+from storage.database import execute, rows, transaction
+
+#: As long as a lease: who has said nothing for so long has lost what it held.
+ALIVE_FOR: Final = timedelta(seconds=6)
+#: Rows of workers that were killed are swept away by the others after a while.
+FORGOTTEN_AFTER: Final = timedelta(minutes=10)
+
+_BEAT: Final = """
+INSERT INTO workers (name, started_at, seen_at) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"""
+
+
+def beat(name: str, now: datetime) -> Share:
+    """Say that a worker is alive and return its place among those that are."""
+    with transaction():
+        execute(_BEAT, (name, to_ms(now), to_ms(now)))
+        execute("DELETE FROM workers WHERE seen_at < ?", (to_ms(now - FORGOTTEN_AFTER),))
+    return share(name, now)
+
+
+def share(name: str, now: datetime) -> Share:
+    """Return a worker's place among those that were seen lately, itself always among them."""
+    # Not later than now either: before a clock was set back, the dead were seen at times that are still to come.
+    lately = (to_ms(now - ALIVE_FOR), to_ms(now + ALIVE_FOR))
+    found = {row[0] for row in rows("SELECT name FROM workers WHERE seen_at > ? AND seen_at < ?", lately)} | {name}
+    return Share(sorted(found).index(name), len(found))
+
+
+def leave(name: str) -> None:
+    """Say that a worker has ended; the others share what it had from their next beat on."""
+    with transaction():
+        execute("DELETE FROM workers WHERE name = ?", (name,))

@@ -1,0 +1,76 @@
+"""Who says that it lives has a place among the others, and who says nothing for a while has none."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from schemas.times import to_ms
+from schemas.turn import Share
+from storage import workers
+from storage.database import connection, rows
+from tests.factories import NOW
+
+
+def in_s(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+def test_a_worker_alone_has_everything(database: str) -> None:
+    assert workers.beat("a", NOW) == Share(0, 1)
+    assert rows("SELECT name, started_at, seen_at FROM workers") == [("a", to_ms(NOW), to_ms(NOW))]
+
+
+def test_each_worker_has_a_place_of_its_own(database: str) -> None:
+    for name in ("c", "a", "b"):
+        workers.beat(name, NOW)
+    assert [workers.beat(name, NOW + in_s(1)) for name in ("a", "b", "c")] == [Share(0, 3), Share(1, 3), Share(2, 3)]
+
+
+def test_a_worker_that_beats_again_is_the_same_one(database: str) -> None:
+    workers.beat("a", NOW)
+    assert workers.beat("a", NOW + in_s(2)) == Share(0, 1)
+    assert rows("SELECT started_at, seen_at FROM workers") == [(to_ms(NOW), to_ms(NOW + in_s(2)))]
+
+
+def test_who_is_silent_for_as_long_as_a_lease_leaves_its_share_to_the_others(database: str) -> None:
+    workers.beat("a", NOW)
+    assert workers.beat("b", NOW + in_s(5.999)) == Share(1, 2)
+    assert workers.beat("b", NOW + in_s(6)) == Share(0, 1)
+    # A worker that comes back to itself counts again.
+    assert workers.beat("a", NOW + in_s(7)) == Share(0, 2)
+
+
+def test_who_leaves_is_not_waited_for(database: str) -> None:
+    workers.beat("a", NOW)
+    workers.beat("b", NOW)
+    workers.leave("a")
+    workers.leave("a")
+    assert workers.share("b", NOW) == Share(0, 1)
+    assert rows("SELECT name FROM workers") == [("b",)]
+
+
+def test_one_that_was_never_seen_has_a_place_nevertheless(database: str) -> None:
+    workers.beat("a", NOW)
+    assert workers.share("b", NOW) == Share(1, 2)
+    assert workers.share("a", NOW) == Share(0, 1)
+
+
+def test_rows_of_the_dead_are_swept_away_by_the_living(database: str) -> None:
+    workers.beat("dead", NOW)
+    workers.beat("b", NOW + in_s(600))
+    assert rows("SELECT name FROM workers ORDER BY name") == [("b",), ("dead",)]
+    workers.beat("b", NOW + in_s(601))
+    assert rows("SELECT name FROM workers") == [("b",)]
+
+
+def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:
+    names = [f"worker-{number:02}" for number in range(16)]
+
+    def beat(name: str) -> Share:
+        with connection():
+            for second in range(5):
+                share = workers.beat(name, NOW + in_s(second))
+            return share
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(beat, names))
+        assert list(pool.map(beat, names)) == [Share(rank, 16) for rank in range(16)]
