@@ -1,41 +1,32 @@
-"""Whatever dies, what was acknowledged is delivered: the worker killed, Redis emptied, stopped, restarted, rings lost."""
+"""Whatever dies, what was acknowledged is delivered: the worker or the service killed, Redis away, rings lost."""
 
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from http.client import HTTPException
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from storage import doorbell, exports
-from storage.clock import utc_now
 from storage.database import rows
-from storage.doorbell import Doorbell
-from tests.factories import WEBHOOK_SECRET, make_approved, make_customer, make_target
+from tests.factories import WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
 from tests.fakes import LoopbackServer, Peer
-from tests.servers import RedisServer
-from tests.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.servers import REDIS_FAILURES, RedisServer
+from tests.service.exchange import EXPORTS
+from tests.service.serving import Service
+from tests.workers import CountingReceiver, WorkerProcess, approved, is_exported, ring, wait_until
 from worker.signing import SignatureVerdict, verify
 
 #: What is promised; the lease lapses 6 s after it was renewed last.
 TAKEN_OVER_WITHIN_S: Final = 10.0
 #: A sweep that does not come within a test: what happens was started by a ring.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "30"}
-
-
-def approved(url: str, count: int = 1) -> list[str]:
-    customer = make_customer()
-    target = make_target(customer, url)
-    return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
-
-
-def is_exported(export_id: str) -> Callable[[], bool]:
-    return lambda: exports.get(export_id).status == "exported"
-
-
-def ring(redis: RedisServer) -> bool:
-    return Doorbell(doorbell.connect(redis.url)).ring()
+#: Longer than a listener needs to notice that its Redis is away.
+NOTICED_WITHIN_S: Final = 1.5
 
 
 @pytest.mark.parametrize(
@@ -116,17 +107,32 @@ def test_a_worker_that_started_without_redis_delivers(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_rings_are_heard_again_after_redis_was_away(
+def test_an_idle_worker_hears_rings_again_whatever_happened_to_redis(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
-    with start(**NO_SWEEP):
-        redis.kill()
-        time.sleep(1.5)
-        redis.start()
-        for _ in range(2):
+    with start(**NO_SWEEP) as worker:
+        for name, (strike, mend) in REDIS_FAILURES.items():
+            strike(redis)
+            time.sleep(NOTICED_WITHIN_S)
+            mend(redis)
+            # The ring that the failure swallowed left no mark behind that would silence this one.
             [export_id] = approved(receiver.url())
-            assert ring(redis)
-            assert wait_until(is_exported(export_id)) < 6.0
+            assert ring(redis), name
+            assert wait_until(is_exported(export_id)) < 6.0, name
+        assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_who_died_between_its_mark_and_its_ring_silences_nobody_for_longer_than_a_sweep(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    with start(), doorbell.connect(redis.url) as client:
+        client.set("riskrelay:rung", 1, ex=60)
+        [export_id] = approved(receiver.url())
+        assert ring(redis)
+        assert doorbell.queue(client).is_empty()
+        assert wait_until(is_exported(export_id)) < 3.0
+    assert len(receiver.requests) == 1
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -135,6 +141,35 @@ def test_a_ring_that_was_never_made_costs_a_sweep(start: Callable[..., WorkerPro
         time.sleep(0.5)
         [export_id] = approved(receiver.url())
         assert wait_until(is_exported(export_id)) < 3.0
+
+
+def test_what_a_service_acknowledged_before_it_was_killed_is_delivered(
+    database: str, start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
+) -> None:
+    customer = make_customer()
+    target = make_target(customer, receiver.url())
+    ids = make_exports(customer, 60)
+    acknowledged: list[str] = []
+
+    def approve(export_id: str) -> None:
+        with suppress(OSError, HTTPException):  # what dies in the middle of a request is what this is about
+            answer = service.request("POST", f"{EXPORTS}/{export_id}/approve", customer.bearer, {"target_id": target.id})
+            assert answer.status == 202
+            acknowledged.append(export_id)
+
+    settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2")
+    with Service(settings) as service, ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(approve, export_id) for export_id in ids]
+        wait_until(lambda: len(acknowledged) > 10)
+        service.kill()
+        for answer in answers:
+            answer.result()
+    assert len(acknowledged) < len(ids)
+    with start():
+        wait_until(lambda: rows("SELECT COUNT(*) FROM exports WHERE status NOT IN ('prepared', 'exported')") == [(0,)])
+    # What was stored and not answered any more was approved as well; what was answered is never among the rest.
+    assert set(acknowledged) <= set(receiver.keys)
+    assert Counter(receiver.keys) == dict.fromkeys(receiver.keys, 1)
 
 
 def test_two_workers_share_the_work_and_deliver_nothing_twice(

@@ -1,0 +1,186 @@
+"""A worker that overslept its claims does nothing with them, and a clock that jumps starts no storm and loses nothing."""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Final
+
+import pytest
+
+from storage import exports
+from storage.database import rows
+from tests.servers import RedisServer
+from tests.workers import (
+    CountingReceiver,
+    SteppingClock,
+    UnluckyWorker,
+    WorkerProcess,
+    all_are,
+    approved,
+    approved_each,
+    forget_workers,
+    is_exported,
+    ring,
+    wait_until,
+)
+
+HOUR_S: Final = 3600.0
+#: Long enough for what must not happen: three sweeps, and every renewal of a lease in between.
+AWHILE_S: Final = 3.0
+
+
+def due_at(export_id: str, clock: SteppingClock) -> float:
+    """How many seconds from now, by this clock, the export comes due."""
+    found = exports.get(export_id).due_at
+    assert found is not None
+    return (found - clock.now()).total_seconds()
+
+
+def processor_share(worker: WorkerProcess, span_s: float) -> float:
+    """How much of a processor it takes during so many seconds."""
+    before = worker.cpu_s()
+    time.sleep(span_s)
+    return (worker.cpu_s() - before) / span_s
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_long(
+    start: Callable[..., WorkerProcess], unlucky: Callable[..., UnluckyWorker], receiver: CountingReceiver
+) -> None:
+    """To the server it looks like one whose machine lost power: its connection stands, and so do its locks."""
+    [export_id] = approved(receiver.url())
+    with unlucky("--at", "claimed", "--signal", "STOP") as standing:
+        standing.go()
+        wait_until(standing.is_stopped)
+        with start():
+            wait_until(is_exported(export_id), 20)
+        standing.signal(signal.SIGCONT)
+        time.sleep(AWHILE_S / 2)
+        standing.signal()
+        assert standing.wait() == 0
+    assert receiver.keys == [export_id]
+    assert exports.get(export_id).attempts == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
+    start: Callable[..., WorkerProcess], unlucky: Callable[..., UnluckyWorker], receiver: CountingReceiver
+) -> None:
+    with ExitStack() as stack:
+        committed, sending = unlucky("--at", "claim committed", "--signal", "STOP"), unlucky()
+        for late in (committed, sending):
+            stack.enter_context(late)
+        not_begun = approved_each(receiver.url(), 4)
+        committed.go()
+        wait_until(committed.is_stopped)
+        receiver.gate.clear()
+        unanswered = approved_each(receiver.url(), 2)
+        forget_workers()
+        sending.go()
+        wait_until(lambda: len(receiver.requests) == 2)
+        sending.signal(signal.SIGSTOP)
+        receiver.gate.set()
+        heir = stack.enter_context(start())
+        wait_until(all_are("exported"))
+        written = rows("SELECT export_id, number, worker FROM attempts ORDER BY id")
+        for late in (committed, sending):
+            late.signal(signal.SIGCONT)
+        time.sleep(AWHILE_S / 2)
+        for worker in (committed, sending, heir):
+            worker.signal()
+            assert worker.wait() == 0
+    assert Counter(receiver.keys) == dict.fromkeys(not_begun, 1) | dict.fromkeys(unanswered, 2)
+    for export_id in unanswered:
+        first, second = receiver.of(export_id)
+        assert first.body == second.body
+    assert rows("SELECT export_id, number, worker FROM attempts ORDER BY id") == written
+    assert {number for _, number, _ in written} == {2}
+    assert len({worker for *_, worker in written}) == 1
+
+
+@pytest.fixture
+def pair(unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock) -> Callable[..., UnluckyWorker]:
+    """Start workers that go by the stepping clock, as those of one machine do."""
+
+    def started(**changes: str) -> UnluckyWorker:
+        return unlucky("--clock", str(stepping_clock.path), **changes)
+
+    return started
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])
+def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
+    pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, step_s: float
+) -> None:
+    receiver.gate.clear()
+    # The idle one looks so often that it comes before the busy one's next renewal.
+    with pair() as busy, pair(SWEEP_SECONDS="0.1") as idle:
+        ids = approved_each(receiver.url(), 4)
+        busy.go()
+        wait_until(lambda: len(receiver.requests) == 4)
+        idle.go()
+        wait_until(lambda: idle.has_told("worker started"))
+        stepping_clock.step_to(step_s)
+        time.sleep(AWHILE_S)
+        receiver.gate.set()
+        wait_until(all_are("exported"))
+        # What is approved after the step is due by the clock as it is now.
+        ids += approved(receiver.url(), at=stepping_clock.now())
+        wait_until(is_exported(ids[-1]))
+    assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
+    assert rows("SELECT DISTINCT number FROM attempts") == [(1,)]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_its_time(
+    pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    soon = approved(receiver.url(), 20, stepping_clock.now() + timedelta(minutes=30))
+    later = approved(receiver.url(), 20, stepping_clock.now() + timedelta(hours=3))
+    with pair() as one, pair() as other:
+        for worker in (one, other):
+            worker.go()
+        for offset_s in (-HOUR_S, 0.0):
+            stepping_clock.step_to(offset_s)
+            assert ring(redis)
+            assert processor_share(one, AWHILE_S / 2) < 0.5
+        assert receiver.requests == []
+        stepping_clock.step_to(HOUR_S)
+        wait_until(lambda: all(is_exported(each)() for each in soon))
+        stepping_clock.step_to(0.0)
+        assert ring(redis)
+        assert processor_share(one, AWHILE_S / 2) < 0.5
+        assert Counter(receiver.keys) == dict.fromkeys(soon, 1)
+        assert {exports.get(each).status.value for each in later} == {"approved"}
+        assert min(due_at(each, stepping_clock) for each in later) > 2 * HOUR_S
+        ids = approved(receiver.url())
+        wait_until(is_exported(ids[0]))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("heir_is", ["already there", "started later"])
+def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
+    pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, heir_is: str
+) -> None:
+    """Its lease ends and its sign of life was given at a time that does not come again for an hour."""
+    receiver.gate.clear()
+    with pair() as dying, pair() as heir:
+        [taken_over] = approved(receiver.url())
+        dying.go()
+        wait_until(lambda: receiver.requests)
+        if heir_is == "already there":
+            heir.go()
+            wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
+        dying.kill()
+        receiver.gate.set()
+        stepping_clock.step_to(-HOUR_S)
+        if heir_is == "started later":
+            heir.go()
+        # A new target is sent one export at a time: were the dead still counted, that one would be theirs for some of these.
+        fresh = approved_each(receiver.url(), 8, stepping_clock.now())
+        wait_until(all_are("exported"), 20)
+    assert Counter(receiver.keys) == dict.fromkeys(fresh, 1) | {taken_over: 2}

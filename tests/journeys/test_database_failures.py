@@ -1,0 +1,157 @@
+"""The database cut off, restarted, locked or full under a worker: it goes on by itself, nothing is lost or sent twice."""
+
+import resource
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import psycopg
+import pytest
+
+from storage import exports
+from storage.database import release, rows
+from tests.servers import PostgresServer, RedisServer
+from tests.workers import CountingReceiver, WorkerProcess, all_are, approved, approved_each, is_exported, ring, wait_until
+
+#: Longer than the 5 s that a statement waits for SQLite's lock.
+LOCKED_FOR_S: Final = 6.5
+#: No transaction that changes an export fits into a file of this size; what the worker logs does.
+TOO_SMALL_BYTES: Final = 8 * 1024
+#: Each of these meets the backends of two workers in whatever they are at.
+CUTS: Final = 40
+#: What a worker of a test under load sends at once, so that the load lasts longer than the trouble.
+FEW: Final = {"WORKER_CONCURRENCY": "4"}
+
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+def postgres_url(postgres_url: str) -> Iterator[str]:
+    """The PostgreSQL database with commits that outlive the server's crash, as those of an installation do."""
+    name = postgres_url.rpartition("/")[2]
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
+        operator.execute("CHECKPOINT")
+    yield postgres_url
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute(f"ALTER DATABASE {name} RESET synchronous_commit")
+
+
+@pytest.fixture
+def slow() -> Iterator[CountingReceiver]:
+    """A receiver that takes its time, so that there is always something under way."""
+    with CountingReceiver(pause_s=0.03) as made:
+        yield made
+
+
+def cut_off(url: str, operator: psycopg.Connection[tuple[bool]], ours: int) -> int:
+    """End every connection to the database but ours; return how many there were."""
+    name = url.rpartition("/")[2]
+    asked = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
+    return len(operator.execute(asked, (name, ours)).fetchall())
+
+
+@on_postgresql
+def test_connections_that_are_cut_off_under_load_cost_no_delivery_and_repeat_none(
+    start: Callable[..., WorkerProcess],
+    database: str,
+    postgres_server: PostgresServer,
+    redis: RedisServer,
+    slow: CountingReceiver,
+) -> None:
+    ids = approved(slow.url(), 300)
+    [(ours,)] = rows("SELECT pg_backend_pid()")
+    cut = 0
+    with start(**FEW), start(**FEW), psycopg.connect(postgres_server.url, autocommit=True) as operator:
+        ring(redis)
+        for _ in range(CUTS):
+            cut += cut_off(database, operator, ours)
+            time.sleep(0.05)
+        wait_until(all_are("exported"), 30)
+    assert cut > CUTS / 2
+    assert Counter(slow.keys) == dict.fromkeys(ids, 1)
+
+
+@on_postgresql
+def test_a_server_that_is_restarted_and_crashes_under_load_costs_no_delivery_and_repeats_none(
+    start: Callable[..., WorkerProcess], postgres_server: PostgresServer, redis: RedisServer, slow: CountingReceiver
+) -> None:
+    ids = approved(slow.url(), 300)
+    with start(**FEW), start(**FEW):
+        ring(redis)
+        for sent, end in ((20, postgres_server.stop), (100, postgres_server.stop_at_once)):
+            wait_until(lambda sent=sent: len(slow.requests) > sent)  # type: ignore[misc]
+            [(left,)] = rows("SELECT COUNT(*) FROM exports WHERE status <> 'exported'")
+            assert left > 0
+            release()
+            end()
+            postgres_server.start()
+        wait_until(all_are("exported"), 30)
+    assert Counter(slow.keys) == dict.fromkeys(ids, 1)
+
+
+@on_postgresql
+def test_answers_that_came_while_the_server_was_away_are_written_when_it_is_back(
+    start: Callable[..., WorkerProcess], postgres_server: PostgresServer, receiver: CountingReceiver
+) -> None:
+    receiver.gate.clear()
+    ids = approved_each(receiver.url(), 4)
+    with start():
+        wait_until(lambda: len(receiver.requests) == len(ids))
+        release()
+        postgres_server.stop()
+        receiver.gate.set()
+        time.sleep(0.7)
+        postgres_server.start()
+        wait_until(all_are("exported"))
+    assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
+    assert rows("SELECT number, outcome FROM attempts") == [(1, "delivered")] * len(ids)
+
+
+@on_sqlite
+def test_a_sqlite_locked_for_longer_than_the_wait_delays_what_is_to_be_written_and_what_is_due(
+    start: Callable[..., WorkerProcess], database: str, receiver: CountingReceiver
+) -> None:
+    receiver.gate.clear()
+    with start(WORKER_CONCURRENCY="1"):
+        [sent] = approved(receiver.url())
+        wait_until(lambda: receiver.requests)
+        [due] = approved(receiver.url())
+        locker = sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None)
+        locker.execute("BEGIN EXCLUSIVE")
+        receiver.gate.set()
+        time.sleep(LOCKED_FOR_S)
+        assert exports.get(sent).status == "delivering"
+        assert receiver.of(due) == []
+        locker.execute("ROLLBACK")
+        locker.close()
+        wait_until(lambda: is_exported(sent)() and is_exported(due)())
+    assert receiver.keys == [sent, due]
+    assert exports.get(sent).attempts == 1
+
+
+@on_sqlite
+def test_a_sqlite_on_a_full_disk_delays_what_is_to_be_written_and_what_is_due(
+    start: Callable[..., WorkerProcess], receiver: CountingReceiver
+) -> None:
+    """The disk is full for the worker alone: it may write no file beyond a size, as by `ulimit -f`."""
+    receiver.gate.clear()
+    with start() as worker:
+        [sent] = approved(receiver.url())
+        wait_until(lambda: receiver.requests)
+        _, hard = resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (TOO_SMALL_BYTES, hard))
+        receiver.gate.set()
+        [due] = approved(receiver.url())
+        time.sleep(2.0)
+        assert exports.get(sent).status == "delivering"
+        assert receiver.of(due) == []
+        assert worker.process.poll() is None
+        resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        wait_until(lambda: is_exported(sent)() and is_exported(due)())
+    assert receiver.keys == [sent, due]
+    assert [exports.get(each).attempts for each in (sent, due)] == [1, 1]

@@ -1,0 +1,155 @@
+"""A recovery comes to its end, whatever becomes of the command that began it, and what it puts back arrives."""
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from storage import recoveries, targets
+from storage.clock import utc_now
+from storage.database import is_sqlite, rows, transaction
+from storage.recoveries import BATCH
+from tests.factories import LOOPBACK, Customer, environment, make_failed, make_target
+from tests.servers import RedisServer
+from tests.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+
+#: Batches enough to be caught in the middle of them.
+MANY: Final = 16 * BATCH
+
+
+class Command:
+    """`bin/riskrelay export recover` for one target, as a process of its own."""
+
+    def __init__(self, folder: Path, database_url: str, redis_url: str, target_id: str) -> None:
+        folder.mkdir(exist_ok=True)
+        settings = environment(folder, DATABASE_URL=database_url, REDIS_URL=redis_url, **LOOPBACK)
+        words = [RISKRELAY, "export", "recover", "--target", target_id, "--since", "1h", "--json"]
+        self.process = subprocess.Popen(
+            words, cwd=folder, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def end(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
+        """End it with a signal, or let it come to its end; return its exit code and what it told."""
+        if number is not None:
+            self.process.send_signal(number)
+        told, complaints = self.process.communicate(timeout=60)
+        return self.process.returncode, told, complaints
+
+
+@pytest.fixture
+def command(database: str, redis: RedisServer, tmp_path: Path) -> Callable[[str], Command]:
+    return lambda target_id: Command(tmp_path / "data", database, redis.url, target_id)
+
+
+def waiting_target(customer: Customer) -> str:
+    """Return a target whose exports stay where a recovery puts them."""
+    target = make_target(customer)
+    targets.turn(target.id, "pause", utc_now(), "operator")
+    return target.id
+
+
+def progress() -> list[tuple[Any, ...]]:
+    return rows("SELECT status, done, total FROM recoveries")
+
+
+def retried() -> Counter[str]:
+    return Counter(row[0] for row in rows("SELECT subject_id FROM audit_entries WHERE action = 'retry'"))
+
+
+@contextmanager
+def in_the_middle(command: Command) -> Iterator[None]:
+    """Wait until the first batches are put back, and let no other follow while the body runs."""
+    deadline = time.monotonic() + 30
+    while True:
+        with transaction():
+            # SQLite has one writer, and that is this one now; on PostgreSQL the next batch waits for this row.
+            found = rows("SELECT status, done FROM recoveries" + ("" if is_sqlite() else " FOR UPDATE"))  # noqa: S608
+            if found and found[0][1]:
+                assert found[0][0] == "running"
+                assert found[0][1] < MANY
+                yield
+                return
+        assert command.process.poll() is None, command.end()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_recovery_whose_command_is_killed_in_the_middle_is_carried_on_by_a_worker(
+    start: Callable[..., WorkerProcess], command: Callable[[str], Command], customer: Customer
+) -> None:
+    target_id = waiting_target(customer)
+    ids = make_failed(customer, target_id, MANY, utc_now())
+    killed = command(target_id)
+    with in_the_middle(killed):
+        pass
+    # Long enough for it to be within a batch, and not behind the last.
+    time.sleep(0.02)
+    killed.end(signal.SIGKILL)
+    [(status, done, total)] = progress()
+    assert (status, total) == ("running", MANY)
+    assert 0 < done < MANY
+    # What is written of it is what is done.
+    assert retried().total() == done
+    with start():
+        wait_until(lambda: progress() == [("done", MANY, MANY)], 60)
+    assert retried() == Counter(ids)
+    assert rows("SELECT status, COUNT(*) FROM exports GROUP BY status") == [("approved", MANY)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_worker(
+    command: Callable[[str], Command], customer: Customer, number: signal.Signals
+) -> None:
+    target_id = waiting_target(customer)
+    make_failed(customer, target_id, MANY, utc_now())
+    interrupted = command(target_id)
+    with in_the_middle(interrupted):
+        interrupted.process.send_signal(number)
+    exit_code, told, complaints = interrupted.end()
+    [recovery] = recoveries.newest()
+    assert (exit_code, told) == (1, "")
+    assert complaints.count("\n") == 1
+    assert f"a worker carries {recovery.id} on" in complaints
+    assert (recovery.status, 0 < recovery.done < MANY, recovery.done % BATCH) == ("running", True, 0)
+    assert retried().total() == recovery.done
+    # At once: it does not wait for the lease to lapse.
+    assert recoveries.any_waiting(utc_now())
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
+    command: Callable[[str], Command], customer: Customer
+) -> None:
+    target_id = waiting_target(customer)
+    make_failed(customer, target_id, MANY, utc_now())
+    running = command(target_id)
+    with in_the_middle(running):
+        cancelled = recoveries.cancel(recoveries.newest()[0].id, utc_now(), "operator")
+    exit_code, told, complaints = running.end()
+    assert (exit_code, json.loads(told)["status"]) == (1, "cancelled")
+    assert "taken out of this command's hands" in complaints
+    assert recoveries.get(cancelled.id) == cancelled
+    assert retried().total() == cancelled.done < MANY
+
+
+def test_what_is_put_back_arrives_once(
+    start: Callable[..., WorkerProcess],
+    command: Callable[[str], Command],
+    customer: Customer,
+    receiver: CountingReceiver,
+) -> None:
+    target_id = make_target(customer, receiver.url()).id
+    ids = make_failed(customer, target_id, 40, utc_now())
+    with start():
+        exit_code, told, _ = command(target_id).end()
+        assert (exit_code, json.loads(told)["done"]) == (0, 40)
+        wait_until(lambda: rows("SELECT COUNT(*) FROM exports WHERE status = 'exported'") == [(40,)], 60)
+    assert Counter(receiver.keys) == Counter(ids)

@@ -1,0 +1,101 @@
+"""Redis emptied, gone, restarted or refusing writes, at any moment of a delivery: approvals are answered, each sent once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from storage import exports
+from storage.clock import utc_now
+from storage.database import close_database, connection, open_database
+from tests.factories import LOOPBACK, Customer, environment, make_approved, make_customer, make_exports, make_target
+from tests.servers import REDIS_FAILURES, RedisServer
+from tests.service.exchange import EXPORTS
+from tests.service.serving import Service
+from tests.workers import CountingReceiver, WorkerProcess, is_exported, ring, wait_until
+
+#: A sweep a second finds what no ring told of; the rest is a busy machine's.
+BY_A_SWEEP_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A service and a worker on one database, one Redis and one receiver."""
+
+    service: Service
+    redis: RedisServer
+    receiver: CountingReceiver
+    customer: Customer
+    target_id: str
+
+    def prepared(self) -> str:
+        """Prepare an export and return its id."""
+        [export_id] = make_exports(self.customer, 1, utc_now())
+        return export_id
+
+    def approve(self, export_id: str) -> None:
+        """Approve it through the service's door, which must answer 202 whatever Redis does."""
+        body = {"target_id": self.target_id}
+        answer = self.service.request("POST", f"{EXPORTS}/{export_id}/approve", self.customer.bearer, body)
+        assert (answer.status, answer.json["status"]) == (202, "approved")
+
+
+@pytest.fixture(scope="module")
+def installation(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """All of it, started once: what one failure leaves behind, the next one has to live with."""
+    folder = tmp_path_factory.mktemp("installation")
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
+    open_database(url)
+    with connection(), RedisServer() as redis, CountingReceiver() as receiver:
+        customer = make_customer()
+        target = make_target(customer, receiver.url())
+        settings = {"DATABASE_URL": url, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
+        with Service(environment(folder, **settings)) as service, WorkerProcess(folder / "data", url, redis.url):
+            yield Installation(service, redis, receiver, customer, target.id)
+    close_database()
+
+
+@pytest.fixture(params=REDIS_FAILURES)
+def failure(request: pytest.FixtureRequest, installation: Installation) -> Iterator[Callable[[], None]]:
+    """What happens to Redis when it is called; mended when the test is over."""
+    strike, mend = REDIS_FAILURES[request.param]
+    yield lambda: strike(installation.redis)
+    mend(installation.redis)
+
+
+def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
+    installation: Installation, failure: Callable[[], None]
+) -> None:
+    export_id = installation.prepared()
+    failure()
+    installation.approve(export_id)
+    assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+    assert len(installation.receiver.of(export_id)) == 1
+
+
+def test_an_approval_is_delivered_with_redis_failing_before_its_ring(
+    installation: Installation, failure: Callable[[], None]
+) -> None:
+    export_id = make_approved(installation.customer, installation.target_id, utc_now())
+    failure()
+    ring(installation.redis)
+    assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+    assert len(installation.receiver.of(export_id)) == 1
+
+
+def test_a_delivery_is_written_with_redis_failing_in_the_middle_of_it(
+    installation: Installation, failure: Callable[[], None]
+) -> None:
+    receiver = installation.receiver
+    receiver.gate.clear()
+    export_id = installation.prepared()
+    installation.approve(export_id)
+    wait_until(lambda: receiver.of(export_id))
+    failure()
+    receiver.gate.set()
+    assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+    assert len(receiver.of(export_id)) == 1
+    assert exports.get(export_id).attempts == 1

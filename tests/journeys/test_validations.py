@@ -1,0 +1,167 @@
+"""A client has its target looked at: real service, real worker, receivers on loopback, well-behaved or not."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from schemas.targets import Target
+from storage import targets
+from storage.clock import utc_now
+from storage.database import execute, release, rows
+from tests.factories import LOOPBACK, NOW, Customer, environment, make_target
+from tests.fakes import LoopbackServer, Peer
+from tests.servers import RedisServer
+from tests.service.exchange import TARGETS
+from tests.service.serving import Answer, Service
+from tests.worker.posting import make_certificate
+from tests.workers import WorkerProcess, wait_until
+from worker.validations import LOOKS_AT_ONCE
+
+#: The deadline of a look here: long enough for loopback on a busy machine, short enough to wait for.
+DEADLINE_S: Final = 1.5
+
+
+@pytest.fixture
+def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
+    """The service on the open database, one process of it: whoever waits in it must not hold up others."""
+    settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
+    with Service(environment(tmp_path, DELIVERY_TIMEOUT_S=str(DEADLINE_S), **settings)) as running:
+        yield running
+
+
+@pytest.fixture
+def start_worker(start: Callable[..., WorkerProcess]) -> Callable[[], WorkerProcess]:
+    """Start a worker whose sweeps of deliveries are far away."""
+    return lambda: start(DELIVERY_TIMEOUT_S=str(DEADLINE_S), SWEEP_SECONDS="600")
+
+
+def validate(service: Service, customer: Customer, target: Target) -> Answer:
+    return service.request("POST", f"{TARGETS}/{target.id}/validate", customer.bearer)
+
+
+def told(answer: Answer) -> tuple[Any, ...]:
+    """Return a validation as a client hears of it: its status and reason, and what the target is then."""
+    record = answer.json
+    checked = record["last_validation"]
+    return checked["status"], checked["reason"], record["connected"]["status"], record["status"]
+
+
+def silent(peer: Peer) -> None:
+    peer.wait()
+
+
+def answering(peer: Peer) -> None:
+    while peer.read():
+        peer.answer(200)
+
+
+def test_a_client_hears_what_only_who_dials_can_tell(
+    service: Service, customer: Customer, tmp_path: Path, start_worker: Callable[[], WorkerProcess]
+) -> None:
+    context, _ = make_certificate(tmp_path, "receiver.example.com", timedelta(days=1))
+    sent: list[object] = []
+    with (
+        start_worker(),
+        LoopbackServer(lambda peer: sent.append(peer.read())) as listening,
+        LoopbackServer(silent, context) as untrusted,
+        LoopbackServer(silent) as hanging,
+    ):
+        began = time.monotonic()
+        assert told(validate(service, customer, make_target(customer, listening.url()))) == (
+            "passed",
+            None,
+            "unknown",
+            "active",
+        )
+        assert time.monotonic() - began < 4.0
+        assert listening.connections == 1
+        assert told(validate(service, customer, make_target(customer, untrusted.url()))) == (
+            "failed",
+            "tls_certificate",
+            "failing",
+            "active",
+        )
+        mute = make_target(customer, hanging.url().replace("http:", "https:"))
+        assert told(validate(service, customer, mute)) == ("failed", "deadline_exceeded", "failing", "active")
+        gone = make_target(customer, listening.url())
+    assert set(sent) <= {None}  # it was looked at, and nothing was sent
+    with start_worker():
+        assert told(validate(service, customer, gone)) == ("failed", "connect_refused", "failing", "active")
+        unsafe = make_target(customer, "http://169.254.169.254/latest")
+        assert told(validate(service, customer, unsafe))[1:] == ("address_metadata", "unknown", "blocked")
+
+
+def test_a_target_that_was_not_heard_from_for_a_day_is_looked_at_by_itself(
+    customer: Customer, start_worker: Callable[[], WorkerProcess]
+) -> None:
+    with LoopbackServer(silent) as listening:
+        silent_for_long, heard = make_target(customer, listening.url()), make_target(customer, listening.url())
+        execute("UPDATE targets SET validation_due_at = 1")
+        at = int(utc_now().timestamp() * 1000)
+        execute("UPDATE targets SET last_success_at = ? WHERE id = ?", (at, heard.id))
+        with start_worker():
+            wait_until(lambda: targets.get(silent_for_long.id, None).validated_at != NOW)
+            wait_until(lambda: rows("SELECT 1 FROM targets WHERE validation_due_at < ?", (at,)) == [])
+        assert listening.connections == 1
+    assert targets.get(heard.id, None).validated_at == NOW
+
+
+def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, start: Callable[..., WorkerProcess]) -> None:
+    with (
+        start(DELIVERY_TIMEOUT_S="60"),
+        LoopbackServer(silent) as hanging,
+        LoopbackServer(answering) as listening,
+        ThreadPoolExecutor(LOOKS_AT_ONCE + 1) as pool,
+    ):
+        url = hanging.url().replace("http:", "https:")
+        slow = [make_target(customer, url) for _ in range(LOOKS_AT_ONCE + 1)]
+        quick = make_target(customer, listening.url())
+        release()
+        waiting = [pool.submit(validate, service, customer, target) for target in slow]
+        wait_until(lambda: hanging.connections == LOOKS_AT_ONCE)
+        assert service.request("POST", f"{TARGETS}/{quick.id}/ping", customer.bearer).json["delivered"]
+        # Nobody was looked at to the end meanwhile: whoever waited was answered by the service.
+        assert {told(each.result())[0] for each in waiting} == {"passed"}
+        assert hanging.connections == LOOKS_AT_ONCE
+
+
+def test_a_worker_that_dies_within_a_look_is_answered_for_and_replaced(
+    service: Service, customer: Customer, start_worker: Callable[[], WorkerProcess]
+) -> None:
+    with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:
+        target = make_target(customer, hanging.url().replace("http:", "https:"))
+        with start_worker() as worker:
+            waiting = pool.submit(validate, service, customer, target)
+            wait_until(lambda: hanging.connections == 1)
+            worker.kill()
+        assert told(waiting.result()) == ("passed", None, "unknown", "active")
+    # Its claim lapses after a while, which is not waited for here.
+    assert execute("UPDATE targets SET validation_due_at = 1 WHERE validation_lease IS NOT NULL") == 1
+    with start_worker():
+        wait_until(lambda: targets.get(target.id, None).validation_status == "failed")
+    assert targets.get(target.id, None).validation_reason == "connect_refused"
+
+
+def test_without_a_worker_the_service_answers_for_itself_and_others_meanwhile(
+    service: Service, customer: Customer, start_worker: Callable[[], WorkerProcess]
+) -> None:
+    with LoopbackServer(silent) as listening, ThreadPoolExecutor(1) as pool:
+        target = make_target(customer, listening.url())
+        release()
+        waiting = pool.submit(validate, service, customer, target)
+        served = 0
+        while not waiting.done():
+            assert service.request("GET", f"{TARGETS}/{target.id}", customer.bearer, timeout_s=2).status == 200
+            served += 1
+            time.sleep(0.1)
+        assert served > 10
+        assert told(waiting.result()) == ("passed", None, "unknown", "active")
+        other = make_target(customer, listening.url())
+        with start_worker():
+            assert told(validate(service, customer, other))[0] == "passed"
+        assert listening.connections == 1  # nobody looks at the first one any more
