@@ -46,7 +46,7 @@ lock: ## write the lock files anew from setup.cfg
 	@bin/lock
 
 clean: ## remove .venv and caches; data and .env stay
-	@rm -rf .venv .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
+	@rm -rf .venv .venv-peers .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Removed .venv and caches."
 	@[ ! -e .env ] || echo "Kept the settings and keys: $$(pwd)/.env"

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -38,30 +38,35 @@ def pipe(end: IO[str] | None) -> IO[str]:
 
 
 class Receiver:
-    """The receiver in a process of its own, and what it counted."""
+    """The receiver in a process of its own, and what it counted; each of its `urls` is an origin of its own."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/"
+    def __init__(self, ports: Sequence[int]) -> None:
+        self.urls = [f"http://127.0.0.1:{port}/" for port in ports]
+        self.url = self.urls[0]
 
     def arrivals(self) -> dict[str, Any]:
-        """Return the counts: requests, distinct, first_at, last_at."""
+        """Return the counts: requests, distinct, hung, first_at, last_at."""
         return self._ask("GET")
+
+    def times(self) -> dict[str, float]:
+        """Return when each Idempotency-Key arrived first, in milliseconds since 1970."""
+        return self._ask("GET", "times")
 
     def clear(self) -> None:
         """Set the counts to zero."""
         self._ask("DELETE")
 
-    def _ask(self, method: str) -> dict[str, Any]:
-        with urlopen(Request(self.url, method=method), timeout=10) as answer:  # noqa: S310 - our own loopback address
+    def _ask(self, method: str, path: str = "") -> dict[str, Any]:
+        with urlopen(Request(self.url + path, method=method), timeout=10) as answer:  # noqa: S310 - our own loopback address
             told: dict[str, Any] = json.load(answer)
             return told
 
 
 @contextmanager
-def receiver(delay_ms: int) -> Iterator[Receiver]:
-    """Run a receiver that answers after `delay_ms`."""
-    with child("instant_receiver", str(delay_ms / 1000)) as process:
-        yield Receiver(int(pipe(process.stdout).readline()))
+def receiver(delay_ms: int, origins: int = 1) -> Iterator[Receiver]:
+    """Run a receiver that answers after `delay_ms`, on as many ports as `origins`."""
+    with child("instant_receiver", str(delay_ms / 1000), str(origins)) as process:
+        yield Receiver([int(port) for port in pipe(process.stdout).readline().split()])
 
 
 def rate(arrivals: dict[str, Any]) -> float:

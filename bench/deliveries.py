@@ -1,20 +1,21 @@
 """Deliveries a second of real worker processes, and the plain loop of requests they are compared with.
 
-Exports are stored and approved before the workers start, for a target that is paused; it is resumed once every worker
+Exports are stored and approved before the workers start, for targets that are paused; they are resumed once every worker
 listens, so that no start-up is measured. What counts is what arrived at the receiver, and it must agree with the tables:
 every export exported, one attempt each.
 """
 
+import itertools
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import IO, Any, Final
 
 from redis import Redis
 
@@ -35,9 +36,9 @@ from tests.servers import PostgresServer, RedisServer
 #: Fills a delivered body up to 2 KiB, the size of a ticket with a page of evidence.
 BODY_BYTES: Final = 2048
 _FRAME_BYTES: Final = 470
-#: As many worker processes as a small installation has cores, and the threads that WORKER_CONCURRENCY gives each by default.
+#: As many worker processes as a small installation has cores, and what WORKER_CONCURRENCY is by default.
 PROCESSES: Final = 2
-THREADS: Final = 32
+CONCURRENCY: Final = 32
 #: What the slowest machine worth measuring needs for one run, start-up included.
 _RUN_WITHIN_S: Final = 60.0
 _LOOK_S: Final = 0.02
@@ -54,30 +55,48 @@ class Delivered:
     per_s: float
     cpu_ms: float
     resident_mb: float
-    approval_to_arrival_ms: float
+    #: Not measured where no single approvals were asked for.
+    approval_to_arrival_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """Whose exports wait, and for which targets."""
+
+    customer: Customer
+    target_ids: list[str]
+
+    def turn(self, verb: str) -> None:
+        """Pause or resume every target."""
+        with transaction():
+            for target_id in self.target_ids:
+                targets.turn(target_id, verb, utc_now(), "bench")
 
 
 class Installation:
-    """A throw-away installation with exports waiting for a paused target; every run starts from a copy of it."""
+    """A throw-away installation with exports waiting for paused targets; every run starts from a copy of it."""
 
-    def __init__(self, folder: Path, redis: RedisServer, postgres: PostgresServer | None) -> None:
+    def __init__(
+        self, folder: Path, redis: RedisServer, postgres: PostgresServer | None, concurrency: int = CONCURRENCY
+    ) -> None:
         self._folder = folder
         self._redis = redis
         self._postgres = postgres
+        self._concurrency = concurrency
         self._seeded = self._new_database()
 
-    def seed(self, url: str, count: int) -> tuple[Customer, str]:
-        """Store `count` approved exports for a paused target at `url`, through the storage verbs; return both owners."""
+    def seed(self, urls: Sequence[str], count: int) -> Seeded:
+        """Store `count` approved exports for paused targets at `urls`, in turns, through the storage verbs."""
         open_database(self._seeded)
         schema.migrate()
         with connection(), transaction():
             customer = make_customer()
-            target = make_target(customer, url)
+            seeded = Seeded(customer, [make_target(customer, url).id for url in urls])
             for start in range(0, count, _CHUNK):
-                approve(prepare(customer, min(_CHUNK, count - start), start), customer, target.id)
-            targets.turn(target.id, "pause", utc_now(), "bench")
+                approve(prepare(customer, min(_CHUNK, count - start), start), customer, seeded.target_ids)
+            seeded.turn("pause")
         close_database()
-        return customer, target.id
+        return seeded
 
     @contextmanager
     def copy(self) -> Iterator[dict[str, str]]:
@@ -95,7 +114,7 @@ class Installation:
                     LOG_LEVEL="warning",
                     # Both workers begin within this of each other.
                     SWEEP_SECONDS="0.05",
-                    WORKER_CONCURRENCY=str(THREADS),
+                    WORKER_CONCURRENCY=str(self._concurrency),
                     **LOOPBACK,
                 )
         finally:
@@ -124,37 +143,35 @@ def prepare(customer: Customer, count: int, start: int) -> list[str]:
     return exports.prepare(drafts, utc_now(), "bench")
 
 
-def approve(ids: list[str], customer: Customer, target_id: str) -> None:
-    """Approve exports for a target."""
-    for export_id in ids:
+def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> None:
+    """Approve exports for targets, in turns."""
+    for export_id, target_id in zip(ids, itertools.cycle(target_ids), strict=False):
         exports.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench")
 
 
-def deliver(installation: Installation, owners: tuple[Customer, str], receiver: Receiver, count: int) -> Delivered:
+def deliver(
+    installation: Installation, seeded: Seeded, receiver: Receiver, count: int, approvals: int = APPROVALS
+) -> Delivered:
     """Let workers deliver the seeded exports, check the tables against the receiver, then time single approvals."""
-    customer, target_id = owners
     receiver.clear()
     with installation.copy() as env, workers(env) as pids:
         redis_url = env["REDIS_URL"]
-        _wait_until(lambda: _listening(redis_url) == PROCESSES, "the workers to listen")
+        wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
         cpu_before_s = cpu_s(pids)
-        targets.turn(target_id, "resume", utc_now(), "bench")
-        _wait_until(lambda: _finished() == count, "every export to be delivered")
+        seeded.turn("resume")
+        wait_until(lambda: finished() == count, "every export to be delivered")
         cpu_ms = (cpu_s(pids) - cpu_before_s) * 1000 / count
         memory = max(resident_mb(pid) for pid in pids)
-        arrivals = receiver.arrivals()
-        _check(arrivals["requests"], arrivals["distinct"], count)
-        latency = median(
-            _approval_to_arrival_ms(customer, target_id, receiver, redis_url, number) for number in range(APPROVALS)
-        )
-        return Delivered(rate(arrivals), cpu_ms, memory, latency)
+        per_s = rate(agreed(receiver, count))
+        latencies = [_approval_to_arrival_ms(seeded, receiver, redis_url, number) for number in range(approvals)]
+        return Delivered(per_s, cpu_ms, memory, median(latencies) if latencies else None)
 
 
-def send_prepared(receiver: Receiver, count: int) -> float:
+def send_prepared(receiver: Receiver, count: int, threads: int = CONCURRENCY) -> float:
     """Send as many requests by the plain loop, on as many processes and threads; return requests a second."""
     receiver.clear()
     share = str(count // PROCESSES)
-    words = ("prepared_loop", receiver.url, share, str(THREADS), str(BODY_BYTES))
+    words = ("prepared_loop", receiver.url, share, str(threads), str(BODY_BYTES))
     with child(*words) as one, child(*words) as other:
         loops = (one, other)
         for loop in loops:
@@ -170,51 +187,65 @@ def send_prepared(receiver: Receiver, count: int) -> float:
 
 
 @contextmanager
-def workers(env: dict[str, str]) -> Iterator[list[int]]:
-    """Run worker processes, and stop them in order."""
-    command = [sys.executable, *WORK_ALONE]
-    running = [child_process.start(command, env=env) for _ in range(PROCESSES)]
+def workers(env: dict[str, str], count: int = PROCESSES, *, is_in_order: bool = True) -> Iterator[list[int]]:
+    """Run worker processes, and stop them in order, or as a crash does."""
+    with processes([[sys.executable, *WORK_ALONE]] * count, env, is_in_order=is_in_order) as pids:
+        yield pids
+
+
+@contextmanager
+def processes(
+    commands: Sequence[list[str]], env: dict[str, str], *, is_in_order: bool = True, output: IO[bytes] | None = None
+) -> Iterator[list[int]]:
+    """Run commands, and stop them in order, or as a crash does; what they print goes to `output`, or where ours goes."""
+    running = [child_process.start(command, env=env, output=output) for command in commands]
     try:
         yield [process.pid for process in running]
     finally:
         for process in running:
-            process.terminate()
+            process.terminate() if is_in_order else process.kill()
         for process in running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_RUN_WITHIN_S)
             process.kill()
+            process.wait()
 
 
-def _approval_to_arrival_ms(customer: Customer, target_id: str, receiver: Receiver, redis_url: str, number: int) -> float:
-    """Approve one export as a request does, ring, and tell how long until the receiver had it all."""
-    (export_id,) = prepare(customer, 1, 10**9 + number)
-    receiver.clear()
-    began_at = time.monotonic()
-    approve([export_id], customer, target_id)
-    Doorbell(connect(redis_url)).ring()
-    _wait_until(lambda: receiver.arrivals()["requests"] == 1, "an approved export to arrive")
-    return float(receiver.arrivals()["last_at"] - began_at) * 1000
-
-
-def _check(requests: int, distinct: int, count: int) -> None:
-    """Hold the receiver's counts against the tables: every export once, and nothing else."""
+def agreed(receiver: Receiver, count: int) -> dict[str, Any]:
+    """Return what arrived, held against the tables: every export once, and nothing else."""
+    arrivals = receiver.arrivals()
     delivered = rows("SELECT count(*), count(DISTINCT export_id) FROM attempts WHERE outcome = 'delivered'")[0]
     attempts = rows("SELECT count(*) FROM attempts")[0][0]
-    seen = {"requests": requests, "distinct": distinct, "delivered": delivered, "attempts": attempts}
-    assert (requests, distinct, delivered, attempts) == (count, count, (count, count), count), seen
+    seen = (arrivals["requests"], arrivals["distinct"], delivered, attempts)
+    assert seen == (count, count, (count, count), count), seen
+    return arrivals
 
 
-def _finished() -> int:
+def finished() -> int:
+    """Return how many exports are delivered."""
     return int(rows("SELECT count(*) FROM exports WHERE status = 'exported'")[0][0])
 
 
-def _listening(redis_url: str) -> int:
+def listening(redis_url: str) -> int:
+    """Return how many RQ workers have told Redis that they are there."""
     with Redis.from_url(redis_url) as client:
         return int(client.scard("rq:workers"))
 
 
-def _wait_until(is_so: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + _RUN_WITHIN_S
+def wait_until(is_so: Callable[[], bool], what: str, within_s: float = _RUN_WITHIN_S) -> None:
+    """Wait for `what`; an assertion fails when it does not come."""
+    until = time.monotonic() + within_s
     while not is_so():
-        assert time.monotonic() < until, f"Waited {_RUN_WITHIN_S:g} s for {what}."
+        assert time.monotonic() < until, f"Waited {within_s:g} s for {what}."
         time.sleep(_LOOK_S)
+
+
+def _approval_to_arrival_ms(seeded: Seeded, receiver: Receiver, redis_url: str, number: int) -> float:
+    """Approve one export as a request does, ring, and tell how long until the receiver had it all."""
+    ids = prepare(seeded.customer, 1, 10**9 + number)
+    receiver.clear()
+    began_at = time.monotonic()
+    approve(ids, seeded.customer, seeded.target_ids[:1])
+    Doorbell(connect(redis_url)).ring()
+    wait_until(lambda: bool(receiver.arrivals()["requests"] == 1), "an approved export to arrive")
+    return float(receiver.arrivals()["last_at"] - began_at) * 1000

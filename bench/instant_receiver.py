@@ -1,7 +1,9 @@
 """A receiver that answers at once and counts, so that what is measured is the sender.
 
 It reads just enough HTTP to find the end of a request; a client that pipelines, or sends a body without a length, is not
-served. `GET /` tells the counts as JSON, `DELETE /` sets them to zero. It ends when its standard input does.
+served. It listens on as many ports as it is asked for, and prints them. `GET /` tells the counts as JSON, `GET /times` when
+each key arrived first, `DELETE /` sets all that to zero. What is posted to `/hang` is counted apart and never answered. The
+receiver ends when its standard input does.
 """
 
 import asyncio
@@ -15,14 +17,19 @@ _ACCEPTED: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConten
 _END_OF_HEADERS: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length:"
 _KEY: Final = b"idempotency-key:"
+_HANG: Final = b"/hang"
 
 
 @dataclass
 class Arrivals:
-    """What arrived since the counts were last set to zero; times are of the machine's monotonic clock, in seconds."""
+    """What arrived since the counts were last set to zero; times are of the machine's monotonic clock, in seconds.
+
+    Those of single keys are wall time, in milliseconds since 1970, as the tables' are.
+    """
 
     requests: int = 0
-    keys: set[bytes] = field(default_factory=set)
+    hung: int = 0
+    keys: dict[bytes, float] = field(default_factory=dict)
     first_at: float | None = None
     last_at: float | None = None
 
@@ -32,7 +39,7 @@ class Arrivals:
         self.first_at = now if self.first_at is None else self.first_at
         self.last_at = now
         self.requests += 1
-        self.keys.add(key)
+        self.keys.setdefault(key, time.time() * 1000)
 
     def clear(self) -> None:
         """Begin anew."""
@@ -42,10 +49,15 @@ class Arrivals:
         """Return the counts as they are told."""
         return {
             "requests": self.requests,
+            "hung": self.hung,
             "distinct": len(self.keys),
             "first_at": self.first_at,
             "last_at": self.last_at,
         }
+
+    def times(self) -> dict[str, float]:
+        """Return when each key arrived first."""
+        return {key.decode(): at_ms for key, at_ms in self.keys.items()}
 
 
 class _Exchange(asyncio.Protocol):
@@ -69,14 +81,18 @@ class _Exchange(asyncio.Protocol):
         if len(rest) < int(_header(headers, _LENGTH) or 0):
             return
         self._received = b""
-        self._answer(head.partition(b" ")[0], headers)
+        method, path, _ = head.split(b" ", 2)
+        self._answer(method, path, headers)
 
-    def _answer(self, method: bytes, headers: bytes) -> None:
+    def _answer(self, method: bytes, path: bytes, headers: bytes) -> None:
+        if method == b"POST" and path == _HANG:
+            self._arrivals.hung += 1
+            return
         if method == b"POST":
             self._arrivals.add(_header(headers, _KEY))
             self._send_later(_ACCEPTED)
             return
-        body = json.dumps(self._arrivals.record()).encode()
+        body = json.dumps(self._arrivals.times() if path == b"/times" else self._arrivals.record()).encode()
         if method == b"DELETE":
             self._arrivals.clear()
         self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -93,13 +109,15 @@ def _header(headers: bytes, name: bytes) -> bytes:
     return headers.partition(b"\r\n" + name)[2].partition(b"\r\n")[0].strip()
 
 
-async def _serve(delay_s: float) -> None:
+async def _serve(delay_s: float, ports: int) -> None:
     arrivals = Arrivals()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Exchange(arrivals, delay_s), "127.0.0.1", 0, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    servers = [
+        await loop.create_server(lambda: _Exchange(arrivals, delay_s), "127.0.0.1", 0, backlog=1024) for _ in range(ports)
+    ]
+    print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(float(sys.argv[1])))
+    asyncio.run(_serve(float(sys.argv[1]), int(sys.argv[2])))

@@ -6,23 +6,33 @@ from pathlib import Path
 from typing import Final
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
-#: Places of the user's and the system's share among the numbers after a process's name (proc(5)).
-_USER, _SYSTEM = 11, 12
+#: Places among the numbers after a process's name (proc(5)): the user's and the system's share, and the same of its children
+#: that have ended.
+_SHARES: Final = slice(11, 15)
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Return the processor time that processes have taken so far, all their threads, in seconds."""
+    """Return the processor time that processes have taken so far, in seconds: all their threads, and children that ended."""
     return sum(_ticks(pid) for pid in pids) / _TICKS_A_SECOND
 
 
 def resident_mb(pid: int) -> float:
     """Return the memory of a process that is in RAM now, in MB of a million bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+    return _memory_mb(pid, "status", "VmRSS:")
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the same with each page that is shared divided by those that share it."""
+    return _memory_mb(pid, "smaps_rollup", "Pss:")
+
+
+def _memory_mb(pid: int, file: str, name: str) -> float:
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+        if line.startswith(name):
             return int(line.split()[1]) * 1024 / 1e6
     raise ValueError(f"Process {pid} has no memory any more.")
 
 
 def _ticks(pid: int) -> int:
     numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(numbers[_USER]) + int(numbers[_SYSTEM])
+    return sum(int(number) for number in numbers[_SHARES])

@@ -21,9 +21,9 @@ from urllib.request import Request, urlopen
 
 import click
 
-from bench.by_hand import Row, open_store
 from bench.load import CONNECTIONS, NUMBER, TOOLS, Loaded, load, request, tool_here
 from bench.serving import Served, serving
+from bench.stores import Row, open_store
 from schemas.exports import Approval
 from schemas.ticket import Source, Ticket
 from storage import exports, schema

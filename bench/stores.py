@@ -1,0 +1,98 @@
+"""Databases by hand, for what the product is measured beside: sqlite3 and psycopg themselves, and statements with `?`.
+
+The same pragmas and the same way of beginning a transaction as the product has, so that nobody is faster by keeping less.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Protocol
+
+import psycopg
+
+Row = tuple[Any, ...]
+Execute = Callable[[str, Sequence[Any]], Any]
+
+#: How long a writer of SQLite waits for another one, and how often it asks: as the product does.
+_LOCK_WAIT_S: Final = 5
+_BEGIN_AGAIN_S: Final = 0.002
+
+
+class Store(Protocol):
+    """A database of either kind; statements are written with `?`."""
+
+    def row(self, sql: str, parameters: Sequence[Any] = ()) -> Row | None:
+        """Return the first row of a query."""
+
+    def transaction(self) -> AbstractContextManager[Execute]:
+        """Yield what runs statements within one transaction."""
+
+
+class SqliteStore:
+    """One connection a process: it waits in `_begin` alone, so no greenlet meets another one's transaction."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=0)
+        for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = 1", "secure_delete = 1"):
+            self._connection.execute(f"PRAGMA {pragma}")
+
+    def row(self, sql: str, parameters: Sequence[Any] = ()) -> Row | None:
+        found: Row | None = self._connection.execute(sql, parameters).fetchone()
+        return found
+
+    @contextmanager
+    def transaction(self) -> Iterator[Execute]:
+        self._begin()
+        try:
+            yield self._connection.execute
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _begin(self) -> None:
+        gives_up_at = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                if time.monotonic() > gives_up_at:
+                    raise
+                time.sleep(_BEGIN_AGAIN_S)
+            else:
+                return
+
+
+class PostgresStore:
+    """As many connections as there are requests at once, kept between them."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._idle: list[psycopg.Connection[Row]] = []
+
+    def row(self, sql: str, parameters: Sequence[Any] = ()) -> Row | None:
+        with self._connection() as connection:
+            return connection.execute(_numbered(sql), parameters).fetchone()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Execute]:
+        with self._connection() as connection, connection.transaction():
+            yield lambda sql, parameters: connection.execute(_numbered(sql), parameters)
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Row]]:
+        connection = self._idle.pop() if self._idle else psycopg.connect(self._url, autocommit=True)
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+
+def open_store(url: str) -> Store:
+    """Open the database at `url`, written as DATABASE_URL is."""
+    return SqliteStore(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else PostgresStore(url)
+
+
+def _numbered(sql: str) -> str:
+    return sql.replace("?", "%s")
