@@ -16,13 +16,14 @@ import click
 from bin.installation import Refused, opened
 from bin.records import json_option, print_record, print_records
 from schemas import forbidden
+from schemas.attempts import trace_record
 from schemas.errors import FieldProblem, ValidationFailed
 from schemas.exports import Approval, Preparation, PreparationForm, export_record
 from schemas.recoveries import RecoveryStatus, recovery_record, since_from
 from schemas.settings import Settings
 from schemas.strict_json import MalformedJson, parse
 from schemas.validations import Validation
-from storage import database, exports, recoveries
+from storage import attempts, database, exports, recoveries
 from storage.clock import utc_now
 from storage.doorbell import Doorbell, connect
 from storage.models import Account
@@ -64,6 +65,23 @@ def show(export_id: str, as_json: bool) -> None:
     """Show one export."""
     with opened():
         print_record(export_record(exports.get(export_id), utc_now()), as_json)
+
+
+@export.command(
+    "attempts",
+    epilog="Example: riskrelay export attempts exp_… --json\n\nExit codes: 0 listed, 1 there is no export, 2 wrong usage.",
+)
+@click.argument("export_id")
+@json_option
+def list_attempts(export_id: str, as_json: bool) -> None:
+    """List an export's attempts, the newest first, with the address that was dialled and what the receiver said.
+
+    Secrets are taken out of what a receiver said, and no more than 2 KiB of it are kept. Clients see none of it.
+    """
+    with opened():
+        records = [trace_record(each) for each in attempts.traces(export_id)]
+        columns = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
+        print_records(records, as_json, columns, "Nothing has been tried yet.")
 
 
 @export.command(

@@ -1,6 +1,6 @@
 """An attempt as clients see it: what came of one signed POST and how long each part took.
 
-The address that was dialled, the nonce and the worker's host are not in it: they are the operator's.
+The address that was dialled, the nonce, the worker's host and what the receiver said are not in it: they are the operator's.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,23 @@ class Attempt:
     error_code: str | None
     retry_after_s: int | None
     timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """An attempt with what is the operator's alone; `answer` is the beginning of what the receiver said, cleaned."""
+
+    attempt: Attempt
+    address: str | None
+    nonce: str | None
+    worker: str
+    answer: str | None
+
+
+def trace_record(trace: Trace) -> dict[str, Any]:
+    """Return the attempt as the operator sees it."""
+    own = {"address": trace.address, "nonce": trace.nonce, "worker": trace.worker, "answer": trace.answer}
+    return {**attempt_record(trace.attempt), **own}
 
 
 def attempt_record(attempt: Attempt) -> dict[str, Any]:

@@ -48,7 +48,8 @@ class Outcome:
     """What one attempt met.
 
     `error` names what kept an answer from coming (`connect_refused`, `deadline_exceeded`, …) and is None when one came.
-    `refused` tells that our own address policy said no. `body` is the part of the answer that was read.
+    `refused` tells that our own address policy said no. `body` is the part of the answer that was read, and `kept` what of
+    it may be stored for the operator.
     """
 
     status: int | None = None
@@ -58,6 +59,7 @@ class Outcome:
     body: bytes = b""
     address: str | None = None
     timings: Timings = Timings()
+    kept: str | None = None
 
 
 class Health(Enum):

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.attempts import Attempt
+from schemas.attempts import Attempt, Trace
 from schemas.delivery import Timings
 from schemas.errors import ExportNotFound, ValidationFailed
 from schemas.fields import problem
@@ -10,10 +10,12 @@ from schemas.times import from_ms
 from storage import identifiers
 from storage.database import rows
 
-_NEWEST: Final = """
-SELECT id, number, started_at, outcome, response_status, error_code, retry_after_s,
-    dns_ms, connect_ms, tls_ms, first_byte_ms, total_ms
-FROM attempts WHERE export_id = ? AND number < ? ORDER BY number DESC LIMIT ?"""
+_COLUMNS: Final = (
+    "id, number, started_at, outcome, response_status, error_code, retry_after_s, "
+    "dns_ms, connect_ms, tls_ms, first_byte_ms, total_ms"
+)
+_NEWEST: Final = f"SELECT {_COLUMNS} FROM attempts WHERE export_id = ? AND number < ? ORDER BY number DESC LIMIT ?"  # noqa: S608 - our own names
+_TRACES: Final = f"SELECT {_COLUMNS}, address, nonce, worker, answer FROM attempts WHERE export_id = ? ORDER BY number DESC"  # noqa: S608
 
 #: Behind every number: what the column holds at most.
 _AFTER_ALL: Final = 2**31 - 1
@@ -27,6 +29,13 @@ def newest(export_id: str, account_id: int, limit: int, before: str | None = Non
     _require_export(export_id, account_id)
     number = _AFTER_ALL if before is None else _number_of(before, export_id)
     return [_attempt(row) for row in rows(_NEWEST, (export_id, number, limit))]
+
+
+def traces(export_id: str) -> list[Trace]:
+    """Return every attempt of an export with what is the operator's, newest first. Raises ExportNotFound."""
+    if not (identifiers.is_id(identifiers.EXPORT, export_id) and rows("SELECT 1 FROM exports WHERE id = ?", (export_id,))):
+        raise ExportNotFound
+    return [Trace(_attempt(row[:-4]), *row[-4:]) for row in rows(_TRACES, (export_id,))]
 
 
 def _require_export(export_id: str, account_id: int) -> None:

@@ -87,6 +87,7 @@ ATTEMPT_COLUMNS: Final = (
     "total_ms",
     "nonce",
     "worker",
+    "answer",
 )
 
 
@@ -203,4 +204,5 @@ def attempt_row(attempted: Attempted, worker: str) -> tuple[Any, ...]:
         timings.total_ms,
         attempted.nonce,
         worker,
+        attempted.outcome.kept,
     )

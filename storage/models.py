@@ -253,6 +253,8 @@ class Attempt(Table):
     total_ms = IntegerField()
     nonce = TextField(null=True)
     worker = TextField()
+    #: The beginning of what the receiver said, without what must never be stored; for the operator alone.
+    answer = TextField(null=True)
 
     class Meta:
         table_name = "attempts"

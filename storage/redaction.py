@@ -123,6 +123,11 @@ def _erase_pages(ids: Sequence[Any], _now: datetime, _actor: str) -> Counter[str
     return Counter({"page_results": execute(f"DELETE FROM page_results WHERE id IN {values_list(len(ids), 1)}", ids)})  # noqa: S608
 
 
+def _erase_answers(ids: Sequence[Any], _now: datetime, _actor: str) -> Counter[str]:
+    within = values_list(len(ids), 1)
+    return Counter({"attempts": execute(f"UPDATE attempts SET answer = NULL WHERE id IN {within}", ids)})  # noqa: S608
+
+
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     return Counter({"exports": exports.redact(ids, now, actor)})
 
@@ -178,6 +183,18 @@ STORES: Final = (
         json=("response_headers",),
         before_all=0,
         erase=_erase_pages,
+    ),
+    Store(
+        table="attempts",
+        owner="export_id IN (SELECT id FROM exports "  # noqa: S608 - our own names
+        f"WHERE project_id IN {_PROJECTS} OR (project_id IS NULL AND account_id IN {_ACCOUNTS}))",
+        owner_places=2,
+        moment="started_at",
+        texts=("answer",),
+        json=(),
+        before_all="",
+        erase=_erase_answers,
+        unless_empty="answer IS NOT NULL",
     ),
     # Last: what is left are tickets that say more than their source, and those made by hand.
     Store(

@@ -5,13 +5,14 @@ A target's own secret wins over the default. What cannot be signed is not sent. 
 
 import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Final, Protocol
 
 from schemas.delivery import Outcome
 from schemas.errors import RiskRelayError
+from schemas.kept_answer import kept_answer
 from schemas.version import VERSION
 from storage.targets import secret_context
 from storage.vault import Vault
@@ -60,13 +61,14 @@ class SignedPost:
             secret = self._secret(message)
             if secret is None:
                 return Outcome(error="no_secret")
-            return self._post(message.url, _headers(message, secret), message.body)
+            outcome = self._post(message.url, _headers(message, secret), message.body)
         except RiskRelayError as broken:
             _log.error("delivery not possible", extra={**_named(message), "error": type(broken).__name__})
             return Outcome(error="secret_unreadable")
         except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it is judged like an answer that did not come
             _log.exception("delivery broke", extra=_named(message))
             return Outcome(error="internal_error")
+        return replace(outcome, kept=_kept(outcome.body, secret, message))
 
     def _secret(self, message: Message) -> str | None:
         if message.secret_sealed is None:
@@ -77,6 +79,14 @@ class SignedPost:
 def new_nonce() -> str:
     """Return a nonce for one message: 32 hex digits."""
     return secrets.token_hex(_NONCE_BYTES)
+
+
+def _kept(body: bytes, secret: str, message: Message) -> str | None:
+    try:
+        return kept_answer(body, secret)
+    except Exception:  # noqa: BLE001 - a bug of ours in reading an answer must not make it one that never came
+        _log.exception("answer not kept", extra=_named(message))
+        return None
 
 
 def _named(message: Message) -> dict[str, str]:

@@ -23,6 +23,8 @@ ALTER TABLE targets ADD COLUMN validation_lease TEXT;
 -- What was looked at before is looked at again a day later.
 UPDATE targets SET validation_due_at = COALESCE(validated_at, created_at) + 86400000;
 CREATE INDEX targets_validation ON targets (validation_due_at) WHERE validation_due_at IS NOT NULL;
+-- The beginning of what the receiver said, without what must never be stored; for the operator alone.
+ALTER TABLE attempts ADD COLUMN answer TEXT;
 CREATE TABLE workers (
     name TEXT NOT NULL PRIMARY KEY,
     started_at BIGINT NOT NULL,

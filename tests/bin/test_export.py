@@ -1,8 +1,9 @@
-"""`riskrelay export prepare`, `retry` and `recover`, as an operator types them."""
+"""`riskrelay export prepare`, `attempts`, `retry` and `recover`, as an operator types them."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,22 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bin.__main__ import riskrelay
+from schemas.export_state import Move
 from schemas.targets import TargetStatus
 from storage import exports, recoveries, targets
 from storage.clock import utc_now
 from storage.database import close_database, connection, execute, open_database, rows
-from tests.factories import LOOPBACK, NOW, environment, make_customer, make_failed, make_target
+from tests.factories import (
+    LOOPBACK,
+    NOW,
+    attempted,
+    claim_due,
+    environment,
+    make_approved,
+    make_customer,
+    make_failed,
+    make_target,
+)
 
 #: A key that no provider gave out.
 CANARY: Final = "canary-of-a-ticket"
@@ -272,6 +284,21 @@ def test_what_is_said_twice_or_not_at_all_is_wrong_usage(shell: Shell, words: tu
     account = ("--account", str(shell.customer.account_id))
     assert shell.type("prepare", *account, *words, standard_input=typed).exit_code == 2
     assert shell.json("list") == []
+
+
+# --- attempts
+
+
+def test_attempts_are_shown_with_what_only_the_operator_sees(shell: Shell) -> None:
+    with shell.database():
+        export_id = make_approved(shell.customer, shell.target_id)
+        [claim] = claim_due(1, NOW, 6, "worker")
+        made = attempted(claim, Move.FAIL, reason="receiver_rejected")
+        exports.record_attempts([replace(made, outcome=replace(made.outcome, kept="No such project."))], NOW, "worker:1")
+    [attempt] = shell.json("attempts", export_id)
+    assert (attempt["outcome"], attempt["response_status"]) == ("rejected", 404)
+    assert (attempt["address"], attempt["worker"], attempt["answer"]) == ("192.0.2.1", "worker:1", "No such project.")
+    assert "no such ticket export" in shell.refused("attempts", "exp_01AAAAAAAAAAAAAAAAAAAAAAAA").lower()
 
 
 # --- retry

@@ -78,7 +78,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
         wait_until(lambda: compliance.get(asked.id).result is Result.REPORTED)
         report = compliance.report_of(asked.id, Vault(KEYS))
         assert report is not None
-        assert len(report["records"]) == 18
+        assert len(report["records"]) == 19
 
         plant_captures(customer, ADA, CAPTURES)
         if heir_is == "already there":

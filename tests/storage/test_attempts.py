@@ -1,15 +1,17 @@
 """The attempts of an export are read back the newest first, by its account alone."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 
-from schemas.attempts import Attempt
+from schemas.attempts import Attempt, Trace, attempt_record, trace_record
 from schemas.delivery import Timings
 from schemas.errors import ExportNotFound, ValidationFailed
 from schemas.export_state import Move
 from storage import attempts, exports
+from storage.database import transaction
 from tests.factories import NOW, Customer, attempted, claim_due, make_approved, make_customer, make_exports, make_target
 
 LEASE_S: Final = 6.0
@@ -35,6 +37,31 @@ def test_an_attempt_is_read_back_as_it_went(customer: Customer) -> None:
     timings = Timings(dns_ms=1, connect_ms=2, tls_ms=3, first_byte_ms=4, total_ms=5)
     assert attempt == Attempt(attempt.id, 1, NOW, "retryable", 503, "http_503", 30, timings)
     assert attempt.id.startswith("att_")
+
+
+def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Customer) -> None:
+    export_id = make_approved(customer, make_target(customer).id)
+    [claim] = claim_due(1, NOW, LEASE_S, "worker")
+    made = attempted(claim)
+    made = replace(made, outcome=replace(made.outcome, kept="No such project."))
+    exports.record_attempts([made], NOW, "worker:host:1")
+    [trace] = attempts.traces(export_id)
+    [seen] = newest(customer, export_id)
+    assert trace == Trace(seen, "192.0.2.1", "ab" * 16, "worker:host:1", "No such project.")
+    own = {"address", "nonce", "worker", "answer"}
+    assert trace_record(trace).keys() - attempt_record(seen).keys() == own
+    with pytest.raises(ExportNotFound):
+        attempts.traces("exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
+
+
+def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
+    export_id = make_approved(customer, make_target(customer).id)
+    [claim] = claim_due(1, NOW, LEASE_S, "worker")
+    made = attempted(claim)
+    exports.record_attempts([replace(made, outcome=replace(made.outcome, kept="Hello, Ada."))], NOW, "worker")
+    with transaction():
+        exports.redact([export_id], NOW, "worker")
+    assert [trace.answer for trace in attempts.traces(export_id)] == [None]
 
 
 def test_the_newest_attempts_come_first_a_page_at_a_time(customer: Customer) -> None:

@@ -137,6 +137,7 @@ def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
         "inbound_emails": 1,
         "findings": 1,
         "page_results": 1,
+        "attempts": 1,
         "exports": 12,
         "idempotency_keys": 17,
         "compliance_requests": 1,
@@ -237,7 +238,7 @@ def test_the_audit_trail_names_the_request_and_never_the_person(client: TestClie
     entries = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (request_id,))
     assert entries[0] == ("storefront", "receive_compliance_request", "customers/redact")
     assert entries[1][:2] == ("worker:test", "finish_compliance_request")
-    assert entries[1][2].startswith("redacted diagnostics=2 evidence_captures=1 exports=12 ")
+    assert entries[1][2].startswith("redacted attempts=1 diagnostics=2 evidence_captures=1 exports=12 ")
     statement = "SELECT action, status_before, status_after, reason FROM audit_entries WHERE actor = ?"
     redacted = rows(statement, (request_id,))
     assert len(redacted) == 12
@@ -388,12 +389,13 @@ def test_a_data_request_reports_what_is_held_wherever_it_is(
         "inbound_emails": 1,
         "findings": 1,
         "page_results": 1,
+        "attempts": 1,
         "exports": 12,
     }
     report = report_on(request_id, vault)
     assert report["subject"] == ADA.subject.record()
     assert report["result"] == "reported"
-    assert len(report["records"]) == 18
+    assert len(report["records"]) == 19
     [capture] = [record for record in report["records"] if record["table"] == "evidence_captures"]
     assert set(capture["texts"]) == {"page_url", "selected_text", "heading_outline/0/text"}
     told = json.dumps(report).lower()

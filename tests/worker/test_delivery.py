@@ -184,6 +184,13 @@ def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
     assert attempt.claim is CLAIM
 
 
+def test_what_a_receiver_says_is_kept_without_the_secret_that_it_may_have_echoed() -> None:
+    body = f'{{"error": "expected {WEBHOOK_SECRET}"}}'.encode()
+    attempt = delivered(courier(FakePost(lambda: Outcome(status=401, body=body))))
+    assert attempt.outcome.kept == '{"error": "expected [redacted]"}'
+    assert delivered(courier(FakePost())).outcome.kept is None
+
+
 def test_a_log_of_a_broken_delivery_holds_neither_secret_nor_body(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> Outcome:
         raise RuntimeError("a bug")
