@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.fakes import LoopbackServer, Peer
 from tests.worker.posting import always, made_client, once, post
-from worker.http_client import MAX_ANSWER_BYTES, MAX_CHUNKED_BYTES, MAX_HEAD_BYTES, HttpClient
+from worker.bounded_answer import MAX_ANSWER_BYTES, MAX_CHUNKED_BYTES, MAX_HEAD_BYTES
+from worker.http_client import HttpClient
 
 #: An endless receiver ends here, should nobody stop it.
 ENOUGH_BYTES: Final = 100_000_000
