@@ -10,6 +10,7 @@ import sys
 import click
 
 from bin.installation import opened
+from bin.numbers import LIMIT
 from bin.records import json_option, print_record, print_records
 from schemas.compliance import compliance_record
 from storage import compliance as ledger
@@ -28,7 +29,7 @@ def compliance() -> None:
     "Exit codes: 0 what could be done is done, 1 a request broke off or the database is away, 2 wrong usage or settings."
 )
 @click.option("--dry-run", is_flag=True, help="Only count what waits.")
-@click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="Carry out no more.")
+@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Carry out no more.")
 @json_option
 def run(dry_run: bool, limit: int, as_json: bool) -> None:
     """Carry out the requests that wait now, the longest waiting first; what breaks off waits for its next turn."""

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Self
 import click
 
 from bin.installation import Refused, opened
+from bin.numbers import LIMIT, ROW_ID
 from bin.records import json_option, print_record, print_records
 from schemas import forbidden
 from schemas.attempts import trace_record
@@ -43,8 +44,8 @@ def export() -> None:
 @export.command(
     "list", epilog="Example: riskrelay export list --account 1 --json\n\nExit codes: 0 listed, 2 wrong settings."
 )
-@click.option("--account", "account_id", type=int, help="Only this account's.")
-@click.option("--limit", type=click.IntRange(min=1), help=f"How many at most; default: {SHOWN} in a table, all in JSON.")
+@click.option("--account", "account_id", type=ROW_ID, help="Only this account's.")
+@click.option("--limit", type=LIMIT, help=f"How many at most; default: {SHOWN} in a table, all in JSON.")
 @json_option
 def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> None:
     """List exports, the newest first."""
@@ -128,7 +129,7 @@ def retry(export_id: str, as_json: bool) -> None:
     epilog="Example: riskrelay export prepare --account 1 --title 'The total is wrong' --severity high\n\n"
     "Exit codes: 0 prepared, 1 refused, 2 wrong usage."
 )
-@click.option("--account", "account_id", required=True, type=click.IntRange(min=1), help="Whose export it is.")
+@click.option("--account", "account_id", required=True, type=ROW_ID, help="Whose export it is.")
 @click.option("--title", help="One line.")
 @click.option("--description", help="What is wrong, in as many lines as it takes.")
 @click.option("--severity", help="info, low, medium, high or critical; default: info.")

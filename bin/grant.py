@@ -3,6 +3,7 @@
 import click
 
 from bin.installation import opened
+from bin.numbers import ROW_ID
 from bin.records import json_option, print_record
 from storage import accounts
 from storage.clock import utc_now
@@ -17,8 +18,8 @@ def grant() -> None:
     epilog="Example: riskrelay grant add --user ada@example.com --project 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
 )
 @click.option("--user", "email", required=True, help="The user's email.")
-@click.option("--project", "project_id", type=int, help="A whole project.")
-@click.option("--report", "report_id", type=int, help="One report alone.")
+@click.option("--project", "project_id", type=ROW_ID, help="A whole project.")
+@click.option("--report", "report_id", type=ROW_ID, help="One report alone.")
 @json_option
 def add(email: str, project_id: int | None, report_id: int | None, as_json: bool) -> None:
     """Let a user manage a project, or one report of it."""

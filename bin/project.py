@@ -3,6 +3,7 @@
 import click
 
 from bin.installation import opened
+from bin.numbers import ROW_ID
 from bin.records import json_option, print_record, print_records
 from schemas.shop_domain import normalised_shop_domain
 from storage import projects
@@ -25,7 +26,7 @@ def project() -> None:
 
 @project.command(epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
 @click.argument("name")
-@click.option("--account", "account_id", type=int, required=True, help="The account's id.")
+@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, where the project is one.")
 @json_option
 def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> None:

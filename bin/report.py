@@ -3,6 +3,7 @@
 import click
 
 from bin.installation import opened
+from bin.numbers import ROW_ID
 from bin.records import json_option, print_record
 from storage import projects
 from storage.clock import utc_now
@@ -17,7 +18,7 @@ def report() -> None:
     epilog="Example: riskrelay report add 'Spring audit' --project 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
 )
 @click.argument("title")
-@click.option("--project", "project_id", type=int, required=True, help="The project's id.")
+@click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @json_option
 def add(title: str, project_id: int, as_json: bool) -> None:
     """Make a report."""

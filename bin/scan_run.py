@@ -3,6 +3,7 @@
 import click
 
 from bin.installation import opened
+from bin.numbers import ROW_ID
 from bin.records import json_option, print_record
 from storage import projects
 from storage.clock import utc_now
@@ -16,7 +17,7 @@ def scan_run() -> None:
 @scan_run.command(
     epilog="Example: riskrelay scan-run add --project 1 --id 42\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
 )
-@click.option("--project", "project_id", type=int, required=True, help="The project's id.")
+@click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")
 @json_option
 def add(project_id: int, scan_run_id: int | None, as_json: bool) -> None:

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from types import FrameType
 
 from bin import child_process
@@ -18,7 +19,7 @@ LOOK_S = 0.1
 
 
 class Supervisor:
-    """Starts children, waits, and stops them in the reverse of the order they were started in.
+    """Starts children, waits, and stops them in the reverse of the order they were started in, those of one command at once.
 
     `stop_within_s` is how long a child may take to finish what it is doing before it is killed.
     """
@@ -66,12 +67,19 @@ class Supervisor:
         return 0 if died is None else 1
 
     def stop(self) -> None:
-        """Stop the children, the latest started first; what does not end in time is killed."""
+        """Stop the children, the latest started first, those of one command at once; what does not end in time is killed."""
         self._stopping = True
-        for child in reversed(self._children.values()):
+        for _, alike in groupby(reversed(self._children.values()), key=lambda child: child.args):
+            self._stop_together(list(alike))
+
+    def _stop_together(self, children: Sequence[subprocess.Popen[bytes]]) -> None:
+        # Told one after another, a worker would go on taking up deliveries until the one before it has finished its own.
+        for child in children:
             child.terminate()
+        until = time.monotonic() + self._stop_within_s
+        for child in children:
             try:
-                child.wait(self._stop_within_s)
+                child.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()

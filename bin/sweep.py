@@ -3,6 +3,7 @@
 import click
 
 from bin.installation import opened
+from bin.numbers import LIMIT
 from bin.records import json_option, print_record
 from storage import exports
 from storage.clock import utc_now
@@ -14,7 +15,7 @@ from storage.doorbell import Doorbell, connect
     "Exit codes: 0 done, 1 Redis or the database is away, 2 wrong usage or settings."
 )
 @click.option("--dry-run", is_flag=True, help="Only count what is due.")
-@click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="Count no further.")
+@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Count no further.")
 @json_option
 def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
     """Ring the doorbell if exports are due or their leases have lapsed; two sweeps at once ring once."""

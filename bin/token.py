@@ -5,6 +5,7 @@ from datetime import timedelta
 import click
 
 from bin.installation import opened
+from bin.numbers import DAYS, ROW_ID
 from bin.records import json_option, print_record, print_records
 from schemas.principal import Ability, TokenKind
 from schemas.times import rfc3339, rfc3339_or_none
@@ -36,7 +37,7 @@ Exit codes: 0 made, 1 refused, 2 wrong usage."""
     help="May be repeated; without it: all of the kind but console.",
 )
 @click.option("--name", default="", help="What the token is for.")
-@click.option("--expires-days", type=click.IntRange(min=1), help="Days until it expires; default: never.")
+@click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
 @json_option
 def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
     """Make a token and print it: this once, alone on standard output."""
@@ -62,7 +63,7 @@ def list_tokens(as_json: bool) -> None:
 
 
 @token.command(epilog="Example: riskrelay token revoke 3\n\nExit codes: 0 revoked, 1 there is no such token, 2 wrong usage.")
-@click.argument("token_id", type=int)
+@click.argument("token_id", type=ROW_ID)
 @json_option
 def revoke(token_id: int, as_json: bool) -> None:
     """Revoke a token; the next request with it gets 401."""

@@ -3,6 +3,7 @@
 import click
 
 from bin.installation import opened
+from bin.numbers import ROW_ID
 from bin.records import json_option, print_record, print_records
 from storage import accounts
 from storage.clock import utc_now
@@ -18,7 +19,7 @@ def user() -> None:
     epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
 )
 @click.argument("email")
-@click.option("--account", "account_id", type=int, required=True, help="The account's id.")
+@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @json_option
 def add(email: str, account_id: int, as_json: bool) -> None:
     """Make a user of an account."""

@@ -129,6 +129,30 @@ def test_what_is_not_there_is_told_in_one_line(shell: Shell, words: tuple[str, .
     assert told in shell.refused(*words)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "list", "--account", "9" * 30),
+        ("export", "list", "--limit", "9" * 30),
+        ("export", "prepare", "--title", "Late", "--account", "9" * 30),
+        ("user", "add", "ada@example.com", "--account", "9" * 30),
+        ("project", "add", "Shop", "--account", "9" * 30),
+        ("report", "add", "Spring", "--project", "9" * 30),
+        ("scan-run", "add", "--project", "9" * 30),
+        ("grant", "add", "--user", "ada@example.com", "--project", "9" * 30),
+        ("grant", "add", "--user", "ada@example.com", "--report", "9" * 30),
+        ("token", "create", "--user", "ada@example.com", "--expires-days", "9" * 30),
+        ("token", "revoke", "9" * 30),
+        ("sweep", "--limit", "9" * 30),
+        ("compliance", "run", "--limit", "9" * 30),
+    ],
+)
+def test_a_number_that_no_database_holds_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
+    result = shell.type(*words)
+    assert result.exit_code == 2, result.output
+    assert "is not in the range" in result.output
+
+
 def test_what_is_taken_is_told_in_one_line(shell: Shell, customer_id: Customer) -> None:
     account = str(customer_id.account_id)
     assert "belongs to a user already" in shell.refused("user", "add", customer_id.email, "--account", account)

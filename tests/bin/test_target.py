@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from bin.__main__ import riskrelay
 from schemas.targets import MAX_PER_MINUTE
+from schemas.times import to_ms
 from storage import pings, targets
 from storage.clock import utc_now
 from storage.database import close_database, connection, execute, open_database, rows
@@ -189,7 +191,18 @@ def test_every_paused_target_is_resumed_at_once(shell: Shell) -> None:
     assert shell.json("show", disabled)["status"] == "disabled"
     assert shell.json("show", active)["status"] == "active"
     assert shell.json("resume", "--all") == []
-    assert "No target is paused." in shell.type("resume", "--all").stdout
+    assert "Nobody has paused a target." in shell.type("resume", "--all").stdout
+
+
+def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: Shell) -> None:
+    [target_id] = shell.make_targets("https://tracker.example.com/hook")
+    until = to_ms(utc_now() + timedelta(hours=1))
+    with shell.database():
+        execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (until,))
+    assert shell.json("show", target_id)["status"] == "paused"
+    assert shell.json("resume", "--all") == []
+    assert shell.json("show", target_id)["status"] == "paused"
+    assert shell.json("resume", target_id)["status"] == "active"
 
 
 def test_what_cannot_be_resumed_is_told_and_holds_up_nothing(shell: Shell) -> None:
