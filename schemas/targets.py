@@ -40,7 +40,7 @@ ASKED_FOR: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
 #: A hold of our own: too many failures in a row.
 BREAKER_OPEN: Final = "breaker_open"
 
-#: More than this is no limit any more, and keeps the arithmetic of the pace within whole milliseconds.
+#: A thousand a second: more than this is no limit any more.
 MAX_PER_MINUTE: Final = 60_000
 
 

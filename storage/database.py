@@ -56,15 +56,16 @@ _BEGIN_AGAIN_S: Final = 0.002
 _PRIMARY_CODE: Final = 0xFF
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, lock_wait_s: float = LOCK_WAIT_S) -> Database:
     """Bind the models to the database at `url` and return it; nothing is connected yet.
 
-    `url` is `sqlite:///PATH` or anything psycopg takes after `postgresql://`. Raises ValueError for another scheme.
+    `url` is `sqlite:///PATH` or anything psycopg takes after `postgresql://`; for a lock of the latter a statement waits
+    `lock_wait_s` seconds at most. Raises ValueError for another scheme.
     """
     if url.startswith("sqlite:///"):
         chosen = _sqlite(Path(url.removeprefix("sqlite:///")))
     elif url.startswith(("postgresql://", "postgres://")):
-        chosen = _postgresql("postgresql://" + url.partition("://")[2])
+        chosen = _postgresql("postgresql://" + url.partition("://")[2], lock_wait_s)
     else:
         raise ValueError("A database URL begins with sqlite:/// or postgresql://")
     # At DEBUG peewee writes every statement with its values, whatever they are.
@@ -159,6 +160,11 @@ def is_reachable() -> bool:
     return True
 
 
+def is_deadlock(failed: peewee.OperationalError) -> bool:
+    """Tell whether PostgreSQL ended a transaction because it and another one waited for each other."""
+    return isinstance(failed.__cause__ or failed.__context__, psycopg.errors.DeadlockDetected)
+
+
 def _run(sql: str, parameters: Sequence[Any]) -> Any:
     # Not through the proxy: its look-up takes as long as a short statement.
     opened = database.obj
@@ -241,7 +247,7 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
         return False
 
 
-def _postgresql(url: str) -> Database:
+def _postgresql(url: str, lock_wait_s: float) -> Database:
     opened: Callable[..., Database] = _Postgresql
     return opened(
         url,
@@ -250,6 +256,7 @@ def _postgresql(url: str) -> Database:
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
         options=(
-            f"-c lock_timeout={LOCK_WAIT_S * 1000} -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S * 1000}"
+            f"-c lock_timeout={round(lock_wait_s * 1000)} "
+            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S * 1000}"
         ),
     )

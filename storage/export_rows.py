@@ -14,9 +14,9 @@ from storage.columns import JsonField
 
 _json: Final = JsonField()
 
-# A retry is made when it is due, but not while its target waits.
+# An attempt is made when it is due, but not while its target waits.
 _NEXT_AT: Final = (
-    "CASE WHEN e.status = 'retry_scheduled' AND t.status = 'active' AND t.held_until > e.due_at "
+    "CASE WHEN e.status IN ('approved', 'retry_scheduled') AND t.status = 'active' AND t.held_until > e.due_at "
     "THEN t.held_until ELSE e.due_at END"
 )
 #: A whole export `e`, but for its body and its lease, its target `t` and the finding `f` that it was prepared from.

@@ -24,6 +24,8 @@ RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 
 #: A start takes about a second; a machine that runs everything at once gets its time.
 START_WITHIN_S: Final = 30.0
+#: A sweep a second finds what no ring told of; the rest is a busy machine's.
+BY_A_SWEEP_S: Final = 5.0
 
 
 def wait_until(is_so: Callable[[], object], timeout_s: float = 15.0) -> float:
@@ -43,7 +45,7 @@ def approved(url: str, count: int = 1, at: datetime | None = None) -> list[str]:
 
 
 def approved_each(url: str, count: int, at: datetime | None = None) -> list[str]:
-    """The same, each for a target of its own: a new target is sent one at a time until it has answered."""
+    """The same, each for a target of its own: a new one is sent a few at a time until it has answered."""
     return [export_id for _ in range(count) for export_id in approved(url, at=at)]
 
 

@@ -35,7 +35,7 @@ from worker import jobs
 from worker.compliance import LOOK_EVERY_S as COMPLIANCE_LOOK_S
 from worker.compliance import Clerk
 from worker.delivery import Courier, Terms
-from worker.drain import FAREWELL_S, Drain, DrainTerms
+from worker.drain import FAREWELL_S, LEASE_S, RENEW_S, Drain, DrainTerms
 from worker.errands import Errand
 from worker.http_client import HttpClient
 from worker.pings import LOOK_EVERY_S as PING_LOOK_S
@@ -58,6 +58,8 @@ _SILENCE_S: Final = 2
 _RQ_MARGIN_S: Final = 15
 #: A supervisor and the terminal may both pass on one and the same Ctrl-C; only a later signal is a second one.
 ECHO_S: Final = 1.0
+#: For a lock of the database: waiting as long as requests do, and then renewing, could take longer than a lease lasts.
+LOCK_WAIT_S: Final = LEASE_S - 2 * RENEW_S
 #: Each kept connection takes two descriptors; the usual soft limit of 1,024 is for programs that use select.
 _FILES: Final = 65_536
 
@@ -67,7 +69,7 @@ _log: Final = logging.getLogger(__name__)
 def run(settings: Settings) -> int:
     """Work until a signal comes; return the exit code."""
     _allow_files(_FILES)
-    open_database(settings.database_url)
+    open_database(settings.database_url, LOCK_WAIT_S)
     drain = compose(settings)
     errands = compose_errands(settings)
     bell = doorbell.Doorbell(doorbell.connect(settings.redis_url))

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -26,6 +25,7 @@ from worker import rate_limits, target_effects
 from worker.delivery import Courier
 from worker.lanes import Lanes
 from worker.quotas import MAX_BATCH, Plan, Quotas
+from worker.rounds import QUICK_ROUND_S, Rounds
 
 #: A commit costs a disk sync: at 20 ms it is shared by dozens of deliveries and still felt by nobody.
 TICK_S: Final = 0.02
@@ -75,6 +75,7 @@ class DrainTerms:
     lease_s: float = LEASE_S
     renew_s: float = RENEW_S
     farewell_s: float = FAREWELL_S
+    quick_round_s: float = QUICK_ROUND_S
 
 
 class Drain:
@@ -85,15 +86,19 @@ class Drain:
         self._terms = terms
         self._held: dict[int, Claim] = {}
         self._lanes = Lanes()
-        #: What the pool sends back; None is a ring. One queue for both, so that either ends the wait for the other, and a
-        #: simple one, because a signal handler may put into it at any moment.
-        self._inbox: queue.SimpleQueue[Returned | None] = queue.SimpleQueue()
+        #: What the pool sends back, and rings: events that are set when they are answered, None where nobody waits for that.
+        #: One queue for both, so that either ends the wait for the other, and a simple one, because a signal handler may put
+        #: into it at any moment.
+        self._inbox: queue.SimpleQueue[Returned | threading.Event | None] = queue.SimpleQueue()
+        #: Rings that were heard: the look that follows answers them.
+        self._heard: list[threading.Event] = []
         self._renew_at = 0.0
+        #: When the last sign of life was given; None before the first one.
+        self._renewed_at: float | None = None
         #: Both clocks at the last tick, and from when on the monotonic one lets this worker claim.
         self._clocks: tuple[datetime, float] | None = None
         self._claim_from = 0.0
-        self._quotas = Quotas(terms.concurrency)
-        self._idle = threading.Event()
+        self._quotas = Quotas(terms.concurrency, Rounds(terms.quick_round_s))
         self._stopped_at = float("inf")
         self._thread = threading.Thread(target=self._run, name="drain")
 
@@ -106,9 +111,10 @@ class Drain:
 
     def drain(self, timeout_s: float = SLICE_S) -> None:
         """Wake the thread and wait until nothing is due, at most `timeout_s` seconds."""
-        self._idle.clear()
-        self._inbox.put(None)
-        self._idle.wait(timeout_s)
+        # Of its own: a look that began before this ring may end after it, and says nothing of what came meanwhile.
+        answered = threading.Event()
+        self._inbox.put(answered)
+        answered.wait(timeout_s)
 
     @property
     def leaves_to_others(self) -> bool:
@@ -136,12 +142,13 @@ class Drain:
             if not self._held:
                 self._wait_for_a_ring()
             self._safely(self._until_nothing_is_due)
-            self._idle.set()
+            self._answer()
         self._safely(self._give_back_what_was_not_begun)
         self._safely(self._until_nothing_is_held)
         self._safely(self._leave)
         self._lanes.end(self._terms.concurrency)
-        self._idle.set()
+        self._hear_rings()
+        self._answer()
 
     def _send_claims(self) -> None:
         """What each thread of the pool does: make one attempt after the other."""
@@ -164,12 +171,18 @@ class Drain:
 
     def _wait_for_a_ring(self) -> None:
         """Sleep until a ring, the next sweep or the next due time; the look that follows answers every ring until then."""
-        try:
-            self._inbox.get(timeout=self._until_next_look_s())
-        except queue.Empty:
-            return
+        self._next(self._until_next_look_s())
+        self._hear_rings()
+
+    def _hear_rings(self) -> None:
+        """Hear the rings that are there, where nothing is held and so nothing else can be."""
         while not self._inbox.empty():
-            self._inbox.get()
+            self._next(0)
+
+    def _answer(self) -> None:
+        for ring in self._heard:
+            ring.set()
+        self._heard.clear()
 
     def _until_next_look_s(self) -> float:
         """Return the sweep's period, or less where an attempt may start or a sign of life is due before that."""
@@ -198,6 +211,7 @@ class Drain:
             self._tick(claiming=False)
             # What a thread met in a lane that had closed was not begun either.
             self._give_back_what_was_not_begun()
+            self._answer()
 
     def _tick(self, *, claiming: bool) -> list[Claim]:
         """Write what came back since the last tick and claim what there is room for, in one transaction."""
@@ -248,16 +262,23 @@ class Drain:
 
     def _next(self, timeout_s: float) -> Returned | None:
         """Return what came back next; None when a ring or nothing came."""
-        with suppress(queue.Empty):
-            return self._inbox.get(timeout=timeout_s)
-        return None
+        try:
+            came = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(came, threading.Event):
+            self._heard.append(came)
+            return None
+        return came
 
     def _write_and_claim(self, returned: list[Returned], *, claiming: bool) -> list[Claim]:
-        now, worker = self._terms.now(), self._terms.worker
+        worker = self._terms.worker
         attempts = [each.attempted for each in returned if each.attempted is not None]
         with connection():
+            # Not before: a connection may be long in coming, and would make it look as if the clock had been set.
+            now = self._terms.now()
             self._watch_clock(now)
-            self._renew(now)
+            self._renew()
             claiming = claiming and time.monotonic() >= self._claim_from
             # A look costs no write lock; most looks of an idle daemon end here. What came back may change what it sees.
             plan = self._plan(returned, now) if claiming and not returned else Plan()
@@ -267,6 +288,8 @@ class Drain:
                 moved = exports.record_attempts(attempts, now, worker)
                 target_effects.record(target_effects.effects_of(attempts, moved), now, worker)
                 exports.postpone([each.claim for each in returned if each.is_unsent], now, worker)
+                # Others may have kept the transaction waiting for as long as most of a lease.
+                now = self._terms.now()
                 claims = self._claim(plan or self._plan(returned, now), now) if claiming else []
             _log_late(attempts, moved)
         return claims
@@ -275,7 +298,7 @@ class Drain:
         back = Counter(each.claim.target_id for each in returned)
         held = Counter(claim.target_id for claim in self._held.values())
         held.subtract(back)
-        return self._quotas.plan(held, back, now)
+        return self._quotas.plan(held, back, now, self._lanes.behind())
 
     def _claim(self, plan: Plan, now: datetime) -> list[Claim]:
         """Take what the plan says, and end what waits for targets that were turned off."""
@@ -316,16 +339,31 @@ class Drain:
             # Whoever died before a step back left leases that would last until the old time comes again.
             exports.shorten_leases(now, self._terms.lease_s)
 
-    def _renew(self, now: datetime) -> None:
+    def _renew(self) -> None:
         """Show that this worker lives: renew the leases of what it holds, and learn its share of the targets."""
         if time.monotonic() < self._renew_at:
             return
         self._renew_at = time.monotonic() + RENEW_AGAIN_S
         held = list(self._held.values())
-        for first in range(0, len(held), MAX_BATCH):
-            exports.renew(held[first : first + MAX_BATCH], now, self._terms.lease_s)
-        self._quotas.share = workers.beat(self._terms.worker, now)
-        self._renew_at = time.monotonic() + self._terms.renew_s
+        with transaction():
+            # Once it has begun: a lease counted from before the wait for it would be short of that wait.
+            now = self._terms.now()
+            for first in range(0, len(held), MAX_BATCH):
+                exports.renew(held[first : first + MAX_BATCH], now, self._terms.lease_s)
+            self._quotas.share = workers.beat(self._terms.worker, now)
+        self._let_others_renew()
+        self._renewed_at = time.monotonic()
+        self._renew_at = self._renewed_at + self._terms.renew_s
+
+    def _let_others_renew(self) -> None:
+        """Claim nothing for a while after a sign of life that came so late that others' leases may have lapsed.
+
+        What kept this worker from it, a database that was away or a machine that stood still, kept the others from it too;
+        what they hold is theirs still.
+        """
+        late_s = self._terms.lease_s - self._terms.renew_s
+        if self._renewed_at is not None and time.monotonic() - self._renewed_at > late_s:
+            self._claim_from = time.monotonic() + AFTER_A_STEP * self._terms.renew_s
 
     def _give_back_what_was_not_begun(self) -> None:
         unsent = self._lanes.take_back_all()

@@ -52,6 +52,11 @@ class Lanes:
         with self._lock:
             return {target_id for target_id, lane in self._lanes.items() if lane.waiting}
 
+    def behind(self) -> int:
+        """Return how many claims wait behind all slots of their lanes: no thread that is free could send them."""
+        with self._lock:
+            return sum(max(0, len(lane.waiting) - max(0, lane.slots - lane.open)) for lane in self._lanes.values())
+
     def take(self) -> Claim | None:
         """Wait for a claim that may be sent; None ends the thread."""
         claim = self._ready.get()

@@ -68,6 +68,11 @@ def is_worth_writing(before: Turn, then: Turn) -> bool:
     )
 
 
+def has_failed_for_days(turn: Turn, now: datetime) -> bool:
+    """Tell whether a target has done nothing but fail for so long that it is turned off."""
+    return turn.failing_since is not None and now - turn.failing_since >= GIVE_UP_AFTER
+
+
 def slots(turn: Turn, share: Share, now: datetime) -> int:
     """Return how many requests to a target this worker may have open at once.
 
@@ -195,11 +200,6 @@ def _open_breaker(turn: Turn, now: datetime) -> Turn:
     steps = min(turn.failures_in_row - BREAKER_FAILURES, MAX_PROBE_WAIT_S.bit_length())
     until = now + timedelta(seconds=min(MAX_PROBE_WAIT_S, 2**steps))
     return replace(turn, held_until=until, held_reason=BREAKER_OPEN, ramp=1)
-
-
-def has_failed_for_days(turn: Turn, now: datetime) -> bool:
-    """Tell whether a target has done nothing but fail for so long that it is turned off."""
-    return turn.failing_since is not None and now - turn.failing_since >= GIVE_UP_AFTER
 
 
 def _interval_s(max_per_minute: int) -> float:

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from storage import exports
-from storage.database import rows
+from storage.database import execute, rows, transaction
 from tests.servers import RedisServer
 from tests.workers import (
     CountingReceiver,
@@ -180,7 +180,9 @@ def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
         stepping_clock.step_to(-HOUR_S)
         if heir_is == "started later":
             heir.go()
-        # A new target is sent one export at a time: were the dead still counted, that one would be theirs for some of these.
-        fresh = approved_each(receiver.url(), 8, stepping_clock.now())
+        with transaction():
+            fresh = approved_each(receiver.url(), 8, stepping_clock.now())
+            # Each is sent one at a time: were the dead still counted, that one would be theirs for some of these.
+            execute("UPDATE targets SET ramp = 1")
         wait_until(all_are("exported"), 20)
     assert Counter(receiver.keys) == dict.fromkeys(fresh, 1) | {taken_over: 2}

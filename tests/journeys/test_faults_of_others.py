@@ -6,7 +6,6 @@ retries lost with Redis.
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from bench.process_cost import resident_mb
 from storage import exports
 from storage.clock import utc_now
-from storage.database import rows
+from storage.database import execute, rows, transaction
 from tests.factories import Customer, make_approved, make_target
 from tests.fakes import LoopbackServer, Peer
 from tests.servers import RedisServer
@@ -27,6 +26,12 @@ AT_ONCE: Final = {"RETRY_SCHEDULE": "1,1,1,1", "SWEEP_SECONDS": "0.2"}
 def approve(customer: Customer, url: str, count: int = 1) -> list[str]:
     target = make_target(customer, url)
     return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
+
+
+def know_of_each_other() -> bool:
+    """Tell whether two workers are there and each has counted them both, and so knows its share of a target."""
+    [(count, first_seen, last_started)] = rows("SELECT COUNT(*), MIN(seen_at), MAX(started_at) FROM workers")
+    return bool(count == 2 and first_seen > last_started)
 
 
 def status_of(export_id: str) -> str:
@@ -49,11 +54,15 @@ def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker
                 peer.answer(429, Retry_After="4")
 
     with LoopbackServer(ask_first) as receiver, start(**AT_ONCE), start(**AT_ONCE):
-        ids = approve(customer, receiver.url(), 20)
+        wait_until(know_of_each_other)
+        with transaction():
+            ids = approve(customer, receiver.url(), 20)
+            # One at a time at first, so that nothing else is on its way when the receiver asks.
+            execute("UPDATE targets SET ramp = 1")
         wait_until(lambda: asked_at)
         # While it waits, the target says so and for how long; what waits with it has spent no attempt.
         wait_until(lambda: rows("SELECT held_reason FROM targets") == [("rate_limited",)])
-        assert sum(exports.get(export_id).attempts for export_id in ids) == 1
+        wait_until(lambda: sum(exports.get(export_id).attempts for export_id in ids) == 1)
         wait_until(lambda: {status_of(export_id) for export_id in ids} == {"exported"}, 30)
     # Nothing came between the question and the end of the pause, and nothing was lost to it.
     assert [at - asked_at[0] >= 4.0 for at in arrivals[1:]] == [True] * 20
@@ -111,7 +120,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_retries_outlive_an_emptied_redis(
-    start: Callable[..., WorkerProcess], redis: RedisServer, customer: Customer, tmp_path: Path
+    start: Callable[..., WorkerProcess], redis: RedisServer, customer: Customer
 ) -> None:
     answers = iter([503, 503, 202])
 

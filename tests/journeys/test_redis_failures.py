@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -14,10 +13,7 @@ from tests.factories import LOOPBACK, Customer, environment, make_approved, make
 from tests.servers import REDIS_FAILURES, RedisServer
 from tests.service.exchange import EXPORTS
 from tests.service.serving import Service
-from tests.workers import CountingReceiver, WorkerProcess, is_exported, ring, wait_until
-
-#: A sweep a second finds what no ring told of; the rest is a busy machine's.
-BY_A_SWEEP_S: Final = 5.0
+from tests.workers import BY_A_SWEEP_S, CountingReceiver, WorkerProcess, is_exported, ring, wait_until
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,6 +286,13 @@ def test_a_server_that_is_not_there_is_an_outage(opened: Callable[[str], None]) 
     assert not is_reachable()
 
 
+def test_who_cannot_wait_long_for_a_lock_says_so(postgres_url: str) -> None:
+    open_database(postgres_url, 0.25)
+    with connection():
+        assert rows("SELECT current_setting('lock_timeout')") == [("250ms",)]
+    close_database()
+
+
 def test_a_lock_that_does_not_come_is_an_outage(postgres_url: str, opened: Callable[[str], None]) -> None:
     opened(postgres_url)
     with connection():

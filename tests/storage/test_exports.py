@@ -453,6 +453,28 @@ def test_a_rescheduled_export_is_due_again_at_its_time_and_keeps_no_reason(custo
     assert [again.attempt for again in claim(at(31))] == [2]
 
 
+# status, when its target goes on, the target's status; when the next attempt is
+NEXT = [
+    ("approved", 90, "active", 90),
+    ("retry_scheduled", 90, "active", 90),
+    ("approved", 5, "active", 10),  # its own time is the later one
+    ("retry_scheduled", 5, "active", 10),
+    ("approved", 90, "paused", 10),  # by a person, who forgets the hold with it
+    ("delivering", 90, "active", 10),  # the end of its lease is nobody else's business
+]
+
+
+@pytest.mark.parametrize(("status", "held_s", "turned", "next_s"), NEXT)
+def test_no_attempt_is_told_for_before_its_target_goes_on(
+    customer: Customer, status: str, held_s: float, turned: str, next_s: float
+) -> None:
+    export_id = make_approved(customer, make_target(customer).id)
+    lease = "lse_1" if status == "delivering" else None
+    execute("UPDATE exports SET status = ?, due_at = ?, lease = ?", (status, to_ms(at(10)), lease))
+    execute("UPDATE targets SET status = ?, held_until = ?", (turned, to_ms(at(held_s))))
+    assert exports.get(export_id).due_at == at(next_s)
+
+
 def test_a_worker_that_overslept_its_lease_writes_nothing(customer: Customer) -> None:
     late = claimed(customer)
     [present] = claim(at(LEASE_S))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from storage.database import database as db
 from storage.models import ALL, Export, Table
 from tests.factories import NOW, Customer, attempted, claim_due, issue, make_approved, make_customer, make_target, postback
 from tests.servers import PostgresServer
+from tests.workers import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 MIGRATE: Final = (
@@ -140,6 +142,22 @@ def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_
         db.execute_sql("SET lock_timeout = 50")
         threading.Timer(0.4, lambda: other.execute("SELECT pg_advisory_unlock_all()")).start()
         assert schema.migrate() == ALL_MIGRATIONS
+    close_database()
+
+
+def test_a_migration_that_is_ended_for_a_worker_that_still_runs_is_run_again(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    open_database(url)
+    with connection(), psycopg.connect(url) as worker, ThreadPoolExecutor(1) as pool:
+        schema._runner().up(target=ALL_MIGRATIONS[1])
+        # It waits for as long as it takes; so the migration is the one that is ended.
+        worker.execute("SET deadlock_timeout = '60s'")
+        worker.execute("SELECT 1 FROM exports")
+        migrated = pool.submit(schema.migrate)
+        wait_until(lambda: rows("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        worker.execute("SELECT 1 FROM targets")
+        worker.rollback()
+        assert migrated.result(timeout=60) == ALL_MIGRATIONS[2:]
     close_database()
 
 

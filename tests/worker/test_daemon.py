@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from redis import Redis
@@ -12,12 +12,15 @@ from rq import Callback, Queue
 from rq.serializers import JSONSerializer
 
 from storage import doorbell, exports
-from storage.clock import utc_now
 from storage.database import close_database, connection, open_database
-from storage.doorbell import Doorbell
-from tests.factories import make_approved, make_customer, make_target
 from tests.servers import RedisServer
-from tests.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.workers import CountingReceiver, WorkerProcess, approved, is_exported, ring, wait_until
+
+#: A worker that looks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
+#: its database goes on for longer.
+AT_ONCE_S: Final = 5.0
+#: What is started by a ring alone.
+NO_SWEEP: Final = {"SWEEP_SECONDS": "600"}
 
 
 @pytest.fixture
@@ -29,44 +32,30 @@ def database(sqlite_url: str) -> Iterator[str]:
     close_database()
 
 
-def approved(receiver: CountingReceiver, count: int = 1) -> list[str]:
-    customer = make_customer()
-    target = make_target(customer, receiver.url())
-    return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
-
-
-def is_exported(export_id: str) -> Callable[[], bool]:
-    return lambda: exports.get(export_id).status == "exported"
-
-
-def ring(redis: RedisServer) -> None:
-    assert Doorbell(doorbell.connect(redis.url)).ring()
-
-
 def test_a_ring_is_answered_long_before_the_sweep(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
-    with start(SWEEP_SECONDS="600"):
+    with start(**NO_SWEEP):
         for _ in range(3):
-            [export_id] = approved(receiver)
-            ring(redis)
-            assert wait_until(is_exported(export_id)) < 3.0
+            [export_id] = approved(receiver.url())
+            assert ring(redis)
+            wait_until(is_exported(export_id))
 
 
 def test_nothing_that_redis_names_is_run(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     proof = tmp_path / "made-by-redis"
-    with Redis.from_url(redis.url) as client, start(SWEEP_SECONDS="600") as worker:
+    with Redis.from_url(redis.url) as client, start(**NO_SWEEP) as worker:
         rings = Queue(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
         rings.enqueue("os.mkdir", str(proof))
         rings.enqueue("no.such.function")
         rings.enqueue(doorbell.JOB, on_success=Callback("tests.fakes.no_such_callback"), on_failure=Callback("os.abort"))
         client.set("rq:suspended", 1)
         client.rpush(f"rq:queue:{doorbell.QUEUE}", "no-such-job")
-        [export_id] = approved(receiver)
+        [export_id] = approved(receiver.url())
         rings.enqueue("os.mkdir", str(proof))
-        assert wait_until(is_exported(export_id)) < 3.0
+        wait_until(is_exported(export_id))
         assert worker.process.poll() is None
     assert not proof.exists()
 
@@ -78,7 +67,7 @@ def test_a_signal_ends_an_idle_worker_at_once(start: Callable[..., WorkerProcess
         began = time.monotonic()
         worker.signal(number)
         assert worker.wait() == 0
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < AT_ONCE_S
         assert worker.has_told("worker stopped")
 
 
@@ -89,7 +78,7 @@ def test_a_signal_ends_a_worker_without_redis_at_once(start: Callable[..., Worke
         began = time.monotonic()
         worker.signal()
         assert worker.wait() == 0
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < AT_ONCE_S
 
 
 def test_a_signal_ends_a_worker_that_lost_redis_at_once(start: Callable[..., WorkerProcess], redis: RedisServer) -> None:
@@ -100,17 +89,17 @@ def test_a_signal_ends_a_worker_that_lost_redis_at_once(start: Callable[..., Wor
         began = time.monotonic()
         worker.signal()
         assert worker.wait() == 0
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < AT_ONCE_S
 
 
 def test_a_signal_during_a_delivery_lets_it_finish_and_begins_no_other(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     receiver.gate.clear()
-    ids = approved(receiver, 5)
+    ids = approved(receiver.url(), 5)
     with start(WORKER_CONCURRENCY="4", SWEEP_SECONDS="0.1") as worker:
         wait_until(lambda: len(receiver.requests) == 2)
-        ring(redis)
+        assert ring(redis)
         worker.signal()
         time.sleep(0.5)
         # An echo of the same signal, as a terminal and a supervisor may both send one, is no second one.
@@ -130,7 +119,7 @@ def test_a_second_signal_ends_a_worker_within_its_delivery(
     start: Callable[..., WorkerProcess], receiver: CountingReceiver
 ) -> None:
     receiver.gate.clear()
-    [export_id] = approved(receiver)
+    [export_id] = approved(receiver.url())
     with start() as worker:
         wait_until(lambda: receiver.requests)
         worker.signal()
@@ -139,7 +128,7 @@ def test_a_second_signal_ends_a_worker_within_its_delivery(
         began = time.monotonic()
         worker.signal()
         assert worker.wait() == 1
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < AT_ONCE_S
     assert exports.get(export_id).status == "delivering"
 
 
@@ -148,7 +137,8 @@ def test_an_idle_worker_leaves_the_processor_alone(start: Callable[..., WorkerPr
         time.sleep(0.5)
         before = worker.cpu_s()
         time.sleep(2.0)
-        assert worker.cpu_s() - before < 0.2
+        # What is left of its start on a busy machine counts as well.
+        assert worker.cpu_s() - before < 0.4
 
 
 def test_a_worker_may_open_more_files_than_the_soft_limit_says(start: Callable[..., WorkerProcess]) -> None:

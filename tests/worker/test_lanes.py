@@ -66,6 +66,20 @@ def test_whoever_comes_back_takes_the_next_of_its_lane_along() -> None:
     assert lanes.after(third, ends_turn=False) is None
 
 
+def test_what_waits_behind_all_slots_is_counted() -> None:
+    first, *others = claims("a", 5)
+    lanes = Lanes()
+    lanes.add([first, *others, *claims("b", 2)])
+    # Closed lanes have no slots.
+    assert lanes.behind() == 7
+    lanes.open("a", 2)
+    lanes.open("b", 3)
+    assert lanes.behind() == 3
+    assert lanes.take() == first
+    lanes.after(first, ends_turn=False)
+    assert lanes.behind() == 2
+
+
 def test_where_another_lane_waits_for_the_thread_it_has_its_turn() -> None:
     [first, second], [other] = claims("a", 2), claims("b", 1)
     lanes = lanes_with(1, first, second, other)

@@ -1,8 +1,7 @@
 """What a worker may claim is shared out fairly among the targets that something waits for, however many there are."""
 
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -10,14 +9,15 @@ from typing import Final
 import pytest
 
 from schemas.times import to_ms
-from schemas.turn import Share, Turn
+from schemas.turn import Share
 from storage import exports, targets, turns
 from storage.database import execute, is_sqlite, rows, transaction
 from tests.factories import NOW, Customer, make_approved
 from tests.many_rows import many_targets, many_waiting
 from tests.query_plans import statements
 from worker import rate_limits
-from worker.quotas import LOOK_TARGETS, MAX_BATCH, Plan, Quotas
+from worker.quotas import MAX_BATCH, Plan, Quotas
+from worker.rounds import LOOK_TARGETS, MAX_REST_S, Rounds
 
 URL: Final = "https://tracker.example.com/hook"
 NOTHING: Final[Counter[str]] = Counter()
@@ -32,7 +32,7 @@ def waiting_for(customer: Customer, targets_count: int, each: int = 1) -> list[s
 
 def made(threads: int) -> Quotas:
     """Return quotas that go around whenever they look, however long the last round took."""
-    return Quotas(threads, quick_round_s=600)
+    return Quotas(threads, Rounds(quick_round_s=600))
 
 
 def plan(quotas: Quotas, held: Iterable[str] = (), returned: Iterable[str] = (), later_s: float = 0.0) -> Plan:
@@ -77,6 +77,14 @@ def test_what_is_held_counts_against_target_and_threads(customer: Customer) -> N
     assert plan(made(16), held=[one] * 8).quotas == {other: 8}
     assert plan(made(16), held=[one] * 6 + [other] * 4).quotas == {one: 2, other: 4}
     assert not plan(made(16), held=[one] * 8 + [other] * 8)
+
+
+def test_what_waits_behind_the_slots_of_its_target_takes_no_room_from_others(customer: Customer) -> None:
+    hanging, other = waiting_for(customer, 2, 100)
+    quotas = made(16)
+    held = Counter({hanging: 40})
+    assert not quotas.plan(held, NOTHING, NOW)
+    assert quotas.plan(held, NOTHING, NOW, behind=32).quotas == {other: 8}
 
 
 def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: Customer) -> None:
@@ -180,26 +188,62 @@ def test_more_targets_than_one_statement_reads_are_all_seen_once_a_round(custome
     assert plan(made(2000)).quotas == dict.fromkeys(ids[:MAX_BATCH], 1)
 
 
+class Stopwatch:
+    """A monotonic clock that goes on by `step_s` with every look at it."""
+
+    def __init__(self) -> None:
+        self.at_s = self.step_s = 0.0
+
+    def __call__(self) -> float:
+        self.at_s += self.step_s
+        return self.at_s
+
+
+def rested_once(stopwatch: Stopwatch) -> Quotas:
+    """Return quotas whose first round took a sixteenth of a second, so that they rest for nine of these."""
+    quotas = Quotas(32, Rounds(monotonic=stopwatch))
+    stopwatch.step_s = 1 / 16
+    assert plan(quotas).quotas
+    stopwatch.step_s = 0.0
+    return quotas
+
+
 def test_after_a_long_round_only_those_it_found_are_looked_at_for_a_while(customer: Customer) -> None:
     found, later = waiting_for(customer, 2, 100)
     change(later, held_until=to_ms(NOW) + 1000, held_reason="rate_limited")
-    # Every round is a long one here: half a second, as good as nothing else to do meanwhile.
-    quotas = Quotas(32, quick_round_s=-1)
-    quotas._look = lambda now: slow(Quotas._look(quotas, now))  # type: ignore[method-assign]
-    assert plan(quotas).quotas == {found: 16}
-    quotas._look = lambda now: Quotas._look(quotas, now)  # type: ignore[method-assign]
+    stopwatch = Stopwatch()
+    quotas = rested_once(stopwatch)
     assert plan(quotas, later_s=1).quotas == {found: 16}
     change(found, status="paused")
     assert not plan(quotas, later_s=1)
     # Nothing is known to be due; when the next round may begin is when to look again.
+    assert quotas.ready_at == NOW + timedelta(seconds=1 + 9 / 16)
+    stopwatch.at_s += 9 / 16
+    assert plan(quotas, later_s=1).quotas == {later: 16}
+
+
+def test_a_rest_that_ends_within_a_look_is_followed_by_a_round_at_once(customer: Customer) -> None:
+    [found] = waiting_for(customer, 1, 100)
+    stopwatch = Stopwatch()
+    quotas = rested_once(stopwatch)
+    change(found, status="paused")
+    stopwatch.at_s += 8 / 16
+    stopwatch.step_s = 0.05
+    assert not plan(quotas)
     assert quotas.ready_at is not None
-    assert timedelta(0) < quotas.ready_at - (NOW + timedelta(seconds=1)) < timedelta(seconds=10)
+    assert quotas.ready_at - NOW < timedelta(milliseconds=5)
 
 
-def slow(looked: Iterable[Turn]) -> Iterator[Turn]:
-    for turn in looked:
-        time.sleep(0.5)
-        yield turn
+def test_a_round_that_stood_still_is_followed_by_a_short_rest(customer: Customer) -> None:
+    [found] = waiting_for(customer, 1, 100)
+    stopwatch = Stopwatch()
+    quotas = Quotas(32, Rounds(monotonic=stopwatch))
+    stopwatch.step_s = 600.0
+    assert plan(quotas).quotas
+    stopwatch.step_s = 0.0
+    change(found, status="paused")
+    assert not plan(quotas)
+    assert quotas.ready_at == NOW + timedelta(seconds=MAX_REST_S)
 
 
 def test_a_target_with_a_hundred_thousand_waiting_comes_no_more_often_and_costs_no_more(customer: Customer) -> None:

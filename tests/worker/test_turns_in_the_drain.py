@@ -14,7 +14,8 @@ from storage import exports, targets, turns
 from storage.database import execute, rows, transaction
 from tests.factories import NOW, Customer, make_approved
 from tests.many_rows import many_targets, many_waiting
-from tests.worker.drains import Clock, FakePost, approved, draining, statuses, wait_until
+from tests.worker.drains import Clock, FakePost, approved, draining, statuses
+from tests.workers import wait_until
 from worker import rate_limits
 from worker.drain import Drain
 
@@ -321,6 +322,29 @@ def test_a_target_that_hangs_holds_up_no_other(customer: Customer, clock: Clock,
         post.gate.set()
         wait_until(lambda: statuses() == {"exported": 350})
     assert "broke off" not in caplog.text
+
+
+def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, clock: Clock) -> None:
+    """While it was quick, much more was claimed for it than there are threads."""
+    post, quick = FakePost(now=clock), FakePost(now=clock)
+    post.gate.clear()
+
+    class Either(FakePost):
+        """Hangs for the one, answers the others."""
+
+        def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+            return (post if url == BUSY_URL else quick)(url, headers, body)
+
+    with drains(Either(), clock, count=1):
+        approved(customer, 200, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 4)
+        post.let_through(40)
+        wait_until(lambda: statuses()["exported"] == 40 and statuses()["delivering"] > 8)
+        approved(customer, 20, OTHER_URL, NOW)
+        wait_until(lambda: len(quick.calls) == 20)
+        assert post.at_once == 4
+        post.gate.set()
+        wait_until(lambda: statuses() == {"exported": 220})
 
 
 def test_with_every_thread_busy_the_drain_goes_on_looking(
