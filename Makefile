@@ -20,7 +20,7 @@ demo: setup ## the whole story on a throw-away instance: scan, approve, deliver,
 	@exec bin/riskrelay demo
 
 test: setup-test ## run every test; ARGS="-k name" goes to pytest
-	@exec $(PYTHON_HERE) -m pytest $(ARGS)
+	@exec $(PYTHON_HERE) -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: lint types imports test ## lint, types, imports and the tests
 

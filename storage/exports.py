@@ -68,10 +68,9 @@ WHERE t.id = q.target_id AND {_OPEN} AND e.rowid IN (
 )
 ORDER BY e.due_at"""  # noqa: S608 - our own names
 
-# The sum keeps PostgreSQL from looking for what is due a second time, by an index, where the ids say it all.
 _TAKE: Final = """
 UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1
-WHERE due_at + 0 <= ? AND id IN """
+WHERE id IN """
 
 # The results of a tick as one statement: a row a result, matched against the lease it was sent under. The casts give
 # PostgreSQL the types of columns that are NULL in every row.
@@ -312,8 +311,8 @@ def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: 
         if not due:
             return []
         ids = [row[0] for row in due]
-        # Row locks on PostgreSQL and the one writer of SQLite keep others out since the SELECT; due_at is asked again.
-        execute(_TAKE + values_list(len(ids), 1), (ExportStatus.DELIVERING.value, lease, until_ms, now_ms, *ids))
+        # Row locks on PostgreSQL and the one writer of SQLite have kept others out since they were found due.
+        execute(_TAKE + values_list(len(ids), 1), (ExportStatus.DELIVERING.value, lease, until_ms, *ids))
         append_all([_claim_entry(row[0], row[1], now_ms, worker) for row in due])
     return [claim_from(row, lease, now) for row in due]
 
