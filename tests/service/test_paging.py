@@ -11,12 +11,11 @@ from falcon.testing import create_req
 from schemas.errors import ValidationFailed
 from service.paging import DEFAULT_LIMIT, MAX_LIMIT, Page, answer_list, read_page
 from storage import identifiers
-from tests.factories import NOW
 from tests.service.exchange import CANARY
 
 FILTERS = {"status": ("active", "paused")}
 URL = "https://riskrelay.example.com/api/things"
-IDS = sorted((identifiers.new_id(identifiers.TARGET, NOW) for _ in range(5)), reverse=True)
+IDS = [f"{identifiers.TARGET}_{number:026}" for number in reversed(range(5))]
 
 
 def page_of(query: str) -> Page:

@@ -282,7 +282,7 @@ def test_a_target_that_would_take_nothing_is_refused_with_the_remedy(
     assert (recoveries.newest(), retried()) == ([], [])
 
 
-@pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", identifiers.new_id(identifiers.TARGET, NOW)])
+@pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", f"{identifiers.TARGET}_{26 * '0'}"])
 def test_an_unknown_target_is_not_found(database: str, target_id: str) -> None:
     with pytest.raises(TargetNotFound):
         recoveries.begin(target_id, SINCE, NOW, "operator")
@@ -369,7 +369,7 @@ def test_what_has_ended_is_not_cancelled(target: Target, end: str) -> None:
     assert recoveries.get(held.id) == before
 
 
-@pytest.mark.parametrize("recovery_id", ["rec_x", "rec_\0", "exp_1", identifiers.new_id(identifiers.RECOVERY, NOW)])
+@pytest.mark.parametrize("recovery_id", ["rec_x", "rec_\0", "exp_1", f"{identifiers.RECOVERY}_{26 * '0'}"])
 @pytest.mark.parametrize("do", [recoveries.get, lambda recovery_id: recoveries.cancel(recovery_id, NOW, "operator")])
 def test_an_unknown_recovery_is_not_found(database: str, recovery_id: str, do: Callable[[str], object]) -> None:
     with pytest.raises(NotFound, match="no such recovery"):

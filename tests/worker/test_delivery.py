@@ -157,7 +157,8 @@ UNSENDABLE: Final = [
 ]
 
 
-@pytest.mark.parametrize(("blob", "default", "keys", "error"), UNSENDABLE)
+# Named by their place: what is sealed looks otherwise every time.
+@pytest.mark.parametrize(("blob", "default", "keys", "error"), UNSENDABLE, ids=range(len(UNSENDABLE)))
 def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
 ) -> None:
