@@ -28,10 +28,12 @@ def effects_of(attempts: Iterable[Attempted], moved: set[str]) -> Effects:
 
 def record(effects: Effects, now: datetime, worker: str) -> None:
     """Write what attempts say about their targets; the caller holds the transaction."""
-    changed = list(_changes(turns.read(sorted(effects)), effects, now))
+    changed = {turn.target_id for turn in _changes(turns.read(sorted(effects)), effects, now)}
+    # What turns a target off does so also where it says nothing new of its turn, as a late answer to an open breaker does.
+    changed |= {target_id for target_id, told in effects.items() if any(effect.status is not None for effect in told)}
     if not changed:
         return
-    locked = turns.read(sorted(turn.target_id for turn in changed), locked=True)
+    locked = turns.read(sorted(changed), locked=True)
     turns.write(_changes(locked, effects, now))
     for target_id in locked:
         _turn_off(locked[target_id], effects[target_id], now, worker)

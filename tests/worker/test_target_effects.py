@@ -67,6 +67,20 @@ def test_what_deliveries_met_marks_the_target(customer: Customer) -> None:
     assert (turn_of(target.id).failures_in_row, turn_of(target.id).failing_since) == (1, LATER)
 
 
+@pytest.mark.parametrize(("effect", "status"), [(BLOCKED, "blocked"), (GONE, "disabled")])
+def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
+    customer: Customer, effect: TargetEffect, status: str
+) -> None:
+    target_id = make_target(customer).id
+    record(target_id, *[ILL] * 5)
+    held = turn_of(target_id)
+    assert held.held_reason == BREAKER_OPEN
+    record(target_id, effect)
+    # It says nothing new of the turn, and all the more of the target.
+    assert replace(turn_of(target_id), status=held.status) == held
+    assert status_of(target_id) == (status, effect.reason)
+
+
 def test_a_tick_marks_all_its_targets_and_no_other(customer: Customer) -> None:
     well, ill, held, other = (make_target(customer).id for _ in range(4))
     before = turn_of(other)
