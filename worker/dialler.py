@@ -14,8 +14,8 @@ from schemas.target_url import TargetPolicy, check_answers
 from storage.name_lookup import Address, LookupReason, NameLookup, NameLookupFailed
 from worker.deadline import Exchange, current, milliseconds
 
-#: How long a kept connection waits for that answer. Working name servers need milliseconds; one that is away must not take
-#: the time that the delivery needs.
+#: How long a kept connection waits for the name servers. Working ones need milliseconds; one that is away must not take the
+#: time that the delivery needs.
 _CONFIRM_WAIT_S: Final = 1.0
 
 
