@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import click
 
 from schemas.settings import InvalidSettings, Settings, load_settings
-from storage import schema
+from storage import locks, schema
 from storage.database import OUTAGES, close_database, connection, open_database
+from storage.locks import Lock
 
 
 class WrongSettings(click.ClickException):
@@ -55,6 +56,16 @@ def opened(settings: Settings | None = None) -> Iterator[Settings]:
         raise Refused(f"The database is away, locked or full ({type(away).__name__}); see DATABASE_URL.") from None
     finally:
         close_database()
+
+
+@contextmanager
+def alone(lock: Lock) -> Iterator[None]:
+    """Keep a second run of the same command out; call it within `opened()`."""
+    try:
+        with locks.alone(lock):
+            yield
+    except locks.Held:
+        raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait for its end.") from None
 
 
 def make_data_dir(settings: Settings) -> None:

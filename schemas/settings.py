@@ -99,6 +99,10 @@ class Settings:
     auth_failures_per_minute: int
     trusted_proxies: tuple[Network, ...]
     idempotency_ttl_hours: int
+    retention_days: int
+    worker_metrics_bind: str | None
+    sentry_dsn: str | None = field(repr=False)
+    otlp_endpoint: str | None = field(repr=False)
     log_level: str
     log_format: str
 
@@ -120,6 +124,11 @@ class Settings:
     def idempotency_ttl(self) -> timedelta:
         """How long an idempotency key is remembered."""
         return timedelta(hours=self.idempotency_ttl_hours)
+
+    @property
+    def retention(self) -> timedelta:
+        """How long what is finished is kept."""
+        return timedelta(days=self.retention_days)
 
     @property
     def redis_socket(self) -> Path:
@@ -177,8 +186,9 @@ class _Environment(FileAwareEnv):
         )
         self.add_parser("schedule", _schedule)
         self.add_parser("bind", _bind)
+        self.add_parser("optional_bind", lambda value: _bind(value) if value else None)
         self.add_parser("database_url", _url_of("postgresql://", "postgres://", "sqlite:///"))
-        self.add_parser("redis_url", _url_of("redis://", "rediss://", "unix://"))
+        self.add_parser("redis_url", _url_of("redis://", "rediss://", "unix://", "redis+sentinel://"))
         self.add_parser("web_url", _url_of("http://", "https://"))
 
     def _get_value(self, env_key: str, default: Any) -> Any:
@@ -229,6 +239,10 @@ def _read(env: _Environment) -> dict[str, Any]:
         "auth_failures_per_minute": env.int("AUTH_FAILURES_PER_MINUTE", 20, validate=at_least_one),
         "trusted_proxies": env.networks("TRUSTED_PROXIES", ""),
         "idempotency_ttl_hours": env.int("IDEMPOTENCY_TTL_HOURS", 72, validate=at_least_one),
+        "retention_days": env.int("RETENTION_DAYS", 90, validate=validate.Range(min=1, max=36_500)),
+        "worker_metrics_bind": env.optional_bind("WORKER_METRICS_BIND", ""),
+        "sentry_dsn": env.web_url("SENTRY_DSN", "") or None,
+        "otlp_endpoint": env.web_url("OTEL_EXPORTER_OTLP_ENDPOINT", "") or None,
         "log_level": env.str("LOG_LEVEL", "info", validate=log_levels),
         "log_format": env.str("LOG_FORMAT", "auto", validate=validate.OneOf(["auto", "json", "text"])),
     }

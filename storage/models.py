@@ -487,6 +487,31 @@ class AuditEntry(Table):
         table_name = "audit_entries"
 
 
+class Installation(Table):
+    """This installation itself: one row."""
+
+    id = IntegerField(primary_key=True)
+    #: A known text that the first key sealed; a key that does not open it belongs to another installation.
+    key_canary = BlobField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "installation"
+
+
+class Redaction(Table):
+    """A row that a compliance request erased or emptied, by its id alone; a restored backup forgets it again."""
+
+    id = BigAutoField()
+    request_id = TextField()
+    table_name = TextField()
+    row_id = TextField()
+    redacted_at = MomentField()
+
+    class Meta:
+        table_name = "redactions"
+
+
 ALL: tuple[type[Table], ...] = (
     Account,
     User,
@@ -511,4 +536,6 @@ ALL: tuple[type[Table], ...] = (
     IntegrationSecret,
     IdempotencyKey,
     AuditEntry,
+    Installation,
+    Redaction,
 )

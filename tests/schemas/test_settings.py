@@ -86,6 +86,10 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "auth_failures_per_minute": 20,
         "trusted_proxies": (),
         "idempotency_ttl_hours": 72,
+        "retention_days": 90,
+        "worker_metrics_bind": None,
+        "sentry_dsn": None,
+        "otlp_endpoint": None,
         "log_level": "info",
         "log_format": "auto",
     }

@@ -34,6 +34,7 @@ from storage import attempts, exports, findings, idempotency, pings, schema, tar
 from storage.columns import JsonField, MomentField
 from storage.database import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.database import database as db
+from storage.locks import Lock
 from storage.models import ALL, Export, Table
 from tests.factories import NOW, Customer, attempted, claim_due, issue, make_approved, make_customer, make_target, postback
 from tests.servers import PostgresServer
@@ -58,7 +59,12 @@ TYPES: Final[dict[type[Field], tuple[str, str]]] = {
     JsonField: ("text", "text"),
 }
 
-ALL_MIGRATIONS: Final = ["0001_first_tables", "0002_what_comes_in", "0003_what_delivery_remembers"]
+ALL_MIGRATIONS: Final = [
+    "0001_first_tables",
+    "0002_what_comes_in",
+    "0003_what_delivery_remembers",
+    "0004_what_operating_needs",
+]
 
 #: Every rule that something is there once, but for primary keys and single columns, which the models declare.
 UNIQUE: Final = {
@@ -138,7 +144,7 @@ def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_
     url = postgres_server.create_database()
     open_database(url)
     with connection(), psycopg.connect(url, autocommit=True) as other:
-        other.execute("SELECT pg_advisory_lock(%s)", (schema._MIGRATION_LOCK,))
+        other.execute("SELECT pg_advisory_lock(%s)", (Lock.MIGRATE.value,))
         db.execute_sql("SET lock_timeout = 50")
         threading.Timer(0.4, lambda: other.execute("SELECT pg_advisory_unlock_all()")).start()
         assert schema.migrate() == ALL_MIGRATIONS
