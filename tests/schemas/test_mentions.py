@@ -12,7 +12,7 @@ from schemas.compliance import Subject
 from schemas.mentions import MAX_PATTERNS, Mentions
 
 #: Milliseconds are usual; this machine may be busy.
-LONG_S: Final = 0.5
+LONG_S: Final = 2.0
 
 EMAIL: Final = Subject(email="John.Doe@example.com")
 ID: Final = Subject(customer_id="191167")
@@ -173,6 +173,6 @@ def test_a_subject_is_found_as_it_was_written_and_no_text_breaks_the_search(subj
 def test_no_text_takes_long(part: str) -> None:
     text, orders = part * (20_000 // len(part)), tuple(map(str, range(1_000_000, 1_000_090)))
     mentions = Mentions(Subject("191167", "john.doe@example.com", "+1 555 555 5555", orders))
-    began = time.perf_counter()
+    began = time.process_time()
     mentions.in_text(text)
-    assert time.perf_counter() - began < LONG_S
+    assert time.process_time() - began < LONG_S

@@ -119,6 +119,6 @@ def test_any_text_has_a_key(url: str) -> None:
 )
 def test_the_work_grows_with_the_length_alone(before: str, unit: str) -> None:
     url = (before + unit * 65_536)[:65_536]
-    began = time.perf_counter()
+    began = time.process_time()
     page_key(url)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 5

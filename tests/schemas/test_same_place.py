@@ -205,6 +205,6 @@ def test_the_work_grows_with_the_length_alone(unit: str) -> None:
     for before in ("", ".", "#", "[a='", "/html/", "//a[", "p.sc-x.", ".mat-", "[class='", ":not("):
         text = (before + unit * 65_536)[:65_536] + "!"
         for place_of in (exact_place, lasting_place):
-            began = time.perf_counter()
+            began = time.process_time()
             place_of(text)
-            assert time.perf_counter() - began < 2.0, (before, unit)
+            assert time.process_time() - began < 5, (before, unit)
