@@ -3,6 +3,7 @@
 Standard library only: it runs under the system's own Python, before anything is set up.
 """
 
+import atexit
 import json
 import os
 import pty
@@ -71,6 +72,7 @@ def started() -> tuple[subprocess.Popen[bytes], float]:
     began = time.monotonic()
     ours, theirs = pty.openpty()
     process = subprocess.Popen(["make", "run"], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    atexit.register(end, process)
     os.close(theirs)
     os.set_blocking(ours, False)
     said = b""
@@ -97,6 +99,13 @@ def stopped(process: subprocess.Popen[bytes], broken: list[str]) -> None:
         broken.append(f"processes that outlived Ctrl-C: {left}")
     if port_answers():
         broken.append("the port still answers")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Leave nothing behind, whatever broke."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
 
 
 def port_answers() -> bool:
