@@ -16,9 +16,8 @@ from limits import RateLimitItemPerSecond
 from limits.errors import StorageError
 from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
-from redis import ConnectionPool
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+
+from storage import redis_client
 
 #: A Redis on the same machine answers in a fifth of a millisecond; a request waits no longer than this for one that hangs.
 _REDIS_TIMEOUT_S: Final = 0.25
@@ -61,15 +60,12 @@ class Counters:
     """The windows themselves: in Redis, or in this process while Redis is away."""
 
     def __init__(self, redis_url: str, most_connections: int, clock: Clock) -> None:
-        # redis-py repeats a failed command by itself, with pauses between; here the answer to a failure is the memory.
-        pool = ConnectionPool.from_url(
-            redis_url,
-            max_connections=most_connections,
-            socket_timeout=_REDIS_TIMEOUT_S,
-            socket_connect_timeout=_REDIS_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
+        # No command is repeated: the answer to a failure is the memory.
+        self._client = redis_client.connect(redis_url, _REDIS_TIMEOUT_S, most_connections)
+        # The pool says where Redis is; of a URL the storage would only take the kind of server.
+        self._redis = RedisStorage(
+            "redis://", connection_pool=self._client.connection_pool, key_prefix="riskrelay", wrap_exceptions=True
         )
-        self._redis = RedisStorage(redis_url, connection_pool=pool, key_prefix="riskrelay", wrap_exceptions=True)
         self._memory = MemoryStorage()
         self._clock = clock
         self._lock = Lock()

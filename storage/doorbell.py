@@ -8,11 +8,12 @@ import logging
 from typing import Final
 
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 from rq import Queue
 from rq.serializers import JSONSerializer
+
+from storage import redis_client
+from storage.outage import Outage
 
 QUEUE: Final = "riskrelay-deliveries"
 #: The service names the worker's job by this string and imports nothing of it.
@@ -26,18 +27,13 @@ _MARK: Final = "riskrelay:rung"
 _MARK_S: Final = 5
 #: RQ keeps nothing of a ring that was answered for longer than somebody might look at it.
 _RESULT_S: Final = 60
-#: A request waits no longer than this for Redis, up or down.
-_TIMEOUT_S: Final = 0.5
 
 _log: Final = logging.getLogger(__name__)
 
 
-def connect(url: str, timeout_s: float | None = _TIMEOUT_S) -> Redis:
-    """Return a client of the Redis at `url`; nothing is connected yet. A failed command is not repeated behind our back."""
-    client: Redis = Redis.from_url(
-        url, socket_timeout=timeout_s, socket_connect_timeout=_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
-    )
-    return client
+def connect(url: str, timeout_s: float | None = redis_client.TIMEOUT_S) -> Redis:
+    """Return a client to ring or to listen with, as `storage.redis_client.connect` makes it."""
+    return redis_client.connect(url, timeout_s)
 
 
 def queue(client: Redis) -> Queue:
@@ -51,6 +47,7 @@ class Doorbell:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._queue = queue(client)
+        self._silence = Outage(_log, "rings are not heard, the sweep will find what is due", "rings are heard again")
 
     def ring(self) -> bool:
         """Ask for a drain unless one is asked for already; tell whether Redis took part."""
@@ -58,8 +55,9 @@ class Doorbell:
             if self._client.set(_MARK, 1, nx=True, ex=_MARK_S):
                 self._queue.enqueue(JOB, result_ttl=_RESULT_S, failure_ttl=_RESULT_S)
         except RedisError as away:
-            _log.warning("ring not heard, the sweep will find what is due", extra={"error": type(away).__name__})
+            self._silence.note(away)
             return False
+        self._silence.over()
         return True
 
     def answer(self) -> None:
@@ -68,7 +66,7 @@ class Doorbell:
             self._client.delete(_MARK)
         except RedisError as away:
             # The mark runs out by itself.
-            _log.warning("mark not taken away", extra={"error": type(away).__name__})
+            self._silence.note(away)
 
     def is_reachable(self) -> bool:
         """Tell whether Redis answers now."""

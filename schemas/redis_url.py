@@ -1,0 +1,136 @@
+"""Where Redis is: REDIS_URL in each of its forms, read once, so that whoever opens a Redis reads the same.
+
+One server by TCP, TLS or a unix socket; or the Sentinels that know which server is the master just now. Everything in it is
+percent-encoded. Refused: a form that could be read in two ways, and any parameter beyond those named here, for a URL that
+could set time limits would undo those that requests rely on. No mistake quotes the URL: it holds the password.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+SERVER_PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
+
+_TLS: Final = frozenset({"rediss", "rediss+sentinel"})
+_SENTINEL: Final = frozenset({"redis+sentinel", "rediss+sentinel"})
+_SCHEMES: Final = frozenset({"redis", "unix"}) | _TLS | _SENTINEL
+#: Files that TLS reads: whom to trust instead of the system's authorities, and who we are where the server asks.
+_TLS_FILES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+
+_PLACE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s\[\]:,]+))(?::(?P<port>[0-9]{1,5}))?")
+_DATABASE: Final = re.compile(r"[0-9]{1,4}")
+
+_ENCODED: Final = "In a user or password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
+
+
+class InvalidRedisUrl(ValueError):
+    """The URL is none; the message says why and quotes nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """Where to connect: to the one server of `places`, to `socket`, or to the master of `service` that `places` know."""
+
+    places: tuple[tuple[str, int], ...] = ()
+    socket: str | None = None
+    service: str | None = None
+    database: int = 0
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    is_tls: bool = False
+    tls_files: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_redis_url(text: str) -> RedisUrl:
+    """Read a URL. Raises InvalidRedisUrl."""
+    url = _split(text)
+    username, password = _credentials(url.netloc)
+    where, is_tls = url.netloc.rpartition("@")[2], url.scheme in _TLS
+    path = _path_of_socket(url, where) if url.scheme == "unix" else None
+    service, in_path = (None, "") if path else _service_and_database(url)
+    parameters = _parameters(url.query, is_tls=is_tls)
+    return RedisUrl(
+        places=() if path else _places(where, many=url.scheme in _SENTINEL),
+        socket=path,
+        service=service,
+        database=_database(in_path, parameters.pop("db", "")),
+        username=username,
+        password=password,
+        is_tls=is_tls,
+        tls_files=parameters,
+    )
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        # Its own message quotes the host's place, where a badly written password may stand.
+        raise InvalidRedisUrl(f"Not a URL that can be read. {_ENCODED}") from None
+    if url.scheme not in _SCHEMES or "://" not in text:
+        forms = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://"
+        raise InvalidRedisUrl(f"Give a URL that begins with one of: {forms}")
+    if "#" in text:
+        raise InvalidRedisUrl(f"It has a # in it. {_ENCODED}")
+    return url
+
+
+def _credentials(netloc: str) -> tuple[str | None, str | None]:
+    username, _, password = netloc.rpartition("@")[0].partition(":")
+    if username and not password:
+        raise InvalidRedisUrl(
+            "A user needs a password: redis://user:password@host, or redis://:password@host without a user."
+        )
+    return unquote(username) or None, unquote(password) or None
+
+
+def _path_of_socket(url: SplitResult, where: str) -> str:
+    if where or len(url.path) < 2:
+        raise InvalidRedisUrl("Give the whole path of the socket: unix:///path or unix://user:password@/path.")
+    return unquote(url.path)
+
+
+def _places(where: str, *, many: bool) -> tuple[tuple[str, int], ...]:
+    named = where.split(",")
+    if len(named) > 1 and not many:
+        raise InvalidRedisUrl("Several hosts are for Sentinels: redis+sentinel://host:26379,host:26379/service.")
+    return tuple(_place(each.strip(), SENTINEL_PORT if many else SERVER_PORT) for each in named)
+
+
+def _place(text: str, usual_port: int) -> tuple[str, int]:
+    found = _PLACE.fullmatch(text)
+    port = int(found["port"] or usual_port) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise InvalidRedisUrl(f"Give HOST or HOST:PORT after the user and password. {_ENCODED}")
+    return found["six"] or unquote(found["name"]), port
+
+
+def _service_and_database(url: SplitResult) -> tuple[str | None, str]:
+    parts = [unquote(part) for part in url.path.removeprefix("/").split("/")]
+    service = parts.pop(0) if url.scheme in _SENTINEL else None
+    if service == "":
+        raise InvalidRedisUrl("Name the service that the Sentinels watch: redis+sentinel://host:26379/service.")
+    if len(parts) > 1:
+        raise InvalidRedisUrl("Nothing follows the number of the database.")
+    return service, parts[0] if parts else ""
+
+
+def _parameters(query: str, *, is_tls: bool) -> dict[str, str]:
+    given = parse_qsl(query, keep_blank_values=True)
+    allowed = {"db"} | (_TLS_FILES if is_tls else set())
+    if len(dict(given)) < len(given) or not {name for name, _ in given} <= allowed:
+        # Their names are not told: behind a ? may stand the rest of a password.
+        raise InvalidRedisUrl(f"After ? may stand, once each: {', '.join(sorted(allowed))}. {_ENCODED}")
+    return dict(given)
+
+
+def _database(in_path: str, in_query: str) -> int:
+    if in_path and in_query:
+        raise InvalidRedisUrl("Name the database once: /1 at the end, or ?db=1.")
+    number = in_path or in_query or "0"
+    if not _DATABASE.fullmatch(number):
+        raise InvalidRedisUrl("A Redis database has a number, such as /0.")
+    return int(number)

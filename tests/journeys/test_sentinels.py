@@ -1,0 +1,76 @@
+"""A Redis behind Sentinels: its master dies, another one takes over; rings, limits and deliveries go on by themselves."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.factories import LOOPBACK, environment, make_customer, make_exports, make_target
+from tests.redis_servers import ENCODED, PASSWORD, Watched, watched
+from tests.service.exchange import EXPORTS
+from tests.service.serving import Service
+from tests.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
+
+#: A sweep that does not come within the test: what is delivered, was rung for.
+NO_SWEEP = {"SWEEP_SECONDS": "60"}
+#: The servers say after 0.4 s that the master is gone, elect, and switch; a busy machine takes its time for all of it.
+SWITCHED_WITHIN_S = 30.0
+
+
+@pytest.fixture
+def redis_behind_sentinels() -> Iterator[Watched]:
+    with watched(wait_until) as started:
+        yield started
+
+
+def messages(log: Path) -> list[str]:
+    """What the lines of a log say."""
+    return [json.loads(line)["message"] for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_rings_and_limits_follow_the_master(
+    database: str, redis_behind_sentinels: Watched, receiver: CountingReceiver, tmp_path: Path
+) -> None:
+    url = redis_behind_sentinels.url
+    customer = make_customer()
+    target = make_target(customer, receiver.url())
+    before, during, after = make_exports(customer, 3)
+    settings = {"DATABASE_URL": database, "REDIS_URL": url, "WEB_PROCESSES": "1", "RATE_LIMIT_PER_MINUTE": "100", **LOOPBACK}
+
+    def approve(export_id: str) -> None:
+        answer = service.request("POST", f"{EXPORTS}/{export_id}/approve", customer.bearer, {"target_id": target.id})
+        assert (answer.status, answer.json["status"]) == (202, "approved")
+
+    with (
+        Service(environment(tmp_path, **settings)) as service,
+        WorkerProcess(tmp_path / "worker", database, url, **NO_SWEEP) as worker,
+    ):
+        approve(before)
+        wait_until(is_exported(before))
+        first = redis_behind_sentinels.master()
+        first.kill()
+        approve(during)
+        wait_until(lambda: redis_behind_sentinels.master() is not first, SWITCHED_WITHIN_S)
+        assert redis_behind_sentinels.master().role() == "master"
+        # From the first ring on that a worker hears, all that is due goes out.
+        wait_until(lambda: service.request("GET", "/readyz").json["status"] == "ok")
+        approve(after)
+        wait_until(is_exported(after))
+        wait_until(is_exported(during))
+        wait_until(lambda: service.request("GET", EXPORTS, customer.bearer).status == 200 and is_back(service))
+        # A Sentinel that dies is not missed: the others are asked.
+        redis_behind_sentinels.sentinels[0].kill()
+        assert service.request("GET", "/readyz").json["status"] == "ok"
+        assert worker.process.poll() is None
+    assert Counter(receiver.keys) == dict.fromkeys((before, during, after), 1)
+    told = service.log.read_text() + worker.log.read_text()
+    assert [secret for secret in (PASSWORD, ENCODED) if secret in told] == []
+
+
+def is_back(service: Service) -> bool:
+    """Tell whether the service's limits were without Redis and have it again."""
+    told = messages(service.log)
+    return "Redis is back, limits hold over all processes again" in told
