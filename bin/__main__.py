@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from schemas.errors import RiskRelayError
 from schemas.version import VERSION
@@ -27,7 +28,14 @@ VERBS = {
     "export": "export",
     "sweep": "sweep",
     "compliance": "compliance",
+    "prune": "prune",
+    "rotate-keys": "rotate_keys",
+    "backup": "backup",
+    "restore": "restore",
+    "doctor": "doctor",
+    "completion": "completion",
     "listen": "listen",
+    "trigger": "trigger",
     "demo": "demo",
 }
 
@@ -46,6 +54,11 @@ class Verbs(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f"bin.{module}"), module)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the verbs by their names alone: for what they are, each would have to be loaded."""
+        named = [CompletionItem(verb) for verb in VERBS if verb.startswith(incomplete)]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; what the domain refuses is told, not traced."""

@@ -1,34 +1,34 @@
 """The shape of the environment: every setting, its default and its limits, all mistakes in one report.
 
-Values come from the process environment, then from a `.env` file. A secret can also come from the file named by
-`<NAME>_FILE`. An empty value counts as unset. A wrong value is refused with the setting's name, never with the value.
+Values come from the process environment, then from a `.env` file; a setting, a secret above all, also from the file named by
+`<NAME>_FILE`. An empty value counts as unset. A wrong value is refused with the setting's name and not repeated. So is one
+that is there twice, by its name and by its file.
 """
 
-import base64
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from environs import EnvValidationError, FileAwareEnv
-from marshmallow import ValidationError, validate
+from environs import Env, EnvValidationError
+from marshmallow import ValidationError
 
+from schemas import setting_values as values
+from schemas.redis_url import InvalidRedisUrl, parse_redis_url
 from schemas.target_url import Network, TargetPolicy, parse_networks, parse_ports
-
-#: Seconds after each failure; ten entries are ten retries, eleven attempts, a little over two days.
-RETRY_SCHEDULE_S: Final = (5, 30, 120, 600, 1800, 7200, 18000, 36000, 50400, 72000)
 
 #: sun_path holds 108 bytes; Redis needs a little for itself.
 MAX_SOCKET_PATH_BYTES: Final = 100
 
-#: AES-256.
-KEY_BYTES: Final = 32
+#: A file instead of a value.
+FILE_SUFFIX: Final = "_FILE"
 
 
 class DeploymentMode(StrEnum):
@@ -64,6 +64,263 @@ class InvalidSettings(Exception):
         """Return every mistake, a line each."""
         lines = [f"  {name}: {' '.join(told)}" for name, told in sorted(self.mistakes.items())]
         return "\n".join(["The settings are wrong:", *lines])
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: how its text is parsed, and what the documents say of it.
+
+    `default` is the text that an unset one is parsed from, or None for one that is then absent. `shown` stands for it in
+    documents where it depends on something else. `member` is its name among the checked values.
+    """
+
+    name: str
+    member: str
+    parse: values.Parse
+    default: str | None
+    meaning: str
+    shown: str = ""
+    is_secret: bool = False
+
+
+_FAMILIES: Final = values.some_of(RouteFamily, OPTIONAL_FAMILIES, "Name route families from: scanner, email.")
+_NETWORKS: Final = values.refused_as("Give networks, comma-separated, such as 10.0.0.0/8, host bits zero.", parse_networks)
+_PORTS: Final = values.refused_as(
+    "Give ports or ranges from 1 to 65535, comma-separated, such as 443,8000-8999.", parse_ports
+)
+
+
+def _redis_url(text: str) -> str:
+    """Return the URL where `schemas.redis_url` can read it, which names what is wrong and quotes nothing."""
+    try:
+        if text:
+            parse_redis_url(text)
+    except InvalidRedisUrl as wrong:
+        raise ValidationError(str(wrong)) from None
+    return text
+
+
+#: Every setting, in the order of the documents. Default and meaning are written here and nowhere else.
+SETTINGS: Final = (
+    Setting(
+        "DEPLOYMENT_MODE",
+        "deployment_mode",
+        values.member_of(DeploymentMode),
+        "self-hosted",
+        "`cloud`, `self-hosted`, `webhook-only`: which routes are served",
+    ),
+    Setting(
+        "EXTRA_ROUTE_FAMILIES",
+        "extra_route_families",
+        _FAMILIES,
+        "",
+        "`scanner,email`: families that webhook-only mode serves all the same",
+    ),
+    Setting(
+        "DATA_DIR",
+        "data_dir",
+        Path,
+        "./data",
+        "SQLite file, embedded Redis, first token, backups; counts from the folder of the `.env` in use",
+    ),
+    Setting(
+        "DATABASE_URL",
+        "database_url",
+        values.database_url,
+        "",
+        "`sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/DATABASE`",
+        shown="`sqlite:///<DATA_DIR>/riskrelay.db`",
+        is_secret=True,
+    ),
+    Setting(
+        "REDIS_URL",
+        "redis_url",
+        _redis_url,
+        "",
+        "`redis://…`, `rediss://…` (TLS), `unix://…`, `redis+sentinel://HOST:26379,HOST:26379/SERVICE`",
+        shown="embedded",
+        is_secret=True,
+    ),
+    Setting("BIND", "bind", values.bind, "127.0.0.1:8000", "where the service listens"),
+    Setting("WEB_PROCESSES", "web_processes", values.whole(1), "2", "service processes"),
+    Setting("WEB_THREADS", "web_threads", values.whole(1), "1000", "connections that each service process serves at once"),
+    Setting(
+        "PUBLIC_BASE_URL",
+        "public_base_url",
+        values.url_of("http://", "https://"),
+        "",
+        "how clients reach the service",
+        shown="`http://<BIND>`",
+    ),
+    Setting(
+        "SCANNER_SHARED_SECRET",
+        "scanner_shared_secret",
+        values.text,
+        None,
+        "`X-Scanner-Secret` of scanner postbacks",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "EMAIL_WEBHOOK_SECRET",
+        "email_webhook_secret",
+        values.text,
+        None,
+        "`X-Email-Webhook-Secret` of inbound email",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "STOREFRONT_WEBHOOK_SECRET",
+        "storefront_webhook_secret",
+        values.text,
+        None,
+        "signs storefront webhooks",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "WEBHOOK_SECRET",
+        "webhook_secret",
+        values.text,
+        None,
+        "signs deliveries to targets without a secret of their own",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "ENCRYPTION_KEYS",
+        "encryption_keys",
+        values.encryption_keys,
+        "",
+        "base64 of 32 bytes each, comma-separated; the first encrypts, all decrypt",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "DEFAULT_PROJECT_ID",
+        "default_project_id",
+        values.whole(1),
+        None,
+        "the project of scan runs that nobody registered",
+        shown="generated",
+    ),
+    Setting(
+        "TARGET_ALLOWED_NETWORKS",
+        "allowed_networks",
+        _NETWORKS,
+        "",
+        "private networks that deliveries may reach, such as `10.1.0.0/16`",
+    ),
+    Setting(
+        "TARGET_ALLOWED_PORTS",
+        "allowed_ports",
+        _PORTS,
+        "443,8443",
+        "ports and ranges that deliveries may reach, such as `443,8000-8999`",
+    ),
+    Setting("TARGET_ALLOW_HTTP", "allow_http", values.truth, "false", "deliver over plain http as well"),
+    Setting(
+        "DELIVERY_TIMEOUT_S",
+        "delivery_timeout_s",
+        values.seconds(),
+        "15",
+        "seconds: one deadline over name lookup, connect, TLS, headers and body",
+    ),
+    Setting("CONNECT_TIMEOUT_S", "connect_timeout_s", values.seconds(), "5", "seconds, for the connection alone"),
+    Setting(
+        "RETRY_SCHEDULE",
+        "retry_schedule_s",
+        values.schedule,
+        "5,30,120,600,1800,7200,18000,36000,50400,72000",
+        "seconds after each failure; ten entries are ten retries, over a little more than two days",
+    ),
+    Setting("MAX_AGE_HOURS", "max_age_hours", values.whole(1), "72", "an export older than this is given up"),
+    Setting("WORKER_PROCESSES", "worker_processes", values.whole(1), "1", "worker processes"),
+    Setting(
+        "WORKER_CONCURRENCY",
+        "worker_concurrency",
+        values.whole(1),
+        "32",
+        "deliveries that each worker process makes at once",
+    ),
+    Setting(
+        "SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker looks for what is due without being rung for"
+    ),
+    Setting("MAX_BODY_BYTES", "max_body_bytes", values.whole(1024), "1048576", "larger request bodies are refused"),
+    Setting(
+        "RATE_LIMIT_PER_MINUTE",
+        "rate_limit_per_minute",
+        values.whole(1),
+        "600",
+        "requests a minute of one token's user or one inbound sender",
+    ),
+    Setting(
+        "AUTH_FAILURES_PER_MINUTE",
+        "auth_failures_per_minute",
+        values.whole(1),
+        "20",
+        "failed authentications a minute of one address",
+    ),
+    Setting(
+        "TRUSTED_PROXIES",
+        "trusted_proxies",
+        _NETWORKS,
+        "",
+        "networks of reverse proxies whose `X-Forwarded-For` is believed, such as `127.0.0.1`",
+    ),
+    Setting(
+        "IDEMPOTENCY_TTL_HOURS",
+        "idempotency_ttl_hours",
+        values.whole(1),
+        "72",
+        "how long an `Idempotency-Key` is remembered",
+    ),
+    Setting(
+        "RETENTION_DAYS",
+        "retention_days",
+        values.whole(1, 36_500),
+        "90",
+        "how long finished and prepared exports, attempts, page results, uploads and emails are kept",
+    ),
+    Setting(
+        "WORKER_METRICS_BIND",
+        "worker_metrics_bind",
+        values.bind,
+        None,
+        "where a worker host without a service serves its metrics, such as `127.0.0.1:9108`",
+    ),
+    Setting(
+        "SENTRY_DSN",
+        "sentry_dsn",
+        values.sentry_dsn,
+        None,
+        "the DSN of the Sentry project that errors are reported to; off unless set, needs `make setup EXTRAS=1`",
+        is_secret=True,
+    ),
+    Setting(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "otlp_endpoint",
+        values.otlp_endpoint,
+        None,
+        "the OTLP/HTTP collector that traces are sent to, such as `http://127.0.0.1:4318`; off unless set, needs "
+        "`make setup EXTRAS=1`",
+    ),
+    Setting(
+        "LOG_LEVEL",
+        "log_level",
+        values.one_of("debug", "info", "warning", "error"),
+        "info",
+        "`debug`, `info`, `warning`, `error`",
+    ),
+    Setting(
+        "LOG_FORMAT",
+        "log_format",
+        values.one_of("auto", "json", "text"),
+        "auto",
+        "`json`, `text`; `auto` is text on a terminal",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +401,25 @@ def load_settings(env_file: Path | None = None) -> Settings:
     """
     env_file = env_file or find_env_file()
     env = _Environment()
-    if env_file.is_file():
-        env.read_env(env_file, recurse=False)
-    values = _read(env)
+    env.read_file(env_file)
+    read = {setting.member: env.read(setting) for setting in SETTINGS}
     try:
         env.seal()
     except EnvValidationError as invalid:
         raise InvalidSettings(_mistakes(invalid)) from None
-    return _settings(values, env_file.parent.resolve())
+    return _settings(read, env_file.parent.resolve())
+
+
+def strange_names(env_file: Path | None = None) -> dict[str, str | None]:
+    """Return the names in `env_file` that are no setting's, each with the setting that may be meant, or None.
+
+    `env_file` defaults to `find_env_file()`; call it after `load_settings`, which refuses a file that cannot be read.
+    """
+    env_file = env_file or find_env_file()
+    env = _Environment()
+    env.read_file(env_file)
+    known = [setting.name + suffix for setting in SETTINGS for suffix in ("", FILE_SUFFIX)]
+    return {name: next(iter(get_close_matches(name.upper(), known, 1)), None) for name in env.names if name not in known}
 
 
 def find_env_file() -> Path:
@@ -170,163 +438,80 @@ def embedded_redis_socket(data_dir: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"riskrelay-{os.getuid()}-{digest}" / "redis.sock"
 
 
-class _Environment(FileAwareEnv):
-    """FileAwareEnv that takes an empty value for unset and reports an unreadable file with the other mistakes."""
+class _Environment(Env):
+    """Env that takes an empty value for unset, reads files, and keeps what is wrong with one for the report."""
 
     def __init__(self) -> None:
         super().__init__(eager=False)
-        self.add_parser("route_families", _route_families)
-        self.add_parser("encryption_keys", _encryption_keys)
-        self.add_parser(
-            "ports",
-            _refused_as("Give ports or ranges from 1 to 65535, comma-separated, such as 443,8000-8999.", parse_ports),
-        )
-        self.add_parser(
-            "networks", _refused_as("Give networks, comma-separated, such as 10.0.0.0/8, host bits zero.", parse_networks)
-        )
-        self.add_parser("schedule", _schedule)
-        self.add_parser("bind", _bind)
-        self.add_parser("optional_bind", lambda value: _bind(value) if value else None)
-        self.add_parser("database_url", _url_of("postgresql://", "postgres://", "sqlite:///"))
-        self.add_parser("redis_url", _url_of("redis://", "rediss://", "unix://", "redis+sentinel://"))
-        self.add_parser("web_url", _url_of("http://", "https://"))
+        self.add_parser("value", lambda text, parse: parse(text))
+
+    @property
+    def names(self) -> list[str]:
+        """What the file names."""
+        return list(self._environ)
+
+    def read_file(self, path: Path) -> None:
+        """Take what a `.env` says for whatever the environment does not."""
+        try:
+            if path.is_file():
+                self.read_env(path, recurse=False)
+        except (OSError, UnicodeDecodeError) as unreadable:
+            self._errors[str(path)].append(f"Cannot be read: {_reason(unreadable)}.")
+
+    def read(self, setting: Setting) -> Any:
+        """Return a setting's value; a mistake is kept until the environment is sealed."""
+        unset = setting.default is None and not self._said(setting.name) and not self._said(setting.name + FILE_SUFFIX)
+        return None if unset else self.value(setting.name, setting.default or "", parse=setting.parse)
 
     def _get_value(self, env_key: str, default: Any) -> Any:
-        # environs raises here at once; eager=False promises a report of everything, so the mistake is kept for it.
+        # What is raised here would end the report at the first mistake.
+        value, path = self._said(env_key), self._said(env_key + FILE_SUFFIX)
+        if value and path:
+            self._errors[env_key].append(f"Set {env_key} or {env_key}{FILE_SUFFIX}, not both.")
+            return default
+        return self._content(env_key + FILE_SUFFIX, path, default) if path else _line(value) or default
+
+    def _said(self, name: str) -> str:
+        return os.environ.get(name, self._environ.get(name, ""))
+
+    def _content(self, name: str, path: str, default: Any) -> Any:
         try:
-            value = super()._get_value(env_key, default)
-        except (ValueError, OSError) as unreadable:
-            self._errors[f"{env_key}_FILE"].append(str(unreadable) or "Not a readable file.")
+            return _line(Path(path).read_text(encoding="utf-8")) or default
+        except (OSError, ValueError) as unreadable:
+            self._errors[name].append(f"Names a file that cannot be read: {_reason(unreadable)}.")
             return default
-        if value == "":
-            return default
-        return value.removesuffix("\n").removesuffix("\r") if isinstance(value, str) else value
 
 
-def _read(env: _Environment) -> dict[str, Any]:
-    """Parse every setting; mistakes stay in `env` until it is sealed."""
-    at_least_one = validate.Range(min=1)
-    positive = validate.Range(min=0, min_inclusive=False)
-    log_levels = validate.OneOf(["debug", "info", "warning", "error"])
-    return {
-        "deployment_mode": env.enum("DEPLOYMENT_MODE", DeploymentMode.SELF_HOSTED, enum=DeploymentMode, by_value=True),
-        "extra_route_families": env.route_families("EXTRA_ROUTE_FAMILIES", ""),
-        "data_dir": env.path("DATA_DIR", Path("data")),
-        "database_url": env.database_url("DATABASE_URL", ""),
-        "redis_url": env.redis_url("REDIS_URL", ""),
-        "bind": env.bind("BIND", "127.0.0.1:8000"),
-        "web_processes": env.int("WEB_PROCESSES", 2, validate=at_least_one),
-        "web_threads": env.int("WEB_THREADS", 1000, validate=at_least_one),
-        "public_base_url": env.web_url("PUBLIC_BASE_URL", ""),
-        "scanner_shared_secret": env.str("SCANNER_SHARED_SECRET", None),
-        "email_webhook_secret": env.str("EMAIL_WEBHOOK_SECRET", None),
-        "storefront_webhook_secret": env.str("STOREFRONT_WEBHOOK_SECRET", None),
-        "webhook_secret": env.str("WEBHOOK_SECRET", None),
-        "encryption_keys": env.encryption_keys("ENCRYPTION_KEYS", ""),
-        "default_project_id": env.int("DEFAULT_PROJECT_ID", None, validate=at_least_one),
-        "allowed_networks": env.networks("TARGET_ALLOWED_NETWORKS", ""),
-        "allowed_ports": env.ports("TARGET_ALLOWED_PORTS", "443,8443"),
-        "allow_http": env.bool("TARGET_ALLOW_HTTP", False),
-        "delivery_timeout_s": env.float("DELIVERY_TIMEOUT_S", 15.0, validate=positive),
-        "connect_timeout_s": env.float("CONNECT_TIMEOUT_S", 5.0, validate=positive),
-        "retry_schedule_s": env.schedule("RETRY_SCHEDULE", ",".join(map(str, RETRY_SCHEDULE_S))),
-        "max_age_hours": env.int("MAX_AGE_HOURS", 72, validate=at_least_one),
-        "worker_processes": env.int("WORKER_PROCESSES", 1, validate=at_least_one),
-        "worker_concurrency": env.int("WORKER_CONCURRENCY", 32, validate=at_least_one),
-        "sweep_s": env.float("SWEEP_SECONDS", 1.0, validate=positive),
-        "max_body_bytes": env.int("MAX_BODY_BYTES", 1048576, validate=validate.Range(min=1024)),
-        "rate_limit_per_minute": env.int("RATE_LIMIT_PER_MINUTE", 600, validate=at_least_one),
-        "auth_failures_per_minute": env.int("AUTH_FAILURES_PER_MINUTE", 20, validate=at_least_one),
-        "trusted_proxies": env.networks("TRUSTED_PROXIES", ""),
-        "idempotency_ttl_hours": env.int("IDEMPOTENCY_TTL_HOURS", 72, validate=at_least_one),
-        "retention_days": env.int("RETENTION_DAYS", 90, validate=validate.Range(min=1, max=36_500)),
-        "worker_metrics_bind": env.optional_bind("WORKER_METRICS_BIND", ""),
-        "sentry_dsn": env.web_url("SENTRY_DSN", "") or None,
-        "otlp_endpoint": env.web_url("OTEL_EXPORTER_OTLP_ENDPOINT", "") or None,
-        "log_level": env.str("LOG_LEVEL", "info", validate=log_levels),
-        "log_format": env.str("LOG_FORMAT", "auto", validate=validate.OneOf(["auto", "json", "text"])),
-    }
+def _line(text: str) -> str:
+    """Return the text without the newline that editors put at a file's end."""
+    return text.removesuffix("\n").removesuffix("\r")
 
 
-def _settings(values: dict[str, Any], folder: Path) -> Settings:
+def _reason(unreadable: OSError | ValueError) -> str:
+    """Return why, without a byte of what was read."""
+    return unreadable.strerror or "it is there no more" if isinstance(unreadable, OSError) else "it is not text in UTF-8"
+
+
+def _settings(read: dict[str, Any], folder: Path) -> Settings:
     """Fill in what depends on other settings."""
-    data_dir = folder / values.pop("data_dir")
-    redis_url = values.pop("redis_url")
-    values["database_url"] = values["database_url"] or f"sqlite:///{data_dir / 'riskrelay.db'}"
-    values["public_base_url"] = (values["public_base_url"] or f"http://{values['bind']}").rstrip("/")
+    data_dir = folder / read.pop("data_dir")
+    redis_url = read.pop("redis_url")
+    read["database_url"] = read["database_url"] or f"sqlite:///{data_dir / 'riskrelay.db'}"
+    read["public_base_url"] = (read["public_base_url"] or f"http://{read['bind']}").rstrip("/")
     policy = TargetPolicy(
-        allow_http=values.pop("allow_http"),
-        allowed_ports=values.pop("allowed_ports"),
-        allowed_networks=values.pop("allowed_networks"),
+        allow_http=read.pop("allow_http"),
+        allowed_ports=read.pop("allowed_ports"),
+        allowed_networks=read.pop("allowed_networks"),
     )
     return Settings(
         data_dir=data_dir,
         redis_url=redis_url or f"unix://{quote(str(embedded_redis_socket(data_dir)))}",
         redis_embedded=not redis_url,
         target_policy=policy,
-        **values,
+        **read,
     )
 
 
 def _mistakes(invalid: EnvValidationError) -> dict[str, list[str]]:
     messages: Any = invalid.error_messages
     return {str(name): [str(text) for text in told] for name, told in messages.items()}
-
-
-def _refused_as(sentence: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Turn the ValueError of a parser into a mistake of the report; the parser quotes the value, the report does not."""
-
-    def parsed(value: str) -> Any:
-        try:
-            return parse(value)
-        except ValueError:
-            raise ValidationError(sentence) from None
-
-    return parsed
-
-
-def _route_families(value: str) -> frozenset[RouteFamily]:
-    names = {name.strip() for name in value.split(",") if name.strip()}
-    if not names <= {str(family) for family in OPTIONAL_FAMILIES}:
-        raise ValidationError("Name route families from: scanner, email.")
-    return frozenset(RouteFamily(name) for name in names)
-
-
-def _encryption_keys(value: str) -> tuple[bytes, ...]:
-    keys = []
-    for text in filter(None, (part.strip() for part in value.split(","))):
-        try:
-            key = base64.b64decode(text, validate=True)
-        except ValueError:
-            # binascii's error is one; another one comes for text that is not ASCII.
-            raise ValidationError("Each key must be base64.") from None
-        if len(key) != KEY_BYTES:
-            raise ValidationError(f"Each key must be {KEY_BYTES} bytes.")
-        keys.append(key)
-    return tuple(keys)
-
-
-def _schedule(value: str) -> tuple[int, ...]:
-    try:
-        delays = tuple(int(part) for part in value.split(","))
-    except ValueError:
-        raise ValidationError("Give whole seconds, comma-separated.") from None
-    if any(delay < 0 for delay in delays):
-        raise ValidationError("Seconds cannot be negative.")
-    return delays
-
-
-def _bind(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValidationError("Give HOST:PORT, such as 127.0.0.1:8000.")
-    return value
-
-
-def _url_of(*beginnings: str) -> Callable[[str], str]:
-    def checked(value: str) -> str:
-        if value and not value.startswith(beginnings):
-            raise ValidationError(f"Give a URL that begins with one of: {', '.join(beginnings)}")
-        return value
-
-    return checked

@@ -12,6 +12,7 @@ import pytest
 
 from schemas.settings import (
     MAX_SOCKET_PATH_BYTES,
+    SETTINGS,
     DeploymentMode,
     InvalidSettings,
     RouteFamily,
@@ -19,6 +20,7 @@ from schemas.settings import (
     embedded_redis_socket,
     find_env_file,
     load_settings,
+    strange_names,
 )
 from schemas.target_url import parse_networks, parse_ports
 
@@ -102,6 +104,9 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         ("DEPLOYMENT_MODE", "webhook-only", "deployment_mode", DeploymentMode.WEBHOOK_ONLY),
         ("EXTRA_ROUTE_FAMILIES", " email , scanner", "extra_route_families", {RouteFamily.EMAIL, RouteFamily.SCANNER}),
         ("DATABASE_URL", "postgres://u@h/d", "database_url", "postgres://u@h/d"),
+        ("DATABASE_URL", "postgresql:///d?host=/run/postgresql", "database_url", "postgresql:///d?host=/run/postgresql"),
+        ("DATABASE_URL", "postgresql://u:p%40x@h:1,[::1]:2/d", "database_url", "postgresql://u:p%40x@h:1,[::1]:2/d"),
+        ("DATABASE_URL", "sqlite:////srv/my data/r.db", "database_url", "sqlite:////srv/my data/r.db"),
         ("REDIS_URL", "rediss://h:6380/1", "redis_url", "rediss://h:6380/1"),
         ("BIND", "[::1]:9000", "bind", "[::1]:9000"),
         ("PUBLIC_BASE_URL", "https://risk.example/", "public_base_url", "https://risk.example"),
@@ -112,6 +117,8 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         ("RATE_LIMIT_PER_MINUTE", "1", "rate_limit_per_minute", 1),
         ("AUTH_FAILURES_PER_MINUTE", "100000", "auth_failures_per_minute", 100_000),
         ("TRUSTED_PROXIES", "10.0.0.0/8, fd00::/8,192.0.2.1", "trusted_proxies", NETWORKS),
+        ("SENTRY_DSN", "https://k@o1.s.example:8443/sentry/42", "sentry_dsn", "https://k@o1.s.example:8443/sentry/42"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4318/otlp/", "otlp_endpoint", "http://[::1]:4318/otlp/"),
         ("LOG_FORMAT", "text", "log_format", "text"),
         ("WEBHOOK_SECRET", "naïve secret ", "webhook_secret", "naïve secret "),
     ],
@@ -133,6 +140,15 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("DATABASE_URL", "sqlite:hunter2.db"),
         ("DATABASE_URL", "sqlite://hunter2.db"),
         ("DATABASE_URL", "postgresql:hunter2"),
+        # What PostgreSQL's library would quote when it fails to read or to find it.
+        ("DATABASE_URL", "postgresql://u:hunter2@h@i/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2/3@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2?@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2#@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2 @h/d"),
+        ("DATABASE_URL", "postgresql://u:%hunter2@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2@[::1/d"),
+        ("DATABASE_URL", "postgresql://hunter2:port/d"),
         ("REDIS_URL", "http://:hunter2@h"),
         ("REDIS_URL", "hunter2"),
         ("BIND", "hunter2"),
@@ -176,6 +192,15 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("TRUSTED_PROXIES", "10.0.0.1/8"),
         ("TRUSTED_PROXIES", "10.0.0.0/33"),
         ("IDEMPOTENCY_TTL_HOURS", "0"),
+        ("SENTRY_DSN", "https://sentry.example/1"),  # no key
+        ("SENTRY_DSN", "https://hunter2@sentry.example/"),  # no project
+        ("SENTRY_DSN", "https://hunter2@sentry.example/shop"),
+        ("SENTRY_DSN", "https://hunter2@sentry.example:99999/1"),
+        ("SENTRY_DSN", "udp://hunter2@sentry.example/1"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "hunter2:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:port"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:4318/v1/traces"),
         ("LOG_LEVEL", "hunter2"),
         ("LOG_FORMAT", "hunter2"),
     ],
@@ -229,6 +254,43 @@ def test_a_secret_may_stand_in_a_file_and_loses_one_newline(load: Load, tmp_path
         assert getattr(load({f"{name}_FILE": str(tmp_path / "secret")}), name.lower()) == read
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("DATABASE_URL", "postgresql://u:s3cret@h/d", "database_url"),
+        ("REDIS_URL", "redis://:s3cret@h:6379/0", "redis_url"),
+        ("SENTRY_DSN", "https://s3cret@sentry.example/1", "sentry_dsn"),
+    ],
+)
+def test_an_address_with_a_secret_in_it_may_stand_in_a_file(
+    load: Load, tmp_path: Path, name: str, value: str, field: str
+) -> None:
+    (tmp_path / "secret").write_text(f"{value}\n")
+    assert getattr(load({f"{name}_FILE": str(tmp_path / "secret")}), field) == value
+
+
+def test_the_env_file_may_name_a_file_too(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret\n")
+    (tmp_path / ".env").write_text(f"WEBHOOK_SECRET_FILE={tmp_path / 'secret'}\n")
+    assert load().webhook_secret == "s3cret"
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in SETTINGS if setting.is_secret])
+def test_a_secret_that_is_there_twice_is_a_mistake_wherever_either_stands(load: Load, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    (tmp_path / ".env").write_text(f"{name}=hunter2\n")
+    told = mistakes(load, **{f"{name}_FILE": str(tmp_path / "secret")})
+    assert told == {name: [f"Set {name} or {name}_FILE, not both."]}
+
+
+def test_an_empty_value_of_the_environment_takes_one_of_two_away(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("from file")
+    (tmp_path / ".env").write_text("WEBHOOK_SECRET=as it is\n")
+    path = str(tmp_path / "secret")
+    assert load(WEBHOOK_SECRET="", WEBHOOK_SECRET_FILE=path).webhook_secret == "from file"
+    assert load(WEBHOOK_SECRET_FILE="").webhook_secret == "as it is"
+
+
 def test_keys_may_stand_in_a_file(load: Load, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{KEY}\n")
     assert load(ENCRYPTION_KEYS_FILE=str(tmp_path / "keys")).encryption_keys == (b"A" * 32,)
@@ -241,6 +303,18 @@ def test_a_file_that_cannot_be_read_is_a_mistake_that_names_the_setting(
     make(tmp_path / "secret")
     told = mistakes(load, SCANNER_SHARED_SECRET_FILE=str(tmp_path / "secret"))
     assert [*told] == ["SCANNER_SHARED_SECRET_FILE"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: path.write_bytes(b"BIND=\xff\xfe"), lambda path: path.symlink_to("/proc/self/mem")]
+)
+def test_an_env_file_that_cannot_be_read_is_a_mistake_that_names_it(
+    load: Load, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / ".env")
+    told = mistakes(load, BIND="nowhere")
+    assert {*told} == {str(tmp_path / ".env"), "BIND"}
+    assert "Cannot be read" in told[str(tmp_path / ".env")][0]
 
 
 def test_an_empty_value_is_no_value(load: Load) -> None:
@@ -292,6 +366,58 @@ def test_a_socket_lies_beside_the_data_or_where_its_path_is_short_enough(
 
 def test_a_path_with_spaces_makes_a_redis_url_that_clients_read(load: Load) -> None:
     assert load(DATA_DIR="/srv/my data").redis_url == "unix:///srv/my%20data/redis/redis.sock"
+
+
+# --- one source of names, defaults and meanings
+
+
+def test_every_setting_has_its_name_its_member_and_its_meaning_once() -> None:
+    for told in ("name", "member", "meaning"):
+        values = [getattr(setting, told) for setting in SETTINGS]
+        assert len({*values}) == len(values) > 30
+        assert all(values)
+    assert {"database_url", "redis_url", "allowed_networks"} < {setting.member for setting in SETTINGS}
+
+
+def test_what_keeps_out_of_the_text_of_the_settings_is_what_counts_as_a_secret() -> None:
+    hidden = {field.name for field in fields(Settings) if not field.repr}
+    secret = {setting.member for setting in SETTINGS if setting.is_secret}
+    assert secret <= hidden
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in SETTINGS if setting.default])
+def test_a_default_is_what_its_text_means(load: Load, name: str) -> None:
+    [setting] = [setting for setting in SETTINGS if setting.name == name]
+    assert load({name: str(setting.default)}) == load()
+
+
+# --- names that are no setting's
+
+
+def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Load, tmp_path: Path) -> None:
+    lines = [
+        "# BNID=1",
+        "BIND=127.0.0.1:9000",
+        "WORKER_PROCESES=2",
+        "webhook_secret=x",
+        "DATABASE_URL_FIEL=/x",
+        "PLUMBING=yes",
+    ]
+    (tmp_path / ".env").write_text("\n".join(lines))
+    assert load().bind == "127.0.0.1:9000"
+    assert strange_names(tmp_path / ".env") == {
+        "WORKER_PROCESES": "WORKER_PROCESSES",
+        "webhook_secret": "WEBHOOK_SECRET",
+        "DATABASE_URL_FIEL": "DATABASE_URL_FILE",
+        "PLUMBING": None,
+    }
+
+
+def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:
+    assert strange_names(tmp_path / "none") == {}
+    names = [setting.name + suffix for setting in SETTINGS for suffix in ("", "_FILE")]
+    (tmp_path / ".env").write_text("".join(f"{name}=x\n" for name in names))
+    assert strange_names(tmp_path / ".env") == {}
 
 
 EVERYTHING = frozenset(RouteFamily)

@@ -1,0 +1,189 @@
+"""The reference that is made from the code: the README's tables of settings and commands, and docs/commands.md.
+
+`make docs` writes them; a test fails while they differ from the code.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from bin.__main__ import VERBS, riskrelay
+from schemas.settings import SETTINGS, Setting
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+README: Final = ROOT / "README.md"
+COMMANDS: Final = ROOT / "docs" / "commands.md"
+
+#: As wide as the other documents.
+WIDTH: Final = 125
+
+_PREFORMATTED: Final = "\b\n"
+#: What click calls a number, and the largest one that the database takes: nobody reaches it.
+_NUMBER: Final = re.compile(r"(INTEGER|FLOAT)( RANGE)?")
+_NO_LIMIT: Final = re.compile(r"\d+<=x<=\d{9,}(; )?")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A command that does something: its words, as `token create`, and how click describes it."""
+
+    words: tuple[str, ...]
+    command: click.Command
+    context: click.Context
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its help."""
+        return _paragraphs(self.command.help)[0] if self.command.help else ""
+
+    @property
+    def options(self) -> list[click.Option]:
+        """What may be added to it, `--help` aside."""
+        return [each for each in self.command.params if isinstance(each, click.Option) and not each.hidden]
+
+
+def documents() -> dict[Path, str]:
+    """Return every document that is made from the code, as it should be."""
+    tables = {"settings": settings_table(), "commands": commands_table()}
+    return {README: with_tables(README.read_text(encoding="utf-8"), tables), COMMANDS: commands_page()}
+
+
+def with_tables(document: str, tables: Mapping[str, str]) -> str:
+    """Return a document with each table between its markers, `<!-- name -->` and `<!-- /name -->`."""
+    for name, table in tables.items():
+        between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+        document = between.sub(lambda _, table=table: f"\n{table}\n", document)  # type: ignore[misc]
+    return document
+
+
+def settings_table() -> str:
+    """Return the table of settings, and which of them are secrets."""
+    rows = [f"| `{each.name}` | {_default(each)} | {each.meaning} |" for each in SETTINGS]
+    secrets = ", ".join(f"`{each.name}`" for each in SETTINGS if each.is_secret)
+    told = _wrapped(f"Secrets, which are better kept in files (`<NAME>_FILE`): {secrets}.")
+    return "\n".join(["| name | default | |", "|---|---|---|", *rows, "", *told])
+
+
+def commands_table() -> str:
+    """Return the table of verbs, each with its commands and what it is for."""
+    rows = [f"| {_shape(verb)} | {_summary(verb)} |" for verb in VERBS]
+    return "\n".join(["| command | |", "|---|---|", *rows, ""])
+
+
+def commands_page() -> str:
+    """Return docs/commands.md."""
+    head = [
+        "# Commands",
+        "",
+        *_wrapped(
+            "Every command of `bin/riskrelay`, made by `make docs` from what `--help` says. All of them exit with 0 when it "
+            "is done, 1 when it was refused or failed, 2 for wrong usage or settings. With `--json`, standard output is one "
+            "JSON document: an array for a list, complete."
+        ),
+    ]
+    return "\n".join([*head, *(line for verb in VERBS for line in _section(verb))]).rstrip() + "\n"
+
+
+def leaves(verb: str | None = None) -> Iterator[Leaf]:
+    """Yield every command that does something, of one verb or of all."""
+    with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
+        for each in VERBS if verb is None else [verb]:
+            command = riskrelay.get_command(context, each)
+            if command is not None:
+                yield from _leaves((each,), command, context)
+
+
+def _leaves(words: tuple[str, ...], command: click.Command, parent: click.Context) -> Iterator[Leaf]:
+    context = click.Context(command, parent, info_name=words[-1])
+    if not isinstance(command, click.Group):
+        yield Leaf(words, command, context)
+        return
+    for name, child in command.commands.items():
+        if not child.hidden:
+            yield from _leaves((*words, name), child, context)
+
+
+def _default(setting: Setting) -> str:
+    return setting.shown or (f"`{setting.default}`" if setting.default else "\u2013")
+
+
+def _shape(verb: str) -> str:
+    """Return a verb with the words that may follow it: `secret list` · `secret set scanner|email`."""
+    last: dict[tuple[str, ...], list[str]] = {}
+    for leaf in leaves(verb):
+        last.setdefault(leaf.words[:-1], []).append(leaf.words[-1])
+    return " · ".join(f"`{' '.join([*first, _cell('|'.join(words))])}`" for first, words in last.items())
+
+
+def _summary(verb: str) -> str:
+    with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
+        command = riskrelay.get_command(context, verb)
+        return _cell(_paragraphs(command.help)[0]) if command is not None and command.help else ""
+
+
+def _section(verb: str) -> Iterator[str]:
+    found = list(leaves(verb))
+    yield from [f"## {verb}", ""]
+    if found[0].words != (verb,):
+        yield from _wrapped(_summary(verb))
+    for leaf in found:
+        if leaf.words != (verb,):
+            yield from [f"### {' '.join(leaf.words)}", ""]
+        yield from _described(leaf)
+
+
+def _described(leaf: Leaf) -> Iterator[str]:
+    """Yield what there is to say of one command, each block with an empty line behind it."""
+    for paragraph in _paragraphs(leaf.command.help or ""):
+        yield from _wrapped(paragraph)
+    pieces = leaf.command.collect_usage_pieces(leaf.context)
+    usage = " ".join(["bin/riskrelay", *leaf.words, *(piece for piece in pieces if leaf.options or piece != "[OPTIONS]")])
+    yield from ["```", usage, "```", ""]
+    if leaf.options:
+        yield from ["| option | |", "|---|---|", *(_option(each, leaf.context) for each in leaf.options), ""]
+    for paragraph in (leaf.command.epilog or "").split("\n\n"):
+        yield from _told(paragraph)
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    names, told = option.get_help_record(context) or ("", "")
+    told = " ".join(_NO_LIMIT.sub("", told).replace("  []", "").split())
+    return f"| `{_cell(_NUMBER.sub('N', names))}` | {_cell(told)} |"
+
+
+def _told(paragraph: str) -> list[str]:
+    """Return a paragraph of an epilog: an example as something to paste, anything else as text."""
+    heading, colon, rest = paragraph.removeprefix(_PREFORMATTED).partition(":")
+    lines = [line.strip() for line in rest.strip().splitlines()]
+    if heading.startswith("Example"):
+        return ["```sh", *lines, "```", ""]
+    return _wrapped(f"{heading}{colon} {'; '.join(lines)}")
+
+
+def _wrapped(text: str) -> list[str]:
+    return [*textwrap.wrap(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False), ""]
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text.replace("\b", "").strip())]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def main() -> None:
+    """Write every document that differs from the code."""
+    for path, text in documents().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            click.echo(f"Wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What the text of a setting means: a parser for each form of value.
+
+Each takes the text and returns the value. Each refuses with a ValidationError that says what to write instead and never
+repeats what was written, which may be a secret in the wrong place.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from marshmallow import ValidationError, fields, validate
+
+Parse = Callable[[str], Any]
+
+#: AES-256.
+KEY_BYTES: Final = 32
+
+#: Hosts may be several, with a port each, none at all, or a socket's folder in percents.
+_POSTGRESQL_URL: Final = re.compile(
+    r"postgres(?:ql)?://(?:{part}*(?::{part}*)?@)?(?:{host}(?:,{host})*)?(?:/{part}*)?(?:\?(?:{part}|[/?:@])*)?".format(
+        part=r"(?:[^\s/?#@:%\[\]]|%[0-9A-Fa-f]{2})",
+        host=r"(?:\[[0-9A-Fa-f:.]+\]|(?:[^\s/?#@:,%\[\]]|%[0-9A-Fa-f]{2})*)(?::[0-9]{1,5})?",
+    )
+)
+
+
+def text(value: str) -> str:
+    """Return the text as it is."""
+    return value
+
+
+def whole(minimum: int, maximum: int | None = None) -> Parse:
+    """Return a parser of whole numbers from `minimum` to `maximum`."""
+    return fields.Integer(validate=validate.Range(min=minimum, max=maximum)).deserialize
+
+
+def seconds() -> Parse:
+    """Return a parser of numbers above 0, fractions included."""
+    return fields.Float(validate=validate.Range(min=0, min_inclusive=False)).deserialize
+
+
+def truth(value: str) -> Any:
+    """Return whether the text says yes: true, yes, on, 1, or their opposites."""
+    return fields.Boolean().deserialize(value)
+
+
+def one_of(*words: str) -> Parse:
+    """Return a parser that takes one of a few words."""
+    return fields.String(validate=validate.OneOf(words)).deserialize
+
+
+def member_of(kind: type[Enum]) -> Parse:
+    """Return a parser of an enumeration's values."""
+    return fields.Enum(kind, by_value=True).deserialize
+
+
+def some_of(kind: Callable[[str], Any], words: Iterable[str], refusal: str) -> Parse:
+    """Return a parser of a comma-separated choice from `words`, each made a `kind`."""
+    allowed = frozenset(words)
+
+    def parsed(value: str) -> frozenset[Any]:
+        names = {name.strip() for name in value.split(",") if name.strip()}
+        if not names <= allowed:
+            raise ValidationError(refusal)
+        return frozenset(kind(name) for name in names)
+
+    return parsed
+
+
+def url_of(*beginnings: str) -> Parse:
+    """Return a parser that takes a URL with one of these beginnings, or nothing."""
+
+    def parsed(value: str) -> str:
+        if value and not value.startswith(beginnings):
+            raise ValidationError(f"Give a URL that begins with one of: {', '.join(beginnings)}")
+        return value
+
+    return parsed
+
+
+def sentry_dsn(value: str) -> str:
+    """Return a DSN of Sentry, or nothing: a URL with a public key and a project's number."""
+    if not value:
+        return value
+    parts = _address(value)
+    project = parts.path.rpartition("/")[2] if parts is not None else ""
+    if parts is None or not (parts.username and project.isascii() and project.isdecimal()):
+        raise ValidationError("Give the DSN as Sentry shows it: https://KEY@HOST/PROJECT.")
+    return value
+
+
+def otlp_endpoint(value: str) -> str:
+    """Return the base URL of a collector, or nothing; the path of each signal is added to it."""
+    if not value:
+        return value
+    parts = _address(value)
+    if parts is None or parts.query or parts.fragment or parts.path.rstrip("/").endswith("/v1/traces"):
+        raise ValidationError("Give the collector's base URL, such as http://127.0.0.1:4318, without /v1/traces.")
+    return value
+
+
+def database_url(value: str) -> str:
+    """Return where the database is, or nothing; in a form that PostgreSQL's library reads without quoting a part of it."""
+    url_of("postgresql://", "postgres://", "sqlite:///")(value)
+    if value.startswith("postgres") and not _POSTGRESQL_URL.fullmatch(value):
+        raise ValidationError(
+            "Give postgresql://USER:PASSWORD@HOST:PORT/DATABASE. In a user or password, "
+            "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, a space as %20."
+        )
+    return value
+
+
+def refused_as(refusal: str, parse: Parse) -> Parse:
+    """Return `parse` with `refusal` for what its ValueError says: that quotes the value, a report does not."""
+
+    def parsed(value: str) -> Any:
+        try:
+            return parse(value)
+        except ValueError:
+            raise ValidationError(refusal) from None
+
+    return parsed
+
+
+def bind(value: str) -> str:
+    """Return HOST:PORT."""
+    host, colon, port = value.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValidationError("Give HOST:PORT, such as 127.0.0.1:8000.")
+    return value
+
+
+def schedule(value: str) -> tuple[int, ...]:
+    """Return whole seconds, none of them negative."""
+    try:
+        delays = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise ValidationError("Give whole seconds, comma-separated.") from None
+    if any(delay < 0 for delay in delays):
+        raise ValidationError("Seconds cannot be negative.")
+    return delays
+
+
+def encryption_keys(value: str) -> tuple[bytes, ...]:
+    """Return the keys, KEY_BYTES bytes each."""
+    return tuple(_key(part.strip()) for part in value.split(",") if part.strip())
+
+
+def _address(value: str) -> SplitResult | None:
+    """Return the parts of a web address; None where it is none."""
+    try:
+        parts = urlsplit(value)
+        is_whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        # A port that is no number or too large, a bracket that is not closed.
+        return None
+    return parts if is_whole and not any(character.isspace() for character in value) else None
+
+
+def _key(encoded: str) -> bytes:
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        # binascii's error is one; another one comes for text that is not ASCII.
+        raise ValidationError("Each key must be base64.") from None
+    if len(key) != KEY_BYTES:
+        raise ValidationError(f"Each key must be {KEY_BYTES} bytes.")
+    return key
