@@ -7,17 +7,21 @@ import base64
 import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from bin.installation import Refused, WrongSettings, make_data_dir
+from bin.installation import Refused, WrongSettings, database_at, make_data_dir
 from schemas.principal import TokenKind
 from schemas.settings import InvalidSettings, load_settings
 from storage import accounts, projects, schema, tokens
 from storage.clock import utc_now
-from storage.database import OUTAGES, close_database, connection, open_database, transaction
+from storage.database import connection, transaction
+from storage.installation import check_keys
 from storage.models import Account
+from storage.vault import Vault
 
 FIRST_USER = "admin@localhost"
 FIRST_TOKEN = "first-token"  # noqa: S105 - the name of a file
@@ -38,20 +42,28 @@ def init() -> None:
     env_file = Path.cwd() / ".env"
     if env_file.exists():
         raise Refused(f"{env_file} exists already; nothing was changed.")
+    with _draft_of(env_file) as draft:
+        token = _make_first_records(draft, env_file)
+    click.echo(f"Wrote {env_file} with generated secrets and keys.")
+    _hand_over(token, load_settings(env_file).data_dir / FIRST_TOKEN)
+
+
+@contextmanager
+def _draft_of(env_file: Path) -> Iterator[Path]:
+    """Write a draft with generated secrets beside `.env`; where its use breaks off, neither of them is left."""
     draft = env_file.with_name(".env.new")
     try:
         _write_private(draft, _HEADER + _lines(_generated()))
+    except FileExistsError:
+        raise Refused(f"{draft} is there: another init is running, or one was killed; delete it and try again.") from None
     except OSError as failed:
-        raise Refused(f"{env_file} cannot be written: {failed.strerror}.") from None
+        raise Refused(f"{env_file} cannot be written: {failed.strerror}; make room, or its folder yours.") from None
     try:
-        token, project_id = _make_first_records(draft)
-        with draft.open("a", encoding="utf-8") as file:
-            file.write(_lines({"DEFAULT_PROJECT_ID": str(project_id)}))
-        draft.rename(env_file)
-    finally:
-        draft.unlink(missing_ok=True)
-    click.echo(f"Wrote {env_file} with generated secrets and keys.")
-    _hand_over(token, load_settings(env_file).data_dir / FIRST_TOKEN)
+        yield draft
+    except BaseException:
+        # Nothing was kept in the database, so nobody needs these keys.
+        (draft if draft.exists() else env_file).unlink()
+        raise
 
 
 def _generated() -> dict[str, str]:
@@ -74,16 +86,15 @@ def _lines(settings: dict[str, str]) -> str:
     return "".join(lines)
 
 
-def _make_first_records(env_file: Path) -> tuple[str, int]:
-    """Migrate and make the first account with what belongs to it, all or nothing; return token and project id."""
+def _make_first_records(draft: Path, env_file: Path) -> str:
+    """Migrate and make the first account with what belongs to it and `.env`, all or nothing; return the token."""
     try:
-        settings = load_settings(env_file)
+        settings = load_settings(draft)
     except InvalidSettings as wrong:
         raise WrongSettings(wrong.report()) from None
     make_data_dir(settings)
-    open_database(settings.database_url)
     now = utc_now()
-    try:
+    with database_at(settings.database_url):
         schema.migrate()
         with connection(), transaction():
             if Account.select().exists():
@@ -92,12 +103,23 @@ def _make_first_records(env_file: Path) -> tuple[str, int]:
             accounts.add_user(FIRST_USER, account.id, now)
             project = projects.add_project("Default", account.id, now)
             accounts.grant_project(FIRST_USER, project.id, now)
+            check_keys(Vault(settings.encryption_keys), now)
             _, token = tokens.create(FIRST_USER, TokenKind.API, now, name="first")
-            return token, int(project.id)
-    except OUTAGES as away:
-        raise Refused(f"The database cannot be reached ({type(away).__name__}); see DATABASE_URL.") from None
-    finally:
-        close_database()
+            # Before the commit: keys that are committed to but lost could never be had again.
+            _finish(draft, env_file, int(project.id))
+        return token
+
+
+def _finish(draft: Path, env_file: Path, project_id: int) -> None:
+    """Make the draft the `.env`, whole and on disk."""
+    try:
+        with draft.open("a", encoding="utf-8") as file:
+            file.write(_lines({"DEFAULT_PROJECT_ID": str(project_id)}))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(env_file)
+    except OSError as failed:
+        raise Refused(f"{env_file} cannot be written: {failed.strerror}; make room, or its folder yours.") from None
 
 
 def _hand_over(token: str, path: Path) -> None:
@@ -105,11 +127,22 @@ def _hand_over(token: str, path: Path) -> None:
     if sys.stdout.isatty():
         click.echo(f"The first API token, shown this once: {token}")
         return
-    _write_private(path, f"{token}\n")
+    path.unlink(missing_ok=True)
+    try:
+        _write_private(path, f"{token}\n")
+    except OSError as failed:
+        another = f"make another: bin/riskrelay token create --user {FIRST_USER}"
+        click.echo(f"riskrelay: {path} cannot be written: {failed.strerror}; {another}", err=True)
+        return
     click.echo(f"The first API token is in {path}; keep it elsewhere and delete the file.")
 
 
 def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
+    """Write a new file for its owner alone, whole or not at all."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise

@@ -1,18 +1,25 @@
 """What most commands stand on: checked settings and the migrated database of this installation.
 
-Refuses to go on with wrong settings, a database that is away, or one that is not migrated: one clear line and its remedy.
+Refuses to go on with wrong settings, or with a database that is away, not migrated, of a newer version or another
+application's: one clear line and its remedy.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import click
 
-from schemas.settings import InvalidSettings, Settings, load_settings
-from storage import locks, schema
-from storage.database import OUTAGES, close_database, connection, open_database
+from bin import extras
+from schemas.settings import InvalidSettings, Settings, find_env_file, load_settings, strange_names
+from storage import locks, logs, schema
+from storage.database import DAMAGE, OUTAGES, close_database, connection, open_database, place, why
 from storage.locks import Lock
+from storage.schema import UnfitDatabase
+
+_log: Final = logging.getLogger(__name__)
 
 
 class WrongSettings(click.ClickException):
@@ -43,17 +50,40 @@ def checked_settings() -> Settings:
         raise WrongSettings(wrong.report()) from None
 
 
+def daemon_settings() -> Settings:
+    """Return the settings of a command that stays, as `checked_settings` does; what it tells from here on is its log."""
+    settings = checked_settings()
+    lacking = extras.missing(settings)
+    if lacking:
+        raise WrongSettings(InvalidSettings(lacking).report())
+    logs.configure(settings.log_level, settings.log_format)
+    return settings
+
+
 @contextmanager
 def opened(settings: Settings | None = None) -> Iterator[Settings]:
     """Open the migrated database for a command and close it afterwards; yields the settings."""
     settings = settings or checked_settings()
-    open_database(settings.database_url)
-    try:
+    with database_at(settings.database_url):
         require_migrated()
         with connection():
             yield settings
+
+
+@contextmanager
+def database_at(url: str) -> Iterator[None]:
+    """Open a database, migrated or not, and close it afterwards; what is wrong with it is told in one line."""
+    open_database(url)
+    try:
+        yield
     except OUTAGES as away:
-        raise Refused(f"The database is away, locked or full ({type(away).__name__}); see DATABASE_URL.") from None
+        raise Refused(f"The database is away, locked or full ({why(away)}); see {place()}.") from None
+    except UnfitDatabase as unfit:
+        raise Refused(str(unfit)) from None
+    except DAMAGE as damaged:
+        if type(damaged) is not DAMAGE:
+            raise
+        raise Refused(f"The database is damaged ({why(damaged)}); restore a backup. See {place()}.") from None
     finally:
         close_database()
 
@@ -79,6 +109,22 @@ def make_data_dir(settings: Settings) -> None:
 
 
 def require_migrated() -> None:
-    """End with a remedy where migrations are pending."""
-    if schema.pending():
+    """End with a remedy where migrations are pending, or have run of which this version knows nothing."""
+    if require_fit():
         raise Refused("The database is not migrated; run: bin/riskrelay migrate")
+
+
+def require_fit() -> tuple[str, ...]:
+    """Return the names of the migrations that are pending, or end with a remedy where this version cannot run them."""
+    standing = schema.standing()
+    if standing.problem:
+        raise Refused(standing.problem)
+    return standing.pending
+
+
+def warn_of_strange_names() -> None:
+    """Tell which names in `.env` are no setting's: a slip of the hand has no other sign."""
+    env_file = find_env_file()
+    for name, meant in strange_names(env_file).items():
+        remedy = f"did you mean {meant}?" if meant else "it changes nothing."
+        _log.warning("%s sets %s, which is no setting of RiskRelay; %s", env_file, name, remedy)

@@ -26,6 +26,9 @@ database: Final = DatabaseProxy()
 #: What a caller sees when the database is away, locked or full.
 OUTAGES: Final = (peewee.OperationalError, peewee.InterfaceError, MaxConnectionsExceeded)
 
+#: SQLite's word for a file that is damaged or no database is this very class; kinds of it are outages, or slips of ours.
+DAMAGE: Final = peewee.DatabaseError
+
 #: How long a statement waits for another writer before it gives up; clients are told 503 then.
 LOCK_WAIT_S: Final = 5
 
@@ -36,6 +39,21 @@ POOL_WAIT_S: Final = 5
 #: A transaction here is over in milliseconds. Who does nothing in one for so long stands still, or its machine is gone, and
 #: PostgreSQL would keep what it has locked for hours; within a worker's lease, so that a takeover waits no longer for it.
 IDLE_IN_TRANSACTION_S: Final = 5
+
+#: A link that is cut hangs nothing up: who waits on it would wait for a quarter of an hour, and after it is mended still for
+#: minutes. Either side gives up a connection over which nothing comes, the server's for the sake of max_connections.
+LINK_LOST_AFTER_S: Final = 10
+_LINK: Final[Mapping[str, int]] = {
+    "keepalives_idle": LINK_LOST_AFTER_S // 2,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": LINK_LOST_AFTER_S * 1000,
+}
+_LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
+    "tcp_keepalives_idle": 60,
+    "tcp_keepalives_interval": 10,
+    "tcp_keepalives_count": 3,
+}
 
 _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",
@@ -160,6 +178,22 @@ def is_reachable() -> bool:
     return True
 
 
+def why(outage: BaseException) -> str:
+    """Return what the driver said of an outage in one line: hosts and users, no password; for the operator alone."""
+    if outage.__context__ is not None and str(outage).startswith("cannot rollback"):
+        # SQLite took the transaction back by itself; what made it do so came before.
+        return why(outage.__context__)
+    lines = str(outage).strip().splitlines() or [type(outage).__name__]
+    # Of several hosts, the last one.
+    line = lines[-1] if lines[0].startswith("Multiple connection attempts") else lines[0]
+    return line.strip().removeprefix("connection failed: ").removeprefix("connection is bad: ")
+
+
+def place() -> str:
+    """Return what to look at when the database is away: SQLite's file, or the setting that names PostgreSQL."""
+    return f"{database.obj.database}, its owner and the room left there" if is_sqlite() else "DATABASE_URL"
+
+
 def is_deadlock(failed: peewee.OperationalError) -> bool:
     """Tell whether PostgreSQL ended a transaction because it and another one waited for each other."""
     return isinstance(failed.__cause__ or failed.__context__, psycopg.errors.DeadlockDetected)
@@ -235,6 +269,13 @@ def _sqlite(path: Path) -> Database:
 class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse has no annotations
     """Asks the socket whether a pooled connection is still there, where peewee would ask the server each time."""
 
+    def _connect(self) -> Any:
+        try:
+            return super()._connect()
+        except psycopg.ProgrammingError:
+            # What it says quotes the URL, and the password with it.
+            raise psycopg.OperationalError("the URL is none that PostgreSQL's library can read") from None
+
     def _is_closed(self, conn: psycopg.Connection[Any]) -> bool:
         if conn.closed or conn.pgconn.transaction_status != TransactionStatus.IDLE:
             return bool(super()._is_closed(conn))
@@ -249,14 +290,17 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
 
 def _postgresql(url: str, lock_wait_s: float) -> Database:
     opened: Callable[..., Database] = _Postgresql
+    of_the_session = {
+        "lock_timeout": round(lock_wait_s * 1000),
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_S * 1000,
+        **_LINK_OF_THE_SERVER,
+    }
     return opened(
         url,
         prefer_psycopg3=True,
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
-        options=(
-            f"-c lock_timeout={round(lock_wait_s * 1000)} "
-            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S * 1000}"
-        ),
+        options=" ".join(f"-c {name}={value}" for name, value in of_the_session.items()),
+        **_LINK,
     )

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
+from peewee import OperationalError
+
 from storage.database import database, is_sqlite
 
 
@@ -40,7 +42,13 @@ def alone(lock: Lock, *, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
-    with Path(f"{database.obj.database}.{lock.name.lower()}.lock").open("w") as file:
+    path = Path(f"{database.obj.database}.{lock.name.lower()}.lock")
+    try:
+        opened = path.open("w")
+    except OSError as failed:
+        # As SQLite itself tells of a folder that cannot be written to or is full.
+        raise OperationalError(f"{path} cannot be written: {failed.strerror}") from failed
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -13,7 +13,7 @@ from schemas.exports import Approval
 from schemas.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.scanner import PostbackForm
 from storage import exports, findings, schema, targets
-from storage.database import close_database, connection, open_database
+from storage.database import close_database, connection, execute, open_database, rows
 from tests.factories import NOW, Customer, environment, make_customer, make_target, postback
 from tests.servers import PostgresServer
 
@@ -330,6 +330,51 @@ def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch:
     assert shell.type("migrate", "--check").exit_code == 0
 
 
+def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path / "data")
+    pending = shell.type("migrate", "--check", "--json")
+    assert (pending.exit_code, json.loads(pending.stdout)) == (1, {"pending": schema.known()})
+    assert shell.json("migrate") == {"ran": schema.known()}
+    assert shell.json("migrate") == {"ran": []}
+    assert shell.json("migrate", "--check") == {"pending": []}
+
+
+def test_a_check_of_the_schema_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Shell(tmp_path / "data").type("migrate", "--check").exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_starts_and_no_command_works_on_a_database_of_a_newer_version(shell: Shell) -> None:
+    open_database(shell.url)
+    with connection():
+        execute("INSERT INTO schema_migrations (name, applied) VALUES ('0999_to_come', '2030-01-01')")
+    close_database()
+    for words in (("serve",), ("work",), ("run",), ("migrate",), ("migrate", "--check"), ("account", "list"), ("init",)):
+        assert "newer RiskRelay (0999_to_come); install that version" in shell.refused(*words)
+    assert not Path(".env").exists()
+
+
+def test_a_file_that_is_no_database_is_told_in_one_line(shell: Shell) -> None:
+    Path(shell.url.removeprefix("sqlite:///")).write_bytes(b"no database " * 500)
+    for words in (("serve",), ("work",), ("run",), ("migrate",), ("migrate", "--check"), ("account", "list"), ("init",)):
+        assert "file is not a database; restore a backup" in shell.refused(*words)
+
+
+def test_a_damaged_database_is_told_in_one_line(shell: Shell, customer_id: Customer) -> None:
+    path = Path(shell.url.removeprefix("sqlite:///"))
+    open_database(shell.url)
+    with connection():
+        [(page,)] = rows("SELECT rootpage FROM sqlite_master WHERE name = 'accounts'")
+        [(size,)] = rows("PRAGMA page_size")
+    close_database()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    assert "The database is damaged (database disk image is malformed); restore a backup" in shell.refused("account", "list")
+
+
 def test_a_database_that_is_not_migrated_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "bin/riskrelay migrate" in Shell(tmp_path).refused("account", "list")
@@ -383,9 +428,16 @@ def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tm
 
 
 def test_init_tells_where_it_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No file can be made there, by root neither.
+    monkeypatch.chdir("/proc/self")
+    assert "/.env cannot be written" in Shell(tmp_path).refused("init")
+
+
+def test_init_leaves_the_draft_of_another_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / ".env.new").mkdir()
-    assert "cannot be written" in Shell(tmp_path).refused("init")
+    (tmp_path / ".env.new").write_text("half a line")
+    assert "another init is running" in Shell(tmp_path).refused("init")
+    assert (tmp_path / ".env.new").read_text() == "half a line"
 
 
 def test_init_leaves_to_the_environment_what_it_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

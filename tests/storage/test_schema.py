@@ -2,11 +2,13 @@
 
 import logging
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,7 @@ from storage.database import close_database, connection, execute, is_sqlite, ope
 from storage.database import database as db
 from storage.locks import Lock
 from storage.models import ALL, Export, Table
+from storage.schema import Standing, UnfitDatabase
 from tests.factories import NOW, Customer, attempted, claim_due, issue, make_approved, make_customer, make_target, postback
 from tests.servers import PostgresServer
 from tests.workers import wait_until
@@ -167,15 +170,18 @@ def test_a_migration_that_is_ended_for_a_worker_that_still_runs_is_run_again(pos
     close_database()
 
 
-def test_a_migration_that_breaks_leaves_nothing_behind(empty: str) -> None:
+def test_a_migration_that_breaks_leaves_nothing_behind_and_may_be_run_again(empty: str) -> None:
     with connection():
-        db.execute_sql("CREATE TABLE audit_entries (id INTEGER)")
-    with pytest.raises(Exception, match="audit_entries"):
+        schema._runner().up(target=ALL_MIGRATIONS[0])
+        before = {*db.get_tables()}
+        # The last table but one that the second migration makes.
+        db.execute_sql("CREATE TABLE compliance_requests (id INTEGER)")
+    with pytest.raises(Exception, match="compliance_requests"):
         schema.migrate()
     with connection():
-        assert set(db.get_tables()) <= {"audit_entries", "schema_migrations"}
-        db.execute_sql("DROP TABLE audit_entries")
-    assert schema.migrate() == ALL_MIGRATIONS
+        assert {*db.get_tables()} - {"compliance_requests"} == before
+        db.execute_sql("DROP TABLE compliance_requests")
+    assert schema.migrate() == ALL_MIGRATIONS[1:]
 
 
 def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> None:
@@ -183,6 +189,151 @@ def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> Non
     schema.migrate()
     assert db.is_closed()
     close_database()
+
+
+# --- what this version can do nothing with
+
+
+def test_a_new_database_lacks_every_migration_and_looking_at_it_makes_nothing(empty: str) -> None:
+    assert schema.standing() == Standing(pending=tuple(ALL_MIGRATIONS))
+    assert schema.standing().problem is None
+    assert not Path(empty.removeprefix("sqlite:///")).exists()
+    with connection():
+        assert tables() == []
+
+
+def test_a_migrated_database_lacks_nothing_whatever_else_is_in_it(database: str) -> None:
+    db.execute_sql("CREATE TABLE operators_own (id INTEGER)")
+    try:
+        assert schema.standing() == Standing()
+    finally:
+        db.execute_sql("DROP TABLE operators_own")
+
+
+def test_a_database_of_a_newer_version_is_refused_with_both_ways_out(empty: str) -> None:
+    schema.migrate()
+    with connection():
+        execute("INSERT INTO schema_migrations (name, applied) VALUES ('0999_to_come', '2030-01-01')")
+    assert schema.standing() == Standing(unknown=("0999_to_come",))
+    for words in ("0999_to_come", "install that version", "restore a backup"):
+        assert words in str(schema.standing().problem)
+    with pytest.raises(UnfitDatabase, match="newer RiskRelay"):
+        schema.migrate()
+
+
+#: Another application's tables: of other names, of ours, and with a history that is called as ours is.
+FOREIGN: Final = {
+    "other names": ["CREATE TABLE posts (id INTEGER, text TEXT)"],
+    "our names": ["CREATE TABLE accounts (id INTEGER)", "CREATE TABLE users (id INTEGER)"],
+    "a history of another form": ["CREATE TABLE schema_migrations (version TEXT)", "CREATE TABLE users (id INTEGER)"],
+    "such a history alone": ["CREATE TABLE schema_migrations (version TEXT)"],
+    "a history of our form": [
+        "CREATE TABLE schema_migrations (id INTEGER, name TEXT, applied TEXT)",
+        "INSERT INTO schema_migrations VALUES (1, '0001_initial', '2020-01-01')",
+        "CREATE TABLE posts (id INTEGER)",
+    ],
+}
+
+
+@pytest.mark.parametrize("made", FOREIGN)
+def test_another_applications_database_is_refused_and_left_as_it_is(empty: str, made: str) -> None:
+    with raw(empty) as foreign:
+        for statement in FOREIGN[made]:
+            foreign.execute(statement)
+    before = content(empty)
+    assert schema.standing().foreign
+    with pytest.raises(UnfitDatabase, match=r"another application's tables .*; set DATABASE_URL"):
+        schema.migrate()
+    assert content(empty) == before
+
+
+def test_an_extensions_tables_are_no_other_applications(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    with raw(url) as owner:
+        owner.execute("CREATE TABLE spatial_ref_sys (id INTEGER)")
+        # As CREATE EXTENSION would: what it makes depends on it.
+        owner.execute(
+            "INSERT INTO pg_depend SELECT 'pg_class'::regclass, 'spatial_ref_sys'::regclass, 0, "
+            "'pg_extension'::regclass, oid, 0, 'e' FROM pg_extension LIMIT 1"
+        )
+    open_database(url)
+    assert schema.standing() == Standing(pending=tuple(ALL_MIGRATIONS))
+    close_database()
+
+
+def test_the_schema_lies_where_names_without_one_lead(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    with raw(url) as owner:
+        owner.execute("CREATE SCHEMA own")
+        owner.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET search_path = own")
+        owner.execute("CREATE TABLE public.posts (id INTEGER)")
+    open_database(url)
+    with connection():
+        schema._runner().up(target=ALL_MIGRATIONS[1])
+    assert schema.migrate() == ALL_MIGRATIONS[2:]
+    assert schema.standing() == Standing()
+    with connection():
+        assert [*rows("SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'")] == [(1,)]
+    close_database()
+
+
+@pytest.mark.parametrize("held", [b"no database " * 500, b"short", b"SQLite format 3\0" + b"\xff" * 4000])
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path, held: bytes) -> None:
+    path = tmp_path / "riskrelay.db"
+    path.write_bytes(held)
+    open_database(f"sqlite:///{path}")
+    assert schema.standing().damage
+    with pytest.raises(UnfitDatabase, match="restore a backup, or set DATABASE_URL"):
+        schema.migrate()
+    close_database()
+    assert path.read_bytes() == held
+    assert [each.name for each in tmp_path.iterdir()] == ["riskrelay.db"]
+
+
+def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
+    (tmp_path / "riskrelay.db").touch()
+    open_database(f"sqlite:///{tmp_path / 'riskrelay.db'}")
+    assert schema.migrate() == ALL_MIGRATIONS
+    close_database()
+
+
+def test_who_may_not_make_tables_is_told_so(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    with raw(url) as owner:
+        owner.execute("CREATE ROLE reader LOGIN")
+        owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    open_database(url.replace("//riskrelay@", "//reader@"))
+    with pytest.raises(UnfitDatabase, match="permission denied for schema public"):
+        schema.migrate()
+    close_database()
+    with raw(url) as owner:
+        owner.execute("DROP ROLE reader")
+
+
+@contextmanager
+def raw(url: str) -> Iterator[Any]:
+    """Connect as another application would."""
+    if url.startswith("sqlite"):
+        connected: Any = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    else:
+        connected = psycopg.connect(url, autocommit=True)
+    try:
+        yield connected
+    finally:
+        connected.close()
+
+
+def content(url: str) -> object:
+    """Return what a database holds: the bytes of SQLite's folder, the columns of PostgreSQL's tables and its history."""
+    if url.startswith("sqlite"):
+        return {path.name: path.read_bytes() for path in Path(url.removeprefix("sqlite:///")).parent.iterdir()}
+    with raw(url) as looking:
+        columns = looking.execute(
+            "SELECT table_schema, table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2, 3"
+        ).fetchall()
+        histories = [name for _, name, column in columns if name == "schema_migrations"]
+        return columns, [looking.execute(f"SELECT * FROM {name}").fetchall() for name in histories]  # noqa: S608
 
 
 # --- the tables and the models

@@ -1,0 +1,303 @@
+"""The first five minutes: whatever is in the way is told in one line with its fix, and nothing is left half made."""
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from storage.database import close_database, connection, open_database
+from tests.factories import ENCRYPTION_KEY, environment
+from tests.plausible_rows import content
+from tests.servers import PostgresServer, free_port, processes_in
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
+
+WITHIN_S: Final = 60.0
+
+Settings = dict[str, str]
+
+
+def settings(folder: Path, **changes: str) -> Settings:
+    """Return the settings of an installation in a folder, which no bytecode is written for: a full disk would cut it off."""
+    usual = {"BIND": f"127.0.0.1:{free_port()}", "PYTHONDONTWRITEBYTECODE": "1"}
+    given = environment(folder / "data", **{**usual, **changes})
+    return {name: value for name, value in given.items() if value}
+
+
+def typed(folder: Path, verb: str, given: Settings, largest_file: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, where no file may be larger than `largest_file` bytes."""
+
+    def limit() -> None:
+        if largest_file is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
+    return subprocess.run(
+        [RISKRELAY, verb],
+        cwd=folder,
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+        preexec_fn=limit,
+    )
+
+
+@contextmanager
+def running(folder: Path, given: Settings) -> Iterator[subprocess.Popen[str]]:
+    """Run everything until it is ready; Ctrl-C ends it with 0."""
+    log = folder / "run.log"
+    with log.open("w") as output:
+        process = subprocess.Popen([RISKRELAY, "run"], cwd=folder, env=given, stdout=output, stderr=output, text=True)
+    until = time.monotonic() + WITHIN_S
+    try:
+        while "is ready at" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.05)
+        yield process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        for pid in processes_in(folder):
+            os.kill(pid, signal.SIGKILL)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- what is in the way of `run`
+
+
+def taken_folder(folder: Path, _: PostgresServer) -> Settings:
+    (folder / "data").write_text("a file, where a folder should be")
+    return {}
+
+
+def folder_of_the_kernel(_folder: Path, _: PostgresServer) -> Settings:
+    return {"DATA_DIR": "/proc/riskrelay"}
+
+
+def no_keys(_folder: Path, _: PostgresServer) -> Settings:
+    return {"ENCRYPTION_KEYS": ""}
+
+
+def server_away(_folder: Path, _: PostgresServer) -> Settings:
+    return {"DATABASE_URL": f"postgresql://u:hunter2@127.0.0.1:{free_port()}/riskrelay"}
+
+
+def unknown_user(_folder: Path, server: PostgresServer) -> Settings:
+    return {"DATABASE_URL": server.url.replace("//riskrelay@", "//stranger:hunter2@")}
+
+
+def unknown_database(_folder: Path, server: PostgresServer) -> Settings:
+    return {"DATABASE_URL": server.url.replace("//riskrelay@", "//riskrelay:hunter2@").rpartition("/")[0] + "/nowhere"}
+
+
+def folder_of_the_database_away(folder: Path, _: PostgresServer) -> Settings:
+    return {"DATABASE_URL": f"sqlite:///{folder}/nowhere/riskrelay.db"}
+
+
+def no_database(folder: Path, _: PostgresServer) -> Settings:
+    (folder / "notes.db").write_text("no database, notes\n" * 100)
+    return {"DATABASE_URL": f"sqlite:///{folder}/notes.db"}
+
+
+def foreign_sqlite(folder: Path, _: PostgresServer) -> Settings:
+    with sqlite3.connect(folder / "blog.db") as blog:
+        blog.execute("CREATE TABLE posts (id INTEGER)")
+    blog.close()
+    return {"DATABASE_URL": f"sqlite:///{folder}/blog.db"}
+
+
+def foreign_postgres(_folder: Path, server: PostgresServer) -> Settings:
+    url = server.create_database()
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("CREATE TABLE accounts (id INTEGER)")
+    return {"DATABASE_URL": url}
+
+
+def newer_version(folder: Path, _: PostgresServer) -> Settings:
+    with sqlite3.connect(folder / "new.db") as newer:
+        newer.execute("CREATE TABLE schema_migrations (id INTEGER, name TEXT, applied TEXT)")
+        newer.execute("INSERT INTO schema_migrations VALUES (1, '0001_first_tables', ''), (2, '0999_to_come', '')")
+        newer.execute("CREATE TABLE accounts (id INTEGER)")
+    newer.close()
+    return {"DATABASE_URL": f"sqlite:///{folder}/new.db"}
+
+
+IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[str, ...]]]] = [
+    (taken_folder, ("DATA_DIR", "File exists", "choose another")),
+    (folder_of_the_kernel, ("DATA_DIR /proc/riskrelay cannot be made", "choose another")),
+    (no_keys, ("ENCRYPTION_KEYS", "bin/riskrelay init")),
+    (server_away, ("127.0.0.1", "Connection refused", "DATABASE_URL")),
+    (unknown_user, ('role "stranger" does not exist', "DATABASE_URL")),
+    (unknown_database, ('database "nowhere" does not exist', "DATABASE_URL")),
+    (folder_of_the_database_away, ("unable to open database file", "nowhere/riskrelay.db")),
+    (no_database, ("notes.db: file is not a database", "restore a backup, or set DATABASE_URL")),
+    (foreign_sqlite, ("another application's tables (posts)", "set DATABASE_URL")),
+    (foreign_postgres, ("another application's tables (accounts)", "set DATABASE_URL")),
+    (newer_version, ("newer RiskRelay (0999_to_come)", "install that version, or restore a backup")),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), IN_THE_WAY, ids=[make.__name__ for make, _ in IN_THE_WAY])
+def test_what_is_in_the_way_is_told_in_one_line_and_nothing_is_changed(
+    tmp_path: Path,
+    postgres_server: PostgresServer,
+    make: Callable[[Path, PostgresServer], Settings],
+    words: tuple[str, ...],
+) -> None:
+    given = settings(tmp_path, **make(tmp_path, postgres_server))
+    before = files(tmp_path)
+    ended = typed(tmp_path, "run", given)
+    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("riskrelay: ")
+    for word in words:
+        assert word in line
+    assert "hunter2" not in line
+    assert {name: data for name, data in files(tmp_path).items() if not name.startswith("data/redis/")} == before
+    assert list(processes_in(tmp_path)) == []
+
+
+def test_wrong_settings_stop_the_start_with_every_mistake_and_exit_code_2(tmp_path: Path) -> None:
+    wrong = {"BIND": "here", "WEB_PROCESSES": "none", "WEBHOOK_SECRET_FILE": str(tmp_path / "missing"), "REDIS_URL": "far"}
+    for verb in ("run", "init", "migrate", "serve", "work"):
+        ended = typed(tmp_path, verb, settings(tmp_path, WEBHOOK_SECRET="", **wrong))
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == [
+            "The settings are wrong",
+            *sorted(wrong),
+        ]
+    assert files(tmp_path) == {}
+
+
+def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
+    python = str(ROOT / ".venv" / "bin" / "python")
+    ended = subprocess.run(
+        [python, "-m", "gunicorn", "--config", "python:service.gunicorn_config", "service.wsgi:app"],
+        cwd=tmp_path,
+        env={**settings(tmp_path, BIND="here"), "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == ["The settings are wrong", "BIND"]
+
+
+# --- a full disk, as a limit on the size of files
+
+
+@pytest.mark.parametrize("room", [200, 20_000, 300_000], ids=["for no settings", "for no log", "for half the schema"])
+def test_a_full_disk_leaves_no_half_made_installation(tmp_path: Path, room: int) -> None:
+    given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
+    for verb, told in (("init", ("cannot be written", "room")), ("run", ("ENCRYPTION_KEYS", "init"))):
+        ended = typed(tmp_path, verb, given, room)
+        assert ended.returncode == 1
+        assert len(ended.stderr.splitlines()) == 1
+        assert "Traceback" not in ended.stderr
+        assert any(word in ended.stderr for word in told)
+        assert not (tmp_path / ".env").exists()
+        assert not (tmp_path / ".env.new").exists()
+    made = typed(tmp_path, "init", given)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(typed_json(tmp_path, given, "token", "list"))[0]["name"] == "first"
+
+
+def test_a_full_disk_stops_the_start_and_nothing_goes_on_running(tmp_path: Path) -> None:
+    ended = typed(tmp_path, "run", settings(tmp_path), 20_000)
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert "riskrelay.db, its owner and the room left there" in ended.stderr
+    assert list(processes_in(tmp_path)) == []
+
+
+def typed_json(folder: Path, given: Settings, *words: str) -> str:
+    command = [RISKRELAY, *words, "--json"]
+    return subprocess.run(
+        command, cwd=folder, env=given, capture_output=True, text=True, timeout=WITHIN_S, check=True
+    ).stdout
+
+
+# --- what is not in the way, but told
+
+
+def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_told_and_it_starts_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("WORKER_PROCESES=4\nMY_OWN=1\nWEB_PROCESSES=1\n")
+    with running(tmp_path, settings(tmp_path, REDIS_URL=f"redis://:hunter2@127.0.0.1:{free_port()}")):
+        pass
+    told = (tmp_path / "run.log").read_text()
+    assert told.count("Redis does not answer; see REDIS_URL") == 1
+    assert told.count("did you mean WORKER_PROCESSES?") == 1
+    assert told.count("sets MY_OWN, which is no setting") == 1
+    assert "hunter2" not in told
+    assert "Traceback" not in told
+
+
+# --- twice
+
+
+def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) -> None:
+    given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
+    started = [
+        subprocess.Popen([RISKRELAY, "init"], cwd=tmp_path, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    told = [process.communicate(timeout=WITHIN_S)[1].decode() for process in started]
+    assert sorted(process.returncode for process in started) == [0, 1, 1], told
+    assert json.loads(typed_json(tmp_path, given, "account", "list")) == [{"id": 1, "name": "Default", "webhooks": True}]
+    # The keys of `.env` are those that the database was made with.
+    done = subprocess.run(
+        [RISKRELAY, "secret", "set", "scanner"],
+        cwd=tmp_path,
+        env=given,
+        input="s3cret\n",
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ENCRYPTION_KEY not in (tmp_path / ".env").read_text()
+
+
+def test_a_second_start_changes_neither_settings_nor_data(tmp_path: Path) -> None:
+    given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
+    assert typed(tmp_path, "init", given).returncode == 0
+    seen: list[Any] = []
+    for _ in range(2):
+        with running(tmp_path, given):
+            pass
+        told = (tmp_path / "run.log").read_text()
+        shown = told[told.index("RiskRelay is ready at") :]
+        assert f"first API token is in {tmp_path}/data/first-token" in shown
+        assert len([line for line in shown.splitlines() if line.startswith(("  curl ", "  bin/riskrelay "))]) == 3
+        kept = {name: (tmp_path / name).read_bytes() for name in (".env", "data/first-token")}
+        seen.append((kept, rows_of(tmp_path)))
+    assert seen[0] == seen[1]
+
+
+def rows_of(folder: Path) -> dict[str, Any]:
+    """Return every row but those that tell who works now."""
+    open_database(f"sqlite:///{folder}/data/riskrelay.db")
+    with connection():
+        found = content()
+    close_database()
+    return {table: each for table, each in found.items() if table != "workers"}
