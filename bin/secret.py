@@ -10,6 +10,7 @@ from schemas.settings import Settings
 from schemas.targets import Target, target_record
 from storage import targets
 from storage.clock import utc_now
+from storage.installation import check_keys
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
 
@@ -35,7 +36,7 @@ def set_secret() -> None:
 def target(target_id: str, as_json: bool) -> None:
     """Set the signing secret of one target."""
     with opened() as settings:
-        fingerprint = targets.set_secret(target_id, _read_secret(), Vault(settings.encryption_keys), utc_now())
+        fingerprint = targets.set_secret(target_id, _read_secret(), _own_vault(settings), utc_now())
         print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
 
 
@@ -46,7 +47,7 @@ def _integration_command(integration: Integration) -> None:
     @json_option
     def set_integration(as_json: bool) -> None:
         with opened() as settings:
-            shared = SharedSecrets(settings, Vault(settings.encryption_keys))
+            shared = SharedSecrets(settings, _own_vault(settings))
             fingerprint = shared.set(integration, _read_secret(), utc_now())
             print_record({"name": integration.value, "fingerprint": fingerprint}, as_json)
 
@@ -92,6 +93,13 @@ def _target(target: Target) -> dict[str, object]:
         "connected": target.connected_status,
         "last_validation": target.validation_status,
     }
+
+
+def _own_vault(settings: Settings) -> Vault:
+    """Return the vault whose keys are this installation's: nothing is sealed with others."""
+    vault = Vault(settings.encryption_keys)
+    check_keys(vault, utc_now())
+    return vault
 
 
 def _read_secret() -> str:

@@ -10,7 +10,7 @@ from typing import Final
 import falcon
 
 from schemas.compliance import SHOP_HEADER, TOPIC_HEADER, ComplianceForm, envelope, order_from
-from schemas.errors import NoEncryptionKey, ServiceUnavailable
+from schemas.errors import NoEncryptionKey, ServiceUnavailable, WrongEncryptionKey
 from schemas.settings import RouteFamily
 from service.admission import Body, Operation
 from service.auth import Principal, StorefrontSignature
@@ -43,9 +43,11 @@ class ComplianceWebhooks:
         order = order_from(req.context.envelope, req.context.payload)
         try:
             stored = compliance.receive(order, req.context.raw_body, self._vault, utc_now(), req.context.principal.key)
-        except NoEncryptionKey:
-            # Told to the operator, and to the platform so that it asks again: a wish must not be lost, nor lie open.
-            _log.error("compliance webhooks need ENCRYPTION_KEYS", extra={"request_id": req.context.request_id})
+        except (NoEncryptionKey, WrongEncryptionKey):
+            # Told to the operator, and to the platform so that it asks again: a wish must not be lost, nor lie open, nor be
+            # sealed with a key that is not the installation's.
+            told = "compliance webhooks need ENCRYPTION_KEYS that are this installation's"
+            _log.error(told, extra={"request_id": req.context.request_id})
             raise ServiceUnavailable from None
         if stored:
             self._doorbell.ring()

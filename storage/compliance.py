@@ -20,6 +20,9 @@ from storage import identifiers
 from storage.audit import append
 from storage.columns import JsonField
 from storage.database import execute, is_sqlite, rows, transaction
+from storage.installation import check_keys
+from storage.redaction_journal import note
+from storage.sealed import REPORT, SUBJECT
 from storage.vault import Vault
 
 #: What the law gives a shop, and what platforms tell their apps.
@@ -72,10 +75,11 @@ class Held:
 def receive(order: Order, body: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
     """Store an order and return its id; None where the same one is there already.
 
-    Raises NoEncryptionKey where it is about a person and nothing can be sealed.
+    Where it is about a person, raises NoEncryptionKey where nothing can be sealed, and WrongEncryptionKey where the keys are
+    not this installation's: a process that started while the database was away has not been told so yet.
     """
     request_id = identifiers.new_id(identifiers.COMPLIANCE, now)
-    sealed, pseudonym = _sealed_subject(request_id, order, vault)
+    sealed, pseudonym = _sealed_subject(request_id, order, vault, now)
     key = (order.topic.value, order.shop_domain, hashlib.sha256(body).hexdigest())
     with transaction():
         _retire(key, now)
@@ -92,6 +96,11 @@ def receive(order: Order, body: bytes, vault: Vault, now: datetime, actor: str) 
     return request_id
 
 
+def pseudonym_of(subject: Subject, shop_domain: str, vault: Vault) -> str | None:
+    """Return by what a person is known in a shop's requests; None where only orders are named."""
+    return None if subject.identity is None else vault.pseudonym(f"{shop_domain}|{subject.identity}")
+
+
 def any_waiting(now: datetime) -> bool:
     """Tell whether a request may be taken up at `now`."""
     return bool(rows(_NEXT, (to_ms(now), to_ms(now))))
@@ -105,6 +114,13 @@ def count_waiting(now: datetime) -> int:
 def count_unfinished() -> int:
     """Return how many requests are not done, whenever they are due."""
     return int(rows("SELECT COUNT(*) FROM compliance_requests WHERE next_run_at IS NOT NULL")[0][0])
+
+
+def count_overdue(now: datetime) -> int:
+    """Return how many requests are not done although the law wants them done by `now`."""
+    return int(
+        rows("SELECT COUNT(*) FROM compliance_requests WHERE next_run_at IS NOT NULL AND due_at < ?", (to_ms(now),))[0][0]
+    )
 
 
 def claim_next(now: datetime) -> Held | None:
@@ -145,7 +161,7 @@ def subject_of(held: Held, vault: Vault) -> Subject:
     """Return whom a request is about; nobody where it is about a shop. Raises WrongEncryptionKey, NoEncryptionKey."""
     if held.subject_sealed is None:
         return Subject()
-    return subject_from(json.loads(vault.open(held.subject_sealed, _context(held.id, "subject"))))
+    return subject_from(json.loads(vault.open(held.subject_sealed, SUBJECT.context(held.id))))
 
 
 def renew(held: Held, counts: Mapping[str, int], now: datetime) -> None:
@@ -192,7 +208,7 @@ def postpone(held: Held, error: str, now: datetime) -> datetime | None:
 
 def seal_report(request_id: str, report: Mapping[str, Any], vault: Vault) -> bytes:
     """Seal what a search found for the ledger's line of that request."""
-    return vault.seal(json.dumps(report, ensure_ascii=False), _context(request_id, "report"))
+    return vault.seal(json.dumps(report, ensure_ascii=False), REPORT.context(request_id))
 
 
 def report_of(request_id: str, vault: Vault) -> dict[str, Any] | None:
@@ -200,7 +216,7 @@ def report_of(request_id: str, vault: Vault) -> dict[str, Any] | None:
     found = rows("SELECT report_sealed FROM compliance_requests WHERE id = ?", (request_id,))
     if not found or found[0][0] is None:
         return None
-    report: dict[str, Any] = json.loads(vault.open(bytes(found[0][0]), _context(request_id, "report")))
+    report: dict[str, Any] = json.loads(vault.open(bytes(found[0][0]), REPORT.context(request_id)))
     return report
 
 
@@ -210,8 +226,9 @@ def reported(shop_domain: str) -> list[tuple[str, str | None]]:
     return [(row[0], row[1]) for row in rows(f"{statement} ORDER BY id", (shop_domain,))]
 
 
-def replace_report(request_id: str, report_sealed: bytes | None) -> None:
-    """Put another report in place of one, or erase it."""
+def replace_report(request_id: str, report_sealed: bytes | None, now: datetime, actor: str) -> None:
+    """Put another report in place of one, or erase it, for the request `actor`; the caller holds the transaction."""
+    note(actor, REPORT.table, [request_id], now)
     execute("UPDATE compliance_requests SET report_sealed = ? WHERE id = ?", (report_sealed, request_id))
 
 
@@ -242,12 +259,12 @@ def _retire(key: tuple[str, str, str], now: datetime) -> None:
     )
 
 
-def _sealed_subject(request_id: str, order: Order, vault: Vault) -> tuple[bytes | None, str | None]:
+def _sealed_subject(request_id: str, order: Order, vault: Vault, now: datetime) -> tuple[bytes | None, str | None]:
     if order.subject is None:
         return None, None
-    sealed = vault.seal(json.dumps(order.subject.record(), ensure_ascii=False), _context(request_id, "subject"))
-    identity = order.subject.identity
-    return sealed, None if identity is None else vault.pseudonym(f"{order.shop_domain}|{identity}")
+    check_keys(vault, now)
+    sealed = vault.seal(json.dumps(order.subject.record(), ensure_ascii=False), SUBJECT.context(request_id))
+    return sealed, pseudonym_of(order.subject, order.shop_domain, vault)
 
 
 def _lock_shop(shop_domain: str) -> None:
@@ -261,10 +278,6 @@ def _lock_shop(shop_domain: str) -> None:
 
 def _lapses_at(now: datetime) -> int:
     return to_ms(now + timedelta(seconds=LEASE_S))
-
-
-def _context(request_id: str, purpose: str) -> str:
-    return f"compliance_requests|{request_id}|{purpose}"
 
 
 def _sorted(counts: Mapping[str, int]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from schemas.settings import Settings
 from storage.audit import append
 from storage.database import rows, transaction
 from storage.models import IntegrationSecret
+from storage.sealed import SHARED_SECRET
 from storage.vault import Vault
 
 
@@ -44,13 +45,13 @@ class SharedSecrets:
         """Return the secret in force; read at every request, so that a new one counts in every process at once."""
         found = rows("SELECT secret_sealed FROM integration_secrets WHERE name = ?", (integration.value,))
         if found:
-            return self._vault.open(bytes(found[0][0]), _context(integration))
+            return self._vault.open(bytes(found[0][0]), SHARED_SECRET.context(integration.value))
         return self._environment[integration]
 
     def set(self, integration: Integration, secret: str, now: datetime) -> str:
         """Put `secret` in force and return its fingerprint; the old one stops at once."""
         columns = {
-            "secret_sealed": self._vault.seal(secret, _context(integration)),
+            "secret_sealed": self._vault.seal(secret, SHARED_SECRET.context(integration.value)),
             "secret_fingerprint": self._vault.fingerprint(secret),
             "updated_at": now,
         }
@@ -73,7 +74,3 @@ class SharedSecrets:
         if secret is None:
             return SecretState(integration.value, False, None, None)
         return SecretState(integration.value, True, "environment", self._vault.fingerprint(secret))
-
-
-def _context(integration: Integration) -> str:
-    return f"integration_secrets|{integration.value}|shared secret"

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -42,15 +43,14 @@ class Vault:
 
     def open(self, sealed: bytes, context: str) -> str:
         """Decrypt what `seal` made for the same `context`. Raises WrongEncryptionKey."""
-        if sealed[:1] != _FORMAT or len(sealed) <= 1 + _NONCE_BYTES:
-            raise WrongEncryptionKey
-        nonce, encrypted = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
-        for cipher in self._ciphers:
-            try:
-                return cipher.decrypt(nonce, encrypted, context.encode()).decode()
-            except InvalidTag:
-                continue
-        raise WrongEncryptionKey if self._ciphers else NoEncryptionKey
+        opened = _first_opened(self._ciphers, sealed, context)
+        if opened is None:
+            raise WrongEncryptionKey if self._ciphers else NoEncryptionKey
+        return opened
+
+    def is_current(self, sealed: bytes, context: str) -> bool:
+        """Tell whether the first key opens it, so that it needs no older one."""
+        return _first_opened(self._ciphers[:1], sealed, context) is not None
 
     def fingerprint(self, secret: str) -> str:
         """Return `fp:` and 12 hex digits; keyed, so that nobody can try guesses against it elsewhere."""
@@ -63,3 +63,14 @@ class Vault:
         if self._pseudonym_key is None:
             raise NoEncryptionKey
         return "ps:" + hmac.new(self._pseudonym_key, text.encode(), hashlib.sha256).hexdigest()[:_PSEUDONYM_DIGITS]
+
+
+def _first_opened(ciphers: Sequence[AESGCM], sealed: bytes, context: str) -> str | None:
+    """Return what the first of these keys that fits opens; None where none does, or nothing of ours is sealed there."""
+    if sealed[:1] != _FORMAT or len(sealed) <= 1 + _NONCE_BYTES:
+        return None
+    nonce, encrypted = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+    for cipher in ciphers:
+        with suppress(InvalidTag):
+            return cipher.decrypt(nonce, encrypted, context.encode()).decode()
+    return None

@@ -21,6 +21,7 @@ from service.auth import is_signed
 from storage import compliance
 from storage.clock import utc_now
 from storage.database import execute, rows
+from storage.installation import check_keys
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
 from tests.corpora import CORPORA
@@ -298,6 +299,17 @@ def test_a_wish_that_cannot_be_sealed_is_refused_and_not_stored_in_the_clear(
     assert "compliance webhooks need ENCRYPTION_KEYS" in log_lines.text
     # A shop's wish names nobody, so there is nothing to seal.
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
+
+
+def test_a_wish_is_not_sealed_with_a_key_of_another_installation(
+    customer: Customer, tmp_path: Path, log_lines: LogLines
+) -> None:
+    check_keys(Vault([b"B" * 32]), NOW)
+    bell = FakeDoorbell()
+    client = TestClient(create_app(make_settings(tmp_path, CLOUD), bell, FakeLookup({})))
+    assert_is_error(send_webhook(client, Topic.CUSTOMER_REDACT, GOOD[Topic.CUSTOMER_REDACT]), 503, "SERVICE_UNAVAILABLE")
+    assert (count(), bell.rings) == (0, 0)
+    assert "compliance webhooks need ENCRYPTION_KEYS that are this installation's" in log_lines.text
 
 
 def test_the_platforms_own_vector_matches() -> None:
