@@ -1,21 +1,24 @@
 """`compliance`: carry out what storefronts' compliance webhooks asked for, and see the ledger of it.
 
-`run` is for cron where no daemon works, and does no harm beside one: a request belongs to whoever claimed it.
+`run` is for cron where no daemon works, and does no harm beside one: a request belongs to whoever claimed it. Killed, it
+leaves a lease that lapses within seconds, and the next one goes on with the rest.
 """
 
-import os
-import socket
 import sys
+from pathlib import Path
 
 import click
 
-from bin.installation import opened
+from bin.installation import Refused, alone, opened
 from bin.numbers import LIMIT
 from bin.records import json_option, print_record, print_records
 from schemas.compliance import compliance_record
+from storage import carry_over
 from storage import compliance as ledger
 from storage.clock import utc_now
+from storage.locks import Lock
 from storage.vault import Vault
+from storage.workers import own_name
 from worker.compliance import Clerk
 
 
@@ -26,7 +29,8 @@ def compliance() -> None:
 
 @compliance.command(
     epilog="Example: riskrelay compliance run --json\n\n"
-    "Exit codes: 0 what could be done is done, 1 a request broke off or the database is away, 2 wrong usage or settings."
+    "Exit codes: 0 what could be done is done, 1 another one runs, a request broke off, or the database is away, "
+    "2 wrong usage or settings."
 )
 @click.option("--dry-run", is_flag=True, help="Only count what waits.")
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Carry out no more.")
@@ -34,9 +38,10 @@ def compliance() -> None:
 def run(dry_run: bool, limit: int, as_json: bool) -> None:
     """Carry out the requests that wait now, the longest waiting first; what breaks off waits for its next turn."""
     with opened() as settings:
-        clerk = Clerk(Vault(settings.encryption_keys), f"compliance:{socket.gethostname()}:{os.getpid()}", utc_now)
+        clerk = Clerk(Vault(settings.encryption_keys), own_name("compliance"), utc_now)
         if not dry_run:
-            _carry_out(clerk, min(limit, ledger.count_waiting(utc_now())))
+            with alone(Lock.COMPLIANCE):
+                _carry_out(clerk, min(limit, ledger.count_waiting(utc_now())))
         print_record({"done": clerk.done, "waiting": ledger.count_unfinished()}, as_json)
     if clerk.broken_off:
         raise SystemExit(1)
@@ -69,6 +74,27 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
         if with_report:
             record["report"] = ledger.report_of(request_id, Vault(settings.encryption_keys))
         print_record(record, as_json)
+
+
+@compliance.command(
+    epilog="Example: riskrelay compliance export /mnt/elsewhere/riskrelay.redactions\n\n"
+    "Exit codes: 0 written, 1 it cannot be written or the database is away, 2 wrong usage or settings."
+)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+def export(file: Path | None) -> None:
+    """Write what was erased, and the ledger, for `restore --redactions`: to FILE, or to standard output.
+
+    A line each, as JSON: ids of rows, and what is sealed stays so. FILE is replaced as a whole, and is for its owner alone.
+    """
+    with opened():
+        if file is None:
+            for line in carry_over.lines():
+                click.echo(line, nl=False)
+            return
+        try:
+            carry_over.save(file)
+        except OSError as failed:
+            raise Refused(f"{file} cannot be written: {failed.strerror}.") from None
 
 
 def _carry_out(clerk: Clerk, limit: int) -> None:

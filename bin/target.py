@@ -77,7 +77,7 @@ disable = _turning("disable", "Take no more approvals and deliver nothing.")
     "Exit codes: 0 done, 1 refused, with --all even for one, 2 wrong usage."
 )
 @click.argument("target_id", required=False)
-@click.option("--all", "is_all", is_flag=True, help="Every target that somebody has paused; receivers' own pauses go on.")
+@click.option("--all", "is_all", is_flag=True, help="Every target that a person or a restore has paused, but no receiver.")
 @json_option
 def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     """Deliver again; what a receiver or too many failures asked to wait for is forgotten."""
@@ -166,7 +166,7 @@ def _resume_all(settings: Settings, as_json: bool) -> None:
             except Conflict as conflict:
                 refused.append(str(conflict))
     records = [target_record(each, utc_now()) for each in targets.all_targets(_default_fingerprint(settings))]
-    print_records([each for each in records if each["id"] in resumed], as_json, _COLUMNS, "Nobody has paused a target.")
+    print_records([each for each in records if each["id"] in resumed], as_json, _COLUMNS, "No target is paused.")
     if refused:
         raise Refused(" ".join(refused))
 

@@ -40,6 +40,9 @@ ASKED_FOR: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
 #: A hold of our own: too many failures in a row.
 BREAKER_OPEN: Final = "breaker_open"
 
+#: Why a target is paused that a backup brought back: what its receiver got meanwhile would be sent again.
+RESTORED: Final = "restored"
+
 #: A thousand a second: more than this is no limit any more.
 MAX_PER_MINUTE: Final = 60_000
 

@@ -2,7 +2,8 @@
 
 Searches read in id-ordered slices, so that no statement takes long; a LIKE over a row's texts leaves most of them out, and
 `schemas.mentions` decides on the rest. Erasures are small: each belongs to one slice and to one transaction of its caller.
-What is erased is not found again, so a search that begins anew goes on where another one was killed.
+What is erased is not found again, so a search that begins anew goes on where another one was killed. The ids of what is
+erased go into the journal in the same transaction, by which `erase_again` repeats it in a restored backup.
 
 A row belongs to a shop by its project, a diagnostic also by the shop that it names. An export without a project belongs to
 each shop of its account as far as it speaks of the person or of the shop, and wholly to the one shop of an account that has
@@ -11,9 +12,9 @@ no other project.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from schemas.mentions import Mentions
@@ -23,11 +24,15 @@ from storage import exports
 from storage.audit import Entry, append_all
 from storage.columns import JsonField
 from storage.database import LOCK_WAIT_S, execute, is_sqlite, rows, values_list
+from storage.redaction_journal import KEYS, note
 
 #: Rows of one slice: a fraction of a second to search and to erase, on either database.
 SLICE: Final = 200
 #: What is left of a stored answer; the row stays, so that a repeated request is still not done twice.
 REDACTED_ANSWER: Final = '{"redacted": true}'
+
+#: How far the clocks of two hosts may be apart before a row counts as younger than what another host did.
+CLOCKS_APART: Final = timedelta(minutes=10)
 
 #: Writers wait as long as the log is being emptied.
 _LOG_WAIT_MS: Final = 250
@@ -92,6 +97,7 @@ def _erase_diagnostics(ids: Sequence[Any], now: datetime, actor: str) -> Counter
 
 
 def _erase_handed_in(table: str, ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    note(actor, table, ids, now)
     within = values_list(len(ids), 1)
     handed_in = rows(f"SELECT export_id FROM handoffs WHERE source_id IN {within}", ids)  # noqa: S608 - our own names
     handoffs = execute(f"DELETE FROM handoffs WHERE source_id IN {within}", ids)  # noqa: S608
@@ -102,6 +108,7 @@ def _erase_handed_in(table: str, ids: Sequence[Any], now: datetime, actor: str) 
 
 def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     """Empty emails but keep their rows: the digest of the message id keeps a repeated message from coming back."""
+    note(actor, "inbound_emails", ids, now)
     within = values_list(len(ids), 1)
     prepared = rows(f"SELECT export_id FROM inbound_emails WHERE id IN {within}", ids)  # noqa: S608 - our own names
     emptied = execute(
@@ -113,22 +120,26 @@ def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]
 
 
 def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    note(actor, "findings", ids, now)
     within = values_list(len(ids), 1)
     prepared = rows(f"SELECT id FROM exports WHERE source_type = 'finding' AND source_id IN {within}", ids)  # noqa: S608
     deleted = execute(f"DELETE FROM findings WHERE id IN {within}", ids)  # noqa: S608 - our own names
     return Counter({"findings": deleted}) + _erase_exports([row[0] for row in prepared], now, actor)
 
 
-def _erase_pages(ids: Sequence[Any], _now: datetime, _actor: str) -> Counter[str]:
+def _erase_pages(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    note(actor, "page_results", ids, now)
     return Counter({"page_results": execute(f"DELETE FROM page_results WHERE id IN {values_list(len(ids), 1)}", ids)})  # noqa: S608
 
 
-def _erase_answers(ids: Sequence[Any], _now: datetime, _actor: str) -> Counter[str]:
+def _erase_answers(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    note(actor, "attempts", ids, now)
     within = values_list(len(ids), 1)
     return Counter({"attempts": execute(f"UPDATE attempts SET answer = NULL WHERE id IN {within}", ids)})  # noqa: S608
 
 
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    note(actor, "exports", ids, now)
     return Counter({"exports": exports.redact(ids, now, actor)})
 
 
@@ -261,21 +272,65 @@ def answers_telling() -> Iterator[list[Answer]]:
         yield [Answer(row[0], row[1]) for row in slice_ if named[row[0]] & redacted]
 
 
-def redact_answers(answers: Sequence[Answer], mentions: Mentions | None) -> Counter[str]:
+def redact_answers(answers: Sequence[Answer], mentions: Mentions | None, now: datetime, actor: str) -> Counter[str]:
     """Empty stored answers, and forget the client's key of those where it mentions; without `mentions`, of them all.
 
     A forgotten key makes a repeated request a new one, but it is the client's own text, and may hold anything.
     """
     if not answers:
         return Counter()
-    ids = [answer.id for answer in answers]
-    within = values_list(len(ids), 1)
-    execute(f"UPDATE idempotency_keys SET response_body = ? WHERE id IN {within}", (REDACTED_ANSWER, *ids))  # noqa: S608
     telling = [answer.id for answer in answers if mentions is None or mentions.in_name(answer.key)]
     if telling:
-        within = values_list(len(telling), 1)
-        execute(f"UPDATE idempotency_keys SET key = 'redacted:' || id WHERE id IN {within}", telling)  # noqa: S608
+        _forget_keys(telling, now, actor)
+    return _empty_answers([answer.id for answer in answers], now, actor)
+
+
+def erasable() -> frozenset[str]:
+    """Return the names that `erase_again` takes."""
+    return frozenset(_AGAIN)
+
+
+def erase_again(table: str, ids: Sequence[str], now: datetime, actor: str) -> Counter[str]:
+    """Do once more what the journal of another database tells of a table: the request `actor` erased these rows at `now`.
+
+    Ids that the database counts up may mean another row by now: a row that is younger than its erasure is left alone.
+    The caller holds the transaction.
+    """
+    moment, erase = _AGAIN[table]
+    if moment is None:
+        return erase(ids, now, actor)
+    found = _not_younger(table.partition(".")[0], moment, [int(row_id) for row_id in ids], now)
+    # What is not here may be in the next backup that is restored: it stays in the journal all the same.
+    note(actor, table, [row_id for row_id in ids if int(row_id) not in found], now)
+    return erase(sorted(found), now, actor) if found else Counter()
+
+
+def _not_younger(table: str, moment: str, ids: Sequence[int], at: datetime) -> set[int]:
+    within = values_list(len(ids), 1)
+    statement = f"SELECT id FROM {table} WHERE id IN {within} AND {moment} <= ?"  # noqa: S608 - our own names
+    return {row[0] for row in rows(statement, (*ids, to_ms(at + CLOCKS_APART)))}
+
+
+def _empty_answers(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    note(actor, "idempotency_keys", ids, now)
+    within = values_list(len(ids), 1)
+    execute(f"UPDATE idempotency_keys SET response_body = ? WHERE id IN {within}", (REDACTED_ANSWER, *ids))  # noqa: S608
     return Counter({"idempotency_keys": len(ids)})
+
+
+def _forget_keys(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    note(actor, KEYS, ids, now)
+    within = values_list(len(ids), 1)
+    execute(f"UPDATE idempotency_keys SET key = 'redacted:' || id WHERE id IN {within}", ids)  # noqa: S608
+    return Counter()
+
+
+#: How the tables of the journal are erased again; where ids are counted up, by the column that tells a row's age.
+_AGAIN: Final[Mapping[str, tuple[str | None, Erase]]] = {
+    **{store.table: (None if isinstance(store.before_all, str) else store.moment, store.erase) for store in STORES},
+    "idempotency_keys": ("created_at", _empty_answers),
+    KEYS: ("created_at", _forget_keys),
+}
 
 
 def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:

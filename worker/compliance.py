@@ -130,7 +130,7 @@ class _InHand:
 
     def _redact_answers(self, mentions: Mentions | None) -> None:
         for answers in redaction.answers_telling():
-            self._step(partial(redaction.redact_answers, answers, mentions))
+            self._step(partial(redaction.redact_answers, answers, mentions, self._now(), self._held.id))
 
     def _redact_report(self, request_id: str, mentions: Mentions | None) -> Counter[str]:
         """Take what mentions out of the report of another request; without `mentions` erase it."""
@@ -139,7 +139,7 @@ class _InHand:
         if report is not None and rest == report:
             return Counter()
         sealed = None if rest is None else compliance.seal_report(request_id, rest, self._vault)
-        compliance.replace_report(request_id, sealed)
+        compliance.replace_report(request_id, sealed, self._now(), self._held.id)
         return Counter({"compliance_requests": 1})
 
     def _legible(self, request_id: str) -> dict[str, Any] | None:

@@ -191,7 +191,7 @@ def test_every_paused_target_is_resumed_at_once(shell: Shell) -> None:
     assert shell.json("show", disabled)["status"] == "disabled"
     assert shell.json("show", active)["status"] == "active"
     assert shell.json("resume", "--all") == []
-    assert "Nobody has paused a target." in shell.type("resume", "--all").stdout
+    assert "No target is paused." in shell.type("resume", "--all").stdout
 
 
 def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: Shell) -> None:

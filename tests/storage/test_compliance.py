@@ -123,7 +123,7 @@ def test_what_is_done_names_nobody_and_waits_for_nobody(database: str) -> None:
 
 def test_a_sealed_part_opens_only_where_it_was_sealed(database: str) -> None:
     first, second = receive(Topic.DATA_REQUEST), receive(Topic.DATA_REQUEST, BOB)
-    compliance.replace_report(str(first), compliance.seal_report(str(second), {}, VAULT))
+    compliance.replace_report(str(first), compliance.seal_report(str(second), {}, VAULT), NOW, str(second))
     with pytest.raises(WrongEncryptionKey):
         compliance.report_of(str(first), VAULT)
 

@@ -1,0 +1,23 @@
+"""Writes to a database as fast as it can: an account and its project, in one transaction, until it is killed."""
+
+import sys
+
+from storage import accounts, projects
+from storage.clock import utc_now
+from storage.database import connection, open_database, transaction
+
+
+def main() -> None:
+    """Say that it has begun, and go on."""
+    open_database(sys.argv[1])
+    with connection():
+        sys.stdout.write("writing\n")
+        sys.stdout.flush()
+        while True:
+            with transaction():
+                account = accounts.add_account("Busy", utc_now())
+                projects.add_project("Busy", account.id, utc_now())
+
+
+if __name__ == "__main__":
+    main()

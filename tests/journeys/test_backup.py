@@ -1,0 +1,332 @@
+"""An operator backs up and restores: under load, after a redaction, after a kill, and nothing goes out before it is said."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from schemas.compliance import Result, Topic
+from storage import compliance, exports
+from storage.clock import utc_now
+from storage.database import execute, rows
+from tests.backups import VAULT, Contents, Operator, Told, begin
+from tests.factories import make_approved, make_customer, make_target
+from tests.many_rows import many_targets, many_waiting
+from tests.servers import PostgresServer, RedisServer
+from tests.storefront import ADA, BOB, Person, Planter, cloud_client, give_shop, plant_captures, receive, stored, traces_of
+from tests.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
+from worker.compliance import Clerk
+
+OTHER_SHOP: Final = "sun.shops.example"
+CLEO: Final = Person(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))
+#: With bodies of this size a copy takes long enough for others to write meanwhile.
+HEAVY: Final = {"count": 1500, "body_bytes": 20_000}
+
+
+@pytest.fixture
+def operator(database_url: str, tmp_path: Path) -> Operator:
+    """An operator of an installation that knows its keys."""
+    made = Operator(tmp_path / "here", database_url)
+    with made.database():
+        begin()
+    return made
+
+
+@pytest.fixture
+def elsewhere(database_url: str, tmp_path: Path, postgres_server: PostgresServer) -> Operator:
+    """An operator on another machine, with the keys of the first one and no database yet."""
+    folder = tmp_path / "elsewhere"
+    is_sqlite = database_url.startswith("sqlite")
+    return Operator(folder, f"sqlite:///{folder}/riskrelay.db" if is_sqlite else postgres_server.create_database())
+
+
+def type_unluckily(operator: Operator, point: str, *words: str | Path) -> Told:
+    """Run a command that is killed at a point."""
+    command = [sys.executable, "-P", "-m", "tests.journeys.unlucky_command", point, *map(str, words)]
+    env = {**operator.environment, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=operator.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
+    return Told(done.returncode, done.stdout, done.stderr)
+
+
+def carry_out() -> None:
+    clerk = Clerk(VAULT, "worker:test", utc_now)
+    while clerk.carry_out_next():
+        pass
+    assert clerk.broken_off == 0
+
+
+def without_what_a_restore_changes(contents: Contents) -> Contents:
+    """Leave out what is another's after a restore: who works, what is paused, what was noted."""
+    kept = {table: lines for table, lines in contents.items() if table not in {"workers", "targets"}}
+    noted = {"pause_target", "restore"}
+    return kept | {"audit_entries": [row for row in contents["audit_entries"] if row[3] not in noted]}
+
+
+# --- under load
+
+
+@contextmanager
+def busy_writers(url: str, count: int) -> Iterator[None]:
+    """Let processes write to a database meanwhile."""
+    command = [sys.executable, "-P", "-m", "tests.journeys.busy_writer", url]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE) for _ in range(count)]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"writing\n"
+        yield
+        assert [writer.poll() for writer in writers] == [None] * count
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+
+
+def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: Operator, elsewhere: Operator) -> None:
+    with operator.database():
+        customer = make_customer()
+        [target_id] = many_targets(customer, 0, 1, "https://tracker.example.com/hook")
+        many_waiting(customer, 0, targets=(0, 1), due_at=utc_now(), **HEAVY)
+        with busy_writers(operator.url, 2):
+            before = rows("SELECT COUNT(*) FROM accounts")[0][0]
+            done = operator.type_apart("backup", "taken.backup")
+            after = rows("SELECT COUNT(*) FROM accounts")[0][0]
+        assert done.exit_code == 0, done.stderr
+        assert after - before > 10
+    live = operator.contents()
+    file = operator.folder / "taken.backup"
+    assert elsewhere.json("restore", file)["exports"] == HEAVY["count"]
+    found = elsewhere.contents()
+    assert before <= len(found["accounts"]) <= after
+    # Whole transactions: an account and its project.
+    assert len(found["accounts"]) == len(found["projects"])
+    assert {*found["accounts"]} <= {*live["accounts"]}
+    assert {*found["projects"]} <= {*live["projects"]}
+    assert found["exports"] == live["exports"]
+    with elsewhere.database():
+        assert rows("SELECT id, status, status_reason FROM targets") == [(target_id, "paused", "restored")]
+
+
+def test_a_restored_database_is_the_one_that_was_backed_up(operator: Operator, elsewhere: Operator) -> None:
+    with operator.database():
+        customer = give_shop(make_customer())
+        client = cloud_client(operator.folder)
+        Planter(client, customer).plant(ADA)
+        receive(Topic.DATA_REQUEST, VAULT, ADA)
+        carry_out()
+        receive(Topic.CUSTOMER_REDACT, VAULT, BOB)
+        execute("UPDATE compliance_requests SET next_run_at = 1 WHERE next_run_at IS NOT NULL")
+    before = operator.contents()
+    file = operator.backed_up()
+    elsewhere.json("restore", file)
+    after = elsewhere.contents()
+    waiting = [row for row in before["compliance_requests"] if "received" in row]
+    assert len(waiting) == 1
+    for table, lines in without_what_a_restore_changes(before).items():
+        found = without_what_a_restore_changes(after)[table]
+        if table == "compliance_requests":
+            # What waits may be taken up from now on.
+            assert [row for row in found if "done" in row] == [row for row in lines if "done" in row]
+            assert [row[0] for row in found] == [row[0] for row in lines]
+        else:
+            assert found == lines, table
+    with elsewhere.database():
+        carry_out()
+        assert {line.result for line in compliance.ledger()} == {Result.REPORTED, Result.REDACTED}
+
+
+# --- redactions
+
+
+def plant(operator: Operator) -> list[str]:
+    """Leave traces of two persons in one shop, and of a third one in another; return those of the second one."""
+    with operator.database():
+        client = cloud_client(operator.folder)
+        planter = Planter(client, give_shop(make_customer()))
+        planter.plant(ADA)
+        planter.plant(BOB)
+        receive(Topic.DATA_REQUEST, VAULT, ADA)
+        carry_out()
+        Planter(client, give_shop(make_customer(), OTHER_SHOP)).plant(CLEO, OTHER_SHOP)
+        assert traces_of(ADA, stored()) == list(ADA.traces)
+        return traces_of(BOB, stored())
+
+
+def plant_little(operator: Operator) -> list[str]:
+    """The same, in captures alone."""
+    with operator.database():
+        customer = give_shop(make_customer())
+        make_target(customer)
+        for person in (ADA, BOB):
+            plant_captures(customer, person, 3)
+        receive(Topic.DATA_REQUEST, VAULT, ADA)
+        carry_out()
+        plant_captures(give_shop(make_customer(), OTHER_SHOP), CLEO, 3)
+        assert traces_of(ADA, stored())
+        return traces_of(BOB, stored())
+
+
+def forget(operator: Operator) -> None:
+    """Forget a person and the other shop; another person has asked what is held, and waits."""
+    with operator.database():
+        receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
+        receive(Topic.SHOP_REDACT, VAULT, shop=OTHER_SHOP)
+        carry_out()
+        receive(Topic.DATA_REQUEST, VAULT, BOB)
+        assert traces_of(ADA, stored()) == traces_of(CLEO, stored()) == []
+
+
+def assert_forgotten(operator: Operator, redactions: int, traces_of_bob: list[str]) -> None:
+    """The person is forgotten at once, the other shop as soon as somebody works, and nobody else ever."""
+    with operator.database():
+        assert traces_of(ADA, stored()) == []
+        assert traces_of(BOB, stored()) == traces_of_bob != []
+        assert rows("SELECT COUNT(*) FROM redactions") == [(redactions,)]
+        assert rows("SELECT COUNT(*) FROM compliance_requests WHERE report_sealed IS NOT NULL") == [(0,)]
+        statuses = {line.topic: line.status.value for line in compliance.ledger() if line.shop_domain == OTHER_SHOP}
+        assert statuses == {Topic.SHOP_REDACT: "received"}
+        carry_out()
+        assert traces_of(CLEO, stored()) == []
+        assert traces_of(BOB, stored()) == traces_of_bob != []
+        assert rows("SELECT COUNT(*) FROM compliance_requests WHERE status = 'received'") == [(0,)]
+        assert rows("SELECT COUNT(*) FROM compliance_requests WHERE report_sealed IS NOT NULL") == [(1,)]
+
+
+def count_redactions(operator: Operator) -> int:
+    with operator.database():
+        return int(rows("SELECT COUNT(*) FROM redactions")[0][0])
+
+
+def test_what_was_erased_after_the_backup_does_not_come_back(operator: Operator) -> None:
+    traces_of_bob = plant(operator)
+    file = operator.backed_up()
+    forget(operator)
+    count = count_redactions(operator)
+    record = operator.json("restore", file, "--replace")
+    assert record["redactions_repeated"] == count
+    # Both that were done and the one that waits; of them the shop's and the one that waits are open.
+    assert (record["requests_taken_over"], record["requests_open_again"]) == (3, 2)
+    assert_forgotten(operator, count, traces_of_bob)
+    assert not list((operator.folder / "data").glob("restoring*"))
+
+
+def test_it_does_not_come_back_on_a_new_machine_either(operator: Operator, elsewhere: Operator) -> None:
+    traces_of_bob = plant(operator)
+    file, redactions = operator.backed_up(), operator.folder / "redactions"
+    forget(operator)
+    count = count_redactions(operator)
+    assert operator.type("compliance", "export", redactions).exit_code == 0
+    assert traces_of(ADA, redactions.read_text().lower()) == []
+    assert elsewhere.json("restore", file, "--redactions", redactions)["redactions_repeated"] == count
+    assert_forgotten(elsewhere, count, traces_of_bob)
+
+
+def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(operator: Operator) -> None:
+    plant(operator)
+    with operator.database():
+        # Long enough for pages of its own, which a change or a deletion gives back.
+        execute("UPDATE evidence_captures SET selected_text = ?", (f"{ADA.email} " * 800,))
+    forget(operator)
+    file = operator.backed_up()
+    if operator.url.startswith("sqlite"):
+        held = file.read_bytes().lower()
+        assert [trace for trace in ADA.traces if trace.encode() in held] == []
+        assert BOB.email.encode() in held
+    assert not [each for each in file.parent.iterdir() if each.name not in {"data", file.name}]
+
+
+# --- kills
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("point", ["backup: within the copy", "backup: before its name"])
+def test_a_killed_backup_leaves_nothing_under_its_name(operator: Operator, point: str) -> None:
+    (operator.folder / "backups").mkdir()
+    assert type_unluckily(operator, point, "backup", "backups").exit_code == -9
+    [left] = (operator.folder / "backups").iterdir()
+    assert left.name.startswith(".")
+    record = operator.json("backup", operator.folder / "backups")
+    assert [str(each) for each in (operator.folder / "backups").iterdir()] == [record["file"]]
+
+
+@pytest.mark.parametrize(
+    ("database_url", "point"),
+    [
+        ("sqlite", "sqlite: beside"),
+        ("sqlite", "sqlite: half prepared"),
+        ("sqlite", "sqlite: prepared"),
+        ("sqlite", "sqlite: aside"),
+        ("sqlite", "sqlite: within the last copy"),
+        ("postgresql", "postgresql: saved"),
+        ("postgresql", "postgresql: before the commit"),
+        ("postgresql", "postgresql: committed"),
+        ("postgresql", "postgresql: half prepared"),
+    ],
+    indirect=["database_url"],
+)
+def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(operator: Operator, point: str) -> None:
+    traces_of_bob = plant_little(operator)
+    file = operator.backed_up()
+    forget(operator)
+    count, before = count_redactions(operator), operator.contents()
+    assert type_unluckily(operator, point, "restore", file, "--replace").exit_code == -9
+    is_replaced = operator.contents() != before
+    assert is_replaced == (point in {"postgresql: committed", "postgresql: half prepared"})
+    if is_replaced:
+        with operator.database():
+            assert rows("SELECT COUNT(*) FROM targets WHERE status = 'active'") == [(0,)]
+    assert operator.type("restore", file, "--replace").exit_code == 0
+    assert_forgotten(operator, count, traces_of_bob)
+    assert not list((operator.folder / "data").glob("restoring*"))
+    if operator.url.startswith("sqlite"):
+        path = Path(operator.url.removeprefix("sqlite:///"))
+        assert not list(path.parent.glob(f"{path.name}.restoring*"))
+
+
+# --- deliveries
+
+
+def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
+    operator: Operator, redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
+) -> None:
+    def started() -> WorkerProcess:
+        return WorkerProcess(tmp_path / "worker", operator.url, redis.url)
+
+    with operator.database():
+        customer = make_customer()
+        target = make_target(customer, receiver.url())
+        made = [make_approved(customer, target.id, utc_now()) for _ in range(3)]
+        disabled = make_target(customer, receiver.url())
+        execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (disabled.id,))
+    file = operator.backed_up()
+    with operator.database(), started() as worker:
+        wait_until(all_are("exported"))
+        worker.signal()
+        assert worker.wait() == 0
+    sent = {export_id: receiver.of(export_id)[0].body for export_id in made}
+    operator.json("restore", file, "--replace")
+    with operator.database():
+        assert dict(rows("SELECT status, status_reason FROM targets")) == {"paused": "restored", "disabled": None}
+        assert {exports.get(export_id).status.value for export_id in made} == {"approved"}
+        new = make_approved(customer, make_target(customer, receiver.url()).id, utc_now())
+        with started():
+            # It delivers, and looks at what waits again and again.
+            wait_until(lambda: exports.get(new).status == "exported")
+            later = make_approved(customer, str(exports.get(new).target_id), utc_now())
+            wait_until(lambda: exports.get(later).status == "exported")
+            assert [len(receiver.of(export_id)) for export_id in made] == [1, 1, 1]
+            told = operator.type_apart("target", "resume", "--all", "--json")
+            assert told.exit_code == 0, told.stderr
+            assert target.id in told.stdout
+            assert disabled.id not in told.stdout
+            wait_until(all_are("exported"))
+    for export_id in made:
+        first, second = receiver.of(export_id)
+        assert second.headers["idempotency-key"] == first.headers["idempotency-key"] == export_id
+        assert second.body == first.body == sent[export_id]
