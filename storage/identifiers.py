@@ -6,6 +6,8 @@ from typing import Final
 
 from ulid import ULID
 
+from schemas.times import to_ms
+
 TARGET: Final = "tgt"
 EXPORT: Final = "exp"
 ATTEMPT: Final = "att"
@@ -21,11 +23,21 @@ REQUEST: Final = "req"
 LEASE: Final = "lse"
 
 _ULID: Final = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
+#: A ULID is 6 bytes of milliseconds and 10 of chance.
+_TIME_BYTES: Final = 6
+_CHANCE_BYTES: Final = 10
 
 
 def new_id(prefix: str, now: datetime) -> str:
     """Return a fresh identifier such as `exp_01J…`, sortable by `now`."""
     return f"{prefix}_{ULID.from_datetime(now)}"
+
+
+def first_id(prefix: str, moment: datetime) -> str:
+    """Return what sorts behind every identifier made before `moment`, and behind no later one."""
+    # Nothing was made before 1970, whatever a long retention comes to.
+    made_at = max(0, to_ms(moment)).to_bytes(_TIME_BYTES, "big")
+    return f"{prefix}_{ULID.from_bytes(made_at + bytes(_CHANCE_BYTES))}"
 
 
 def is_id(prefix: str, text: str) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -77,12 +77,12 @@ def plan_of(statement: Statement) -> list[str]:
     return [str(row[0]) for row in cursor.fetchall()]
 
 
-def read_whole(statement: Statement) -> list[str]:
+def read_whole(statement: Statement, growing: Collection[str] = GROWING) -> list[str]:
     """Return the steps that read a growing table, or an index of it, from one end to the other."""
     if is_sqlite():
-        return _scans_of_sqlite(statement)
+        return _scans_of_sqlite(statement, growing)
     cursor = database.execute_sql(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters)
-    return list(_scans_of_postgresql(cursor.fetchone()[0][0]["Plan"]))
+    return list(_scans_of_postgresql(cursor.fetchone()[0][0]["Plan"], growing))
 
 
 def indexes_read(statement: Statement) -> set[str]:
@@ -92,26 +92,26 @@ def indexes_read(statement: Statement) -> set[str]:
     return {name for (name,) in rows(known) if re.search(rf"\b{name}\b", plan)}
 
 
-def _scans_of_sqlite(statement: Statement) -> list[str]:
+def _scans_of_sqlite(statement: Statement, growing: Collection[str]) -> list[str]:
     tables = {alias or table: table for table, alias in _NAMED.findall(statement.sql)}
-    tables |= {table: table for table in GROWING}
+    tables |= {table: table for table in growing}
     # "ANY" skips the first column of an index: a step for each of its values.
     scans = [step for step in plan_of(statement) if step.startswith("SCAN ") or "(ANY(" in step]
-    return [step for step in scans if tables.get(step.split()[1]) in GROWING]
+    return [step for step in scans if tables.get(step.split()[1]) in growing]
 
 
-def _scans_of_postgresql(node: Mapping[str, Any]) -> Iterator[str]:
-    if _reads_growing_table(node) and not _is_bounded(node):
+def _scans_of_postgresql(node: Mapping[str, Any], growing: Collection[str]) -> Iterator[str]:
+    if _reads_growing_table(node, growing) and not _is_bounded(node):
         yield f"{node['Node Type']} of {node.get('Relation Name', '')} {node.get('Index Name', '')}".strip()
     for child in node.get("Plans", ()):
-        yield from _scans_of_postgresql(child)
+        yield from _scans_of_postgresql(child, growing)
 
 
-def _reads_growing_table(node: Mapping[str, Any]) -> bool:
+def _reads_growing_table(node: Mapping[str, Any], growing: Collection[str]) -> bool:
     """Tell whether a step reads one: by itself, or its index for the step above, which names the table."""
     if node["Node Type"] == "Bitmap Heap Scan":
         return False
-    return node["Node Type"] == "Bitmap Index Scan" or ("Scan" in node["Node Type"] and node.get("Relation Name") in GROWING)
+    return node["Node Type"] == "Bitmap Index Scan" or ("Scan" in node["Node Type"] and node.get("Relation Name") in growing)
 
 
 def _is_bounded(node: Mapping[str, Any]) -> bool:

@@ -23,6 +23,7 @@ CREATE INDEX redactions_redacted ON redactions (redacted_at);
 CREATE INDEX page_results_received ON page_results (received_at);
 CREATE INDEX tokens_expires ON tokens (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX tokens_revoked ON tokens (revoked_at) WHERE revoked_at IS NOT NULL;
+CREATE INDEX compliance_requests_reports ON compliance_requests (finished_at) WHERE report_sealed IS NOT NULL;
 """
 
 SQLITE = {"bigserial": "INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", "blob": "BLOB"}

@@ -1,0 +1,164 @@
+"""`riskrelay prune`, as an operator and as cron types it; and that no cron command runs beside itself."""
+
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bin.__main__ import riskrelay
+from storage import retention
+from storage.clock import utc_now
+from storage.database import close_database, connection, open_database, rows
+from storage.locks import Lock, alone
+from tests.factories import environment, make_customer, make_exports
+from tests.workers import RISKRELAY
+
+
+class Shell:
+    """Types commands into an installation of its own, with exports of the age that is asked for."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url = url
+        redis = {"REDIS_URL": f"unix://{folder}/no-redis.sock"}
+        self.environment = environment(folder, DATABASE_URL=url, **redis)
+        with self.database():
+            self.customer = make_customer()
+
+    def type(self, *words: str) -> Result:
+        return CliRunner().invoke(riskrelay, [*words], env=self.environment)
+
+    def json(self, *words: str) -> Any:
+        result = self.type("prune", *words, "--json")
+        assert result.exit_code == 0, result.output
+        told = json.loads(result.stdout)
+        assert tuple(told) == retention.COUNTED
+        return {table: count for table, count in told.items() if count}
+
+    def refused(self, *words: str) -> str:
+        result = self.type(*words)
+        assert (result.exit_code, result.stdout) == (1, ""), result.output
+        assert len(result.stderr.splitlines()) == 1
+        return result.stderr
+
+    @contextmanager
+    def database(self) -> Iterator[None]:
+        """Look into the installation's database."""
+        open_database(self.url)
+        with connection():
+            yield
+        close_database()
+
+    def prepared(self, count: int, days_ago: float) -> list[str]:
+        with self.database():
+            return make_exports(self.customer, count, utc_now() - timedelta(days=days_ago))
+
+    def left(self) -> int:
+        with self.database():
+            return int(rows("SELECT COUNT(*) FROM exports")[0][0])
+
+
+@pytest.fixture
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    monkeypatch.chdir(tmp_path)
+    yield Shell(tmp_path, sqlite_url)
+    close_database()
+
+
+def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Shell) -> None:
+    shell.prepared(2, 91)
+    shell.prepared(1, 89)
+    assert shell.json("--dry-run") == {"exports": 2}
+    assert shell.left() == 3
+    assert shell.json() == {"exports": 2}
+    assert shell.json() == {}
+    assert shell.left() == 1
+
+
+def test_another_age_and_a_limit_can_be_named(shell: Shell) -> None:
+    shell.prepared(3, 10)
+    assert shell.json("--older-than-days", "11") == {}
+    assert shell.json("--older-than-days", "9", "--limit", "2", "--dry-run") == {"exports": 2}
+    assert shell.json("--older-than-days", "9", "--limit", "2") == {"exports": 2}
+    shell.environment["RETENTION_DAYS"] = "9"
+    assert shell.json() == {"exports": 1}
+
+
+def test_a_person_reads_a_line_a_table(shell: Shell) -> None:
+    shell.prepared(2, 91)
+    lines = shell.type("prune").stdout.splitlines()
+    assert lines[0].split() == ["exports", "2"]
+    assert [line.split()[0] for line in lines] == [*retention.COUNTED]
+
+
+def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Shell, tmp_path: Path) -> None:
+    ids = shell.prepared(2, 91)
+    folder = tmp_path / "archive"
+    assert shell.json("--dry-run", "--archive", str(folder)) == {"exports": 2}
+    assert not folder.exists()
+    assert shell.json("--archive", str(folder)) == {"exports": 2}
+    [path] = folder.iterdir()
+    assert {json.loads(line)["id"] for line in path.read_text().splitlines()} == set(ids)
+
+
+def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Shell, tmp_path: Path) -> None:
+    shell.prepared(1, 91)
+    (tmp_path / "open").mkdir(mode=0o755)
+    assert "chmod 700" in shell.refused("prune", "--archive", str(tmp_path / "open"))
+    assert shell.left() == 1
+
+
+def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: Shell, tmp_path: Path) -> None:
+    shell.prepared(1, 91)
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in shell.refused("prune", "--archive", str(tmp_path / "file" / "within"))
+    assert shell.left() == 1
+
+
+@pytest.mark.parametrize(
+    ("lock", "words"),
+    [(Lock.PRUNE, ("prune",)), (Lock.SWEEP, ("sweep",)), (Lock.COMPLIANCE, ("compliance", "run"))],
+    ids=["prune", "sweep", "compliance"],
+)
+def test_a_command_of_cron_does_not_run_beside_itself(shell: Shell, lock: Lock, words: tuple[str, ...]) -> None:
+    # Its own command opens and closes the database of this process; the lock is the file's.
+    with shell.database(), alone(lock):
+        assert f"Another {lock.name.lower()} is running" in shell.refused(*words)
+        # To count needs no turn.
+        assert shell.type(*words, "--dry-run").exit_code == 0
+    assert shell.type(*words).exit_code == 0
+
+
+def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: Shell) -> None:
+    shell.prepared(2, 91)
+    shown = on_a_terminal(shell, "prune", "--json")
+    assert "Rows" in shown
+    assert "100%" in shown
+    shell.prepared(2, 91)
+    assert shell.type("prune", "--json").stderr == ""
+
+
+def on_a_terminal(shell: Shell, *words: str) -> str:
+    """Run a command whose standard error is a terminal; return what that shows."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run([RISKRELAY, *words], env=shell.environment, stdout=subprocess.PIPE, stderr=theirs, check=True)
+        return os.read(ours, 65_536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--limit", "0"), ("--limit", "9" * 30), ("--older-than-days", "0"), ("--older-than-days", "9" * 30), ("--nonsense",)],
+)
+def test_wrong_usage_is_told_by_the_exit_code(shell: Shell, words: tuple[str, ...]) -> None:
+    assert shell.type("prune", *words).exit_code == 2

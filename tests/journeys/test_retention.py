@@ -1,0 +1,116 @@
+"""What is over goes by itself; a prune that is killed loses nothing that it archives, and the next one goes on."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from schemas.compliance import Topic
+from storage import compliance
+from storage.clock import utc_now
+from storage.database import execute, rows
+from storage.retention import EXPORTS_AT_ONCE
+from storage.vault import Vault
+from tests.factories import Customer, environment, make_exports
+from tests.servers import RedisServer
+from tests.storefront import ADA, give_shop, plant_captures, receive
+from tests.workers import RISKRELAY, SteppingClock, UnluckyWorker, ring, wait_until
+
+#: Batches enough to be caught in the middle of them.
+MANY: Final = 30 * EXPORTS_AT_ONCE
+#: Enough that a command is a second or so at it.
+CAPTURES: Final = 4000
+VAULT: Final = Vault([b"A" * 32])
+
+
+class Command:
+    """A command of cron as a process of its own."""
+
+    def __init__(self, folder: Path, database_url: str, *words: str) -> None:
+        folder.mkdir(exist_ok=True)
+        settings = environment(folder, DATABASE_URL=database_url, REDIS_URL=f"unix://{folder}/no-redis.sock")
+        command = [RISKRELAY, *words, "--json"]
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def killed_when(self, is_so: Callable[[], object]) -> None:
+        """Kill it at once when `is_so()`, which must be before its end."""
+        wait_until(lambda: is_so() or self.process.poll() is not None, 30)
+        self.process.send_signal(signal.SIGKILL)
+        assert self.process.communicate(timeout=30)[0] == ""
+        assert self.process.returncode == -signal.SIGKILL
+
+    def told(self) -> Any:
+        """Let it come to its end; return what it told."""
+        told, complaints = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, complaints
+        return json.loads(told)
+
+
+def left(table: str = "exports") -> set[str]:
+    return {row[0] for row in rows(f"SELECT id FROM {table}")}  # noqa: S608 - our own names
+
+
+def archived(folder: Path) -> set[str]:
+    """Return the ids of the exports that stand whole in an archive; a kill may leave half a line at the end of a file."""
+    lines = [line for path in folder.glob("*-exports.jsonl") for line in path.read_text().split("\n")[:-1]]
+    return {json.loads(line)["id"] for line in lines}
+
+
+def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, customer: Customer, tmp_path: Path) -> None:
+    everything = set(make_exports(customer, MANY, utc_now() - timedelta(days=91)))
+    [young] = make_exports(customer, 1, utc_now())
+    folder = tmp_path / "archive"
+    words = ("prune", "--archive", str(folder))
+    for _ in range(2):
+        before = len(left())
+        command = Command(tmp_path / "data", database, *words)
+        command.killed_when(lambda before=before: len(left()) < before)  # type: ignore[misc]  # mypy takes no default
+        removed = everything - left()
+        assert 0 < len(removed) < MANY
+        assert removed <= archived(folder)
+    rest = len(left()) - 1
+    assert Command(tmp_path / "data", database, *words).told()["exports"] == rest
+    assert left() == {young}
+    assert archived(folder) == everything
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_worker_removes_what_is_over_by_itself(
+    unlucky: Callable[..., UnluckyWorker], redis: RedisServer, customer: Customer, stepping_clock: SteppingClock
+) -> None:
+    make_exports(customer, 3, utc_now() - timedelta(days=91))
+    [young] = make_exports(customer, 1, utc_now())
+    with unlucky("--clock", str(stepping_clock.path)) as worker:
+        worker.go()
+        wait_until(lambda: worker.has_told("worker started"))
+        assert len(left()) == 4
+        # As if it had been at work for a while.
+        stepping_clock.step_to(timedelta(minutes=11).total_seconds())
+        wait_until(lambda: ring(redis) and left() == {young})
+        wait_until(lambda: worker.has_told("removed what was over"))
+    [line] = [line for line in worker.told if line["message"] == "removed what was over"]
+    assert line["count"] == 3
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_compliance_run_that_is_killed_is_carried_on_by_the_next(
+    database: str, customer: Customer, tmp_path: Path
+) -> None:
+    plant_captures(give_shop(customer), ADA, CAPTURES)
+    request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
+    killed = Command(tmp_path / "data", database, "compliance", "run")
+    killed.killed_when(lambda: compliance.get(request_id).counts)
+    assert 0 < len(left("evidence_captures")) < CAPTURES
+    # The next one comes when the lease of the dead one has lapsed, not before.
+    assert Command(tmp_path / "data", database, "compliance", "run").told() == {"done": 0, "waiting": 1}
+    execute("UPDATE compliance_requests SET next_run_at = 1")
+    assert Command(tmp_path / "data", database, "compliance", "run").told() == {"done": 1, "waiting": 0}
+    assert left("evidence_captures") == set()
+    assert compliance.get(request_id).counts["evidence_captures"] == CAPTURES
