@@ -1,7 +1,10 @@
 """`run`: everything in one: embedded Redis where REDIS_URL names none, migrations, service and workers."""
 
+import json
+import logging
 import os
 import sys
+from typing import Final
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
@@ -9,13 +12,14 @@ import click
 
 from bin.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from bin.init import FIRST_TOKEN, FIRST_USER
-from bin.installation import Refused, checked_settings, make_data_dir
-from bin.serve import GUNICORN, require_free, require_startable
+from bin.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_strange_names
+from bin.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
 from bin.supervisor import Supervisor
 from bin.work import WORK_ALONE
 from schemas.settings import Settings
 from storage import schema
-from storage.database import OUTAGES, close_database, open_database
+
+_log: Final = logging.getLogger(__name__)
 
 #: A start takes one or two seconds; a machine under load gets the benefit of the doubt.
 READY_WITHIN_S = 60
@@ -31,19 +35,30 @@ STOP_GRACE_S = 30
 )
 def run() -> None:
     """Run the whole installation until Ctrl-C or SIGTERM."""
-    settings = checked_settings()
-    make_data_dir(settings)
-    _migrate(settings)
-    require_startable(settings)
+    settings = daemon_settings()
+    warn_of_strange_names()
+    # What can be refused is refused before anything is changed: an installation may be running here already.
+    require_keys(settings)
     require_free(settings.bind)
-    supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
+    with database_at(settings.database_url):
+        require_fit()
+    make_data_dir(settings)
     redis = EmbeddedRedis(settings.data_dir, settings.redis_socket) if settings.redis_embedded else None
     try:
+        if redis is not None:
+            # First, because it refuses data that another installation is using.
+            redis.start()
+            redis.wait_until_ready(REDIS_WITHIN_S)
+        _migrate(settings)
+        require_startable(settings)
+        warn_of_redis_away(settings)
+        # From here on a signal is noted, not obeyed at once.
+        supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
         _start(settings, supervisor, redis)
         if supervisor.wait_until(lambda: _is_ready(settings), READY_WITHIN_S):
             _greet(settings)
         elif supervisor.is_running():
-            click.echo(f"riskrelay: not ready after {READY_WITHIN_S} s, going on; the log above says why", err=True)
+            _log.warning("not ready after %s s, going on; the lines above say why", READY_WITHIN_S)
         raise SystemExit(supervisor.run())
     except EmbeddedRedisError as failed:
         raise Refused(str(failed)) from None
@@ -53,21 +68,14 @@ def run() -> None:
 
 
 def _migrate(settings: Settings) -> None:
-    open_database(settings.database_url)
-    try:
+    with database_at(settings.database_url):
         for name in schema.migrate():
             click.echo(f"Migrated: {name}")
-    except OUTAGES as away:
-        raise Refused(f"The database cannot be reached ({type(away).__name__}); see DATABASE_URL.") from None
-    finally:
-        close_database()
 
 
 def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | None) -> None:
     if redis is not None:
-        redis.start()
         supervisor.adopt("redis", redis.process)
-        redis.wait_until_ready(REDIS_WITHIN_S)
     for number in range(settings.worker_processes):
         supervisor.start(f"worker {number + 1}", [sys.executable, *WORK_ALONE], os.environ)
     supervisor.start("service", [sys.executable, *GUNICORN], os.environ)
@@ -81,11 +89,14 @@ def _local_url(settings: Settings) -> str:
 
 
 def _is_ready(settings: Settings) -> bool:
+    """Tell whether everything is green, a worker that has shown itself included."""
     try:
         with _DIRECTLY.open(f"{_local_url(settings)}/readyz", timeout=1) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
+            checks = json.load(answer)["checks"]
+    except (URLError, OSError, ValueError):
         return False
+    # A Redis of somebody else's that is away has been told of, and keeps nothing from being delivered.
+    return all(found == "ok" for name, found in checks.items() if name != "redis" or settings.redis_embedded)
 
 
 def _greet(settings: Settings) -> None:

@@ -5,20 +5,26 @@ import sys
 
 import click
 
-from bin.installation import checked_settings
-from bin.serve import require_startable
+from bin.installation import Refused, daemon_settings, warn_of_strange_names
+from bin.serve import require_startable, warn_of_redis_away
 from bin.supervisor import Supervisor
-from storage.logs import configure
+from schemas.settings import Settings
 
 
 @click.command(epilog="Example: riskrelay work\n\nExit codes: 0 stopped, 1 a process died, 2 wrong settings.")
 @click.option("--processes", type=click.IntRange(min=1), help="Instead of WORKER_PROCESSES.")
-def work(processes: int | None) -> None:
+@click.option("--part", "is_part", is_flag=True, hidden=True, help="Its parent has told what there is to tell.")
+def work(processes: int | None, is_part: bool) -> None:
     """Deliver what is due until SIGTERM; what is being sent is finished first."""
-    settings = checked_settings()
+    settings = daemon_settings()
+    if not is_part:
+        warn_of_strange_names()
     require_startable(settings)
+    if not is_part:
+        warn_of_redis_away(settings)
     count = processes or settings.worker_processes
-    configure(settings.log_level, settings.log_format)
+    if settings.worker_metrics_bind and not is_part:
+        _show_metrics(settings.worker_metrics_bind, settings)
     if count == 1:
         # Here, so that only the process that delivers carries what delivering needs.
         from worker import daemon  # noqa: PLC0415 - see above
@@ -30,4 +36,15 @@ def work(processes: int | None) -> None:
     raise SystemExit(supervisor.run())
 
 
-WORK_ALONE = ("-P", "-m", "bin", "work", "--processes", "1")
+def _show_metrics(bind: str, settings: Settings) -> None:
+    """Show the metrics of all processes from this one, or end with a remedy."""
+    # Here, because most installations show them by their service.
+    from worker.metrics import serve  # noqa: PLC0415 - see above
+
+    try:
+        serve(bind, settings.data_dir)
+    except OSError as failed:
+        raise Refused(f"{bind} cannot be had: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
+
+
+WORK_ALONE = ("-P", "-m", "bin", "work", "--processes", "1", "--part")

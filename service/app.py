@@ -13,6 +13,7 @@ from service.health import Health, Readiness
 from service.idempotency import Once
 from service.limits import Limits
 from service.manners import Manners
+from service.metrics import Metrics, Requests
 from service.scanner import ScannerResults
 from service.target_actions import TargetPing, TargetResumption, TargetSwitch, TargetValidation
 from service.targets import AddressCheck, TicketExportTarget, TicketExportTargets
@@ -41,7 +42,8 @@ def create_app(
     webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
     check = AddressCheck(settings, lookup or NameLookup())
 
-    app: App = falcon.App(middleware=[Manners(), Admission(settings.max_body_bytes, limits or Limits(settings))])
+    admission = Admission(settings.max_body_bytes, limits or Limits(settings))
+    app: App = falcon.App(middleware=[Manners(Requests()), admission])
     error_responses.install(app)
     for resource in (
         ScannerResults(SharedSecrets(settings, vault), once, settings.default_project_id),
@@ -64,7 +66,8 @@ def create_app(
         StorefrontDiagnostics(once),
         ComplianceWebhooks(SharedSecrets(settings, vault), vault, bell),
         Health(),
-        Readiness(bell),
+        Readiness(bell, vault),
+        Metrics(settings.data_dir, bell),
     ):
         if resource.family in settings.route_families:
             app.add_route(resource.path, resource)

@@ -2,15 +2,19 @@
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import falcon
 
-from storage import database, identifiers
+from service.metrics import Requests
+from storage import database, identifiers, logs, traces
 from storage.clock import utc_now
-from storage.logs import access_log
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+#: What our routes call the ids that stand in their paths.
+_IDS: Final = {"export_id": identifiers.EXPORT, "target_id": identifiers.TARGET}
 
 #: The API serves data, never documents: nothing of it may be sniffed, kept, framed or referred to.
 _SAFE_HEADERS: Final = (
@@ -24,19 +28,35 @@ _SAFE_HEADERS: Final = (
 class Manners:
     """Falcon middleware around every request."""
 
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Take or make the request's id before anything can fail."""
         offered = req.get_header("X-Request-Id") or ""
         is_fit = _REQUEST_ID.fullmatch(offered) is not None
         req.context.request_id = offered if is_fit else identifiers.new_id(identifiers.REQUEST, utc_now())
         req.context.began_at = time.perf_counter()
+        # Whatever is logged or reported until the answer, by whoever is called, says which request it is about.
+        logs.concern(request_id=req.context.request_id)
+        req.context.span = traces.request_began(req.method, req.get_header("Traceparent"))
         resp.set_header("X-Request-Id", req.context.request_id)
         for name, value in _SAFE_HEADERS:
             resp.set_header(name, value)
 
+    def process_resource(
+        self, _req: falcon.Request, _resp: falcon.Response, _resource: Any, params: Mapping[str, str]
+    ) -> None:
+        """Let the log name the rows that the path names; what has not the form of an id is the client's own word."""
+        if params:
+            logs.also_concern(**{name: value for name, value in params.items() if identifiers.is_id(_IDS[name], value)})
+
     def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, _req_succeeded: bool) -> None:
-        """Give the connection back and write the access log: the route, never the path, the query or a header."""
+        """Give the connection back, count, and write the access log: the route, never the path, the query or a header."""
         database.release()
         route = req.uri_template if resource is not None else None
-        duration_ms = round((time.perf_counter() - req.context.began_at) * 1000, 1)
-        access_log(req.method, route, resp.status_code, duration_ms, req.context.request_id)
+        took_s = time.perf_counter() - req.context.began_at
+        self._requests.count(req.method, route, resp.status_code, took_s)
+        logs.access_log(req.method, route, resp.status_code, round(took_s * 1000, 1), req.context.request_id)
+        logs.concern()
+        traces.request_ended(req.context.span, req.method, route, resp.status_code, req.context.request_id)

@@ -2,10 +2,13 @@
 
 from schemas.settings import load_settings
 from service.app import create_app
+from storage import error_reports, logs, metrics, traces
 from storage.database import open_database
-from storage.logs import configure
 
 _settings = load_settings()
-configure(_settings.log_level, _settings.log_format)
+logs.configure(_settings.log_level, _settings.log_format)
+error_reports.configure(_settings, "service")
+traces.configure(_settings, "service")
+metrics.open_files(_settings.data_dir, metrics.Role.SERVICE)
 open_database(_settings.database_url)
 app = create_app(_settings)

@@ -447,7 +447,11 @@ METHODS = [
     *(wrong_method(method, TARGETS, "GET, HEAD, POST, OPTIONS") for method in ("PUT", "DELETE")),
     *(wrong_method(method, f"{EXPORTS}/exp_1/approve", "POST, OPTIONS") for method in ("GET", "DELETE")),
     *(wrong_method(method, f"{EXPORTS}/exp_1", "GET, HEAD, OPTIONS") for method in ("POST", "PUT", "DELETE")),
-    *(wrong_method(method, path, "GET, HEAD, OPTIONS") for method in ("POST", "DELETE") for path in ("/healthz", "/readyz")),
+    *(
+        wrong_method(method, path, "GET, HEAD, OPTIONS")
+        for method in ("POST", "DELETE")
+        for path in ("/healthz", "/readyz", "/metrics")
+    ),
 ]
 
 

@@ -49,7 +49,7 @@ TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 
 #: Open to whoever reaches the address.
-OPEN: Final = {"/healthz", "/readyz"}
+OPEN: Final = {"/healthz", "/readyz", "/metrics"}
 
 LET_THROUGH: Final = "let through"
 

@@ -116,12 +116,12 @@ def make_drain(
     sweep_s: float = NO_SWEEP_S,
     now: Callable[[], datetime] = utc_now,
     schedule: Schedule = MUCH_LATER,
-    **terms: float,
+    **terms: Any,
 ) -> Drain:
     """Return a drain that was not started."""
     courier = Courier(post, Vault(()), Terms("secret", schedule, now, lambda: 0.0))
     # On a busy machine every round is a long one: without rests, a ring is answered when nothing is due at all.
-    return Drain(courier, DrainTerms(name(), concurrency, sweep_s, now, **{"quick_round_s": 600.0} | terms))
+    return Drain(courier, DrainTerms(name(), concurrency, sweep_s, now, **{"quick_round_s": 600.0, **terms}))
 
 
 def name() -> str:

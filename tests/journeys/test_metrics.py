@@ -1,0 +1,332 @@
+"""Counts add up over real processes of both kinds, name nobody, and are what dashboard, alerts and documents speak of."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import ProxyHandler, build_opener
+
+import click
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from bin.__main__ import riskrelay
+from storage.clock import utc_now
+from storage.database import close_database, connection, open_database
+from storage.logs import FIELDS
+from tests.factories import LOOPBACK, environment, make_approved, make_customer, make_target
+from tests.servers import RedisServer, free_port
+from tests.service.exchange import CANARY, EXPORTS
+from tests.service.serving import Service
+from tests.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DASHBOARD: Final = json.loads((ROOT / "deploy/grafana/riskrelay.json").read_text())
+ALERTS: Final = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+DOCUMENT: Final = (ROOT / "docs/monitoring.md").read_text()
+
+EXPORTS_SENT: Final = 30
+POLLS: Final = 40
+#: Labels that Prometheus adds, and the variables of a dashboard.
+OF_THE_SCRAPE: Final = {"job", "instance"}
+
+_ask: Final = build_opener(ProxyHandler({})).open
+
+
+@dataclass
+class Story:
+    """An installation of two service and two worker processes, and what was asked of it."""
+
+    service: Service
+    worker_port: int
+    database: Path
+
+    def scraped(self) -> list[Sample]:
+        """What the service shows."""
+        return samples(self.page())
+
+    def page(self) -> str:
+        answer = self.service.request("GET", "/metrics")
+        assert answer.status == 200
+        return answer.content.decode()
+
+    def of_the_workers(self) -> list[Sample]:
+        """What the workers show by themselves."""
+        with _ask(f"http://127.0.0.1:{self.worker_port}/metrics", timeout=20) as answer:
+            return samples(answer.read().decode())
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        reader = sqlite3.connect(self.database)
+        try:
+            return reader.execute(statement).fetchall()
+        finally:
+            reader.close()
+
+
+def samples(page: str) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+
+
+def total(found: list[Sample], name: str, **labels: str) -> float:
+    """Add up the samples of a name that have these labels."""
+    return sum(each.value for each in found if each.name == name and labels.items() <= each.labels.items())
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer) -> Iterator[Story]:
+    """One installation for all: a receiver that takes 30 tickets, and clients that ask for what there is and is not."""
+    folder = tmp_path_factory.mktemp("metrics")
+    database = folder / "riskrelay.db"
+    database.write_bytes(migrated_sqlite.read_bytes())
+    url, worker_port = f"sqlite:///{database}", free_port()
+    env = environment(folder, DATABASE_URL=url, REDIS_URL=redis_server.url, WEB_PROCESSES="2", RATE_LIMIT_PER_MINUTE="60000")
+    shown = {"WORKER_PROCESSES": "2", "WORKER_METRICS_BIND": f"127.0.0.1:{worker_port}"}
+    with (
+        CountingReceiver() as receiver,
+        Service({**env, **LOOPBACK}) as service,
+        WorkerProcess(folder, url, redis_server.url, **shown),
+    ):
+        story = Story(service, worker_port, database)
+        wait_until(lambda: story.rows("SELECT COUNT(*) FROM workers") == [(2,)], 30)
+        ask_for_everything(story, approved_for(url, receiver.url()))
+        wait_until(lambda: story.rows("SELECT DISTINCT status FROM exports") == [("exported",)], 30)
+        yield story
+
+
+def approved_for(url: str, receiver_url: str) -> str:
+    """Store tickets that are due, for three targets; return a token of their account."""
+    open_database(url)
+    with connection():
+        customer = make_customer()
+        targets = [make_target(customer, f"{receiver_url}?{CANARY}", CANARY) for _ in range(3)]
+        for number in range(EXPORTS_SENT):
+            make_approved(customer, targets[number % 3].id, utc_now())
+    close_database()
+    return customer.token
+
+
+def ask_for_everything(story: Story, token: str) -> None:
+    """Ask at once, so that both processes answer, and hide a canary wherever a client may write."""
+    bearer = {"Authorization": f"Bearer {token}", "X-Request-Id": CANARY, "X-Canary": CANARY}
+    with ThreadPoolExecutor(8) as pool:
+        polls = [pool.submit(story.service.request, "GET", f"{EXPORTS}/exp_{CANARY}?{CANARY}", bearer) for _ in range(POLLS)]
+        assert {poll.result().status for poll in polls} == {404}
+    for path in (f"/{CANARY}", f"{EXPORTS}/{CANARY}/{CANARY}", f"/metrics/{CANARY}"):
+        assert story.service.request("GET", path, bearer).status == 404
+    assert story.service.request(CANARY.upper(), "/healthz", bearer).status == 422
+    assert story.service.request("GET", f"{EXPORTS}", {"Authorization": f"Bearer {CANARY}"}).status == 401
+
+
+def test_requests_of_both_processes_add_up(story: Story) -> None:
+    polls = {"method": "GET", "route": f"{EXPORTS}/{{export_id}}", "status": "404"}
+    wait_until(lambda: total(story.scraped(), "riskrelay_http_requests_total", **polls) == POLLS)
+
+    found = story.scraped()
+    assert total(found, "riskrelay_http_request_seconds_count", route=polls["route"]) == POLLS
+    assert total(found, "riskrelay_http_requests_total", route="unmatched") >= 3
+    # Every answer that was counted took its time.
+    counted = total(found, "riskrelay_http_requests_total")
+    assert total(found, "riskrelay_http_request_seconds_count") == counted
+
+
+def test_attempts_of_both_workers_add_up_to_what_is_written(story: Story) -> None:
+    written = dict(story.rows("SELECT outcome, COUNT(*) FROM attempts GROUP BY outcome"))
+    assert sum(written.values()) >= EXPORTS_SENT
+    wait_until(lambda: total(story.scraped(), "riskrelay_attempts_total") == sum(written.values()))
+
+    found = story.scraped()
+    assert {name: total(found, "riskrelay_attempts_total", outcome=name) for name in written} == written
+    assert total(found, "riskrelay_delivery_seconds_count") == sum(written.values())
+    # One that a busy machine keeps from its sign of life is missing for a moment.
+    wait_until(lambda: total(story.scraped(), "riskrelay_workers") == 2)
+    # Both have a file of their own; a worker host without a service shows the same.
+    assert len(list((story.database.parent / "metrics" / "worker").glob("counter_*.db"))) == 2
+    shown = story.of_the_workers()
+    assert {name: total(shown, "riskrelay_attempts_total", outcome=name) for name in written} == written
+
+
+def test_what_there_is_is_told_as_it_is(story: Story) -> None:
+    def is_told() -> bool:
+        found = story.scraped()
+        exported = total(found, "riskrelay_exports", status="exported")
+        return (exported, total(found, "riskrelay_exports_waiting")) == (EXPORTS_SENT, 0)
+
+    wait_until(is_told)
+    found = story.scraped()
+    assert total(found, "riskrelay_targets", status="active") == 3
+    assert (total(found, "riskrelay_database_up"), total(found, "riskrelay_redis_up")) == (1, 1)
+    assert total(found, "riskrelay_due_age_seconds") == 0
+    assert total(found, "riskrelay_sweep_lag_seconds") < 30
+
+
+def test_no_label_and_no_file_holds_what_a_client_wrote(story: Story) -> None:
+    assert CANARY.lower() not in story.page().lower()
+    folder = story.database.parent / "metrics"
+    held = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert CANARY.lower().encode() not in held.lower()
+    # Nor who asked, nor where it went.
+    names = {name for sample in story.scraped() for name in sample.labels}
+    assert names == {"method", "route", "status", "le", "outcome", "reason", "version"}
+    assert not re.search(r"127\.0\.0\.1|localhost|(exp|tgt|att|req)_\w", story.page())
+
+
+def test_a_process_that_is_killed_takes_no_counts_with_it(story: Story) -> None:
+    time.sleep(1.1)
+    before = story.scraped()
+    os.kill(story.service.workers[0], signal.SIGKILL)
+    wait_until(lambda: len(list((story.database.parent / "metrics" / "service").glob("counter_*.db"))) >= 3)
+    wait_until(lambda: answers(story))
+    time.sleep(1.1)
+    after = story.scraped()
+
+    for name in ("riskrelay_http_requests_total", "riskrelay_attempts_total"):
+        labels = {tuple(sorted(sample.labels.items())) for sample in before if sample.name == name}
+        assert all(total(after, name, **dict(each)) >= total(before, name, **dict(each)) for each in labels)
+
+
+def test_an_address_for_metrics_that_is_taken_ends_the_worker_with_its_remedy(story: Story) -> None:
+    bind = f"127.0.0.1:{story.worker_port}"
+    folder = story.database.parent / "another"
+    env = environment(folder, DATABASE_URL=f"sqlite:///{story.database}", WORKER_METRICS_BIND=bind)
+    ended = subprocess.run([RISKRELAY, "work"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    told = ended.stderr.splitlines()[-1]
+    assert bind in told
+    assert "set WORKER_METRICS_BIND to another address" in told
+    assert "Traceback" not in ended.stderr
+
+
+def answers(story: Story) -> bool:
+    try:
+        return story.service.request("GET", "/healthz").status == 200
+    except OSError:
+        return False
+
+
+# --- the files that speak of metrics --------------------------------------------
+
+
+def known(story: Story) -> dict[str, set[str]]:
+    """Return every metric that a scrape shows, with its labels."""
+    found: dict[str, set[str]] = {}
+    for sample in story.scraped():
+        found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def asked_for(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Yield the metrics that PromQL names, each with the labels that it is narrowed by."""
+    for name, matchers in re.findall(r"\b(riskrelay_\w+|up)\b(?:\{([^}]*)\})?", expression):
+        yield name, set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
+
+
+def expressions() -> dict[str, str]:
+    panels = {
+        f"panel {panel['title']}: {query['refId']}": query["expr"]
+        for panel in DASHBOARD["panels"]
+        for query in panel.get("targets", [])
+    }
+    return {**panels, **{f"alert {rule['alert']}": rule["expr"] for rule in ALERTS}}
+
+
+def test_every_metric_and_label_of_dashboard_and_alerts_is_in_a_scrape(story: Story) -> None:
+    there = {**known(story), "up": set()}
+    missing = [
+        (where, name, labels)
+        for where, expression in expressions().items()
+        for name, labels in asked_for(expression)
+        if name not in there or not labels <= there[name] | OF_THE_SCRAPE
+    ]
+    assert missing == []
+    # The look for them finds some.
+    assert len({name for expression in expressions().values() for name, _ in asked_for(expression)}) > 12
+
+
+def test_labels_that_are_grouped_by_are_those_of_the_metric(story: Story) -> None:
+    there = {**known(story), "up": set()}
+    for where, expression in expressions().items():
+        grouped = {name.strip() for each in re.findall(r"\bby \(([^)]*)\)", expression) for name in each.split(",")}
+        labels = {label for name, _ in asked_for(expression) for label in there[name]}
+        assert grouped <= labels | OF_THE_SCRAPE, where
+
+
+def test_values_that_are_asked_for_are_among_those_that_are_told(story: Story) -> None:
+    """A status of HTTP is asked for by a pattern, and few of them have been answered here."""
+    told = {(sample.name, name, value) for sample in story.scraped() for name, value in sample.labels.items()}
+    for where, expression in expressions().items():
+        for metric, matchers in re.findall(r"\b(riskrelay_(?!http)\w+)\{([^}]*)\}", expression):
+            for label, wanted in re.findall(r'(\w+)=~?"([^"$]*)"', matchers):
+                assert all((metric, label, value) in told for value in wanted.split("|")), (where, metric, wanted)
+
+
+def test_the_document_tells_every_metric_with_its_labels_and_no_other(story: Story) -> None:
+    rows = re.findall(r"^\| `(riskrelay_\w+)` \| (\w+)((?:,| `\w+`)*) \|", DOCUMENT, re.MULTILINE)
+    documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, _, labels in rows}
+    shown: dict[str, set[str]] = {}
+    for name, labels in known(story).items():
+        shown.setdefault(re.sub(r"_(bucket|sum|count)$", "", name), set()).update(labels - {"le"})
+    assert documented == shown
+
+
+def test_the_document_tells_every_alert_and_no_other() -> None:
+    documented = re.findall(r"^\| `(RiskRelay\w+)` \|", DOCUMENT, re.MULTILINE)
+    assert documented == [rule["alert"] for rule in ALERTS]
+
+
+def test_the_document_tells_every_field_of_the_logs() -> None:
+    table = DOCUMENT.partition("## Logs")[2]
+    assert [field for field in FIELDS if f"`{field}`" not in table] == []
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))
+def test_every_alert_says_what_it_is_and_what_to_do(rule: Mapping[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    assert rule["annotations"]["summary"].endswith(".")
+    assert re.search(r"bin/riskrelay|curl|systemctl", rule["annotations"]["action"])
+
+
+def commands_named() -> list[str]:
+    told = [DOCUMENT, *(rule["annotations"]["action"] for rule in ALERTS)]
+    return sorted({command.strip() for text in told for command in re.findall(r"bin/riskrelay ([a-z][a-z -]*[a-z])", text)})
+
+
+@pytest.mark.parametrize("words", commands_named())
+def test_every_command_to_type_exists(words: str) -> None:
+    """The first words are a verb, and what follows a group is one of its own; prose may come after that."""
+    command: click.Command | None = riskrelay
+    context = click.Context(riskrelay)
+    for word in words.split():
+        if not isinstance(command, click.Group):
+            return
+        command = command.get_command(context, word)
+        assert command is not None, words
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "job"]
+    rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+    assert rows == ["Overview", "HTTP", "Deliveries", "Targets", "Infrastructure"]
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    # No two panels lie on one another, and none reaches beyond the page.
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not taken & cells, panel["title"]
+        taken |= cells

@@ -1,0 +1,104 @@
+"""A worker counts each attempt that is written, and shows its counts to a few at a time, whatever clients do."""
+
+import re
+import socket
+from contextlib import ExitStack
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from schemas.delivery import Attempted, Claim, Outcome, Timings, Verdict
+from schemas.export_state import Move
+from storage import metrics
+from tests.factories import NOW, attempted
+from worker.metrics import LATE, OUTCOMES, Attempts, serve
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def attempt(export_id: str, outcome: str = "delivered", took_ms: int = 0) -> Attempted:
+    claim = Claim(export_id, "lease", 1, 1, "tgt_1", "https://tracker.example.com/", None, b"{}", NOW, NOW)
+    made = attempted(claim)
+    return replace(made, verdict=Verdict(Move.DELIVER, outcome), outcome=Outcome(timings=Timings(total_ms=took_ms)))
+
+
+def total(registry: CollectorRegistry, outcome: str) -> float | None:
+    return registry.get_sample_value("riskrelay_attempts_total", {"outcome": outcome})
+
+
+def test_attempts_count_by_outcome_and_by_how_long_they_took() -> None:
+    registry = CollectorRegistry()
+    attempts = Attempts(registry)
+    made = [attempt("exp_1", took_ms=40), attempt("exp_2", "retryable", 400), attempt("exp_3", took_ms=4000)]
+    attempts.count(made, {"exp_1", "exp_2", "exp_3"})
+
+    counted = {outcome: registry.get_sample_value("riskrelay_attempts_total", {"outcome": outcome}) for outcome in OUTCOMES}
+    assert counted == {**dict.fromkeys(OUTCOMES, 0.0), "delivered": 2.0, "retryable": 1.0}
+    at_most = {
+        bound: registry.get_sample_value("riskrelay_delivery_seconds_bucket", {"le": bound})
+        for bound in ("0.05", "0.5", "5.0")
+    }
+    assert at_most == {"0.05": 1.0, "0.5": 2.0, "5.0": 3.0}
+    assert registry.get_sample_value("riskrelay_delivery_seconds_sum") == 4.44
+
+
+def test_an_answer_that_came_after_its_lease_is_late_whatever_it_said() -> None:
+    registry = CollectorRegistry()
+    Attempts(registry).count([attempt("exp_1"), attempt("exp_2", "rejected")], {"exp_1"})
+
+    counted = [
+        registry.get_sample_value("riskrelay_attempts_total", {"outcome": each}) for each in ("delivered", "rejected")
+    ]
+    assert counted == [1.0, 0.0]
+    assert registry.get_sample_value("riskrelay_attempts_total", {"outcome": LATE}) == 1.0
+
+
+def test_every_outcome_that_the_judge_knows_is_counted() -> None:
+    judged = re.findall(r'Verdict\(\s*Move\.\w+,\s*"?(\w+)"?', (ROOT / "worker" / "retries.py").read_text())
+    assert {outcome.lower() for outcome in judged} == {*OUTCOMES} - {LATE}
+
+
+def test_an_outcome_that_nobody_knows_breaks_nothing() -> None:
+    registry = CollectorRegistry()
+    Attempts(registry).count([attempt("exp_1", "of tomorrow")], {"exp_1"})
+    assert registry.get_sample_value("riskrelay_delivery_seconds_count") == 1.0
+
+
+# --- the door -----------------------------------------------------------------
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> int:
+    return serve("127.0.0.1:0", tmp_path)
+
+
+def asked(port: int, path: str = "/metrics", method: str = "GET") -> HTTPResponse:
+    client = HTTPConnection("127.0.0.1", port, timeout=20)
+    client.request(method, path)
+    return client.getresponse()
+
+
+def test_the_door_shows_metrics_and_nothing_else(port: int) -> None:
+    answer = asked(port)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, metrics.CONTENT_TYPE)
+    assert answer.read().startswith(b"# HELP riskrelay_build_info ")
+    assert [asked(port, "/").status, asked(port, "/metricsx").status] == [404, 404]
+    assert asked(port, method="POST").status == 501
+    # What runs here, and in which version, is nobody's business but a scrape's.
+    assert "Python" not in (answer.headers["Server"] or "")
+
+
+def test_who_holds_connections_open_there_keeps_nobody_out(port: int) -> None:
+    with ExitStack() as stack:
+        for _ in range(40):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            idle.sendall(b"GET /metr")
+        assert asked(port).status == 200
+
+
+def test_an_address_that_is_taken_is_an_error(port: int, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="in use"):
+        serve(f"127.0.0.1:{port}", tmp_path)
