@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports bench setup setup-test lock clean
+.PHONY: help run demo test check lint types imports bench docs setup setup-test lock clean
 
 # The caller's Python settings are not the project's.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -12,7 +12,7 @@ PYTHON_HERE := .venv/bin/python
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
 
-run: setup ## set up, write .env where there is none, start everything; Ctrl-C stops it
+run: setup ## set up, write .env where there is none, start everything; Ctrl-C stops it; EXTRAS=1 as for setup
 	@[ -e .env ] || bin/riskrelay init
 	@exec bin/riskrelay run
 
@@ -36,8 +36,11 @@ imports: setup-test ## which room may import which
 bench: setup-test ## measure this machine; ARGS go to the benchmark
 	@exec $(PYTHON_HERE) -m bench $(ARGS)
 
-setup: ## make .venv with everything pinned; quick when it is done
-	@bin/setup
+docs: setup ## write the tables of settings and commands, and docs/commands.md, anew from the code
+	@$(PYTHON_HERE) -m bin.reference
+
+setup: ## make .venv with everything pinned; quick when it is done; EXTRAS=1 adds what Sentry and OpenTelemetry need
+	@bin/setup $(if $(EXTRAS),--extras)
 
 setup-test:
 	@bin/setup --test

@@ -1,15 +1,23 @@
 """`serve`: the service under gunicorn."""
 
 import errno
+import logging
 import os
 import socket
 import sys
+from typing import Final
 
 import click
 
-from bin.installation import Refused, checked_settings, require_migrated
+from bin.installation import Refused, daemon_settings, require_migrated, warn_of_strange_names
 from schemas.settings import Settings
-from storage.database import OUTAGES, close_database, open_database
+from storage.clock import utc_now
+from storage.database import OUTAGES, close_database, connection, open_database, place, why
+from storage.doorbell import Doorbell, connect
+from storage.installation import check_keys
+from storage.vault import Vault
+
+_log: Final = logging.getLogger(__name__)
 
 GUNICORN = ("-P", "-m", "gunicorn", "--config", "python:service.gunicorn_config", "service.wsgi:app")
 
@@ -17,9 +25,11 @@ GUNICORN = ("-P", "-m", "gunicorn", "--config", "python:service.gunicorn_config"
 @click.command(epilog="Example: riskrelay serve\n\nExit codes: 0 stopped, 1 could not start, 2 wrong settings.")
 def serve() -> None:
     """Serve the HTTP API until SIGTERM; what is being answered is finished first."""
-    settings = checked_settings()
+    settings = daemon_settings()
+    warn_of_strange_names()
     require_startable(settings)
     require_free(settings.bind)
+    warn_of_redis_away(settings)
     os.execv(sys.executable, [sys.executable, *GUNICORN])  # noqa: S606 - without a shell is how it should be
 
 
@@ -38,14 +48,29 @@ def require_free(bind: str) -> None:
             raise Refused(f"{bind} {why}; set BIND to another address.") from None
 
 
-def require_startable(settings: Settings) -> None:
-    """End with a remedy where a long-running process could not do its work; a database that is away may come back."""
+def require_keys(settings: Settings) -> None:
+    """End with a remedy where nothing could be sealed."""
     if not settings.encryption_keys:
         raise Refused("ENCRYPTION_KEYS is not set; run: bin/riskrelay init")
+
+
+def warn_of_redis_away(settings: Settings) -> None:
+    """Tell that a Redis of the operator's own does not answer; nothing waits for it."""
+    if not (settings.redis_embedded or Doorbell(connect(settings.redis_url)).is_reachable()):
+        _log.warning("Redis does not answer; see REDIS_URL. Nothing is lost: workers find what is due")
+
+
+def require_startable(settings: Settings) -> None:
+    """End with a remedy where a long-running process could not do its work; a database that is away may come back."""
+    require_keys(settings)
     open_database(settings.database_url)
     try:
         require_migrated()
-    except OUTAGES:
-        click.echo("riskrelay: the database is away; starting all the same, requests get 503 until it is back", err=True)
+        # Before anything is sealed, or fails to open: one line at the start, not one a delivery.
+        with connection():
+            check_keys(Vault(settings.encryption_keys), utc_now())
+    except OUTAGES as away:
+        told = "the database is away (%s; see %s); starting all the same, requests get 503 until it is back"
+        _log.warning(told, why(away), place())
     finally:
         close_database()

@@ -4,15 +4,18 @@ Nothing is started again here: a process that dies is a fault to be seen, and wh
 container's policy) sees it by the exit code.
 """
 
+import logging
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from types import FrameType
+from typing import Final
 
 from bin import child_process
+
+_log: Final = logging.getLogger(__name__)
 
 #: How often the children are looked at.
 LOOK_S = 0.1
@@ -62,7 +65,7 @@ class Supervisor:
             time.sleep(LOOK_S)
         died = None if self._stopping else self.dead()
         if died is not None:
-            print(f"riskrelay: {died} ended ({self._children[died].returncode}); stopping the rest", file=sys.stderr)
+            _log.error("%s ended (%s); stopping the rest", died, self._children[died].returncode)
         self.stop()
         return 0 if died is None else 1
 

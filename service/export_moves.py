@@ -118,4 +118,5 @@ def _decision() -> Operation:
 
 
 def _due(export: Export, now: datetime, public_base_url: str) -> Answer:
-    return Answer(202, export_record(export, now), {"Location": export_url(public_base_url, export.id)})
+    headers = {"Location": export_url(public_base_url, export.id)}
+    return Answer(202, export_record(export, now), headers, {"target_id": export.target_id})

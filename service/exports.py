@@ -70,7 +70,8 @@ class TicketExports:
     def _prepare(self, req: falcon.Request) -> Answer:
         principal, now = req.context.principal, utc_now()
         export = exports.prepare_by_hand(req.context.payload, principal.account_id, now, principal.key)
-        return Answer(201, export_record(export, now), {"Location": export_url(self._public_base_url, export.id)})
+        headers = {"Location": export_url(self._public_base_url, export.id)}
+        return Answer(201, export_record(export, now), headers, {"export_id": export.id})
 
 
 class TicketExport:

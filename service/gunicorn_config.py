@@ -5,11 +5,23 @@ processes or gthread threads, and nobody else is answered; a greenlet that waits
 nobody's turn. docs/performance.md has the figures.
 """
 
+import sys
+from types import TracebackType
 from typing import Any
 
-from schemas.settings import load_settings
+import gevent
 
-_settings = load_settings()
+from schemas.settings import InvalidSettings, load_settings
+from storage import error_reports, logs, traces
+
+try:
+    _settings = load_settings()
+except InvalidSettings as wrong:
+    # `serve` has looked already; gunicorn started by hand would print a stack instead of the report.
+    sys.stderr.write(f"{wrong.report()}\n")
+    raise SystemExit(2) from None
+# For the parent process; its children do it once more, when gevent has patched what logging stands on.
+logs.configure(_settings.log_level, _settings.log_format)
 
 bind = [_settings.bind]
 workers = _settings.web_processes
@@ -28,10 +40,20 @@ control_socket_disable = True
 accesslog = None
 # At "warning" it would write what a malformed request line or header held.
 loglevel = "error"
+logger_class = "service.gunicorn_logger.InOurFormat"
 proc_name = "riskrelay-service"
 
 
-def post_worker_init(worker: Any) -> None:
-    """Log in our format, not gunicorn's, once the application is loaded."""
-    worker.log.error_log.propagate = True
-    worker.log.error_log.handlers.clear()
+def post_worker_init(_worker: Any) -> None:
+    """Log what ends a greenlet; gevent would print it, in its own format and with the error's words."""
+    gevent.get_hub().print_exception = _tell_end
+
+
+def worker_exit(_server: Any, _worker: Any) -> None:
+    """Send the last spans and reports, for a moment at most, once everything is answered."""
+    traces.close()
+    error_reports.close()
+
+
+def _tell_end(_context: object, _kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+    logs.tell_end(error, trace)

@@ -16,7 +16,7 @@ import falcon
 
 from schemas.errors import ValidationFailed
 from schemas.fields import problem
-from storage import database, idempotency
+from storage import database, idempotency, logs
 from storage.clock import utc_now
 
 _KEY: Final = re.compile(r"[\x20-\x7e]{1,255}")
@@ -25,11 +25,12 @@ REPLAYED: Final = "Idempotency-Replayed"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a responder answers: a status, a JSON body, and headers that belong to it."""
+    """What a responder answers: a status, a JSON body, headers that belong to it, and the ids it is about for the log."""
 
     status: int
     body: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
+    concerns: Mapping[str, str | int | None] = field(default_factory=dict)
 
 
 class Once:
@@ -60,6 +61,7 @@ class Once:
         if request is None:
             with database.transaction():
                 answer = work()
+            logs.also_concern(**answer.concerns)
             _send(resp, answer.status, answer.headers, _text(answer))
         else:
             self._once(resp, request, work)
@@ -78,6 +80,7 @@ class Once:
             resp.set_header(REPLAYED, "true")
             _send(resp, before.status, before.headers, before.body)
         else:
+            logs.also_concern(**answer.concerns)
             _send(resp, done.status, done.headers, done.body)
 
 

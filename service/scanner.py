@@ -32,4 +32,4 @@ class ScannerResults:
     def _record(self, req: falcon.Request) -> Answer:
         postback, actor = req.context.payload, req.context.principal.key
         result = findings.record_postback(postback, self._default_project_id, utc_now(), actor)
-        return Answer(202, postback_answer(result))
+        return Answer(202, postback_answer(result), concerns={"count": len(result.ticket_exports)})

@@ -107,7 +107,8 @@ class TicketExportTargets:
             utc_now(),
             principal.key,
         )
-        return Answer(201, target_record(target, utc_now()), {"Location": f"{self._url}/{target.id}"})
+        headers = {"Location": f"{self._url}/{target.id}"}
+        return Answer(201, target_record(target, utc_now()), headers, {"target_id": target.id})
 
 
 class TicketExportTarget:

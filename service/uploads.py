@@ -41,7 +41,8 @@ class EvidenceCaptures:
         capture = req.context.payload
         handoff = handoffs.record_capture(capture, req.context.principal, utc_now())
         record = capture_record(capture, handoff.source.id, handoff.created_at)
-        return Answer(201, {"evidence_capture": record, "handoff": handoff_record(handoff)})
+        body = {"evidence_capture": record, "handoff": handoff_record(handoff)}
+        return Answer(201, body, concerns={"export_id": handoff.ticket_export_id})
 
 
 class CmsDiagnostics:
@@ -91,4 +92,5 @@ def _record_diagnostics(req: falcon.Request) -> Answer:
     diagnostics = req.context.payload
     handoff = handoffs.record_diagnostics(diagnostics, req.context.principal, utc_now())
     record = diagnostic_record(diagnostics, handoff.source.id, handoff.created_at)
-    return Answer(201, {"diagnostic": record, "handoff": handoff_record(handoff)})
+    body = {"diagnostic": record, "handoff": handoff_record(handoff)}
+    return Answer(201, body, concerns={"export_id": handoff.ticket_export_id})

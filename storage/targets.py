@@ -11,6 +11,7 @@ from storage import identifiers
 from storage.audit import append
 from storage.database import execute, is_sqlite, rows, transaction
 from storage.models import Target as TargetRow
+from storage.sealed import TARGET_SECRET
 from storage.vault import Vault
 
 #: From which states a verb may start, and where it leads.
@@ -156,16 +157,18 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
             _change(target_id, connected_status="failing")
 
 
-def turn_off(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> None:
-    """Block or disable an active or paused target; one that somebody has turned off meanwhile stays as it is.
+def turn_off(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
+    """Block or disable an active or paused target, and tell whether it was one; one that is turned off stays as it is.
 
     The caller holds the transaction.
     """
-    if execute(
+    turned = execute(
         "UPDATE targets SET status = ?, status_reason = ?, updated_at = ? WHERE id = ? AND status IN ('active', 'paused')",
         (status.value, reason, to_ms(now), target_id),
-    ):
+    )
+    if turned:
         append(now, actor, f"target_{status.value}", target_id, reason)
+    return bool(turned)
 
 
 def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: str) -> None:
@@ -178,7 +181,7 @@ def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: 
 
 def secret_context(target_id: str) -> str:
     """Return what a target's sealed secret is bound to."""
-    return f"targets|{target_id}|signing secret"
+    return TARGET_SECRET.context(target_id)
 
 
 def _shows(status: TargetStatus, now: datetime) -> Any:

@@ -11,10 +11,10 @@ import os
 import queue
 import resource
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from types import FrameType
 from typing import Any, Final
 
@@ -26,22 +26,26 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from schemas.settings import Settings
-from storage import doorbell
+from storage import doorbell, error_reports, metrics, traces, workers
 from storage.clock import utc_now
 from storage.database import close_database, open_database
 from storage.name_lookup import NameLookup
+from storage.retention import Cutoffs, cutoffs
+from storage.shared_clock import SharedClock
 from storage.vault import Vault
-from worker import jobs
+from worker import away, jobs
 from worker.compliance import LOOK_EVERY_S as COMPLIANCE_LOOK_S
 from worker.compliance import Clerk
 from worker.delivery import Courier, Terms
 from worker.drain import FAREWELL_S, LEASE_S, RENEW_S, Drain, DrainTerms
 from worker.errands import Errand
 from worker.http_client import HttpClient
+from worker.metrics import Attempts
 from worker.pings import LOOK_EVERY_S as PING_LOOK_S
 from worker.pings import PINGS_AT_ONCE, Pinger
 from worker.recoveries import LOOK_EVERY_S as RECOVERIES_LOOK_S
 from worker.recoveries import Recoverer
+from worker.retention import ASK_EVERY_S, Janitor
 from worker.retries import Schedule
 from worker.signed_post import SignedPost
 from worker.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, Inspector
@@ -69,6 +73,9 @@ _log: Final = logging.getLogger(__name__)
 def run(settings: Settings) -> int:
     """Work until a signal comes; return the exit code."""
     _allow_files(_FILES)
+    error_reports.configure(settings, "worker")
+    traces.configure(settings, "worker")
+    metrics.open_files(settings.data_dir, metrics.Role.WORKER)
     open_database(settings.database_url, LOCK_WAIT_S)
     drain = compose(settings)
     errands = compose_errands(settings)
@@ -102,6 +109,8 @@ def run(settings: Settings) -> int:
         errand.join(settings.delivery_timeout_s + FAREWELL_S)
     close_database()
     _log.info("worker stopped", extra={"worker": _worker_name()})
+    traces.close()
+    error_reports.close()
     if not ended:
         # Threads that still wait for a receiver would hold the process.
         os._exit(1)
@@ -112,14 +121,23 @@ def compose(settings: Settings) -> Drain:
     """Wire a drain from settings; the database is open."""
     client = compose_client(settings, settings.worker_concurrency)
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
-    terms = Terms(settings.webhook_secret, schedule, utc_now)
+    clock = SharedClock(utc_now)
+    terms = Terms(settings.webhook_secret, schedule, clock.now)
     courier = Courier(client.post, Vault(settings.encryption_keys), terms)
-    return Drain(courier, DrainTerms(_worker_name(), settings.worker_concurrency, settings.sweep_s, utc_now))
+    drain_terms = DrainTerms(
+        _worker_name(),
+        settings.worker_concurrency,
+        settings.sweep_s,
+        clock.now,
+        compare_clocks=clock.compare,
+        count=Attempts().count,
+    )
+    return Drain(courier, drain_terms)
 
 
 def compose_errands(settings: Settings) -> list[Errand]:
     """Wire what this worker does beside deliveries."""
-    return [*_pings(settings), *_validations(settings), _compliance(settings), _recoveries(settings)]
+    return [*_pings(settings), *_validations(settings), _compliance(settings), _recoveries(settings), _retention(settings)]
 
 
 def compose_client(settings: Settings, connections: int) -> HttpClient:
@@ -229,6 +247,7 @@ class _RingListener(SimpleWorker):
         if not (args or kwargs):
             self._end_if_wanted()
         super().heartbeat(*args, **kwargs)
+        away.REDIS.over()
 
     def check_for_suspension(self, burst: bool) -> None:
         self._end_if_wanted()
@@ -252,8 +271,8 @@ def _listen(redis_url: str, stop: _Stop) -> None:
     client = doorbell.connect(redis_url, timeout_s=None)
     try:
         _RingListener(client, stop).work(logging_level="WARNING")
-    except RedisError as away:
-        _log.warning("redis away, sweeping on", extra={"error": type(away).__name__})
+    except RedisError as gone:
+        away.REDIS.note(gone)
     except Exception:  # noqa: BLE001 - rings only save time; whatever is wrong with them, the sweep goes on
         _log.exception("not listening, sweeping on")
     finally:
@@ -284,6 +303,13 @@ def _recoveries(settings: Settings) -> Errand:
     return Errand("recoveries", recoverer.carry_out_next, RECOVERIES_LOOK_S)
 
 
+def _retention(settings: Settings) -> Errand:
+    def until(now: datetime) -> Cutoffs:
+        return cutoffs(now, settings.retention, settings.idempotency_ttl)
+
+    return Errand("retention", Janitor(until, _worker_name(), utc_now).carry_out_next, ASK_EVERY_S)
+
+
 def _allow_files(count: int) -> None:
     """Raise the soft limit of open files to `count`, as far as the hard one lets us."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -293,4 +319,4 @@ def _allow_files(count: int) -> None:
 
 
 def _worker_name() -> str:
-    return f"worker:{socket.gethostname()}:{os.getpid()}"
+    return workers.own_name("worker")

@@ -5,7 +5,6 @@ been redacted, the target turned off, the lease lost: what has waited is looked 
 not.
 """
 
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.delivery import Attempted, Claim, Outcome
-from storage import exports, identifiers
+from storage import exports, identifiers, logs, traces
 from storage.database import OUTAGES, connection
 from storage.vault import Vault
+from worker import away
 from worker.retries import Schedule, judge
 from worker.signed_post import Message, Post, SignedPost, new_nonce
 
@@ -23,16 +23,14 @@ from worker.signed_post import Message, Post, SignedPost, new_nonce
 #: so an attempt starts at most this long after its row was seen.
 FRESH: Final = timedelta(milliseconds=200)
 
-_log: Final = logging.getLogger(__name__)
-
 
 def is_held(claim: Claim, now: datetime) -> bool:
     """Ask whether an attempt may still start; while the database is away nobody can say so, and nothing is sent."""
     try:
         with connection():
             return exports.is_held(claim, now)
-    except OUTAGES as away:
-        _log.warning("database away, attempt not begun", extra={"error": type(away).__name__})
+    except OUTAGES as gone:
+        away.DATABASE.note(gone)
         return False
 
 
@@ -61,6 +59,21 @@ class Courier:
         if abs(started_at - claim.claimed_at) > FRESH and not self._terms.is_held(claim, started_at):
             return None
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
+        # Whatever is logged or reported meanwhile, by whoever is called from here, says which delivery it is about.
+        logs.concern(export_id=claim.export_id, attempt_id=attempt_id, target_id=claim.target_id, attempt=claim.attempt)
+        span = traces.attempt_began()
+        try:
+            attempted = self._attempted(claim, attempt_id, started_at)
+        except Exception:
+            traces.attempt_broke_off(span)
+            raise
+        outcome, verdict = attempted.outcome, attempted.verdict
+        logs.delivery_log(verdict.outcome, outcome.status, verdict.error_code, outcome.timings.total_ms)
+        traces.attempt_ended(span, attempted)
+        logs.concern()
+        return attempted
+
+    def _attempted(self, claim: Claim, attempt_id: str, started_at: datetime) -> Attempted:
         nonce = new_nonce()
         outcome = self._attempt(claim, attempt_id, started_at, nonce)
         now = self._terms.now()

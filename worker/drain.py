@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from schemas.delivery import Attempted, Claim
-from storage import exports, turns, workers
+from storage import exports, logs, turns, workers
 from storage.database import OUTAGES, connection, transaction
-from worker import rate_limits, target_effects
+from worker import away, rate_limits, target_effects
 from worker.delivery import Courier
 from worker.lanes import Lanes
 from worker.quotas import MAX_BATCH, Plan, Quotas
@@ -76,6 +76,10 @@ class DrainTerms:
     renew_s: float = RENEW_S
     farewell_s: float = FAREWELL_S
     quick_round_s: float = QUICK_ROUND_S
+    #: Puts `now` right by the clock that all hosts share, from time to time; a connection is held then.
+    compare_clocks: Callable[[], None] = lambda: None
+    #: Told of attempts once they are written, and of the exports that they moved.
+    count: Callable[[Sequence[Attempted], Collection[str]], None] = lambda _attempts, _moved: None
 
 
 class Drain:
@@ -163,7 +167,8 @@ class Drain:
         try:
             attempted = self._courier.deliver(claim)
         except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
-            _log.exception("attempt broke off", extra={"export_id": claim.export_id})
+            _log.exception("attempt broke off", extra={"export_id": claim.export_id, "target_id": claim.target_id})
+            logs.concern()
             return Returned(claim, ends_turn=True)
         if attempted is None:
             return Returned(claim, is_unsent=True, ends_turn=True)
@@ -276,8 +281,8 @@ class Drain:
         attempts = [each.attempted for each in returned if each.attempted is not None]
         with connection():
             # Not before: a connection may be long in coming, and would make it look as if the clock had been set.
+            self._watch_clock()
             now = self._terms.now()
-            self._watch_clock(now)
             self._renew()
             claiming = claiming and time.monotonic() >= self._claim_from
             # A look costs no write lock; most looks of an idle daemon end here. What came back may change what it sees.
@@ -286,12 +291,14 @@ class Drain:
                 return []
             with transaction():
                 moved = exports.record_attempts(attempts, now, worker)
-                target_effects.record(target_effects.effects_of(attempts, moved), now, worker)
+                news = target_effects.record(target_effects.effects_of(attempts, moved), now, worker)
                 exports.postpone([each.claim for each in returned if each.is_unsent], now, worker)
                 # Others may have kept the transaction waiting for as long as most of a lease.
                 now = self._terms.now()
                 claims = self._claim(plan or self._plan(returned, now), now) if claiming else []
             _log_late(attempts, moved)
+            self._terms.count(attempts, moved)
+            target_effects.tell(news)
         return claims
 
     def _plan(self, returned: Sequence[Returned], now: datetime) -> Plan:
@@ -327,17 +334,29 @@ class Drain:
             for claim in self._lanes.take_back(target_id) if not count else ():
                 self._inbox.put(Returned(claim, is_unsent=True))
 
-    def _watch_clock(self, now: datetime) -> None:
+    def _watch_clock(self) -> None:
         """Notice that the wall clock was set, and keep leases as long as they were meant to be."""
-        before, self._clocks = self._clocks, (now, time.monotonic())
-        step_s = 0.0 if before is None else (now - before[0]).total_seconds() - (self._clocks[1] - before[1])
+        if time.monotonic() >= self._renew_at:
+            self._terms.compare_clocks()
+        is_first, step_s = self._clocks is None, self._step_s()
+        if abs(step_s) > CLOCK_STEP_S:
+            # It may have been put right, and then it is the difference to the shared one that was wrong.
+            self._terms.compare_clocks()
+            step_s += self._step_s()
         if abs(step_s) > CLOCK_STEP_S:
             _log.warning("clock was set, renewing leases before claiming again", extra={"step_s": round(step_s)})
             self._renew_at = 0.0
             self._claim_from = time.monotonic() + AFTER_A_STEP * self._terms.renew_s
-        if before is None or step_s < -CLOCK_STEP_S:
+        if is_first or step_s < -CLOCK_STEP_S:
             # Whoever died before a step back left leases that would last until the old time comes again.
-            exports.shorten_leases(now, self._terms.lease_s)
+            exports.shorten_leases(self._terms.now(), self._terms.lease_s)
+
+    def _step_s(self) -> float:
+        """Return by how many seconds the wall clock has left the monotonic one since the last time; 0 the first time."""
+        before, self._clocks = self._clocks, (self._terms.now(), time.monotonic())
+        if before is None:
+            return 0.0
+        return (self._clocks[0] - before[0]).total_seconds() - (self._clocks[1] - before[1])
 
     def _renew(self) -> None:
         """Show that this worker lives: renew the leases of what it holds, and learn its share of the targets."""
@@ -389,7 +408,9 @@ class Drain:
             before_sleep=_log_outage,
             reraise=True,
         )
-        return retrying(work)
+        result = retrying(work)
+        away.DATABASE.over()
+        return result
 
     def _has_waited_enough(self, _state: RetryCallState) -> bool:
         return time.monotonic() - self._stopped_at > self._terms.farewell_s
@@ -397,11 +418,15 @@ class Drain:
 
 def _log_outage(state: RetryCallState) -> None:
     failure = state.outcome.exception() if state.outcome else None
-    _log.warning("database away, trying again", extra={"error": type(failure).__name__})
+    away.DATABASE.note(failure)
 
 
 def _log_late(attempts: list[Attempted], moved: set[str]) -> None:
     for attempt in attempts:
         if attempt.claim.export_id not in moved:
-            fields = {"export_id": attempt.claim.export_id, "attempt_id": attempt.id}
+            fields = {
+                "export_id": attempt.claim.export_id,
+                "attempt_id": attempt.id,
+                "target_id": attempt.claim.target_id,
+            }
             _log.warning("lease lapsed before the answer was written", extra=fields)

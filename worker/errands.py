@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from storage.database import OUTAGES
+from storage.outage import Outage
+from worker import away
 
 _log: Final = logging.getLogger(__name__)
 
@@ -20,8 +22,11 @@ class Errand:
     `carry_out_next` takes a database connection where it needs one, and never holds it while it waits for the network.
     """
 
-    def __init__(self, name: str, carry_out_next: Callable[[], bool], sweep_s: float) -> None:
+    def __init__(
+        self, name: str, carry_out_next: Callable[[], bool], sweep_s: float, outage: Outage = away.DATABASE
+    ) -> None:
         self._carry_out_next = carry_out_next
+        self._outage = outage
         self._sweep_s = sweep_s
         self._woken = threading.Event()
         self._is_stopping = False
@@ -56,7 +61,9 @@ class Errand:
         try:
             while not self._is_stopping and self._carry_out_next():
                 pass
-        except OUTAGES as away:
-            _log.warning("database away, errand waits", extra={"error": type(away).__name__})
+        except OUTAGES as gone:
+            self._outage.note(gone)
         except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
-            _log.exception("errand broke off")
+            _log.exception("errand %s broke off", self._thread.name)
+        else:
+            self._outage.over()

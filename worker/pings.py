@@ -50,8 +50,10 @@ class Pinger:
         delivered = verdict.outcome == DELIVERED
         result = PingResult(delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
         with connection(), transaction():
-            if pings.finish(order.id, result, now):
-                target_effects.record({order.target_id: [verdict.effect]}, now, self._worker)
+            is_recorded = pings.finish(order.id, result, now)
+            effects = {order.target_id: [verdict.effect]} if is_recorded else {}
+            news = target_effects.record(effects, now, self._worker)
+        target_effects.tell(news)
 
 
 def _message(order: PingOrder, at: datetime) -> Message:

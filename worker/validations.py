@@ -47,8 +47,11 @@ class Inspector:
         validation = self._inspect(look.base_url)
         if validation.reason == LookupReason.OVERLOADED:
             # That is about us, not about the target: the lease lapses, and it is looked at then.
-            _log.warning("too busy to look at %s", look.target_id, extra={"worker": self._worker})
+            _log.warning("too busy to look at a target", extra={"target_id": look.target_id, "worker": self._worker})
             return True
         with connection():
-            validations.finish(look, validation, self._now(), self._worker)
+            is_recorded = validations.finish(look, validation, self._now(), self._worker)
+        if is_recorded and validation.is_refused:
+            extra = {"target_id": look.target_id, "reason": validation.reason, "worker": self._worker}
+            _log.warning("target leads where nothing may go, and is blocked", extra=extra)
         return True

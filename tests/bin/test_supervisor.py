@@ -87,9 +87,9 @@ def test_what_does_not_stop_is_killed(tmp_path: Path) -> None:
     assert ends(children) == {"one": -signal.SIGKILL, "two": -signal.SIGKILL}
 
 
-def test_the_death_of_one_ends_all(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_death_of_one_ends_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     supervisor, children = started(tmp_path, 30, ("one", ALIKE, "one"), ("two", ALIKE, "two"))
     children["two"].kill()
     assert supervisor.run() == 1
     assert ends(children) == {"one": 0, "two": -signal.SIGKILL}
-    assert "two ended (-9); stopping the rest" in capfd.readouterr().err
+    assert "two ended (-9); stopping the rest" in caplog.text

@@ -83,9 +83,34 @@ def test_every_request_gets_an_id_of_its_own(client: TestClient) -> None:
 
 def test_the_request_id_stands_in_the_access_log(client: TestClient, log_lines: LogLines) -> None:
     Call("GET", f"{EXPORTS}/exp_secret", (("X-Request-Id", "look-for-me"),), query="token=x").send(client)
-    lines = [json.loads(line) for line in log_lines.lines if "look-for-me" in line]
+    told = [json.loads(line) for line in log_lines.lines if "look-for-me" in line]
+    lines = [line for line in told if line["logger"] == "riskrelay.access"]
     assert [(line["method"], line["route"], line["status"]) for line in lines] == [("GET", f"{EXPORTS}/{{export_id}}", 401)]
     assert "exp_secret" not in log_lines.text
+
+
+def test_the_access_log_names_the_rows_that_a_request_is_about(
+    client: TestClient, customer: Customer, log_lines: LogLines
+) -> None:
+    def last(*names: str) -> tuple[object, ...]:
+        line = json.loads(next(line for line in reversed(log_lines.lines) if '"riskrelay.access"' in line))
+        return tuple(line.get(name) for name in names)
+
+    headers = (*customer.bearer.items(), *JSON.items())
+    made = Call("POST", TARGETS, headers).with_json(target_request()).send(client).json["id"]
+    assert last("target_id", "status") == (made, 201)
+    # What a dry run made is not there.
+    Call("POST", TARGETS, headers, query="dry_run=true").with_json(target_request()).send(client)
+    assert last("target_id", "status") == (None, 200)
+    export_id = prepared(client)
+    assert last("export_id", "count") == (None, 1)
+    Call("POST", f"{EXPORTS}/{export_id}/approve", headers).with_json({"target_id": made}).send(client)
+    assert last("export_id", "target_id", "status") == (export_id, made, 202)
+    Call("GET", f"{EXPORTS}/{export_id}").send(client)
+    assert last("export_id", "target_id", "status") == (export_id, None, 401)
+    # Another request, by the same thread.
+    Call("GET", "/healthz").send(client)
+    assert last("export_id", "target_id", "status") == (None, None, 200)
 
 
 def test_a_postback_is_accepted_with_what_it_came_to(client: TestClient) -> None:
@@ -282,16 +307,6 @@ def test_health_is_open_and_touches_nothing(client: TestClient, doorbell: FakeDo
     answer = Call("GET", "/healthz").send(client)
     assert (answer.status_code, answer.json) == (200, {"status": "ok"})
     assert_is_polite(answer)
-
-
-@pytest.mark.parametrize(("is_connected", "status", "redis"), [(True, "ok", "ok"), (False, "degraded", "unavailable")])
-def test_readiness_names_each_check(
-    is_connected: bool, status: str, redis: str, client: TestClient, doorbell: FakeDoorbell
-) -> None:
-    doorbell.is_connected = is_connected
-    answer = Call("GET", "/readyz").send(client)
-    assert answer.status_code == 200
-    assert answer.json == {"status": status, "checks": {"database": "ok", "redis": redis}}
 
 
 def test_a_bug_is_told_without_what_it_said(

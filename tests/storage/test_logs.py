@@ -6,12 +6,13 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage.logs import FIELDS, JsonLines, TextLines, access_log
+from storage.logs import FIELDS, JsonLines, TextLines, access_log, also_concern, concern
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,6 +80,20 @@ def test_an_exception_brings_its_place_and_type_and_never_its_text(logger: loggi
     assert submitted not in stream.getvalue()
 
 
+def test_a_line_says_what_its_thread_is_at(logger: logging.Logger, stream: io.StringIO) -> None:
+    concern(request_id="req_1", secret="hunter2", target_id=None)
+    also_concern(export_id="exp_1")
+    with ThreadPoolExecutor(1) as another:
+        another.submit(logger.info, "elsewhere").result()
+    logger.info("here", extra={"export_id": "exp_2", "count": 3})
+    concern()
+    logger.info("after")
+    elsewhere, here, after = map(json.loads, stream.getvalue().splitlines())
+    assert (here["request_id"], here["export_id"], here["count"]) == ("req_1", "exp_2", 3)
+    assert not {"secret", "target_id"} & here.keys()
+    assert elsewhere.keys() == after.keys() == {"at", "level", "logger", "message"}
+
+
 def test_a_line_for_a_person_has_the_same_fields() -> None:
     record = logging.makeLogRecord(
         {"msg": "sent %s", "args": ("it",), "levelname": "INFO", "export_id": "exp_1", "secret": "x"}
@@ -94,6 +109,13 @@ def test_the_access_log_tells_the_route_and_never_the_path(caplog: pytest.LogCap
     assert record.getMessage() == "GET /api/ticket-exports/{export_id} 200"
     told = json.loads(JsonLines().format(record))
     assert (told["route"], told["duration_ms"], told["request_id"]) == ("/api/ticket-exports/{export_id}", 1.5, "req_1")
+
+
+def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "riskrelay.access"):
+        access_log("HUNTER2", None, 400, 1.5, "req_1")
+    assert "HUNTER2" not in JsonLines().format(caplog.records[0])
+    assert caplog.messages == ["_OTHER None 400"]
 
 
 @pytest.mark.parametrize(
@@ -117,3 +139,48 @@ def test_a_process_logs_to_standard_error_in_the_form_and_from_the_level_it_is_t
     told = ran.stderr.splitlines()
     assert len(told) == len(lines)
     assert all(expected in line for expected, line in zip(lines, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        # what ends the process, with its cause
+        ("raise LookupError('hunter2') from ValueError('hunter2')", "ended by an error", "builtins.LookupError"),
+        # what ends a thread
+        (
+            "t = threading.Thread(target=int, args=['hunter2']); t.start(); t.join()",
+            "ended by an error",
+            "builtins.ValueError",
+        ),
+        # what nobody could be told of
+        ("class X:\n def __del__(self): raise OSError('hunter2')\nX()", "ended by an error", "builtins.OSError"),
+        # a warning
+        ("import warnings; warnings.warn('hunter2', UserWarning)", "UserWarning at <string>:", None),
+        # a line whose words and values do not fit
+        ("logging.getLogger('x').error('%d of %s', 'hunter2')", "a line could not be formed", None),
+        # a library that quotes addresses and headers
+        ("[logging.getLogger(f'{x}.y').error('hunter2') for x in ('urllib3', 'sentry_sdk', 'opentelemetry')]", None, None),
+        # a thread that ends in order
+        ("t = threading.Thread(target=sys.exit); t.start(); t.join()", None, None),
+    ],
+    ids=["process", "thread", "finalizer", "warning", "misformed", "quoting", "exit"],
+)
+def test_whatever_python_would_print_is_a_line_without_the_words_of_an_error(
+    code: str, message: str | None, kind: str | None
+) -> None:
+    begin = "import logging, sys, threading; from storage import logs; logs.configure('info', 'json')\n"
+    ran = subprocess.run([sys.executable, "-c", begin + code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.stdout == ""
+    assert "hunter2" not in ran.stderr
+    told = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert [line["message"].startswith(message or "?") for line in told] == ([True] if message else [])
+    assert [line.get("trace", "").splitlines()[-1:] for line in told] == ([[kind] if kind else []] if message else [])
+
+
+def test_a_standard_error_that_takes_nothing_ends_nobody() -> None:
+    code = (
+        "import logging, sys; from storage import logs; logs.configure('info', 'json'); "
+        "sys.stderr.close(); logging.getLogger('x').error('told'); print('went on')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == "went on\n"

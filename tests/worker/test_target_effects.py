@@ -1,5 +1,6 @@
 """What attempts meet marks their targets, once for all that came back together, and whoever marks them beside."""
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from storage.database import connection, execute, is_sqlite, rows, transaction
 from storage.vault import Vault
 from tests.factories import NOW, Customer, attempted, claim_due, make_approved, make_target
 from worker import target_effects
+from worker.target_effects import News
 
 LATER: Final = NOW + timedelta(minutes=1)
 VAULT: Final = Vault([b"k" * 32])
@@ -27,9 +29,9 @@ GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", He
 LIMITED: Final = TargetEffect(health=Health.ILL, is_overloaded=True, hold_s=30, hold_reason=RATE_LIMITED)
 
 
-def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> None:
+def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> list[News]:
     with transaction():
-        target_effects.record({target_id: effects}, now, "worker")
+        return target_effects.record({target_id: effects}, now, "worker")
 
 
 def turn_of(target_id: str) -> Turn:
@@ -149,6 +151,34 @@ def test_whoever_resumes_a_target_gives_it_five_days_more(customer: Customer) ->
     targets.turn(target.id, "resume", NOW + timedelta(days=6), "operator")
     record(target.id, ILL, now=NOW + timedelta(days=6))
     assert status_of(target.id) == ("active", None)
+
+
+def test_what_is_new_of_a_target_is_told_once(customer: Customer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, target_effects.__name__)
+    target_id = make_target(customer).id
+    tick = timedelta(minutes=1)
+    for at, effects in enumerate(
+        [
+            [WELL, ILL],  # nothing to tell
+            [LIMITED],  # paused
+            [LIMITED, LIMITED],  # and once more, after that was over
+            [ILL] * 3,  # with the one of before and two overloads: the breaker opens
+            [ILL],  # a probe: known already
+            [WELL],  # it closes
+            [GONE],
+            [GONE],  # it is off already
+        ]
+    ):
+        target_effects.tell(record(target_id, *effects, now=LATER + at * tick))
+    told = [(each.levelname, each.message, vars(each)["target_id"], vars(each)["reason"]) for each in caplog.records]
+    paused = ("INFO", "target is paused, its receiver asks for it", target_id, RATE_LIMITED)
+    assert told == [
+        paused,
+        paused,
+        ("WARNING", "target keeps failing, only single attempts go to it", target_id, None),
+        ("INFO", "target answers again", target_id, None),
+        ("WARNING", "target is disabled now, nothing more goes to it", target_id, "receiver_gone"),
+    ]
 
 
 def test_a_target_that_does_well_has_its_row_written_once_a_second(customer: Customer) -> None:
