@@ -89,7 +89,7 @@ def listen(
 
 
 def _secret(from_stdin: bool) -> bytes:
-    secret = _first_line() if from_stdin else (checked_settings().webhook_secret or "").encode()
+    secret = secret_line() if from_stdin else (checked_settings().webhook_secret or "").encode()
     if not secret:
         raise click.ClickException(
             "There is no secret to verify with; set WEBHOOK_SECRET, or use --secret-stdin and type it."
@@ -97,7 +97,8 @@ def _secret(from_stdin: bool) -> bytes:
     return secret
 
 
-def _first_line() -> bytes:
+def secret_line() -> bytes:
+    """Read a secret from one line of standard input."""
     return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
 
 
