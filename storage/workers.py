@@ -1,9 +1,13 @@
 """Workers that are alive, as far as they say so: by that, each knows its share of what a target may be sent at once."""
 
+import os
+import secrets
+import socket
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Final
 
-from schemas.times import to_ms
+from schemas.times import from_ms, to_ms
 from schemas.turn import Share
 from storage.database import execute, rows, transaction
 
@@ -15,6 +19,16 @@ FORGOTTEN_AFTER: Final = timedelta(minutes=10)
 _BEAT: Final = """
 INSERT INTO workers (name, started_at, seen_at) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"""
+
+
+@cache
+def own_name(kind: str) -> str:
+    """Return the name of this process as a `kind` of worker; no other one, on whatever host, ever has the same.
+
+    Containers may all be host `app` with process 1, and a system gives a dead process's number to the next one: two workers
+    of one name would count as one, and each would take the share of both.
+    """
+    return f"{kind}:{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def beat(name: str, now: datetime) -> Share:
@@ -31,6 +45,26 @@ def share(name: str, now: datetime) -> Share:
     lately = (to_ms(now - ALIVE_FOR), to_ms(now + ALIVE_FOR))
     found = {row[0] for row in rows("SELECT name FROM workers WHERE seen_at > ? AND seen_at < ?", lately)} | {name}
     return Share(sorted(found).index(name), len(found))
+
+
+def count_alive(now: datetime) -> int:
+    """Return how many workers were seen lately."""
+    lately = (to_ms(now - ALIVE_FOR), to_ms(now + ALIVE_FOR))
+    return int(rows("SELECT COUNT(*) FROM workers WHERE seen_at > ? AND seen_at < ?", lately)[0][0])
+
+
+def last_seen() -> datetime | None:
+    """Return when a worker was last seen; None where none was within FORGOTTEN_AFTER."""
+    [(seen_at,)] = rows("SELECT MAX(seen_at) FROM workers")
+    return None if seen_at is None else from_ms(seen_at)
+
+
+def own_since_before(moment: datetime, now: datetime) -> list[str]:
+    """Return the living workers of this host that started before `moment`."""
+    asked = "SELECT name FROM workers WHERE seen_at > ? AND started_at < ?"
+    began_before = rows(asked, (to_ms(now - ALIVE_FOR), to_ms(moment)))
+    here = f"worker:{socket.gethostname()}:"
+    return sorted(name for (name,) in began_before if name.startswith(here))
 
 
 def leave(name: str) -> None:

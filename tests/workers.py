@@ -181,12 +181,12 @@ class SteppingClock:
 class CountingReceiver(LoopbackServer):
     """Keeps every request and answers 202 to each, or to none before `gate` is open; it thinks for `pause_s` seconds."""
 
-    def __init__(self, port: int = 0, pause_s: float = 0.0) -> None:
+    def __init__(self, port: int = 0, pause_s: float = 0.0, host: str = "127.0.0.1") -> None:
         self.requests: list[Request] = []
         self._pause_s = pause_s
         self.gate = threading.Event()
         self.gate.set()
-        super().__init__(self._behave_well, port=port)
+        super().__init__(self._behave_well, host=host, port=port)
 
     @property
     def keys(self) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from storage import exports
 from storage.database import execute, rows, transaction
+from tests.hosts import approved_over, claimed_by, delivered_by, name_of
 from tests.servers import RedisServer
 from tests.workers import (
     CountingReceiver,
@@ -186,3 +187,29 @@ def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
             execute("UPDATE targets SET ramp = 1")
         wait_until(all_are("exported"), 20)
     assert Counter(receiver.keys) == dict.fromkeys(fresh, 1) | {taken_over: 2}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("off_s", [60.0, -60.0])
+def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
+    unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, off_s: float
+) -> None:
+    """On two hosts: one has the time, the other goes by a clock that is off, and in the end is put right."""
+    stepping_clock.step_to(off_s)
+    receiver.gate.clear()
+    with unlucky() as right, unlucky("--clock", str(stepping_clock.path)) as wrong:
+        right.go()
+        ids = approved_each(receiver.url(), 4)
+        wait_until(lambda: len(receiver.requests) == 4)
+        wrong.go()
+        wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
+        time.sleep(AWHILE_S)
+        ids += approved_over(receiver.url(), targets=20, each=4)
+        wait_until(lambda: len(claimed_by()) == 2)
+        stepping_clock.step_to(0.0)
+        time.sleep(AWHILE_S)
+        receiver.gate.set()
+        wait_until(all_are("exported"))
+        assert set(delivered_by()) == {name_of(right), name_of(wrong)}
+    assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
+    assert rows("SELECT DISTINCT number FROM attempts") == [(1,)]

@@ -1,5 +1,7 @@
 """Who says that it lives has a place among the others, and who says nothing for a while has none."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -8,6 +10,7 @@ from schemas.turn import Share
 from storage import workers
 from storage.database import connection, rows
 from tests.factories import NOW
+from tests.workers import ROOT
 
 
 def in_s(seconds: float) -> timedelta:
@@ -74,3 +77,15 @@ def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(beat, names))
         assert list(pool.map(beat, names)) == [Share(rank, 16) for rank in range(16)]
+
+
+def test_two_processes_never_have_one_name_not_even_as_process_1_of_hosts_of_one_name() -> None:
+    """As two containers of one image are: each is process 1 of a host that is called as all of them."""
+    asked = (
+        "import os, socket; os.getpid = lambda: 1; socket.gethostname = lambda: 'app'\n"
+        "from storage.workers import own_name; print(own_name('worker'), own_name('worker'))"
+    )
+    told = [subprocess.check_output([sys.executable, "-c", asked], cwd=ROOT, text=True).split() for _ in range(2)]
+    assert [first == again for first, again in told] == [True, True]
+    assert told[0] != told[1]
+    assert all(first.startswith("worker:app:1:") for first, _ in told)
