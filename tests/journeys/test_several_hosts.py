@@ -1,0 +1,140 @@
+"""Several hosts over one PostgreSQL and one Redis: kill one, cut one off, add one; nothing is lost and all have a share."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from storage.database import rows
+from tests.factories import make_customer, make_exports, make_target
+from tests.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
+from tests.servers import RedisServer
+from tests.service.exchange import EXPORTS
+from tests.workers import CountingReceiver, all_are, is_exported, wait_until
+from worker.drain import AFTER_A_STEP, RENEW_S
+
+pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+#: Sends of a worker at once: few, so that its part of some hundred exports is many times what it holds. And time for what
+#: waits at a receiver that a test has closed for a while.
+AT_ONCE: Final = {"WORKER_CONCURRENCY": "8", "DELIVERY_TIMEOUT_S": "60"}
+#: How long a receiver thinks: some hundred exports take seconds, so that nobody has sent them all before another one looks.
+PAUSE_S: Final = 0.05
+#: A lease lapses 6 s after it was renewed last; within 10 s another worker has taken over. The rest is the sending.
+TAKEN_OVER_WITHIN_S: Final = 30.0
+
+NewHost = Callable[[], Host]
+
+
+@pytest.fixture
+def host(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[NewHost]:
+    """Make hosts; what runs there ends with the test."""
+    with ExitStack() as stack:
+        numbers = iter(range(10))
+        yield lambda: stack.enter_context(Host(tmp_path / f"host-{next(numbers)}", database, redis))
+
+
+@pytest.fixture
+def receiver() -> Iterator[CountingReceiver]:
+    """A receiver that thinks a little."""
+    with CountingReceiver(pause_s=PAUSE_S) as made:
+        yield made
+
+
+def assert_each_is_delivered_by_one(ids: list[str]) -> None:
+    """Every export has exactly one attempt that was delivered, whoever else sent it as well."""
+    found = rows("SELECT export_id, COUNT(*) FROM attempts WHERE outcome = 'delivered' GROUP BY export_id")
+    assert Counter(dict(found)) == dict.fromkeys(ids, 1)
+
+
+def test_the_work_is_even_and_a_worker_that_is_added_takes_its_share(host: NewHost, receiver: CountingReceiver) -> None:
+    first = [host().work(**AT_ONCE) for _ in range(2)]
+    wait_until(lambda: count_alive() == 2)
+    ids = approved_over(receiver.url(), targets=30, each=40)
+    wait_until(lambda: len(receiver.requests) > 100)
+    # However long a start takes: what is sent until then is the others' alone.
+    receiver.gate.clear()
+    added = host().work(**AT_ONCE)
+    wait_until(lambda: count_alive() == 3)
+    before = delivered_by()
+    receiver.gate.set()
+    wait_until(all_are("exported"), 60)
+    together = delivered_by()
+    together.subtract(before)
+    fair = together.total() / 3
+    for worker in (*first, added):
+        assert together[name_of(worker)] > fair / 2, together
+    assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
+
+
+def test_a_host_that_dies_in_the_middle_loses_nothing(host: NewHost, receiver: CountingReceiver) -> None:
+    dying, *others = [host().work(**AT_ONCE) for _ in range(3)]
+    wait_until(lambda: count_alive() == 3)
+    ids = approved_over(receiver.url(), targets=20, each=35)
+    wait_until(lambda: delivered_by()[name_of(dying)] > 20)
+    dying.kill()
+    by_then = delivered_by()[name_of(dying)]
+    held = claimed_by()[name_of(dying)] - by_then
+    wait_until(all_are("exported"), TAKEN_OVER_WITHIN_S)
+    assert_each_is_delivered_by_one(ids)
+    # Of all that was sent, only what the dead one had open went out again.
+    sent = Counter(receiver.keys)
+    assert set(sent) == set(ids)
+    assert sum(count - 1 for count in sent.values()) <= held
+    assert delivered_by()[name_of(dying)] == by_then
+    assert all(delivered_by()[name_of(worker)] for worker in others)
+
+
+def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHost, receiver: CountingReceiver) -> None:
+    hosts = [host() for _ in range(3)]
+    workers = [each.work(**AT_ONCE) for each in hosts]
+    wait_until(lambda: count_alive() == 3)
+    receiver.gate.clear()
+    ids = approved_over(receiver.url(), targets=20, each=2)
+    wait_until(lambda: min(claimed_by()[name_of(worker)] for worker in workers) > 0)
+    late = name_of(workers[0])
+    wait_until(lambda: len(receiver.requests) >= 3)
+    held = claimed_by()[late]
+    hosts[0].cut_off()
+    receiver.gate.set()
+    wait_until(all_are("exported"), TAKEN_OVER_WITHIN_S)
+    assert_each_is_delivered_by_one(ids)
+    written = delivered_by()
+    assert written[late] < held
+    hosts[0].mend()
+    wait_until(lambda: workers[0].has_told("lease lapsed before the answer was written"), 20)
+    assert delivered_by() == written
+    # It goes on with the others; after so long a silence it lets them show first that they live.
+    wait_until(lambda: count_alive() == 3, 20)
+    time.sleep(AFTER_A_STEP * RENEW_S)
+    new = approved_over(receiver.url(), targets=30, each=20)
+    wait_until(all_are("exported"), 60)
+    assert delivered_by()[late] - written[late] > len(new) / 3 / 2
+
+
+def test_clients_of_one_service_go_on_when_another_dies(host: NewHost, receiver: CountingReceiver) -> None:
+    dying, other = [host().serve(RATE_LIMIT_PER_MINUTE="20") for _ in range(2)]
+    host().work()
+    customer, another = make_customer(), make_customer()
+    target = make_target(customer, receiver.url())
+    ids = make_exports(customer, 3)
+    keyed = {**customer.bearer, "Idempotency-Key": "once"}
+    path, body = f"{EXPORTS}/{ids[0]}/approve", {"target_id": target.id}
+    told = dying.request("POST", path, keyed, body)
+    dying.kill()
+    again = other.request("POST", path, keyed, body)
+    assert (told.status, again.status) == (202, 202)
+    assert again.content == told.content
+    assert (told.headers.get("idempotency-replayed"), again.headers["idempotency-replayed"]) == (None, "true")
+    assert other.request("POST", path, keyed, {"target_id": "tgt_another"}).status == 409
+    wait_until(is_exported(ids[0]))
+    polled = [other.request("GET", f"{EXPORTS}/{ids[0]}", customer.bearer) for _ in range(17)]
+    # Twenty in all, of which one was spent at the service that is gone.
+    assert [each.status for each in polled] == [200] * 17
+    assert other.request("GET", f"{EXPORTS}/{ids[0]}", customer.bearer).status == 429
+    assert other.request("GET", EXPORTS, another.bearer).status == 200
+    assert len(receiver.requests) == 1
