@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 SERVER_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
@@ -20,6 +20,10 @@ _SCHEMES: Final = frozenset({"redis", "unix"}) | _TLS | _SENTINEL
 #: Files that TLS reads: whom to trust instead of the system's authorities, and who we are where the server asks.
 _TLS_FILES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 
+#: Not urlsplit: some versions of Python take brackets within a list of hosts for a mistake, and quote it.
+_URL: Final = re.compile(
+    r"(?P<scheme>[A-Za-z+]+)://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?", re.DOTALL
+)
 _PLACE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s\[\]:,]+))(?::(?P<port>[0-9]{1,5}))?")
 _DATABASE: Final = re.compile(r"[0-9]{1,4}")
 
@@ -65,17 +69,13 @@ def parse_redis_url(text: str) -> RedisUrl:
 
 
 def _split(text: str) -> SplitResult:
-    try:
-        url = urlsplit(text)
-    except ValueError:
-        # Its own message quotes the host's place, where a badly written password may stand.
-        raise InvalidRedisUrl(f"Not a URL that can be read. {_ENCODED}") from None
-    if url.scheme not in _SCHEMES or "://" not in text:
+    found = _URL.fullmatch(text)
+    if found is None or found["scheme"].lower() not in _SCHEMES:
         forms = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://"
         raise InvalidRedisUrl(f"Give a URL that begins with one of: {forms}")
     if "#" in text:
         raise InvalidRedisUrl(f"It has a # in it. {_ENCODED}")
-    return url
+    return SplitResult(found["scheme"].lower(), found["netloc"], found["path"], found["query"] or "", "")
 
 
 def _credentials(netloc: str) -> tuple[str | None, str | None]:
