@@ -23,9 +23,10 @@ from schemas.times import rfc3339
 from storage import backups, restoring, schema
 from storage.backups import PART, PATTERN, BackupRefused
 from storage.clock import utc_now
+from storage.database import database, is_sqlite
 from storage.installation import check_keys
 from storage.locks import Lock
-from storage.sqlite_copies import sync
+from storage.on_disk import sync
 from storage.vault import Vault
 
 #: Nobody keeps so many.
@@ -38,25 +39,27 @@ _KEYS_ELSEWHERE: Final = "Neither .env nor the keys are in it: keep ENCRYPTION_K
     epilog="Examples: riskrelay backup before-upgrade.backup; riskrelay backup /srv/backups --keep 14 --json\n\n"
     "Exit codes: 0 taken, 1 refused or failed, 2 wrong usage or settings."
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path())
 @click.option("--keep", type=click.IntRange(1, _MOST_KEPT), help="In a folder: how many of its backups are kept.")
 @click.option("--force", is_flag=True, help="Replace the file if there is one.")
 @json_option
-def backup(file: Path, keep: int | None, force: bool, as_json: bool) -> None:
+def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
     """Copy the database to FILE while everything runs; in a folder, to a file named by the time.
 
-    With --keep, FILE is a folder, and is made where there is none.
+    With --keep, or a slash at its end, FILE is a folder, and is made where there is none.
     """
     taken_at = utc_now()
-    if keep is not None:
-        _make_folder(file)
-    path = file / backups.name_at(taken_at) if file.is_dir() else file
+    place = Path(file)
+    if keep is not None or file.endswith("/"):
+        _make_folder(place)
+    path = place / backups.name_at(taken_at) if place.is_dir() else place
     if path.exists() and not force:
         raise Refused(f"{path} exists already; name another file, or say --force.")
     with opened() as settings, alone(Lock.BACKUP):
+        _require_another(path)
         _make_sure_of_canary(settings)
         record = _taken(settings, path, taken_at)
-    record["removed"] = [str(each) for each in _remove_older(file, keep)] if keep is not None else []
+    record["removed"] = [str(each) for each in _remove_older(place, keep, path)] if keep is not None else []
     print_record(record, as_json)
     if not as_json:
         click.echo(_KEYS_ELSEWHERE)
@@ -64,11 +67,17 @@ def backup(file: Path, keep: int | None, force: bool, as_json: bool) -> None:
 
 def _make_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise click.UsageError("--keep needs a folder.")
+        raise click.UsageError(f"{folder} is a file, and --keep or a slash at the end asks for a folder.")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failed:
         raise Refused(f"{folder} cannot be made: {failed.strerror}.") from None
+
+
+def _require_another(path: Path) -> None:
+    """Keep the database that is in use from being replaced by its copy: what is written to it from then on would be lost."""
+    if is_sqlite() and path.exists() and path.samefile(database.obj.database):
+        raise Refused(f"{path} is the database itself; name another file.")
 
 
 def _make_sure_of_canary(settings: Settings) -> None:
@@ -116,7 +125,8 @@ def _part(path: Path) -> Iterator[Path]:
             finally:
                 part.unlink(missing_ok=True)
     except OSError as failed:
-        raise Refused(f"{path} cannot be written: {failed.strerror or failed}.") from None
+        remedy = "see its folder's owner and the room left there" if path.parent.is_dir() else "make its folder"
+        raise Refused(f"{path} cannot be written: {failed.strerror or failed}; {remedy}, or name another.") from None
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -135,9 +145,12 @@ def _is_free(file: IO[bytes]) -> bool:
     return True
 
 
-def _remove_older(folder: Path, keep: int) -> list[Path]:
-    """Remove the backups of a folder but for the newest; their names tell their times."""
-    older = sorted(folder.glob(PATTERN))[:-keep]
+def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:
+    """Remove the backups of a folder but for the newest; their names tell their times.
+
+    The one just `taken` stays, also beside those that a clock ahead of its time has named.
+    """
+    older = [each for each in sorted(folder.glob(PATTERN))[:-keep] if each != taken]
     for each in older:
         each.unlink(missing_ok=True)
     return older

@@ -89,10 +89,10 @@ def database_at(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def alone(lock: Lock) -> Iterator[None]:
-    """Keep a second run of the same command out; call it within `opened()`."""
+def alone(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
+    """Keep a second run of the same command out, after so many seconds of waiting for its end; call it within `opened()`."""
     try:
-        with locks.alone(lock):
+        with locks.alone_soon(lock, within_s):
             yield
     except locks.Held:
         raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait for its end.") from None

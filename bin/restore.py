@@ -9,16 +9,16 @@ killed leaves the old database, or one that delivers nothing, and the next `rest
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, build_opener
 
 import click
 
 from bin.installation import Refused, alone, checked_settings, database_at, make_data_dir
+from bin.own_service import DIRECTLY, local_url
 from bin.records import json_option, print_record
 from schemas.errors import NoEncryptionKey
 from schemas.settings import Settings
@@ -39,7 +39,6 @@ _SAVED: Final = "restoring-{}.redactions"
 _STAMP: Final = "%Y%m%dT%H%M%S%fZ"
 #: A service that runs answers at once.
 _ANSWERS_WITHIN_S: Final = 2
-_DIRECTLY: Final = build_opener(ProxyHandler({}))
 
 
 @click.command(
@@ -62,7 +61,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
     """
     settings, now = checked_settings(), utc_now()
     make_data_dir(settings)
-    with _refusals(), _opened(settings), alone(Lock.RESTORE), alone(Lock.BACKUP):
+    with _refusals(), _opened(settings), nullcontext() if dry_run else _alone():
         backup = backups.examine(file, Vault(settings.encryption_keys))
         if redactions is not None:
             carry_over.require_whole(redactions)
@@ -75,8 +74,9 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         if obstacles:
             raise Refused(" ".join(obstacles))
         _require_consent(before, replace)
-        print_record(_restored(file, settings, before, redactions, now), as_json)
-    if not as_json:
+        record = _restored(file, settings, before, redactions, now)
+        print_record(record, as_json)
+    if record["targets_paused"] and not as_json:
         click.echo("Nothing is delivered until you say so: bin/riskrelay target resume --all")
 
 
@@ -95,6 +95,13 @@ def _refusals() -> Iterator[None]:
         raise Refused(f"The restore failed: {failed}. The database is as it was.") from None
     except OSError as failed:
         raise Refused(f"{failed.filename or 'A file'}: {failed.strerror or failed}.") from None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep out another restore and every start, a backup of what is being replaced, and who erases what would come back."""
+    with alone(Lock.RESTORE), alone(Lock.BACKUP), alone(Lock.COMPLIANCE):
+        yield
 
 
 @contextmanager
@@ -126,10 +133,8 @@ def _obstacles(settings: Settings, before: Before) -> list[str]:
 
 def _answers(bind: str) -> bool:
     """Tell whether a service answers at an address, whatever it answers."""
-    host, _, port = bind.rpartition(":")
-    reachable = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - not bound here, only asked
     try:
-        with _DIRECTLY.open(f"http://{reachable}:{port}/healthz", timeout=_ANSWERS_WITHIN_S):
+        with DIRECTLY.open(f"{local_url(bind)}/healthz", timeout=_ANSWERS_WITHIN_S):
             return True
     except HTTPError:
         return True

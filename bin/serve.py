@@ -9,15 +9,20 @@ from typing import Final
 
 import click
 
-from bin.installation import Refused, daemon_settings, require_migrated, warn_of_strange_names
+from bin.installation import Refused, alone, daemon_settings, require_migrated, warn_of_strange_names
 from schemas.settings import Settings
+from storage import restoring
 from storage.clock import utc_now
 from storage.database import OUTAGES, close_database, connection, open_database, place, why
 from storage.doorbell import Doorbell, connect
 from storage.installation import check_keys
+from storage.locks import Lock
 from storage.vault import Vault
 
 _log: Final = logging.getLogger(__name__)
+
+#: Each start looks for a moment only, and a host may start many workers at once.
+_OTHERS_START_WITHIN_S: Final = 5.0
 
 GUNICORN = ("-P", "-m", "gunicorn", "--config", "python:service.gunicorn_config", "service.wsgi:app")
 
@@ -45,7 +50,8 @@ def require_free(bind: str) -> None:
         except OSError as failed:
             in_use = failed.errno == errno.EADDRINUSE
             why = "is in use" if in_use else f"cannot be listened on: {failed.strerror}"
-            raise Refused(f"{bind} {why}; set BIND to another address.") from None
+            stop = "stop what listens there (RiskRelay itself may be running), or " if in_use else ""
+            raise Refused(f"{bind} {why}; {stop}set BIND to another address.") from None
 
 
 def require_keys(settings: Settings) -> None:
@@ -68,9 +74,17 @@ def require_startable(settings: Settings) -> None:
         require_migrated()
         # Before anything is sealed, or fails to open: one line at the start, not one a delivery.
         with connection():
+            _require_restored()
             check_keys(Vault(settings.encryption_keys), utc_now())
     except OUTAGES as away:
         told = "the database is away (%s; see %s); starting all the same, requests get 503 until it is back"
         _log.warning(told, why(away), place())
     finally:
         close_database()
+
+
+def _require_restored() -> None:
+    """End with a remedy where a restore is at work or was cut off: what it erases again would be shown, and answered for."""
+    with alone(Lock.RESTORE, _OTHERS_START_WITHIN_S):
+        if restoring.is_unfinished():
+            raise Refused(f"{restoring.UNFINISHED} To finish it, {restoring.FINISH}")

@@ -20,6 +20,7 @@ from schemas.targets import TargetStatus
 from storage import postgres_dumps, schema, sqlite_copies
 from storage.database import database, is_sqlite
 from storage.installation import opens
+from storage.on_disk import sync
 from storage.postgres_dumps import DumpFailed
 from storage.redaction_journal import Redacted
 from storage.sqlite_copies import DamagedCopy, Progress
@@ -72,7 +73,7 @@ def take(url: str, part: Path, told: Progress) -> None:
             with part.open("wb") as dump:
                 postgres_dumps.take(url, dump)
             postgres_dumps.require_whole(part)
-            sqlite_copies.sync(part)
+            sync(part)
     except (DamagedCopy, DumpFailed, sqlite3.Error) as failed:
         raise BackupRefused(f"The backup failed: {failed}") from failed
 

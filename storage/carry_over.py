@@ -26,6 +26,7 @@ from schemas.compliance import RequestStatus, Topic
 from schemas.times import from_ms, to_ms
 from storage import redaction_journal
 from storage.database import execute, rows, transaction, values_list
+from storage.on_disk import sync
 from storage.redaction import SLICE, erasable, erase_again
 from storage.redaction_journal import Redacted
 from storage.sealed import REPORT
@@ -98,6 +99,8 @@ def save(path: Path) -> int:
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
+        # A restore replaces the database that all this was read from.
+        sync(path.parent)
     finally:
         part.unlink(missing_ok=True)
     # Its first and its last line are about itself.
@@ -133,7 +136,7 @@ def apply(path: Path, now: datetime) -> Counter[str]:
 
 def _ledger() -> Iterator[Row]:
     after = ""
-    statement = f"SELECT {', '.join(_COLUMNS)} FROM compliance_requests WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
+    statement = f"SELECT {', '.join(_COLUMNS)} FROM compliance_requests WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - our own names
     while page := rows(statement, (after, SLICE)):
         after = page[-1][0]
         for row in page:
@@ -231,7 +234,7 @@ def _store(requests: Sequence[Row], now: datetime) -> None:
         parameters += [row[name] for name in columns]
     changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "id")
     execute(
-        f"INSERT INTO compliance_requests ({', '.join(columns)}) VALUES {values_list(len(columns), len(requests))} "  # noqa: S608
+        f"INSERT INTO compliance_requests ({', '.join(columns)}) VALUES {values_list(len(columns), len(requests))} "  # noqa: S608 - our own names
         f"ON CONFLICT (id) DO UPDATE SET {changes}, lease = NULL",
         parameters,
     )
@@ -248,7 +251,7 @@ def _others_with_the_same_bytes(requests: Sequence[Row]) -> dict[tuple[str, str,
 
 def _erase_reports(ids: Sequence[str]) -> None:
     if ids:
-        execute(f"UPDATE compliance_requests SET report_sealed = NULL WHERE id IN {values_list(len(ids), 1)}", ids)  # noqa: S608
+        execute(f"UPDATE compliance_requests SET report_sealed = NULL WHERE id IN {values_list(len(ids), 1)}", ids)  # noqa: S608 - our own names
 
 
 def _slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

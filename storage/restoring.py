@@ -33,11 +33,18 @@ from storage.database import (
     transaction,
 )
 from storage.schema import UnfitDatabase
+from storage.shared_clock import SharedClock
 from storage.sqlite_copies import DamagedCopy
 from storage.workers import ALIVE_FOR
 
 #: What an audit entry about the whole installation is about.
 INSTALLATION: Final = "installation"
+#: What the ledger says of a restore: that the database is a backup's from now on, and that nothing is left to be done.
+_BEGUN: Final = "begin_restore"
+_DONE: Final = "restore"
+#: What is wrong where the first stands without the second, and the remedy.
+UNFINISHED: Final = "A restore was cut off: what was erased since the backup is not erased again yet."
+FINISH: Final = "run the same restore again: bin/riskrelay restore FILE --replace"
 
 #: The migrations that made the tables that an older database does not have.
 _WORKERS_SINCE: Final = "0003_what_delivery_remembers"
@@ -101,8 +108,18 @@ def living_workers(now: datetime) -> list[str]:
 
 
 def _read(pending: Sequence[str], now: datetime) -> Before:
-    workers = living_workers(now) if _WORKERS_SINCE not in pending else []
+    # As the workers do: by a clock of this host that is off, a living one was seen long ago.
+    clock = SharedClock(lambda: now)
+    clock.compare()
+    workers = living_workers(clock.now()) if _WORKERS_SINCE not in pending else []
     return Before(contents(), workers, has_redactions=_JOURNAL_SINCE not in pending)
+
+
+def is_unfinished() -> bool:
+    """Tell whether a restore was cut off after the open database had become the backup's: the erased are in it again."""
+    asked = "SELECT action FROM audit_entries WHERE subject_id = ? AND action IN (?, ?) ORDER BY id DESC LIMIT 1"
+    found = rows(asked, (INSTALLATION, _BEGUN, _DONE))
+    return bool(found) and found[0][0] == _BEGUN
 
 
 def put_copy(file: Path, sources: Sequence[Path], now: datetime, *, keep: bool) -> tuple[Counter[str], Path | None]:
@@ -142,18 +159,22 @@ def put_dump(file: Path, url: str, sources: Sequence[Path], now: datetime) -> Co
     return prepare(file, sources, now)
 
 
-def _quieting(now: datetime) -> tuple[str, str]:
-    """Return the statements that pause every target that could be sent to; the others are left as they are.
+def _quieting(now: datetime) -> tuple[str, str, str]:
+    """Return the statements that note the beginning and pause every target that could be sent to; the others stay.
 
     They are without parameters, because `psql` runs them too.
     """
     at, active, paused = to_ms(now), TargetStatus.ACTIVE.value, TargetStatus.PAUSED.value
+    begun = (
+        "INSERT INTO audit_entries (at, actor, action, subject_id) "  # noqa: S608 - our own words and a number
+        f"VALUES ({at}, 'operator', '{_BEGUN}', '{INSTALLATION}')"
+    )
     noted = (
         "INSERT INTO audit_entries (at, actor, action, subject_id, reason) "  # noqa: S608 - our own words and a number
         f"SELECT {at}, 'operator', 'pause_target', id, '{RESTORED}' FROM targets WHERE status = '{active}'"
     )
     turned = f"status = '{paused}', status_reason = '{RESTORED}', updated_at = {at}"
-    return noted, f"UPDATE targets SET {turned} WHERE status = '{active}'"  # noqa: S608
+    return begun, noted, f"UPDATE targets SET {turned} WHERE status = '{active}'"  # noqa: S608 - our own names
 
 
 def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
@@ -172,7 +193,7 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
         execute("UPDATE compliance_requests SET lease = NULL, next_run_at = ? WHERE next_run_at IS NOT NULL", (to_ms(now),))
     counts = sum((carry_over.apply(source, now) for source in sources), Counter[str]())
     with transaction():
-        append(now, "operator", "restore", INSTALLATION, f"sha256:{backups.sha256_of(file)}")
+        append(now, "operator", _DONE, INSTALLATION, f"sha256:{backups.sha256_of(file)}")
     asked = "SELECT COUNT(*) FROM targets WHERE status = ? AND status_reason = ?"
     [(paused,)] = rows(asked, (TargetStatus.PAUSED.value, RESTORED))
     return counts + Counter(paused=paused, exports=contents().exports)

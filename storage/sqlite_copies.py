@@ -7,7 +7,6 @@ have it open see the old database or the new one, never a new file with an old l
 aside instead.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Final
 from urllib.parse import quote
 
 from storage.database import LOCK_WAIT_S
+from storage.on_disk import sync
 
 #: 4 MiB at usual page sizes: a fraction of a second between two looks at the progress bar, and no time lost between them.
 PAGES_A_STEP: Final = 1024
@@ -100,15 +100,6 @@ def set_aside(database: Path, aside: Path) -> None:
     database.rename(aside)
     aside.chmod(0o600)
     sync(aside.parent)
-
-
-def sync(path: Path) -> None:
-    """Let a file, or the names in a folder, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _move(prepared: Path, database: Path) -> None:

@@ -105,6 +105,24 @@ def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: Op
     file = on_sqlite.folder / "file"
     file.touch()
     assert on_sqlite.type("backup", file, "--keep", "1").exit_code == 2
+    assert on_sqlite.type("backup", f"{file}/").exit_code == 2
+
+
+def test_a_slash_at_the_end_asks_for_a_folder(on_sqlite: Operator) -> None:
+    folder = on_sqlite.folder / "srv" / "backups"
+    for _ in range(2):
+        assert Path(on_sqlite.json("backup", f"{folder}/", "--force")["file"]).parent == folder
+    assert mode_of(folder) == 0o700
+
+
+def test_a_backup_outlives_those_that_a_clock_ahead_has_named(on_sqlite: Operator) -> None:
+    folder = on_sqlite.folder / "backups"
+    folder.mkdir()
+    ahead = [folder / f"riskrelay-2999010{day}T000000Z.backup" for day in (1, 2)]
+    for each in ahead:
+        each.touch()
+    record = on_sqlite.json("backup", folder, "--keep", "1")
+    assert {str(each) for each in folder.iterdir()} == {record["file"], str(ahead[1])}
 
 
 def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(on_sqlite: Operator) -> None:
@@ -118,8 +136,20 @@ def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(
         assert {each.name for each in folder.iterdir()} == {written.name, Path(record["file"]).name}
 
 
+def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: Operator) -> None:
+    path = Path(on_sqlite.url.removeprefix("sqlite:///"))
+    alias = on_sqlite.folder / "alias.backup"
+    alias.symlink_to(path)
+    number = path.stat().st_ino
+    for each in (path, alias):
+        assert "the database itself" in on_sqlite.refused("backup", each, "--force")
+    assert path.stat().st_ino == number
+
+
 def test_a_place_that_cannot_be_written_is_told(on_sqlite: Operator) -> None:
-    assert "cannot be written" in on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
+    told = on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
+    assert "cannot be written" in told
+    assert "make its folder" in told
     assert "cannot be written" in on_sqlite.refused("backup", "/proc/x.backup")
 
 
@@ -130,6 +160,12 @@ def test_only_one_backup_or_restore_is_made_at_a_time(operator: Operator) -> Non
         assert "Another backup is running" in refusal(operator.type_apart("restore", file, "--replace"))
     with operator.database(), alone(Lock.RESTORE):
         assert "Another restore is running" in refusal(operator.type_apart("restore", file, "--replace"))
+        # To look needs no turn.
+        assert operator.type_apart("restore", file, "--replace", "--dry-run").exit_code == 0
+        assert "Another restore is running" in operator.type_apart("work").stderr
+    with operator.database(), alone(Lock.COMPLIANCE):
+        # What it erases meanwhile would come back.
+        assert "Another compliance is running" in refusal(operator.type_apart("restore", file, "--replace"))
     assert sorted(each.name for each in operator.folder.iterdir()) == ["data", "taken.backup"]
 
 
@@ -266,6 +302,17 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: O
     assert operator.contents() == before
     assert operator.json("restore", file, "--replace")["exports"] == 1
     assert len(operator.contents()["accounts"]) == 1
+
+
+def test_what_waits_for_the_operator_is_told_where_something_waits(on_sqlite: Operator) -> None:
+    active = on_sqlite.backed_up()
+    told = on_sqlite.type("restore", active, "--replace")
+    assert "target resume --all" in told.stdout
+    with on_sqlite.database():
+        execute("UPDATE targets SET status = 'disabled'")
+    disabled = taken(on_sqlite, "disabled.backup")
+    told = on_sqlite.type("restore", disabled, "--replace")
+    assert (told.exit_code, "target resume" in told.stdout) == (0, False)
 
 
 def test_a_running_worker_forbids_a_restore(operator: Operator) -> None:
@@ -416,10 +463,11 @@ def test_ids_go_on_where_the_backup_stopped(operator: Operator) -> None:
         highest = rows("SELECT MAX(id) FROM audit_entries")[0][0]
     operator.json("restore", file, "--replace")
     with operator.database():
-        # The pause of the target, and the restore.
+        # The beginning, the pause of the target, and the restore.
         entries = rows("SELECT id, action, subject_id, reason FROM audit_entries WHERE id > ? ORDER BY id", (highest,))
-        assert [entry[:2] for entry in entries] == [(highest + 1, "pause_target"), (highest + 2, "restore")]
-        assert [entry[3][:8] for entry in entries] == ["restored", "sha256:" + backups.sha256_of(file)[:1]]
+        noted = ["begin_restore", "pause_target", "restore"]
+        assert [entry[:2] for entry in entries] == [*enumerate(noted, highest + 1)]
+        assert [(entry[3] or "")[:8] for entry in entries] == ["", "restored", "sha256:" + backups.sha256_of(file)[:1]]
 
 
 def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp_path: Path) -> None:

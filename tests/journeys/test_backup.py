@@ -1,5 +1,6 @@
 """An operator backs up and restores: under load, after a redaction, after a kill, and nothing goes out before it is said."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Final
 import pytest
 
 from schemas.compliance import Result, Topic
-from storage import compliance, exports
+from storage import compliance, exports, restoring
 from storage.clock import utc_now
 from storage.database import execute, rows
 from tests.backups import VAULT, Contents, Operator, Told, begin
@@ -63,7 +64,7 @@ def carry_out() -> None:
 def without_what_a_restore_changes(contents: Contents) -> Contents:
     """Leave out what is another's after a restore: who works, what is paused, what was noted."""
     kept = {table: lines for table, lines in contents.items() if table not in {"workers", "targets"}}
-    noted = {"pause_target", "restore"}
+    noted = {"pause_target", "begin_restore", "restore"}
     return kept | {"audit_entries": [row for row in contents["audit_entries"] if row[3] not in noted]}
 
 
@@ -255,6 +256,11 @@ def test_a_killed_backup_leaves_nothing_under_its_name(operator: Operator, point
     assert [str(each) for each in (operator.folder / "backups").iterdir()] == [record["file"]]
 
 
+def is_unfinished(operator: Operator) -> bool:
+    with operator.database():
+        return restoring.is_unfinished()
+
+
 @pytest.mark.parametrize(
     ("database_url", "point"),
     [
@@ -281,7 +287,14 @@ def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(o
     if is_replaced:
         with operator.database():
             assert rows("SELECT COUNT(*) FROM targets WHERE status = 'active'") == [(0,)]
+        for verb in ("work", "serve", "run"):
+            assert "A restore was cut off" in operator.type_apart(verb).stderr
+        told = operator.type("doctor", "--json")
+        assert told.exit_code == 1
+        assert [each["name"] for each in json.loads(told.stdout)["checks"] if "cut off" in each["message"]] == ["restore"]
+    assert is_unfinished(operator) == is_replaced
     assert operator.type("restore", file, "--replace").exit_code == 0
+    assert not is_unfinished(operator)
     assert_forgotten(operator, count, traces_of_bob)
     assert not list((operator.folder / "data").glob("restoring*"))
     if operator.url.startswith("sqlite"):

@@ -56,7 +56,7 @@ def _in_the_copy(nth: int) -> Callable[[], None]:
             source.backup(target, pages=7, progress=lambda _status, left, of: _die() if left < of // 2 else None)
 
         sqlite_copies._copy = replaced  # type: ignore[assignment]  # this process has no other use for it
-        sqlite_copies.PAGES_A_STEP = 7  # type: ignore[misc]
+        sqlite_copies.PAGES_A_STEP = 7  # type: ignore[misc]  # this process has no other use for it
 
     return armed
 

@@ -4,12 +4,13 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from schemas.pings import NO_WORKER
-from storage import backups, compliance, pings, restoring, sqlite_copies, targets
+from storage import backups, compliance, pings, restoring, sqlite_copies, targets, workers
 from storage.backups import BackupRefused
 from storage.clock import utc_now
 from storage.database import database as db
@@ -117,6 +118,13 @@ def put_back(url: str, file: Path) -> dict[str, int]:
     else:
         counts = restoring.put_dump(file, url, [], now)
     return {name: count for name, count in counts.items() if count}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("off", [timedelta(hours=1), -timedelta(hours=1)], ids=["ahead", "behind"])
+def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, off: timedelta) -> None:
+    workers.beat("worker:elsewhere:1", utc_now())
+    assert restoring.look_at(utc_now() + off).workers == ["worker:elsewhere:1"]
 
 
 def test_a_value_of_any_text_comes_back_as_it_was(database: str, customer: Customer, tmp_path: Path) -> None:
