@@ -1,7 +1,7 @@
 """`prune`: remove what has been over for long enough; for cron, and for an archive of what goes.
 
-A worker does the same by itself, a little every hour, without an archive. Refuses to run beside another one, and to archive
-where others can read.
+A worker does the same by itself, a little every hour, without an archive; it holds the lock for a batch at a time, and this
+waits for that. Refuses to run beside another one, and to archive where others can read.
 """
 
 import sys
@@ -24,9 +24,12 @@ from storage.archive import Archive, UnsafeFolder
 from storage.clock import utc_now
 from storage.locks import Lock
 from storage.retention import Cutoffs
+from storage.shared_clock import SharedClock
 
 #: Other writers of SQLite ask every 2 ms whether it is their turn: as long as a batch takes, so that half of it is theirs.
 _BREATH_S: Final = 0.01
+#: A worker's batch takes 10 ms, and what locks its rows may hold it up for some seconds; another `prune` takes longer.
+_TURN_WITHIN_S: Final = 3.0
 
 
 @click.command(
@@ -58,11 +61,14 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
 
 def _until(settings: Settings, days: int | None) -> Cutoffs:
     age = settings.retention if days is None else timedelta(days=days)
-    return retention.cutoffs(utc_now(), age, settings.idempotency_ttl)
+    # As the workers do: a host whose clock is ahead would remove what is not over.
+    clock = SharedClock(utc_now)
+    clock.compare()
+    return retention.cutoffs(clock.now(), age, settings.idempotency_ttl)
 
 
 def _remove(until: Cutoffs, limit: int, folder: Path | None) -> Counter[str]:
-    with alone(Lock.PRUNE), nullcontext() if folder is None else _archive(folder) as archive:
+    with alone(Lock.PRUNE, _TURN_WITHIN_S), nullcontext() if folder is None else _archive(folder) as archive:
         return _batches(until, limit, archive)
 
 
@@ -73,7 +79,9 @@ def _archive(folder: Path) -> Iterator[Archive]:
         with Archive(folder, utc_now()) as archive:
             yield archive
     except UnsafeFolder:
-        raise Refused(f"Others can read {folder}, and an archive holds what people wrote; run: chmod 700 {folder}") from None
+        # No `chmod 700` to be typed: /tmp may be what was named.
+        told = f"Others can read {folder}, and an archive holds what people wrote"
+        raise Refused(f"{told}; name a folder of its own, such as {folder / 'riskrelay-archive'}, which is made.") from None
     except OSError as failed:
         told = f"The archive {folder} cannot be written: {failed.strerror}."
         raise Refused(f"{told} Make room or choose another; what it does not hold was not removed.") from None

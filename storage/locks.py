@@ -4,14 +4,20 @@ Both end with the process or the connection that holds them, however that ends.
 """
 
 import fcntl
+import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import IntEnum
 from pathlib import Path
+from typing import Final
 
 from peewee import OperationalError
 
 from storage.database import database, is_sqlite
+
+#: Between two tries to get a lock that may be free at any moment.
+_TRY_AGAIN_S: Final = 0.05
 
 
 class Lock(IntEnum):
@@ -41,14 +47,35 @@ def alone(lock: Lock, *, wait: bool = False) -> Iterator[None]:
 
 
 @contextmanager
+def alone_soon(lock: Lock, within_s: float) -> Iterator[None]:
+    """Do as `alone` does, but give whoever holds it for a moment so many seconds to end. Raises Held."""
+    gives_up_at = time.monotonic() + within_s
+    with ExitStack() as held:
+        while not _is_taken(lock, held, is_last=time.monotonic() >= gives_up_at):
+            time.sleep(_TRY_AGAIN_S)
+        yield
+
+
+def _is_taken(lock: Lock, held: ExitStack, *, is_last: bool) -> bool:
+    try:
+        held.enter_context(alone(lock))
+    except Held:
+        if is_last:
+            raise
+        return False
+    return True
+
+
+@contextmanager
 def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
     path = Path(f"{database.obj.database}.{lock.name.lower()}.lock")
     try:
-        opened = path.open("w")
+        # For its owner alone: whoever can open it can hold it.
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as failed:
         # As SQLite itself tells of a folder that cannot be written to or is full.
         raise OperationalError(f"{path} cannot be written: {failed.strerror}") from failed
-    with opened as file:
+    with os.fdopen(opened, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -72,7 +72,7 @@ SELECT e.id, e.version, e.source_type, e.source_id, {_IS_OVER},
     (SELECT COUNT(*) FROM handoffs h WHERE h.export_id = e.id),
     (SELECT COUNT(*) FROM inbound_emails m WHERE m.export_id = e.id)
 FROM exports e WHERE e.id > ? AND e.id < ? ORDER BY e.id LIMIT ?"""  # noqa: S608 - our own names
-_STILL_OVER: Final = f"SELECT e.id, e.version FROM exports e WHERE {_IS_OVER} AND e.id IN "  # noqa: S608
+_STILL_OVER: Final = f"SELECT e.id, e.version FROM exports e WHERE {_IS_OVER} AND e.id IN "  # noqa: S608 - our own names
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +151,12 @@ class _Shelf:
 
     def count(self, limit: int) -> int:
         """Count the rows that go, no further than `limit`."""
-        counted = f"SELECT COUNT(*) FROM (SELECT 1 FROM {self.table} WHERE {self.condition} LIMIT ?) AS found"  # noqa: S608
+        counted = f"SELECT COUNT(*) FROM (SELECT 1 FROM {self.table} WHERE {self.condition} LIMIT ?) AS found"  # noqa: S608 - our own names
         return int(rows(counted, (*self.parameters, limit))[0][0])
 
     def emptied(self, limit: int, archive: Archive | None) -> Iterator[Counter[str]]:
         """Remove up to `limit` of its rows, as `removed` does."""
-        asked = f"SELECT id FROM {self.table} WHERE {self.condition} ORDER BY {self.order} LIMIT ?"  # noqa: S608
+        asked = f"SELECT id FROM {self.table} WHERE {self.condition} ORDER BY {self.order} LIMIT ?"  # noqa: S608 - our own names
         while found := [row[0] for row in rows(asked, (*self.parameters, min(limit, ROWS_AT_ONCE)))]:
             if archive is not None and self.is_archived:
                 _write(archive, self.table, "id", found)
@@ -170,7 +170,7 @@ class _Shelf:
 
     def _take(self, ids: Sequence[Any]) -> Counter[str]:
         within = values_list(len(ids), 1)
-        still = f"SELECT id FROM {self.table} WHERE {self.condition} AND id IN {within}{_lock()}"  # noqa: S608
+        still = f"SELECT id FROM {self.table} WHERE {self.condition} AND id IN {within}{_lock()}"  # noqa: S608 - our own names
         held = [row[0] for row in rows(still, (*self.parameters, *ids))]
         return Counter({self.told_as: execute(self.remove + values_list(len(held), 1), held)} if held else {})
 
@@ -201,7 +201,7 @@ def _shelves(until: Cutoffs) -> list[_Shelf]:
 
 
 def _shelf(table: str, condition: str, parameters: tuple[Any, ...], order: str) -> _Shelf:
-    return _Shelf(table, table, condition, parameters, order, f"DELETE FROM {table} WHERE id IN ")  # noqa: S608
+    return _Shelf(table, table, condition, parameters, order, f"DELETE FROM {table} WHERE id IN ")  # noqa: S608 - our own names
 
 
 def _over(until: Cutoffs) -> Iterator[list[_Found]]:
@@ -257,7 +257,7 @@ def _keep(found: Sequence[_Found], archive: Archive) -> None:
 def _write(archive: Archive, table: str, column: str, values: Sequence[Any]) -> None:
     if values:
         columns = kept_columns(table)
-        asked = f"SELECT {', '.join(columns)} FROM {table} WHERE {column} IN {values_list(len(values), 1)}"  # noqa: S608
+        asked = f"SELECT {', '.join(columns)} FROM {table} WHERE {column} IN {values_list(len(values), 1)}"  # noqa: S608 - our own names
         archive.write(table, columns, rows(asked, values))
 
 
@@ -284,7 +284,7 @@ def _unchanged(found: Sequence[_Found], until: Cutoffs) -> list[_Found]:
 
 
 def _delete(table: str, column: str, values: Sequence[Any]) -> int:
-    return execute(f"DELETE FROM {table} WHERE {column} IN {values_list(len(values), 1)}", values) if values else 0  # noqa: S608
+    return execute(f"DELETE FROM {table} WHERE {column} IN {values_list(len(values), 1)}", values) if values else 0  # noqa: S608 - our own names
 
 
 def _lock(of: str = "") -> str:

@@ -108,5 +108,5 @@ class BoundedAnswer(HTTPResponse):
         while HTTPStatus.CONTINUE < told[1] < HTTPStatus.OK and told[1] != HTTPStatus.SWITCHING_PROTOCOLS:
             while self.fp.readline(MAX_HEAD_BYTES) not in {b"\r\n", b"\n"}:
                 pass
-            told = super()._read_status()  # type: ignore[misc]
+            told = super()._read_status()  # type: ignore[misc]  # http.client's own, which typeshed leaves out
         return told

@@ -28,7 +28,7 @@ from rq.serializers import JSONSerializer
 from schemas.settings import Settings
 from storage import doorbell, error_reports, metrics, traces, workers
 from storage.clock import utc_now
-from storage.database import close_database, open_database
+from storage.database import DAMAGE, OUTAGES, close_database, connection, open_database
 from storage.name_lookup import NameLookup
 from storage.retention import Cutoffs, cutoffs
 from storage.shared_clock import SharedClock
@@ -67,6 +67,8 @@ LOCK_WAIT_S: Final = LEASE_S - 2 * RENEW_S
 #: Each kept connection takes two descriptors; the usual soft limit of 1,024 is for programs that use select.
 _FILES: Final = 65_536
 
+Now = Callable[[], datetime]
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -77,8 +79,10 @@ def run(settings: Settings) -> int:
     traces.configure(settings, "worker")
     metrics.open_files(settings.data_dir, metrics.Role.WORKER)
     open_database(settings.database_url, LOCK_WAIT_S)
-    drain = compose(settings)
-    errands = compose_errands(settings)
+    clock = SharedClock(utc_now)
+    _compare(clock)
+    drain = compose(settings, clock)
+    errands = compose_errands(settings, clock.now)
     bell = doorbell.Doorbell(doorbell.connect(settings.redis_url))
     passing_on = _PassingOn()
 
@@ -117,11 +121,10 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def compose(settings: Settings) -> Drain:
-    """Wire a drain from settings; the database is open."""
+def compose(settings: Settings, clock: SharedClock) -> Drain:
+    """Wire a drain from settings, which keeps the clock right; the database is open."""
     client = compose_client(settings, settings.worker_concurrency)
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
-    clock = SharedClock(utc_now)
     terms = Terms(settings.webhook_secret, schedule, clock.now)
     courier = Courier(client.post, Vault(settings.encryption_keys), terms)
     drain_terms = DrainTerms(
@@ -135,9 +138,10 @@ def compose(settings: Settings) -> Drain:
     return Drain(courier, drain_terms)
 
 
-def compose_errands(settings: Settings) -> list[Errand]:
-    """Wire what this worker does beside deliveries."""
-    return [*_pings(settings), *_validations(settings), _compliance(settings), _recoveries(settings), _retention(settings)]
+def compose_errands(settings: Settings, now: Now) -> list[Errand]:
+    """Wire what this worker does beside deliveries, by the same clock: it has leases too, and removes what is old."""
+    singles = [wire(settings, now) for wire in (_compliance, _recoveries, _retention)]
+    return [*_pings(settings, now), *_validations(settings, now), *singles]
 
 
 def compose_client(settings: Settings, connections: int) -> HttpClient:
@@ -151,11 +155,11 @@ def compose_client(settings: Settings, connections: int) -> HttpClient:
     )
 
 
-def compose_pinger(settings: Settings, at_once: int) -> Pinger:
+def compose_pinger(settings: Settings, at_once: int, now: Now = utc_now) -> Pinger:
     """Wire what sends pings, for as many at once."""
     client = compose_client(settings, at_once)
     signed_post = SignedPost(client.post, Vault(settings.encryption_keys), settings.webhook_secret)
-    return Pinger(signed_post, _worker_name(), utc_now)
+    return Pinger(signed_post, _worker_name(), now)
 
 
 class _PassingOn:
@@ -279,35 +283,41 @@ def _listen(redis_url: str, stop: _Stop) -> None:
         client.close()
 
 
-def _pings(settings: Settings) -> list[Errand]:
+def _compare(clock: SharedClock) -> None:
+    """Look at the database's clock before anything goes by it; where that is away, the drain does as soon as it is back."""
+    with suppress(*OUTAGES, DAMAGE), connection():
+        clock.compare()
+
+
+def _pings(settings: Settings, now: Now) -> list[Errand]:
     """Wire one errand for each ping that is sent at once."""
-    pinger = compose_pinger(settings, PINGS_AT_ONCE)
+    pinger = compose_pinger(settings, PINGS_AT_ONCE, now)
     return [Errand(f"ping-{number}", pinger.carry_out_next, PING_LOOK_S) for number in range(PINGS_AT_ONCE)]
 
 
-def _validations(settings: Settings) -> list[Errand]:
+def _validations(settings: Settings, now: Now) -> list[Errand]:
     """Wire one errand for each look that is made at once: no thread of pings or deliveries waits for one."""
     client = compose_client(settings, LOOKS_AT_ONCE)
     lease_s = settings.delivery_timeout_s + LEASE_MARGIN_S
-    inspector = Inspector(client.inspect, _worker_name(), utc_now, lease_s)
+    inspector = Inspector(client.inspect, _worker_name(), now, lease_s)
     return [Errand(f"validation-{number}", inspector.carry_out_next, LOOK_EVERY_S) for number in range(LOOKS_AT_ONCE)]
 
 
-def _compliance(settings: Settings) -> Errand:
-    clerk = Clerk(Vault(settings.encryption_keys), _worker_name(), utc_now)
+def _compliance(settings: Settings, now: Now) -> Errand:
+    clerk = Clerk(Vault(settings.encryption_keys), _worker_name(), now)
     return Errand("compliance", clerk.carry_out_next, COMPLIANCE_LOOK_S)
 
 
-def _recoveries(settings: Settings) -> Errand:
-    recoverer = Recoverer(doorbell.Doorbell(doorbell.connect(settings.redis_url)), utc_now)
+def _recoveries(settings: Settings, now: Now) -> Errand:
+    recoverer = Recoverer(doorbell.Doorbell(doorbell.connect(settings.redis_url)), now)
     return Errand("recoveries", recoverer.carry_out_next, RECOVERIES_LOOK_S)
 
 
-def _retention(settings: Settings) -> Errand:
-    def until(now: datetime) -> Cutoffs:
-        return cutoffs(now, settings.retention, settings.idempotency_ttl)
+def _retention(settings: Settings, now: Now) -> Errand:
+    def until(moment: datetime) -> Cutoffs:
+        return cutoffs(moment, settings.retention, settings.idempotency_ttl)
 
-    return Errand("retention", Janitor(until, _worker_name(), utc_now).carry_out_next, ASK_EVERY_S)
+    return Errand("retention", Janitor(until, _worker_name(), now).carry_out_next, ASK_EVERY_S)
 
 
 def _allow_files(count: int) -> None:

@@ -8,6 +8,7 @@ import logging
 import socket
 import socketserver
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from schemas.delivery import DELIVERED, Attempted
 from storage import metrics
-from storage.metrics import PREFIX, Role
+from storage.metrics import PAGE_FOR_S, PREFIX, Role
 
 #: From a receiver next door to the deadline of 15 s; what takes longer has waited for a thread besides.
 DELIVERY_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
@@ -83,10 +84,19 @@ class _Door(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], data_dir: Path) -> None:
-        self.data_dir = data_dir
+        self._data_dir = data_dir
+        self._page = b""
+        self._good_until = 0.0
         self._open: deque[Any] = deque()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Answer)
+
+    def page(self) -> bytes:
+        """Return what there is to show; however often somebody asks, it is put together once in PAGE_FOR_S."""
+        if time.monotonic() >= self._good_until:
+            found = [metrics.build_info(), *metrics.counted(self._data_dir, [Role.WORKER])]
+            self._page, self._good_until = metrics.exposition(found), time.monotonic() + PAGE_FOR_S
+        return self._page
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.append(request)
@@ -115,7 +125,7 @@ class _Answer(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
-        page = metrics.exposition([metrics.build_info(), *metrics.counted(self.server.data_dir, [Role.WORKER])])
+        page = self.server.page()
         self.send_response(200)
         self.send_header("Content-Type", metrics.CONTENT_TYPE)
         self.send_header("Content-Length", str(len(page)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from freezegun import freeze_time
 
 from bin.__main__ import riskrelay
 from storage import retention
@@ -110,9 +111,14 @@ def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Shell, tmp_path:
 
 def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Shell, tmp_path: Path) -> None:
     shell.prepared(1, 91)
-    (tmp_path / "open").mkdir(mode=0o755)
-    assert "chmod 700" in shell.refused("prune", "--archive", str(tmp_path / "open"))
+    folder = tmp_path / "open"
+    folder.mkdir(mode=0o755)
+    told = shell.refused("prune", "--archive", str(folder))
+    # What is typed after it: /tmp must not be closed to everybody else by it.
+    assert "chmod" not in told
+    assert f"such as {folder}/riskrelay-archive" in told
     assert shell.left() == 1
+    assert shell.json("--archive", str(folder / "riskrelay-archive")) == {"exports": 1}
 
 
 def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: Shell, tmp_path: Path) -> None:
@@ -134,6 +140,28 @@ def test_a_command_of_cron_does_not_run_beside_itself(shell: Shell, lock: Lock, 
         # To count needs no turn.
         assert shell.type(*words, "--dry-run").exit_code == 0
     assert shell.type(*words).exit_code == 0
+
+
+def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: Shell) -> None:
+    shell.prepared(1, 91)
+    with shell.database(), alone(Lock.PRUNE):
+        # A process of its own: within this one the command would close the database of the test.
+        waiting = subprocess.Popen([RISKRELAY, "prune", "--json"], env=shell.environment, stdout=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(1.5)
+    out, _ = waiting.communicate(timeout=60)
+    assert (waiting.returncode, json.loads(out)["exports"]) == (0, 1)
+
+
+def test_a_host_whose_clock_is_ahead_of_the_databases_removes_nothing_too_soon(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path, postgres_url)
+    shell.prepared(1, 10)
+    with freeze_time(utc_now() + timedelta(days=400), tick=True):
+        assert shell.json() == {}
+    assert shell.json("--older-than-days", "9") == {"exports": 1}
 
 
 def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: Shell) -> None:

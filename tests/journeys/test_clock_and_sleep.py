@@ -10,10 +10,15 @@ from typing import Final
 
 import pytest
 
-from storage import exports
+from schemas.compliance import Topic
+from schemas.times import to_ms
+from storage import compliance, exports
+from storage.clock import utc_now
 from storage.database import execute, rows, transaction
+from tests.backups import VAULT
 from tests.hosts import approved_over, claimed_by, delivered_by, name_of
 from tests.servers import RedisServer
+from tests.storefront import SHOP, receive
 from tests.workers import (
     CountingReceiver,
     SteppingClock,
@@ -213,3 +218,19 @@ def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
         assert set(delivered_by()) == {name_of(right), name_of(wrong)}
     assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
     assert rows("SELECT DISTINCT number FROM attempts") == [(1,)]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_host_whose_clock_is_off_takes_no_compliance_request_out_of_anothers_hands(
+    unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock
+) -> None:
+    stepping_clock.step_to(HOUR_S)
+    shop, other_shop = (receive(Topic.SHOP_REDACT, VAULT, None, domain) for domain in (SHOP, "other.shops.example"))
+    lapses_at = to_ms(utc_now() + timedelta(seconds=HOUR_S / 2))
+    execute("UPDATE compliance_requests SET lease = 'lse_other', next_run_at = ? WHERE id = ?", (lapses_at, shop))
+    with unlucky("--clock", str(stepping_clock.path)) as wrong:
+        wrong.go()
+        wait_until(lambda: compliance.get(other_shop).finished_at is not None)
+        # It has looked for more by now.
+        time.sleep(AWHILE_S)
+    assert rows("SELECT lease, next_run_at FROM compliance_requests WHERE id = ?", (shop,)) == [("lse_other", lapses_at)]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,7 @@ import pytest
 
 from storage import locks
 from storage.database import connection
-from storage.locks import Lock, alone
+from storage.locks import Lock, alone, alone_soon
 from tests.workers import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -52,6 +53,16 @@ def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str)
         holder.kill()
     # PostgreSQL hears of the death a moment later.
     wait_until(lambda: is_free(Lock.PRUNE))
+
+
+def test_who_can_wait_a_little_gets_what_is_free_soon_and_is_refused_else(database: str) -> None:
+    with holding(database, Lock.PRUNE) as holder:
+        with pytest.raises(locks.Held), connection(), alone_soon(Lock.PRUNE, 0.2):
+            """Never reached: it is held for a minute."""
+        threading.Timer(0.3, holder.kill).start()
+        with connection(), alone_soon(Lock.PRUNE, 60):
+            assert holder.wait() != 0
+    assert is_free(Lock.PRUNE)
 
 
 def test_a_lock_keeps_out_its_own_kind_alone(database: str) -> None:
