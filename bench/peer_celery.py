@@ -10,7 +10,7 @@ import sys
 from typing import Any, Final
 
 from celery import Celery  # type: ignore[import-not-found, unused-ignore]  # stands in its own environment alone
-from celery.signals import worker_ready  # type: ignore[import-not-found, unused-ignore]
+from celery.signals import worker_ready  # type: ignore[import-not-found, unused-ignore]  # in an environment of its own
 from redis import Redis
 
 from bench.peer_delivery import deliver

@@ -1,7 +1,7 @@
 """`bin/riskrelay`: every verb as one command. A verb's module is loaded when the verb is named, so that help is quick."""
 
 import importlib
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -39,6 +39,9 @@ VERBS = {
     "demo": "demo",
 }
 
+#: Letters of a first sentence; click would cut it off at the end of the line.
+_LONGEST_SENTENCE: Final = 200
+
 
 class Verbs(click.Group):
     """Loads a verb when it is asked for, and tells a refusal in one line with exit code 1."""
@@ -54,6 +57,12 @@ class Verbs(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f"bin.{module}"), module)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs with their first sentence, whole."""
+        found = [(verb, command) for verb in VERBS if (command := self.get_command(ctx, verb)) is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, command.get_short_help_str(_LONGEST_SENTENCE)) for verb, command in found])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the verbs by their names alone: for what they are, each would have to be loaded."""

@@ -36,6 +36,7 @@ MACHINE: Final[dict[str, Callable[[Settings, datetime], Checked]]] = {
 #: What asks a database that is ours and migrated.
 DATABASE: Final[dict[str, Callable[[Settings, Figures, datetime], Checked]]] = {
     "SQLite": lambda *_: stores.sqlite_file(),
+    "restore": lambda *_: stores.restored(),
     "clock": lambda *_: stores.database_clock(),
     "keys": lambda settings, *_: stores.keys(settings),
     "secrets": lambda settings, *_: stores.secrets(settings),
@@ -77,11 +78,14 @@ def examined() -> Iterator[Finding]:
         settings = load_settings(env_file)
     except InvalidSettings as wrong:
         for name, told in sorted(wrong.mistakes.items()):
-            yield failure("settings", f"{name}: {' '.join(told)}", f"correct it in {env_file} or in the environment")
+            fix = f"correct it in {env_file} or in the environment"
+            if name == str(env_file):  # .env as a whole: most often it is another user's, as it should be
+                fix = "run this as the user that it belongs to; it is lines of NAME=value in UTF-8"
+            yield failure("settings", f"{name}: {' '.join(told)}", fix)
         return
     yield from _told("settings", _settings)
     for name, check in MACHINE.items():
-        yield from _told(name, lambda check=check: check(settings, utc_now()))  # type: ignore[misc]
+        yield from _told(name, lambda check=check: check(settings, utc_now()))  # type: ignore[misc]  # mypy takes no default
     yield from _examined_database(settings)
 
 
@@ -105,7 +109,7 @@ def _examined_database(settings: Settings) -> Iterator[Finding]:
             now = utc_now()
             figures = census.take(now, None)
             for name, check in DATABASE.items():
-                yield from _told(name, lambda check=check: check(settings, figures, now))  # type: ignore[misc]
+                yield from _told(name, lambda check=check: check(settings, figures, now))  # type: ignore[misc]  # mypy takes no default
     except OUTAGES as away:
         yield failure("database", f"The database is away, locked or full: {why(away)}.", f"see {place()}")
     finally:

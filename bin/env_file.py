@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bin.installation import Refused
+from storage.on_disk import sync
 
 _BEGINS: Final = re.compile(r"^[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=", re.MULTILINE)
 _LINE: Final = re.compile(
@@ -65,7 +66,8 @@ def _replace(path: Path, text: str) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    _sync(path.parent)
+    # Before anything is sealed with the new key.
+    sync(path.parent)
 
 
 def _give_to_owner(descriptor: int, path: Path) -> None:
@@ -73,12 +75,3 @@ def _give_to_owner(descriptor: int, path: Path) -> None:
     owner, ours = path.stat(), os.fstat(descriptor)
     if (owner.st_uid, owner.st_gid) != (ours.st_uid, ours.st_gid):
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-def _sync(folder: Path) -> None:
-    """See to it that the new name is on disk before anything is sealed with the new key."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,12 +15,13 @@ import click
 
 from bin.installation import Refused, WrongSettings, database_at, make_data_dir
 from schemas.principal import TokenKind
-from schemas.settings import InvalidSettings, load_settings
+from schemas.settings import FILE_SUFFIX, SETTINGS, InvalidSettings, load_settings
 from storage import accounts, projects, schema, tokens
 from storage.clock import utc_now
 from storage.database import connection, transaction
 from storage.installation import check_keys
 from storage.models import Account
+from storage.on_disk import sync
 from storage.vault import Vault
 
 FIRST_USER = "admin@localhost"
@@ -45,6 +46,7 @@ def init() -> None:
     with _draft_of(env_file) as draft:
         token = _make_first_records(draft, env_file)
     click.echo(f"Wrote {env_file} with generated secrets and keys.")
+    _tell_of_the_environment()
     _hand_over(token, load_settings(env_file).data_dir / FIRST_TOKEN)
 
 
@@ -78,12 +80,18 @@ def _generated() -> dict[str, str]:
 
 def _lines(settings: dict[str, str]) -> str:
     """Return settings as lines of `.env`; what the environment sets already is left to it."""
-    lines = [
-        f"{name}={value}\n"
-        for name, value in settings.items()
-        if not os.environ.get(name) and not os.environ.get(f"{name}_FILE")
-    ]
-    return "".join(lines)
+    return "".join(f"{name}={value}\n" for name, value in settings.items() if not _is_in_environment(name))
+
+
+def _is_in_environment(name: str) -> bool:
+    return bool(os.environ.get(name) or os.environ.get(name + FILE_SUFFIX))
+
+
+def _tell_of_the_environment() -> None:
+    """Name the settings that `.env` lacks: a command of another terminal would go by others, or to another database."""
+    names = [setting.name for setting in SETTINGS if _is_in_environment(setting.name)]
+    if names:
+        click.echo(f"Set by the environment and not in .env: {', '.join(names)}. Every command needs them.")
 
 
 def _make_first_records(draft: Path, env_file: Path) -> str:
@@ -118,6 +126,7 @@ def _finish(draft: Path, env_file: Path, project_id: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.rename(env_file)
+        sync(env_file.parent)
     except OSError as failed:
         raise Refused(f"{env_file} cannot be written: {failed.strerror}; make room, or its folder yours.") from None
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, build_opener
 
 from bin.findings import Finding, failure, ok, warning
+from bin.own_service import DIRECTLY
 from schemas.settings import Settings
 
 #: What setup.cfg asks for.
@@ -28,8 +28,6 @@ NO_DISK_BYTES: Final = 100 * 1024**2
 #: A daily backup that is late by one.
 BACKUP_WITHIN: Final = timedelta(days=2)
 
-#: What keeps a service from being reached is not to be hidden by a proxy that the environment names.
-_DIRECTLY: Final = build_opener(ProxyHandler({}))
 _MIB: Final = 1024**2
 
 
@@ -57,12 +55,15 @@ def env_file(path: Path, uid: int) -> Finding:
 
 
 def data_dir(settings: Settings) -> Finding:
-    """Can DATA_DIR be written to?"""
+    """Can DATA_DIR be written to, and by whom can it be read?"""
     folder = settings.data_dir
     if not folder.exists():
         return warning("data", f"DATA_DIR {folder} is not there yet.", "make run, or: bin/riskrelay migrate")
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         return failure("data", f"DATA_DIR {folder} cannot be written to.", "make it yours, or set another DATA_DIR")
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & 0o007:
+        return warning("data", f"DATA_DIR {folder} is open to every user (mode {mode:04o}).", f"chmod 700 '{folder}'")
     return ok("data", f"DATA_DIR {folder}")
 
 
@@ -109,9 +110,9 @@ def base_url(settings: Settings) -> Iterator[Finding]:
 def backups(settings: Settings, now: datetime) -> Finding:
     """How old is the newest backup in DATA_DIR/backups? Those that lie elsewhere are not known here."""
     folder = settings.data_dir / "backups"
-    fix = "bin/riskrelay backup; docs/backup.md has a line for cron"
+    fix = f"bin/riskrelay backup '{folder}/'; docs/backup.md has a line for cron"
     if not folder.is_dir():
-        return ok("backups", f"None are kept in {folder}; `bin/riskrelay backup` makes one anywhere.")
+        return ok("backups", f"None are kept in {folder}; `bin/riskrelay backup FILE` makes one anywhere.")
     newest = max((path.stat().st_mtime for path in folder.iterdir() if path.is_file()), default=None)
     if newest is None:
         return warning("backups", f"There is none in {folder}.", fix)
@@ -140,7 +141,7 @@ def unanswered(url: str, within_s: float = ANSWER_WITHIN_S) -> str | None:
 
 def _asked(url: str, within_s: float) -> str | None:
     try:
-        with _DIRECTLY.open(url, timeout=within_s) as answer:
+        with DIRECTLY.open(url, timeout=within_s) as answer:
             is_ours = json.loads(answer.read(1024)) == {"status": "ok"}
     except HTTPError as answered:
         with answered:

@@ -6,13 +6,13 @@ import os
 import sys
 from typing import Final
 from urllib.error import URLError
-from urllib.request import ProxyHandler, build_opener
 
 import click
 
 from bin.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from bin.init import FIRST_TOKEN, FIRST_USER
 from bin.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_strange_names
+from bin.own_service import DIRECTLY, local_url
 from bin.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
 from bin.supervisor import Supervisor
 from bin.work import WORK_ALONE
@@ -24,8 +24,6 @@ _log: Final = logging.getLogger(__name__)
 #: A start takes one or two seconds; a machine under load gets the benefit of the doubt.
 READY_WITHIN_S = 60
 REDIS_WITHIN_S = 20
-#: Our own service is asked without the proxy that the environment may name for the way out.
-_DIRECTLY = build_opener(ProxyHandler({}))
 #: Beyond the longest delivery: the last commit and the goodbye.
 STOP_GRACE_S = 30
 
@@ -81,17 +79,10 @@ def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | No
     supervisor.start("service", [sys.executable, *GUNICORN], os.environ)
 
 
-def _local_url(settings: Settings) -> str:
-    """Return where the service is for somebody on this machine."""
-    host, _, port = settings.bind.rpartition(":")
-    reachable = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - not bound here, only asked
-    return f"http://{reachable}:{port}"
-
-
 def _is_ready(settings: Settings) -> bool:
     """Tell whether everything is green, a worker that has shown itself included."""
     try:
-        with _DIRECTLY.open(f"{_local_url(settings)}/readyz", timeout=1) as answer:
+        with DIRECTLY.open(f"{local_url(settings.bind)}/readyz", timeout=1) as answer:
             checks = json.load(answer)["checks"]
     except (URLError, OSError, ValueError):
         return False
@@ -106,7 +97,7 @@ def _greet(settings: Settings) -> None:
     if token.is_file():
         click.echo(f"The first API token is in {token}; keep it elsewhere and delete the file.\n")
     click.echo("Try, in another terminal:")
-    click.echo(f"  curl -s {_local_url(settings)}/readyz")
+    click.echo(f"  curl -s {local_url(settings.bind)}/readyz")
     click.echo(f"  bin/riskrelay token create --user {FIRST_USER}")
     click.echo("  bin/riskrelay listen\n")
     click.echo("Ctrl-C stops everything.")

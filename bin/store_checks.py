@@ -10,7 +10,7 @@ from typing import Final
 from bin.findings import Finding, Level, failure, ok, warning
 from schemas.settings import RouteFamily, Settings
 from schemas.targets import RESTORED, TargetStatus
-from storage import condition, installation, resealing, schema, workers
+from storage import condition, installation, resealing, restoring, schema, workers
 from storage.census import PAUSED_BY_HAND, Figures
 from storage.condition import Wholeness
 from storage.database import is_sqlite
@@ -65,6 +65,12 @@ def sqlite_file() -> Iterator[Finding]:
     if length > LONG_LOG_BYTES:
         fix = "end what keeps the file open to read, or restart service and workers"
         yield warning("SQLite log", f"The write-ahead log has grown to {length // _MIB:,} MiB.", fix)
+
+
+def restored() -> Iterator[Finding]:
+    """Was a restore cut off?"""
+    if restoring.is_unfinished():
+        yield failure("restore", restoring.UNFINISHED, restoring.FINISH)
 
 
 def redis(settings: Settings) -> Iterator[Finding]:
@@ -131,7 +137,7 @@ def targets(figures: Figures) -> Iterator[Finding]:
     if by_hand:
         yield warning("targets", f"{by_hand} paused by hand.", f"bin/riskrelay target resume ID, or: {all_of_them}")
     if blocked:
-        fix = "bin/riskrelay target list tells why; mend the address and: bin/riskrelay target resume ID"
+        fix = "bin/riskrelay target list tells why; mend it, or TARGET_ALLOWED_…, then: bin/riskrelay target resume ID"
         yield warning("targets", f"{blocked} blocked: the address may not be delivered to.", fix)
     if inactive:
         fix = "bin/riskrelay secret set target ID, or set WEBHOOK_SECRET"

@@ -7,6 +7,7 @@ that is there twice, by its name and by its file.
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from schemas.target_url import Network, TargetPolicy, parse_networks, parse_port
 
 #: sun_path holds 108 bytes; Redis needs a little for itself.
 MAX_SOCKET_PATH_BYTES: Final = 100
+
+#: How people name variables: in capitals or in small letters, and not at the length of a key.
+_NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_[a-z]+)*)")
 
 #: A file instead of a value.
 FILE_SUFFIX: Final = "_FILE"
@@ -413,13 +417,15 @@ def load_settings(env_file: Path | None = None) -> Settings:
 def strange_names(env_file: Path | None = None) -> dict[str, str | None]:
     """Return the names in `env_file` that are no setting's, each with the setting that may be meant, or None.
 
+    Of what has not the form of a name only the beginning is told: a secret that was broken over two lines looks like that.
     `env_file` defaults to `find_env_file()`; call it after `load_settings`, which refuses a file that cannot be read.
     """
     env_file = env_file or find_env_file()
     env = _Environment()
     env.read_file(env_file)
     known = [setting.name + suffix for setting in SETTINGS for suffix in ("", FILE_SUFFIX)]
-    return {name: next(iter(get_close_matches(name.upper(), known, 1)), None) for name in env.names if name not in known}
+    meant = {name: next(iter(get_close_matches(name.upper(), known, 1)), None) for name in env.names if name not in known}
+    return {name if near or _NAME.fullmatch(name) else f"{name[:2]}…": near for name, near in meant.items()}
 
 
 def find_env_file() -> Path:

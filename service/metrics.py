@@ -22,7 +22,7 @@ from storage import metrics
 from storage.census import Census, Figures
 from storage.clock import utc_now
 from storage.doorbell import Doorbell
-from storage.metrics import PREFIX, Role, gauge, gauges
+from storage.metrics import PAGE_FOR_S, PREFIX, Role, gauge, gauges
 
 #: 5 ms is a read, 20 ms a write, 0.1 s a slow write; 5 s is how long a lock is waited for, and 20 s a ping's worst.
 REQUEST_BUCKETS_S: Final = (0.005, 0.02, 0.1, 0.5, 1, 5, 20)
@@ -33,8 +33,6 @@ OTHER: Final = "other"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 #: Series of requests in one process. Each route has a handful; who tries every method on each gets no further.
 MOST_SERIES: Final = 600
-#: How long a page is good for: shorter than any interval of scraping, so that no scrape sees less than the one before.
-PAGE_FOR_S: Final = 1.0
 
 _log: Final = logging.getLogger(__name__)
 

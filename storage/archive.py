@@ -19,6 +19,7 @@ from peewee import BlobField, BooleanField
 from schemas.times import rfc3339
 from storage.columns import JsonField, MomentField
 from storage.models import ALL
+from storage.on_disk import sync
 
 #: What the vault closed means nothing without its keys, and those grow old.
 _SEALED: Final = "_sealed"
@@ -76,7 +77,8 @@ class Archive:
     def _created(self, table: str) -> BinaryIO:
         path = self._folder / f"{self._run}-{table}.jsonl"
         made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _FILE_MODE)
-        _sync_folder(self._folder)
+        # Its name: without it what the file holds is nowhere.
+        sync(self._folder)
         return os.fdopen(made, "wb")
 
 
@@ -101,12 +103,3 @@ def _readable(field: Any, value: Any) -> Any:
     if isinstance(field, BlobField):
         return bytes(value).decode()
     return bool(value) if isinstance(field, BooleanField) else value
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put a new file's name on the disk: without it what the file holds is nowhere."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

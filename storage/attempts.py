@@ -15,7 +15,7 @@ _COLUMNS: Final = (
     "dns_ms, connect_ms, tls_ms, first_byte_ms, total_ms"
 )
 _NEWEST: Final = f"SELECT {_COLUMNS} FROM attempts WHERE export_id = ? AND number < ? ORDER BY number DESC LIMIT ?"  # noqa: S608 - our own names
-_TRACES: Final = f"SELECT {_COLUMNS}, address, nonce, worker, answer FROM attempts WHERE export_id = ? ORDER BY number DESC"  # noqa: S608
+_TRACES: Final = f"SELECT {_COLUMNS}, address, nonce, worker, answer FROM attempts WHERE export_id = ? ORDER BY number DESC"  # noqa: S608 - our own names
 
 #: Behind every number: what the column holds at most.
 _AFTER_ALL: Final = 2**31 - 1

@@ -138,7 +138,7 @@ def claim_next(now: datetime) -> Held | None:
         lease = identifiers.new_id(identifiers.LEASE, now)
         # Who else might have won: a worker that took it, or another request of its shop, since the SELECT.
         taken = execute(
-            "UPDATE compliance_requests AS r SET lease = ?, next_run_at = ?, attempts = attempts + 1 "  # noqa: S608
+            "UPDATE compliance_requests AS r SET lease = ?, next_run_at = ?, attempts = attempts + 1 "  # noqa: S608 - our own names
             f"WHERE r.id = ? AND r.next_run_at = ? AND {_SHOP_IS_FREE}",
             (lease, _lapses_at(now), request_id, next_run_at, now_ms),
         )
@@ -235,7 +235,7 @@ def replace_report(request_id: str, report_sealed: bytes | None, now: datetime, 
 def get(request_id: str) -> Request:
     """Return one line of the ledger. Raises NotFound."""
     known = identifiers.is_id(identifiers.COMPLIANCE, request_id)
-    found = rows(f"SELECT {_COLUMNS} FROM compliance_requests WHERE id = ?", (request_id,)) if known else []  # noqa: S608
+    found = rows(f"SELECT {_COLUMNS} FROM compliance_requests WHERE id = ?", (request_id,)) if known else []  # noqa: S608 - our own names
     if not found:
         raise NotFound("There is no such compliance request; see `bin/riskrelay compliance list`.")
     return _request(found[0])

@@ -18,6 +18,7 @@ import peewee
 import psycopg
 from peewee import Database, DatabaseProxy, SqliteDatabase
 from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase, PooledSqliteDatabase
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 #: The models' database; `open_database` decides which one it is.
@@ -301,6 +302,15 @@ def _postgresql(url: str, lock_wait_s: float) -> Database:
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
-        options=" ".join(f"-c {name}={value}" for name, value in of_the_session.items()),
+        # The URL's own come last and win: what is given here takes their place, and a search_path among them would be lost.
+        options=" ".join([*(f"-c {name}={value}" for name, value in of_the_session.items()), _options_of(url)]).strip(),
         **_LINK,
     )
+
+
+def _options_of(url: str) -> str:
+    try:
+        return str(conninfo_to_dict(url).get("options") or "")
+    except psycopg.ProgrammingError:
+        # Who connects is told so.
+        return ""

@@ -347,7 +347,7 @@ def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
     until_ms = to_ms(now + timedelta(seconds=lease_s))
     with transaction():
         execute(
-            f"WITH r (id, lease) AS (VALUES {values}) UPDATE exports SET due_at = CAST(? AS BIGINT) FROM r "  # noqa: S608
+            f"WITH r (id, lease) AS (VALUES {values}) UPDATE exports SET due_at = CAST(? AS BIGINT) FROM r "  # noqa: S608 - our own names
             "WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'",
             [*(value for pair in held for value in pair), until_ms],
         )
@@ -439,7 +439,7 @@ def _unredacted(export_ids: Sequence[str]) -> list[tuple[str, str]]:
         return []
     within = values_list(len(export_ids), 1)
     lock = "" if is_sqlite() else " FOR UPDATE"
-    statement = f"SELECT id, status FROM exports WHERE redacted_at IS NULL AND id IN {within} ORDER BY id{lock}"  # noqa: S608
+    statement = f"SELECT id, status FROM exports WHERE redacted_at IS NULL AND id IN {within} ORDER BY id{lock}"  # noqa: S608 - our own names
     return [(row[0], row[1]) for row in rows(statement, export_ids)]
 
 
@@ -509,7 +509,7 @@ def _move(export: Export, move: Move, now: datetime, actor: str, changes: dict[s
     columns = {"status": status.value, **changes}
     assignments = ", ".join(f"{name} = ?" for name in columns)
     swapped = execute(
-        f"UPDATE exports SET {assignments}, version = version + 1 WHERE id = ? AND version = ? AND status = ?",  # noqa: S608
+        f"UPDATE exports SET {assignments}, version = version + 1 WHERE id = ? AND version = ? AND status = ?",  # noqa: S608 - our own names
         (*columns.values(), export.id, export.version, export.status.value),
     )
     if not swapped:

@@ -125,7 +125,7 @@ def _insert_new(postback: Postback, issues: Mapping[str, Issue], project_id: int
     for mark, issue in sorted(issues.items()):
         parameters += _finding_row(ids[mark], mark, issue, postback, project_id, now)
     inserted = rows(
-        f"INSERT INTO findings ({', '.join(_COLUMNS)}) VALUES {values_list(len(_COLUMNS), len(issues))} "  # noqa: S608
+        f"INSERT INTO findings ({', '.join(_COLUMNS)}) VALUES {values_list(len(_COLUMNS), len(issues))} "  # noqa: S608 - our own names
         "ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING fingerprint",
         parameters,
     )

@@ -119,4 +119,4 @@ def _diagnostics_row(diagnostics: Diagnostics, diagnostic_id: str, now: datetime
 
 
 def _insert(table: str, row: dict[str, Any]) -> None:
-    execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES {values_list(len(row), 1)}", [*row.values()])  # noqa: S608
+    execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES {values_list(len(row), 1)}", [*row.values()])  # noqa: S608 - our own names

@@ -185,7 +185,7 @@ def _tell_warning(
     category: type[Warning],
     filename: str,
     lineno: int,
-    file: TextIO | None = None,  # noqa: ARG001
-    line: str | None = None,  # noqa: ARG001
+    file: TextIO | None = None,  # noqa: ARG001 - Python hands it over
+    line: str | None = None,  # noqa: ARG001 - Python hands it over
 ) -> None:
     _log.warning("%s at %s:%s", category.__name__, filename, lineno)

@@ -32,6 +32,8 @@ from schemas.version import VERSION
 #: What every Prometheus reads.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "riskrelay_"
+#: How long a page is good for: shorter than any interval of scraping, so that no scrape sees less than the one before.
+PAGE_FOR_S: Final = 1.0
 
 #: Room for each kind of metric in each process: more than all series that the labels allow (tests/service/test_metrics.py).
 RESERVED_BYTES: Final[Mapping[str, int]] = {"counter": 256 * 1024, "histogram": 256 * 1024}

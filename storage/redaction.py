@@ -100,8 +100,8 @@ def _erase_handed_in(table: str, ids: Sequence[Any], now: datetime, actor: str) 
     note(actor, table, ids, now)
     within = values_list(len(ids), 1)
     handed_in = rows(f"SELECT export_id FROM handoffs WHERE source_id IN {within}", ids)  # noqa: S608 - our own names
-    handoffs = execute(f"DELETE FROM handoffs WHERE source_id IN {within}", ids)  # noqa: S608
-    deleted = execute(f"DELETE FROM {table} WHERE id IN {within}", ids)  # noqa: S608
+    handoffs = execute(f"DELETE FROM handoffs WHERE source_id IN {within}", ids)  # noqa: S608 - our own names
+    deleted = execute(f"DELETE FROM {table} WHERE id IN {within}", ids)  # noqa: S608 - our own names
     counts = Counter({table: deleted, "handoffs": handoffs})
     return counts + _erase_exports([row[0] for row in handed_in], now, actor)
 
@@ -112,7 +112,7 @@ def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]
     within = values_list(len(ids), 1)
     prepared = rows(f"SELECT export_id FROM inbound_emails WHERE id IN {within}", ids)  # noqa: S608 - our own names
     emptied = execute(
-        "UPDATE inbound_emails SET sender = '', recipients = '[]', subject = '', text = '', attachments = '[]' "  # noqa: S608
+        "UPDATE inbound_emails SET sender = '', recipients = '[]', subject = '', text = '', attachments = '[]' "  # noqa: S608 - our own names
         f"WHERE id IN {within}",
         ids,
     )
@@ -122,20 +122,20 @@ def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]
 def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     note(actor, "findings", ids, now)
     within = values_list(len(ids), 1)
-    prepared = rows(f"SELECT id FROM exports WHERE source_type = 'finding' AND source_id IN {within}", ids)  # noqa: S608
+    prepared = rows(f"SELECT id FROM exports WHERE source_type = 'finding' AND source_id IN {within}", ids)  # noqa: S608 - our own names
     deleted = execute(f"DELETE FROM findings WHERE id IN {within}", ids)  # noqa: S608 - our own names
     return Counter({"findings": deleted}) + _erase_exports([row[0] for row in prepared], now, actor)
 
 
 def _erase_pages(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     note(actor, "page_results", ids, now)
-    return Counter({"page_results": execute(f"DELETE FROM page_results WHERE id IN {values_list(len(ids), 1)}", ids)})  # noqa: S608
+    return Counter({"page_results": execute(f"DELETE FROM page_results WHERE id IN {values_list(len(ids), 1)}", ids)})  # noqa: S608 - our own names
 
 
 def _erase_answers(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     note(actor, "attempts", ids, now)
     within = values_list(len(ids), 1)
-    return Counter({"attempts": execute(f"UPDATE attempts SET answer = NULL WHERE id IN {within}", ids)})  # noqa: S608
+    return Counter({"attempts": execute(f"UPDATE attempts SET answer = NULL WHERE id IN {within}", ids)})  # noqa: S608 - our own names
 
 
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
@@ -227,7 +227,7 @@ UNASSIGNED: Final = replace(STORES[-1], owner=f"(project_id IS NULL AND account_
 #: Those of an account that has this one shop and nothing else.
 UNASSIGNED_OF_ONE_SHOP: Final = replace(
     UNASSIGNED,
-    owner=f"{UNASSIGNED.owner} AND NOT EXISTS (SELECT 1 FROM projects p WHERE p.account_id = exports.account_id "  # noqa: S608
+    owner=f"{UNASSIGNED.owner} AND NOT EXISTS (SELECT 1 FROM projects p WHERE p.account_id = exports.account_id "  # noqa: S608 - our own names
     "AND (p.shop_domain IS NULL OR p.shop_domain <> ?))",
     owner_places=2,
 )
@@ -314,14 +314,14 @@ def _not_younger(table: str, moment: str, ids: Sequence[int], at: datetime) -> s
 def _empty_answers(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     note(actor, "idempotency_keys", ids, now)
     within = values_list(len(ids), 1)
-    execute(f"UPDATE idempotency_keys SET response_body = ? WHERE id IN {within}", (REDACTED_ANSWER, *ids))  # noqa: S608
+    execute(f"UPDATE idempotency_keys SET response_body = ? WHERE id IN {within}", (REDACTED_ANSWER, *ids))  # noqa: S608 - our own names
     return Counter({"idempotency_keys": len(ids)})
 
 
 def _forget_keys(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     note(actor, KEYS, ids, now)
     within = values_list(len(ids), 1)
-    execute(f"UPDATE idempotency_keys SET key = 'redacted:' || id WHERE id IN {within}", ids)  # noqa: S608
+    execute(f"UPDATE idempotency_keys SET key = 'redacted:' || id WHERE id IN {within}", ids)  # noqa: S608 - our own names
     return Counter()
 
 
@@ -338,14 +338,14 @@ def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
 
     The caller holds the transaction.
     """
-    of_shop = f"(project_id IN {_PROJECTS} OR report_id IN (SELECT id FROM reports WHERE project_id IN {_PROJECTS}))"  # noqa: S608
-    users = rows(f"SELECT DISTINCT user_id FROM grants WHERE {of_shop}", (shop_domain, shop_domain))  # noqa: S608
+    of_shop = f"(project_id IN {_PROJECTS} OR report_id IN (SELECT id FROM reports WHERE project_id IN {_PROJECTS}))"  # noqa: S608 - our own names
+    users = rows(f"SELECT DISTINCT user_id FROM grants WHERE {of_shop}", (shop_domain, shop_domain))  # noqa: S608 - our own names
     if not users:
         return Counter()
-    grants = execute(f"DELETE FROM grants WHERE {of_shop}", (shop_domain, shop_domain))  # noqa: S608
+    grants = execute(f"DELETE FROM grants WHERE {of_shop}", (shop_domain, shop_domain))  # noqa: S608 - our own names
     user_ids = [row[0] for row in users]
     useless = rows(
-        "SELECT id FROM tokens WHERE revoked_at IS NULL AND kind = ? AND abilities LIKE ? "  # noqa: S608
+        "SELECT id FROM tokens WHERE revoked_at IS NULL AND kind = ? AND abilities LIKE ? "  # noqa: S608 - our own names
         "AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.user_id = tokens.user_id) "
         f"AND user_id IN {values_list(len(user_ids), 1)}",
         (TokenKind.PLATFORM.value, f'%"{Ability.UPLOAD_STOREFRONT_DIAGNOSTICS.value}"%', *user_ids),
@@ -358,7 +358,7 @@ def forget_shop(shop_domain: str) -> Counter[str]:
 
     Nothing is found by the domain afterwards: this is the last step.
     """
-    reports = execute(f"UPDATE reports SET title = 'Redacted report ' || id WHERE project_id IN {_PROJECTS}", (shop_domain,))  # noqa: S608
+    reports = execute(f"UPDATE reports SET title = 'Redacted report ' || id WHERE project_id IN {_PROJECTS}", (shop_domain,))  # noqa: S608 - our own names
     projects = execute(
         "UPDATE projects SET name = 'Redacted project ' || id, shop_domain = NULL WHERE shop_domain = ?", (shop_domain,)
     )
@@ -430,6 +430,6 @@ def _revoke(token_ids: Sequence[int], now: datetime, actor: str) -> int:
     if not token_ids:
         return 0
     at = to_ms(now)
-    revoked = execute(f"UPDATE tokens SET revoked_at = ? WHERE id IN {values_list(len(token_ids), 1)}", (at, *token_ids))  # noqa: S608
+    revoked = execute(f"UPDATE tokens SET revoked_at = ? WHERE id IN {values_list(len(token_ids), 1)}", (at, *token_ids))  # noqa: S608 - our own names
     append_all([Entry(at, actor, "revoke_token", f"token:{token_id}") for token_id in token_ids])
     return revoked

@@ -36,7 +36,7 @@ def note(request_id: str, table: str, row_ids: Sequence[str | int], now: datetim
     at = to_ms(now)
     parameters = [value for row_id in row_ids for value in (request_id, table, str(row_id), at)]
     execute(
-        f"INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES {values_list(4, len(row_ids))}",  # noqa: S608
+        f"INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES {values_list(4, len(row_ids))}",  # noqa: S608 - our own names
         parameters,
     )
 

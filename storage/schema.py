@@ -5,6 +5,7 @@ that is no database.
 """
 
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -112,6 +113,8 @@ def migrate() -> list[str]:
     """
     # Before the first connection: it would make another application's SQLite file keep a write-ahead log.
     _require_fit()
+    if is_sqlite():
+        _make_private(Path(database.obj.database))
     # A migration may take longer than a request would wait for a lock, and so may a turn at it.
     with connection(), alone(Lock.MIGRATE, wait=True):
         # Who had the turn before may have been of a newer version.
@@ -120,6 +123,13 @@ def migrate() -> list[str]:
             if not names or _has_run_all(is_last=is_last):
                 break
         return names
+
+
+def _make_private(path: Path) -> None:
+    """Make SQLite's file for its owner alone, where it is not there; by itself SQLite lets everybody read what it makes."""
+    # Whatever keeps us from it keeps SQLite from it too, and SQLite says so.
+    with suppress(OSError):
+        path.touch(0o600, exist_ok=False)
 
 
 def _require_fit() -> list[str]:
@@ -143,7 +153,7 @@ def _look_at_sqlite() -> tuple[set[str], set[str]]:
         looking.execute("PRAGMA query_only = 1")
         tables = {name for (name,) in looking.execute(_SQLITE_TABLES)}
         columns = {row[1] for row in looking.execute(f"PRAGMA table_info({HISTORY})")}
-        applied = {name for (name,) in looking.execute(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608
+        applied = {name for (name,) in looking.execute(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608 - our own names
         return _without_history(tables, columns), applied
     finally:
         looking.close()
@@ -154,7 +164,7 @@ def _look_at_postgresql() -> tuple[set[str], set[str]]:
     with connection():
         tables = {name for (name,) in rows(_POSTGRESQL_TABLES)}
         columns = {name for (name,) in rows(_POSTGRESQL_COLUMNS, (HISTORY,))}
-        applied = {name for (name,) in rows(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608
+        applied = {name for (name,) in rows(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608 - our own names
         return _without_history(tables, columns), applied
 
 

@@ -14,9 +14,9 @@ from storage import logs
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from storage import spans
+    from storage.opentelemetry import Recorder
 
-_recorder: "spans.Recorder | None" = None
+_recorder: "Recorder | None" = None
 
 
 def configure(settings: Settings, role: str) -> None:
@@ -27,9 +27,9 @@ def configure(settings: Settings, role: str) -> None:
     global _recorder  # noqa: PLW0603 - as logs: of one process, to one place
     if settings.otlp_endpoint is None:
         return
-    from storage import spans  # noqa: PLC0415 - it needs packages that only the extra brings
+    from storage.opentelemetry import Recorder  # noqa: PLC0415 - it needs packages that only the extra brings
 
-    _recorder = spans.Recorder(settings.otlp_endpoint, settings.deployment_mode, role)
+    _recorder = Recorder(settings.otlp_endpoint, settings.deployment_mode, role)
 
 
 def close() -> None:

@@ -89,7 +89,7 @@ def read(target_ids: Sequence[str], *, locked: bool = False, waits: bool = True)
         return {}
     lock = _lock(waits=waits) if locked and not is_sqlite() else ""
     within = values_list(len(target_ids), 1)
-    found = rows(f"SELECT {_COLUMNS} FROM targets t WHERE t.id IN {within} ORDER BY t.id{lock}", target_ids)  # noqa: S608
+    found = rows(f"SELECT {_COLUMNS} FROM targets t WHERE t.id IN {within} ORDER BY t.id{lock}", target_ids)  # noqa: S608 - our own names
     return {row[0]: _turn(row) for row in found}
 
 

@@ -86,7 +86,7 @@ class _Filler:
         counted = _counted(table)
         self._columns = [column for column in database.get_columns(table) if column.name not in counted]
         self._parents = {
-            key.column: [value for (value,) in rows(f"SELECT {key.dest_column} FROM {key.dest_table} ORDER BY 1")]  # noqa: S608
+            key.column: [value for (value,) in rows(f"SELECT {key.dest_column} FROM {key.dest_table} ORDER BY 1")]  # noqa: S608 - our own names
             for key in keys
         }
         self._words = {column.name: words for column in self._columns if (words := self._listed(column.name))}
@@ -104,7 +104,7 @@ class _Filler:
     def _empty(self) -> list[str]:
         """Return the columns without a value, so far."""
         names = [column.name for column in self._columns]
-        [counts] = rows(f"SELECT {', '.join(f'COUNT({name})' for name in names)} FROM {self._table}")  # noqa: S608
+        [counts] = rows(f"SELECT {', '.join(f'COUNT({name})' for name in names)} FROM {self._table}")  # noqa: S608 - our own names
         return [name for name, values in zip(names, counts, strict=True) if values == 0]
 
     def _make(self, n: int, fixed: Mapping[str, str | None]) -> bool:

@@ -18,6 +18,8 @@ from tests.servers import RedisServer, Server, free_port
 #: Characters that a URL has another use for.
 PASSWORD: Final = "p@ss:w/rd?#%"
 ENCODED: Final = "p%40ss%3Aw%2Frd%3F%23%25"
+#: What docs/scaling.md tells to give a user of Redis's own.
+RIGHTS: Final = ("~rq:*", "~riskrelay:*", "resetchannels", "+@all", "-@dangerous", "+info")
 SERVICE: Final = "riskrelay"
 
 
@@ -76,7 +78,7 @@ class PortRedis(RedisServer):
             words += ["--replicaof", "127.0.0.1", str(self._master.port)]
         usual = super()._command()
         port = usual.index("--port")
-        return [*usual[:port], *usual[port + 2 :], *words, "--user", "riskrelay", "on", f">{PASSWORD}", "~*", "+@all"]
+        return [*usual[:port], *usual[port + 2 :], *words, "--user", "riskrelay", "on", f">{PASSWORD}", *RIGHTS]
 
 
 class SentinelServer(Server):

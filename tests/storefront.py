@@ -171,7 +171,7 @@ def plant_captures(customer: Customer, person: Person, count: int) -> None:
         values = [(each, customer.project_id, "https://shop.example/", f"For {person.email}.", now_ms) for each in made]
         places = values_list(5, len(values))
         with transaction():
-            execute(f"INSERT INTO evidence_captures ({columns}) VALUES {places}", [cell for row in values for cell in row])  # noqa: S608
+            execute(f"INSERT INTO evidence_captures ({columns}) VALUES {places}", [cell for row in values for cell in row])  # noqa: S608 - our own names
 
 
 class Planter:

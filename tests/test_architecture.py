@@ -64,6 +64,13 @@ def test_every_module_says_what_it_is_for() -> None:
     assert [str(path.relative_to(ROOT)) for path in sources() if not path.read_text().startswith('"""')] == []
 
 
+def test_every_opt_out_of_a_check_says_why() -> None:
+    without_reason = re.compile(r"# (noqa(: [A-Z0-9, ]+)?|type: ignore(\[[a-z, -]+\])?)$")
+    written = [path for room in (*ROOMS, "tests", "bench", "examples") for path in (ROOT / room).rglob("*.py")]
+    lines = {f"{path.relative_to(ROOT)}: {line.strip()}" for path in written for line in path.read_text().splitlines()}
+    assert [line for line in sorted(lines) if without_reason.search(line)] == []
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     broken = [
         f"{document.relative_to(ROOT)} -> {link}"

@@ -447,6 +447,18 @@ def test_init_leaves_to_the_environment_what_it_sets(tmp_path: Path, monkeypatch
     assert written == {"EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "DEFAULT_PROJECT_ID"}
 
 
+def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path)
+    shell.environment |= {"WEBHOOK_SECRET": None, "WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}
+    (tmp_path / "secret").write_text("whsec_from_a_file_0123456789")
+    [told] = [line for line in shell.type("init").stdout.splitlines() if line.startswith("Set by the environment")]
+    names = told.partition(": ")[2].partition(".")[0].split(", ")
+    assert {"DATA_DIR", "ENCRYPTION_KEYS", "WEBHOOK_SECRET"} <= set(names)
+    assert "EMAIL_WEBHOOK_SECRET" not in names
+    assert "whsec_from_a_file" not in told
+
+
 def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: Shell, customer_id: Customer) -> None:
     assert "accounts already" in shell.refused("init")
     assert not Path(".env").exists()

@@ -51,7 +51,7 @@ class Patient:
         self.env_file.write_text("# ours\n")
         self.env_file.chmod(0o600)
         self.data_dir = folder / "data"
-        self.data_dir.mkdir()
+        self.data_dir.mkdir(mode=0o700)
         secrets = {"EMAIL_WEBHOOK_SECRET": "e", "STOREFRONT_WEBHOOK_SECRET": "s"}
         address = service.url().rstrip("/")
         changes = {"DATABASE_URL": url, "REDIS_URL": redis.url, "PUBLIC_BASE_URL": address, **secrets}
@@ -139,6 +139,10 @@ def data_dir_is_a_file(patient: Patient) -> None:
     patient.data_dir.write_text("")
 
 
+def data_dir_is_open(patient: Patient) -> None:
+    patient.data_dir.chmod(0o755)
+
+
 def data_dir_is_not_there(patient: Patient) -> None:
     patient.data_dir.rmdir()
 
@@ -148,7 +152,7 @@ def bind_is_open(patient: Patient) -> None:
 
 
 def base_url_is_not_safe(patient: Patient) -> None:
-    patient.environment["PUBLIC_BASE_URL"] = str(patient.environment["PUBLIC_BASE_URL"]).replace("127.0.0.1", "0.0.0.0")  # noqa: S104
+    patient.environment["PUBLIC_BASE_URL"] = str(patient.environment["PUBLIC_BASE_URL"]).replace("127.0.0.1", "0.0.0.0")  # noqa: S104 - asked, not bound
 
 
 def service_is_down(patient: Patient) -> None:
@@ -290,12 +294,13 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (env_file_is_open_to_its_group, "env file", "warning", "0640", "chmod 600"),
     (a_setting_is_misspelt, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),
     (data_dir_is_a_file, "data", "failure", "cannot be written to", "another DATA_DIR"),
+    (data_dir_is_open, "data", "warning", "open to every user (mode 0755)", "chmod 700"),
     (data_dir_is_not_there, "data", "warning", "not there yet", "make run"),
     (bind_is_open, "bind", "warning", "TLS", "BIND=127.0.0.1:8000"),
     (base_url_is_not_safe, "base URL", "warning", "in the clear", "https"),
     (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve"),
-    (backup_is_old, "backups", "warning", "The newest", "bin/riskrelay backup"),
-    (backup_folder_is_empty, "backups", "warning", "none", "bin/riskrelay backup"),
+    (backup_is_old, "backups", "warning", "The newest", "/backups/'; "),
+    (backup_folder_is_empty, "backups", "warning", "none", "bin/riskrelay backup '/"),
     (redis_is_stopped, "Redis", "failure", "does not answer", "REDIS_URL"),
     (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
     (database_is_away, "database", "failure", "refused", "DATABASE_URL"),
@@ -311,7 +316,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (an_export_is(timedelta(hours=5)), "deliveries", "failure", "5 h late", "bin/riskrelay work"),
     (a_target_is(TargetStatus.PAUSED, "operator"), "targets", "warning", "1 paused by hand", "target resume"),
     (a_target_is(TargetStatus.PAUSED, RESTORED), "targets", "warning", "restored", "target resume --all"),
-    (a_target_is(TargetStatus.BLOCKED, "address_private"), "targets", "warning", "1 blocked", "target list"),
+    (a_target_is(TargetStatus.BLOCKED, "address_private"), "targets", "warning", "1 blocked", "or TARGET_ALLOWED_"),
     (a_target_is(TargetStatus.INACTIVE, "no_secret"), "targets", "warning", "1 inactive", "secret set target"),
     (a_request_is_overdue, "compliance", "failure", "1 requests are overdue", "compliance run"),
     (no_key_is_set, "keys", "failure", "not set", "bin/riskrelay init"),
@@ -351,6 +356,13 @@ def test_wrong_settings_are_all_told_with_what_needs_none_and_exit_code_2(patien
     ]
     assert {check["name"] for check in told["checks"]} == {"python", "env file", "settings"}
     assert "nowhere" not in json.dumps(told)
+
+
+def test_an_env_file_that_cannot_be_read_is_not_to_be_corrected(patient: Patient) -> None:
+    Path(".env").write_bytes(b"BIND=\xff\n")
+    [found] = [check for check in patient.told(exit_code=2)["checks"] if check["name"] == "settings"]
+    assert "Cannot be read" in found["message"]
+    assert found["fix"].startswith("run this as the user that it belongs to")
 
 
 def test_a_secret_that_no_route_asks_for_is_not_missed(patient: Patient) -> None:

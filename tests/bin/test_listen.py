@@ -257,7 +257,7 @@ def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[
         began = time.monotonic()
         assert {deliver(receiver.url, session=session).status_code for _ in range(50)} == {200}
         took_s = time.monotonic() - began
-        pools = session.get_adapter(receiver.url).poolmanager.pools  # type: ignore[attr-defined]
+        pools = session.get_adapter(receiver.url).poolmanager.pools  # type: ignore[attr-defined]  # of HTTPAdapter, which is what it is
         assert [pools[key].num_connections for key in pools.keys()] == [1]  # noqa: SIM118 - no plain dict
     assert took_s < 1.5  # an answer in two packets would take 40 ms each
 

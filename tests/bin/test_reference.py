@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from bin import reference
 from bin.__main__ import VERBS, riskrelay
@@ -220,3 +221,12 @@ def test_every_setting_that_a_document_names_is_there(document: Path) -> None:
     named = {*re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=[^`]*)?`", text)}
     named |= {*re.findall(r"^(?:export )?([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)=", text, re.MULTILINE)}
     assert sorted(name for name in named - known_names() if not name.startswith(OTHER_FAMILIES)) == []
+
+
+def test_help_cuts_no_summary_off() -> None:
+    # As narrow as help is where there is no terminal.
+    shown = " ".join(CliRunner().invoke(riskrelay, ["--help"], terminal_width=80).stdout.partition("Commands:")[2].split())
+    assert "..." not in shown
+    for leaf in leaves():
+        if len(leaf.words) == 1:
+            assert f"{leaf.words[0]} {leaf.summary.partition('. ')[0].rstrip('.')}" in shown

@@ -84,7 +84,7 @@ def test_a_server_that_is_restarted_and_crashes_under_load_costs_no_delivery_and
     with start(**FEW), start(**FEW):
         ring(redis)
         for sent, end in ((20, postgres_server.stop), (100, postgres_server.stop_at_once)):
-            wait_until(lambda sent=sent: len(slow.requests) > sent)  # type: ignore[misc]
+            wait_until(lambda sent=sent: len(slow.requests) > sent)  # type: ignore[misc]  # mypy takes no default
             [(left,)] = rows("SELECT COUNT(*) FROM exports WHERE status <> 'exported'")
             assert left > 0
             release()

@@ -121,7 +121,7 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
             ids.append(export_id)
             worker.go()
             assert worker.wait() == -signal.SIGKILL, point
-            wait_until(lambda export_id=export_id, arrived=arrived: len(receiver.of(export_id)) == arrived)  # type: ignore[misc]
+            wait_until(lambda export_id=export_id, arrived=arrived: len(receiver.of(export_id)) == arrived)  # type: ignore[misc]  # mypy takes no default
             shelve(export_id)
         unshelve_all()
         heir.go()

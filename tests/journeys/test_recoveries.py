@@ -70,7 +70,7 @@ def in_the_middle(command: Command) -> Iterator[None]:
     while True:
         with transaction():
             # SQLite has one writer, and that is this one now; on PostgreSQL the next batch waits for this row.
-            found = rows("SELECT status, done FROM recoveries" + ("" if is_sqlite() else " FOR UPDATE"))  # noqa: S608
+            found = rows("SELECT status, done FROM recoveries" + ("" if is_sqlite() else " FOR UPDATE"))  # noqa: S608 - our own names
             if found and found[0][1]:
                 assert found[0][0] == "running"
                 assert found[0][1] < MANY

@@ -257,7 +257,7 @@ def test_a_collector_and_a_sentry_that_are_away_are_told_once(
         assert service.exit_code() == 0
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     told = [line["logger"] for line in lines if line["logger"] not in {"riskrelay.access", "service.error_responses"}]
-    assert sorted(told) == ["storage.sentry", "storage.spans"]
+    assert sorted(told) == ["storage.opentelemetry", "storage.sentry"]
 
 
 def test_nothing_of_either_is_imported_where_neither_is_set(tmp_path: Path, database_url: str) -> None:
@@ -268,7 +268,7 @@ def test_nothing_of_either_is_imported_where_neither_is_set(tmp_path: Path, data
     ).stdout.split()
     assert {"service.wsgi", "worker.daemon", "storage.traces", "storage.error_reports"} <= set(loaded)
     # redis itself looks for OpenTelemetry's metrics.
-    theirs = ("sentry_sdk", "opentelemetry.exporter", "opentelemetry.sdk.trace", "storage.sentry", "storage.spans")
+    theirs = ("sentry_sdk", "opentelemetry.exporter", "opentelemetry.sdk.trace", "storage.sentry", "storage.opentelemetry")
     assert [name for name in loaded if name.startswith(theirs)] == []
 
 

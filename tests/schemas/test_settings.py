@@ -413,6 +413,27 @@ def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Loa
     }
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        # A key that was put on a line of its own: what stands before its = counts as a name.
+        (OTHER_KEY, "Qk…"),
+        # With the rest of base64's alphabet, and with two = at its end.
+        ("a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/A=", "a/…"),
+        ("QkJCQkJCQkJCQkJCQkJCQg==", "Qk…"),
+        # A part of a URL or of a text, in one case of letters.
+        ("deadbeef01234567@db?sslmode=require", "de…"),
+        ("ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOPQRSTUVWXYZ=", "AB…"),
+    ],
+)
+def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_told(
+    load: Load, tmp_path: Path, line: str, told: str
+) -> None:
+    (tmp_path / ".env").write_text(f"ENCRYPTION_KEYS={KEY},\n{line}\n")
+    assert len(load().encryption_keys) == 1
+    assert strange_names(tmp_path / ".env") == {told: None}
+
+
 def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:
     assert strange_names(tmp_path / "none") == {}
     names = [setting.name + suffix for setting in SETTINGS for suffix in ("", "_FILE")]

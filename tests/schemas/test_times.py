@@ -10,7 +10,7 @@ from schemas.times import from_ms, moment_from, rfc3339, rfc3339_or_none, to_ms
 
 moments = st.datetimes(
     min_value=datetime(1, 1, 2),  # noqa: DTZ001 - the zone is drawn apart
-    max_value=datetime(9999, 12, 30),  # noqa: DTZ001
+    max_value=datetime(9999, 12, 30),  # noqa: DTZ001 - the zone is drawn apart
     timezones=st.timezones() | st.just(UTC),
 )
 

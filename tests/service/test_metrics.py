@@ -10,10 +10,11 @@ from falcon.testing import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.app import create_app
-from service.metrics import MOST_SERIES, PAGE_FOR_S
+from service.metrics import MOST_SERIES
 from storage import workers
 from storage.clock import utc_now
 from storage.database import close_database, open_database
+from storage.metrics import PAGE_FOR_S
 from tests.factories import Customer, make_customer, make_exports, make_settings, make_target
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.query_plans import statements

@@ -107,7 +107,7 @@ HISTORIES = {
     ),
     "a migration that has not run": (
         f"UPDATE schema_migrations SET name = '9999_' || name WHERE name = {NEWEST}",  # noqa: S608 - our own names
-        f"UPDATE schema_migrations SET name = SUBSTR(name, 6) WHERE name = {NEWEST}",  # noqa: S608
+        f"UPDATE schema_migrations SET name = SUBSTR(name, 6) WHERE name = {NEWEST}",  # noqa: S608 - our own names
     ),
 }
 

@@ -25,6 +25,7 @@ from storage import accounts, projects, tokens
 from storage.clock import utc_now
 from storage.database import execute, rows
 from storage.integrations import Integration, SharedSecrets
+from storage.shared_clock import SharedClock
 from storage.vault import Vault
 from tests.factories import LOOPBACK, SCANNER_SECRET, WEBHOOK_SECRET, Customer, issue, make_customer, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup, LoopbackServer, Peer, Request
@@ -215,7 +216,7 @@ class Receiver:
 @contextmanager
 def delivering(world: World, receiver: Receiver) -> Iterator[str]:
     """Approve the world's export for the receiver and deliver what is due; yields the export's id."""
-    drain = compose(world.settings)
+    drain = compose(world.settings, SharedClock(utc_now))
     with LoopbackServer(receiver.behave) as server:
         target = world.send(3, base_url=server.url()).json["id"]
         drain.start()
@@ -253,7 +254,7 @@ def signs_what_it_sends(world: World) -> None:
 
 
 def emits_only_after_approval(world: World) -> None:
-    receiver, drain = Receiver(), compose(world.settings)
+    receiver, drain = Receiver(), compose(world.settings, SharedClock(utc_now))
     with LoopbackServer(receiver.behave) as server:
         world.send(3, base_url=server.url())
         drain.start()
@@ -611,7 +612,7 @@ def stored_texts_are_no_larger_than_allowed(world: World) -> None:
 def an_unsafe_target_blocks(world: World) -> None:
     strict = make_settings(world.settings.data_dir, {"DEFAULT_PROJECT_ID": str(world.customer.project_id)})
     world.send(4)
-    drain = compose(strict)
+    drain = compose(strict, SharedClock(utc_now))
     # The name of the world's target does not resolve to anything that may be dialled here.
     assert rows("SELECT 1 FROM targets WHERE id = ?", (world.target_id,))
     execute("UPDATE targets SET base_url = 'https://127.0.0.1/hook' WHERE id = ?", (world.target_id,))

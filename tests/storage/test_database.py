@@ -238,6 +238,12 @@ def test_a_list_of_values_has_a_place_for_each(columns: int, times: int, text: s
 # --- outages
 
 
+def test_what_a_url_sets_for_its_sessions_is_kept_beside_our_own(postgres_url: str, opened: Callable[[str], None]) -> None:
+    opened(f"{postgres_url}{'&' if '?' in postgres_url else '?'}options=-csearch_path%3Delsewhere%20-c%20work_mem%3D8MB")
+    told = [rows(f"SHOW {name}")[0][0] for name in ("search_path", "work_mem", "lock_timeout")]
+    assert told == ["elsewhere", "8MB", "5s"]
+
+
 def test_a_file_that_is_locked_too_long_is_an_outage(sqlite_url: str, opened: Callable[[str], None]) -> None:
     opened(sqlite_url)
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)

@@ -632,7 +632,7 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
 def test_a_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
     held = claimed(customer)
     with pytest.raises(IntegrityError):
-        execute(f"UPDATE exports SET {change} WHERE id = ?", (held.export_id,))  # noqa: S608
+        execute(f"UPDATE exports SET {change} WHERE id = ?", (held.export_id,))  # noqa: S608 - our own names
     assert exports.get(held.export_id).status is ExportStatus.DELIVERING
 
 
@@ -640,7 +640,7 @@ def test_a_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -
 def test_a_prepared_row_is_neither_due_nor_held_nor_on_its_way(customer: Customer, change: str) -> None:
     [export_id] = make_exports(customer, 1)
     with pytest.raises(IntegrityError):
-        execute(f"UPDATE exports SET {change} WHERE id = ?", (export_id,))  # noqa: S608
+        execute(f"UPDATE exports SET {change} WHERE id = ?", (export_id,))  # noqa: S608 - our own names
 
 
 def test_a_second_delivered_attempt_of_an_export_is_refused(customer: Customer) -> None:

@@ -58,7 +58,7 @@ def counts() -> dict[str, int]:
 
 def belonging(table: str, row_id: str) -> tuple[int, int | None]:
     """Return the project and the report that a row belongs to."""
-    [(project_id, report_id)] = rows(f"SELECT project_id, report_id FROM {table} WHERE id = ?", (row_id,))  # noqa: S608
+    [(project_id, report_id)] = rows(f"SELECT project_id, report_id FROM {table} WHERE id = ?", (row_id,))  # noqa: S608 - our own names
     return project_id, report_id
 
 

@@ -187,4 +187,4 @@ def test_nobody_pings_what_is_not_theirs(target: Target, find: Callable[[Target]
 def test_a_ping_row_that_makes_no_sense_is_refused(target: Target, change: str) -> None:
     asked(target)
     with pytest.raises(IntegrityError):
-        execute(f"UPDATE pings SET {change}")  # noqa: S608
+        execute(f"UPDATE pings SET {change}")  # noqa: S608 - our own names

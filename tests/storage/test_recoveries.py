@@ -382,7 +382,7 @@ def test_an_unknown_recovery_is_not_found(database: str, recovery_id: str, do: C
 def test_a_recovery_row_that_makes_no_sense_is_refused(target: Target, change: str) -> None:
     begin(target)
     with pytest.raises(IntegrityError):
-        execute(f"UPDATE recoveries SET {change}")  # noqa: S608
+        execute(f"UPDATE recoveries SET {change}")  # noqa: S608 - our own names
 
 
 # --- how it is found

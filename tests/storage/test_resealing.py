@@ -43,7 +43,7 @@ def sealed_values() -> list[bytes]:
     return [
         bytes(row[0])
         for place in (*SEALED, CANARY)
-        for row in rows(f"SELECT {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608
+        for row in rows(f"SELECT {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608 - our own names
     ]
 
 
@@ -51,7 +51,7 @@ def sealed_places() -> list[tuple[str, bytes]]:
     return [
         (place.context(row[0]), bytes(row[1]))
         for place in SEALED
-        for row in rows(f"SELECT {place.key}, {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608
+        for row in rows(f"SELECT {place.key}, {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608 - our own names
     ]
 
 

@@ -1,6 +1,7 @@
 """The migrated schema: as the models say, indexed for what is asked, and made once by however many who start at once."""
 
 import logging
+import os
 import re
 import sqlite3
 import subprocess
@@ -297,6 +298,19 @@ def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
     close_database()
 
 
+def test_a_new_file_its_logs_and_its_locks_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        open_database(f"sqlite:///{tmp_path / 'new.db'}")
+        schema.migrate()
+        with connection():
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+        close_database()
+    assert modes == dict.fromkeys(("new.db", "new.db-wal", "new.db-shm", "new.db.migrate.lock"), 0o600)
+
+
 def test_who_may_not_make_tables_is_told_so(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     with raw(url) as owner:
@@ -333,7 +347,7 @@ def content(url: str) -> object:
             "WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2, 3"
         ).fetchall()
         histories = [name for _, name, column in columns if name == "schema_migrations"]
-        return columns, [looking.execute(f"SELECT * FROM {name}").fetchall() for name in histories]  # noqa: S608
+        return columns, [looking.execute(f"SELECT * FROM {name}").fetchall() for name in histories]  # noqa: S608 - our own names
 
 
 # --- the tables and the models
@@ -436,7 +450,7 @@ def fill(customer: Customer, count: int) -> None:
     columns = ", ".join(column.name for column in db_columns("exports"))
     copied = columns.replace("id, account_id", "'exp_' || n, account_id", 1).replace("source_id", "'note-' || n", 1)
     numbers = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)"
-    execute(f"INSERT INTO exports ({columns}) {numbers} SELECT {copied} FROM exports, c", (count,))  # noqa: S608
+    execute(f"INSERT INTO exports ({columns}) {numbers} SELECT {copied} FROM exports, c", (count,))  # noqa: S608 - our own names
     execute(
         "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) "
         "SELECT 'att_' || id, id, 1, 1, 'delivered', 1, 'w' FROM exports WHERE NOT EXISTS "

@@ -316,4 +316,4 @@ def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Cus
 def test_a_target_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
     make_target(customer)
     with pytest.raises(IntegrityError):
-        execute(f"UPDATE targets SET {change}")  # noqa: S608
+        execute(f"UPDATE targets SET {change}")  # noqa: S608 - our own names

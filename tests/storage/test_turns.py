@@ -50,11 +50,11 @@ def test_a_new_target_starts_on_the_ramp_and_knows_nothing(customer: Customer) -
 
 def test_a_turn_is_read_as_it_was_written(customer: Customer) -> None:
     target, other = make_target(customer), make_target(customer)
-    marked = replace(turn_of(target.id), **MARKED)  # type: ignore[arg-type]
+    marked = replace(turn_of(target.id), **MARKED)  # type: ignore[arg-type]  # the values are of each field's type
     write(marked)
     assert turn_of(target.id) == marked
-    assert turn_of(other.id) == replace(turn_of(target.id), **{**fresh(), "target_id": other.id})  # type: ignore[arg-type]
-    cleared = replace(marked, **fresh())  # type: ignore[arg-type]
+    assert turn_of(other.id) == replace(turn_of(target.id), **{**fresh(), "target_id": other.id})  # type: ignore[arg-type]  # the values are of each field's type
+    cleared = replace(marked, **fresh())  # type: ignore[arg-type]  # the values are of each field's type
     write(cleared, replace(turn_of(other.id), ramp=9))
     assert (turn_of(target.id), turn_of(other.id).ramp) == (cleared, 9)
 

@@ -338,7 +338,7 @@ def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
     request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
     now, waits = utc_now(), []
     for _ in range(9):
-        foreign = Clerk(Vault([b"B" * 32]), "worker:test", lambda now=now: now)  # type: ignore[misc]
+        foreign = Clerk(Vault([b"B" * 32]), "worker:test", lambda now=now: now)  # type: ignore[misc]  # mypy takes no default
         assert foreign.carry_out_next()
         assert not foreign.carry_out_next()
         line = compliance.get(request_id)

@@ -170,7 +170,7 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
         for count in range(101, 106):
             approved(customer, 1)
             threading.Thread(target=drain.drain, args=[PATIENCE_S]).start()
-            heard_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]
+            heard_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]  # mypy takes no default
         assert sorted(heard_s)[1] < DRAIN_PATIENCE_S / 2
         assert exports.get(slow).status == "delivering"
         gate.set()

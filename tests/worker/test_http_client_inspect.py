@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -163,8 +163,8 @@ def test_a_peer_that_speaks_no_tls_shows() -> None:
 
 
 @pytest.mark.parametrize("behave", [_hang_up, _reset])
-def test_a_peer_that_hangs_up_in_the_handshake_shows(behave: object) -> None:
-    with LoopbackServer(behave) as server, made_client() as client:  # type: ignore[arg-type]
+def test_a_peer_that_hangs_up_in_the_handshake_shows(behave: Callable[[Peer], None]) -> None:
+    with LoopbackServer(behave) as server, made_client() as client:
         assert client.inspect(f"https://{NAME}:{server.port}/").reason in {"tls_failed", "connection_closed"}
 
 

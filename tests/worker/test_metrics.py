@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from schemas.delivery import Attempted, Claim, Outcome, Timings, Verdict
 from schemas.export_state import Move
 from storage import metrics
+from storage.metrics import PAGE_FOR_S
 from tests.factories import NOW, attempted
 from worker.metrics import LATE, OUTCOMES, Attempts, serve
 
@@ -89,6 +91,24 @@ def test_the_door_shows_metrics_and_nothing_else(port: int) -> None:
     assert asked(port, method="POST").status == 501
     # What runs here, and in which version, is nobody's business but a scrape's.
     assert "Python" not in (answer.headers["Server"] or "")
+
+
+def test_a_page_is_put_together_once_for_all_who_ask_within_a_second(port: int, tmp_path: Path) -> None:
+    (tmp_path / "metrics" / "worker").mkdir(parents=True)
+    # Made by each look at the counts.
+    lock = tmp_path / "metrics" / "worker" / "lock"
+
+    def was_looked_for() -> bool:
+        lock.unlink(missing_ok=True)
+        return asked(port).status == 200 and lock.exists()
+
+    for _ in range(10):
+        began = time.monotonic()
+        if was_looked_for() and not was_looked_for():
+            return
+        # It is a page of before, or the machine is so busy that the second has passed.
+        time.sleep(max(0.0, began + PAGE_FOR_S - time.monotonic()))
+    raise AssertionError("Each page was put together anew.")
 
 
 def test_who_holds_connections_open_there_keeps_nobody_out(port: int) -> None:
