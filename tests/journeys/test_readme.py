@@ -1,5 +1,6 @@
 """The README is true: its story works as pasted, its commands run, its receiver's code verifies what is sent."""
 
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,11 @@ from worker.signing import sign
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = (ROOT / "README.md").read_text()
 CURL_STAND_IN = ROOT / "tests" / "journeys" / "curl_stand_in.py"
+
+TARGETS = "/api/ticket-export-targets"
+EXPORTS = "/api/ticket-exports"
+#: A receiver on this machine may be delivered to.
+LOOPBACK_OPEN = {"TARGET_ALLOW_HTTP": "true", "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8"}
 
 START_WITHIN_S = 30
 STOP_WITHIN_S = 30
@@ -148,6 +154,64 @@ def test_a_second_start_continues_with_the_same_data(
         url = f"http://127.0.0.1:{ports['8000']}/api/ticket-exports/exp_none"
         answer = requests.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=5)
         assert answer.status_code == 404
+
+
+def test_an_operator_lives_with_it(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
+    """A first day and a bad one: start, look, back up, lose something, restore, deliver, leave."""
+    environment = {**environment, **LOOPBACK_OPEN, "TARGET_ALLOWED_PORTS": ports["9000"]}
+    url = f"http://127.0.0.1:{ports['8000']}"
+
+    def typed(*words: str) -> Any:
+        told = subprocess.run(
+            ["bin/riskrelay", *words, "--json"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert told.returncode == 0, told.stdout + told.stderr
+        return json.loads(told.stdout)
+
+    def called(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        token = (folder / "data" / "first-token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": f"{method} {path}"}
+        answer = requests.request(method, url + path, json=body, headers=headers, timeout=10)
+        assert answer.ok, answer.text
+        return answer.json()
+
+    with running("make run", folder, environment, "is ready at") as installation:
+        [step] = re.findall(r"^  bin/riskrelay (token .*)$", installation.log.read_text(), re.MULTILINE)
+        assert typed(*step.split())["token"].startswith("rrt_")
+        assert requests.get(f"{url}/readyz", timeout=10).json()["status"] == "ok"
+        assert [check for check in typed("doctor")["checks"] if check["status"] == "failure"] == []
+        address = f"http://127.0.0.1:{ports['9000']}/"
+        target = called("POST", TARGETS, {"provider_key": "generic_webhook", "base_url": address, "name": "Tracker"})
+        project = typed("project", "list")[0]["id"]
+        export = called("POST", EXPORTS, {"project_id": project, "ticket": {"title": "A link leads nowhere"}})
+        backup = typed("backup", "data/backups/", "--keep", "3")["file"]
+        typed("export", "dismiss", export["id"])
+    typed("restore", backup, "--replace")
+    with (
+        running("make run", folder, environment, "is ready at"),
+        running(f"bin/riskrelay listen --port {ports['9000']}", folder, environment, "Listening on"),
+    ):
+        restored = called("GET", f"{TARGETS}/{target['id']}")
+        assert (restored["status"], restored["status_reason"]) == ("paused", "restored")
+        assert called("GET", f"{EXPORTS}/{export['id']}")["status"] == "prepared"
+        typed("target", "resume", "--all")
+        called("POST", f"{EXPORTS}/{export['id']}/approve", {"target_id": target["id"]})
+        until = time.monotonic() + START_WITHIN_S
+        while called("GET", f"{EXPORTS}/{export['id']}")["status"] != "exported":
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    told = subprocess.run(["make", "clean"], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    assert f"{folder}/data" in told.stdout
+    assert f"{folder}/.env" in told.stdout
+    assert not (folder / ".venv").exists()
+    assert (folder / "data" / "riskrelay.db").exists()
+    assert (folder / ".env").exists()
 
 
 def test_the_receivers_code_verifies_a_delivery() -> None:
