@@ -6,45 +6,27 @@ from typing import Any
 
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
 
-from bin.__main__ import riskrelay
 from schemas.exports import Approval
 from schemas.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.scanner import PostbackForm
 from storage import exports, findings, schema, targets
 from storage.database import close_database, connection, execute, open_database, rows
-from tests.factories import NOW, Customer, environment, make_customer, make_target, postback
+from tests.factories import NOW, Customer, make_customer, make_target, postback
 from tests.servers import PostgresServer
+from tests.shell import Shell
 
 
-class Shell:
-    """Types commands into an installation of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder / 'riskrelay.db'}"
-        self.environment: dict[str, str | None] = {**environment(folder), "REDIS_URL": f"unix://{folder}/no-redis.sock"}
-
-    def type(self, *words: str, standard_input: str | None = None) -> Result:
-        return CliRunner().invoke(riskrelay, list(words), env=self.environment, input=standard_input)
-
-    def json(self, *words: str, standard_input: str | None = None) -> Any:
-        result = self.type(*words, "--json", standard_input=standard_input)
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
-
-    def refused(self, *words: str, standard_input: str | None = None) -> str:
-        result = self.type(*words, standard_input=standard_input)
-        assert result.exit_code == 1, result.output
-        assert len(result.stderr.splitlines()) == 1
-        return result.stderr
+def shell_in(folder: Path) -> Shell:
+    """Return a shell of an installation whose database is in its folder."""
+    return Shell(folder, f"sqlite:///{folder / 'riskrelay.db'}")
 
 
 @pytest.fixture
 def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """A shell in an empty folder, with a migrated database and no Redis."""
     monkeypatch.chdir(tmp_path)
-    made = Shell(tmp_path)
+    made = shell_in(tmp_path)
     assert made.url == sqlite_url
     return made
 
@@ -316,7 +298,7 @@ def test_a_sweep_rings_only_for_what_is_due(shell: Shell, export_id: str, target
 
 def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path)
+    shell = shell_in(tmp_path)
     pending = shell.type("migrate", "--check")
     names = [
         "0001_first_tables",
@@ -332,7 +314,7 @@ def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch:
 
 def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path / "data")
+    shell = shell_in(tmp_path / "data")
     pending = shell.type("migrate", "--check", "--json")
     assert (pending.exit_code, json.loads(pending.stdout)) == (1, {"pending": schema.known()})
     assert shell.json("migrate") == {"ran": schema.known()}
@@ -342,7 +324,7 @@ def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_check_of_the_schema_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Shell(tmp_path / "data").type("migrate", "--check").exit_code == 1
+    assert shell_in(tmp_path / "data").type("migrate", "--check").exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -377,7 +359,7 @@ def test_a_damaged_database_is_told_in_one_line(shell: Shell, customer_id: Custo
 
 def test_a_database_that_is_not_migrated_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "bin/riskrelay migrate" in Shell(tmp_path).refused("account", "list")
+    assert "bin/riskrelay migrate" in shell_in(tmp_path).refused("account", "list")
 
 
 def test_a_database_that_is_away_is_told_in_one_line(shell: Shell) -> None:
@@ -397,7 +379,7 @@ def test_wrong_settings_are_told_all_at_once_with_exit_code_2(shell: Shell) -> N
 
 def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path)
+    shell = shell_in(tmp_path)
     for name in ("ENCRYPTION_KEYS", "SCANNER_SHARED_SECRET", "WEBHOOK_SECRET"):
         shell.environment[name] = None
     made = shell.type("init")
@@ -415,7 +397,7 @@ def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypat
 
 def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path)
+    shell = shell_in(tmp_path)
     url = postgres_server.create_database()
     shell.environment["DATABASE_URL"] = url
     assert shell.type("migrate").exit_code == 0
@@ -430,26 +412,26 @@ def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tm
 def test_init_tells_where_it_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No file can be made there, by root neither.
     monkeypatch.chdir("/proc/self")
-    assert "/.env cannot be written" in Shell(tmp_path).refused("init")
+    assert "/.env cannot be written" in shell_in(tmp_path).refused("init")
 
 
 def test_init_leaves_the_draft_of_another_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env.new").write_text("half a line")
-    assert "another init is running" in Shell(tmp_path).refused("init")
+    assert "another init is running" in shell_in(tmp_path).refused("init")
     assert (tmp_path / ".env.new").read_text() == "half a line"
 
 
 def test_init_leaves_to_the_environment_what_it_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Shell(tmp_path).type("init").exit_code == 0
+    assert shell_in(tmp_path).type("init").exit_code == 0
     written = {line.partition("=")[0] for line in (tmp_path / ".env").read_text().splitlines() if "=" in line}
     assert written == {"EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "DEFAULT_PROJECT_ID"}
 
 
 def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path)
+    shell = shell_in(tmp_path)
     shell.environment |= {"WEBHOOK_SECRET": None, "WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}
     (tmp_path / "secret").write_text("whsec_from_a_file_0123456789")
     [told] = [line for line in shell.type("init").stdout.splitlines() if line.startswith("Set by the environment")]

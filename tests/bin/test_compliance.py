@@ -6,45 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from bin.__main__ import riskrelay
 from schemas.compliance import Topic
 from storage import compliance
 from storage.clock import utc_now
 from storage.database import close_database, connection, open_database
 from storage.vault import Vault
-from tests.factories import environment, make_customer
+from tests.factories import make_customer
+from tests.shell import Shell
 from tests.storefront import ADA, BOB, give_shop, plant_captures, receive, traces_of
 
 VAULT = Vault([b"A" * 32])
 
 
-class Shell:
+class ComplianceShell(Shell):
     """Types `compliance` commands into an installation of its own, where a shop has captures of two customers."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.url = url
-        self.environment: dict[str, str | None] = dict(environment(folder, DATABASE_URL=url))
-
-    def type(self, *words: str) -> Result:
-        return CliRunner().invoke(riskrelay, ["compliance", *words], env=self.environment)
-
-    def json(self, *words: str) -> Any:
-        result = self.type(*words, "--json")
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
+    verb = ("compliance",)
 
     def receive(self, topic: Topic, person: Any = ADA, vault: Vault = VAULT) -> str:
-        open_database(self.url)
-        with connection():
-            request_id = receive(topic, vault, person)
-        close_database()
-        return request_id
+        with self.database():
+            return receive(topic, vault, person)
 
 
 @pytest.fixture
-def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ComplianceShell]:
     monkeypatch.chdir(tmp_path)
     open_database(sqlite_url)
     with connection():
@@ -52,11 +38,11 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> I
         plant_captures(customer, ADA, 3)
         plant_captures(customer, BOB, 2)
     close_database()
-    yield Shell(tmp_path, sqlite_url)
+    yield ComplianceShell(tmp_path, sqlite_url)
     close_database()
 
 
-def test_run_carries_out_what_waits_and_tells_how_much(shell: Shell) -> None:
+def test_run_carries_out_what_waits_and_tells_how_much(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT)
     shell.receive(Topic.DATA_REQUEST, BOB)
     assert shell.json("run", "--dry-run") == {"done": 0, "waiting": 2}
@@ -70,7 +56,7 @@ def test_run_carries_out_what_waits_and_tells_how_much(shell: Shell) -> None:
     ]
 
 
-def test_run_leaves_what_a_worker_holds_alone(shell: Shell) -> None:
+def test_run_leaves_what_a_worker_holds_alone(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT)
     open_database(shell.url)
     with connection():
@@ -79,7 +65,7 @@ def test_run_leaves_what_a_worker_holds_alone(shell: Shell) -> None:
     assert shell.json("run") == {"done": 0, "waiting": 1}
 
 
-def test_run_tells_by_its_exit_code_that_something_broke_off(shell: Shell) -> None:
+def test_run_tells_by_its_exit_code_that_something_broke_off(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT, vault=Vault([b"B" * 32]))
     result = shell.type("run", "--json")
     assert (result.exit_code, json.loads(result.stdout)) == (1, {"done": 0, "waiting": 1})
@@ -87,7 +73,7 @@ def test_run_tells_by_its_exit_code_that_something_broke_off(shell: Shell) -> No
     assert (line["status"], line["last_error"], line["attempts"]) == ("received", "WrongEncryptionKey", 1)
 
 
-def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: Shell) -> None:
+def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: ComplianceShell) -> None:
     shell.receive(Topic.DATA_REQUEST)
     [line] = shell.json("list")
     assert line["due_at"] > line["received_at"]
@@ -99,12 +85,12 @@ def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: Shell) -> 
     assert traces_of(ADA, (told + json.dumps(shell.json("list"))).lower()) == []
 
 
-def test_an_empty_ledger_says_so(shell: Shell) -> None:
+def test_an_empty_ledger_says_so(shell: ComplianceShell) -> None:
     assert shell.json("list") == []
     assert shell.type("list").stdout == "There are no compliance requests.\n"
 
 
-def test_show_opens_a_report_only_when_asked(shell: Shell) -> None:
+def test_show_opens_a_report_only_when_asked(shell: ComplianceShell) -> None:
     request_id = shell.receive(Topic.DATA_REQUEST)
     assert shell.json("show", request_id, "--report")["report"] is None
     shell.json("run")
@@ -116,12 +102,12 @@ def test_show_opens_a_report_only_when_asked(shell: Shell) -> None:
     assert len(report["records"]) == 3
 
 
-def test_show_refuses_what_is_not_there(shell: Shell) -> None:
+def test_show_refuses_what_is_not_there(shell: ComplianceShell) -> None:
     result = shell.type("show", "cpl_1")
     assert result.exit_code == 1
     assert result.stderr == "riskrelay: There is no such compliance request; see `bin/riskrelay compliance list`.\n"
 
 
 @pytest.mark.parametrize("words", [("run", "--limit", "0"), ("run", "--nonsense"), ("show",)])
-def test_wrong_usage_is_told_by_the_exit_code(shell: Shell, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_told_by_the_exit_code(shell: ComplianceShell, words: tuple[str, ...]) -> None:
     assert shell.type(*words).exit_code == 2

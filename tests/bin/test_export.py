@@ -2,69 +2,44 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from click.testing import CliRunner, Result
 
-from bin.__main__ import riskrelay
 from schemas.export_state import Move
 from schemas.targets import TargetStatus
 from storage import exports, recoveries, targets
 from storage.clock import utc_now
-from storage.database import close_database, connection, execute, open_database, rows
+from storage.database import close_database, execute, rows
 from tests.factories import (
     LOOPBACK,
     NOW,
     attempted,
     claim_due,
-    environment,
     make_approved,
     make_customer,
     make_failed,
     make_target,
 )
+from tests.shell import Shell
 
 #: A key that no provider gave out.
 CANARY: Final = "canary-of-a-ticket"
 
 
-class Shell:
+class ExportShell(Shell):
     """Types `export` commands into an installation of its own, where a target has what failed; there is no Redis."""
 
+    verb = ("export",)
+
     def __init__(self, folder: Path, url: str) -> None:
-        self.url = url
-        redis = {"REDIS_URL": f"unix://{folder}/no-redis.sock"}
-        self.environment: dict[str, str | None] = dict(environment(folder, DATABASE_URL=url, **redis, **LOOPBACK))
+        super().__init__(folder, url, **LOOPBACK)
         with self.database():
             self.customer = make_customer()
             self.target_id = make_target(self.customer, "http://127.0.0.1:1/hook").id
-
-    def type(self, *words: str, standard_input: str | bytes | None = None) -> Result:
-        return CliRunner().invoke(riskrelay, ["export", *words], env=self.environment, input=standard_input)
-
-    def json(self, *words: str, standard_input: str | bytes | None = None) -> Any:
-        result = self.type(*words, "--json", standard_input=standard_input)
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
-
-    def refused(self, *words: str, standard_input: str | bytes | None = None) -> str:
-        result = self.type(*words, standard_input=standard_input)
-        assert (result.exit_code, result.stdout) == (1, ""), result.output
-        assert len(result.stderr.splitlines()) == 1
-        return result.stderr
-
-    @contextmanager
-    def database(self) -> Iterator[None]:
-        """Look into the installation's database."""
-        open_database(self.url)
-        with connection():
-            yield
-        close_database()
 
     def failed(self, count: int = 1, status: str = "failed", days_ago: float = 0.0) -> list[str]:
         with self.database():
@@ -85,20 +60,20 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExportShell]:
     monkeypatch.chdir(tmp_path)
-    yield Shell(tmp_path, sqlite_url)
+    yield ExportShell(tmp_path, sqlite_url)
     close_database()
 
 
 # --- recover
 
 
-def recover(shell: Shell, *words: str) -> Any:
+def recover(shell: ExportShell, *words: str) -> Any:
     return shell.json("recover", "--target", shell.target_id, *words)
 
 
-def test_what_failed_since_then_is_put_back_and_the_record_says_so(shell: Shell) -> None:
+def test_what_failed_since_then_is_put_back_and_the_record_says_so(shell: ExportShell) -> None:
     old, blocked, new = (*shell.failed(days_ago=8), *shell.failed(status="blocked", days_ago=6), *shell.failed())
     record = recover(shell, "--since", "7d")
     assert list(record) == ["id", "target_id", "since", "status", "total", "done", "created_at", "finished_at"]
@@ -114,26 +89,26 @@ def test_what_failed_since_then_is_put_back_and_the_record_says_so(shell: Shell)
     ("since", "done"),
     [("2026-03-01", 1), ("2026-03-01T12:00:00Z", 1), ("2026-03-01T13:00:00+01:00", 1), ("2026-03-01T12:00:00.001Z", 0)],
 )
-def test_since_is_a_moment_or_a_date(shell: Shell, since: str, done: int) -> None:
+def test_since_is_a_moment_or_a_date(shell: ExportShell, since: str, done: int) -> None:
     with shell.database():
         make_failed(shell.customer, shell.target_id, finished_at=NOW)
     assert recover(shell, "--since", since)["done"] == done
 
 
-def test_many_are_put_back_without_a_worker_or_redis(shell: Shell) -> None:
+def test_many_are_put_back_without_a_worker_or_redis(shell: ExportShell) -> None:
     shell.failed(recoveries.BATCH * 2 + 3)
     assert recover(shell, "--since", "1h")["done"] == recoveries.BATCH * 2 + 3
     with shell.database():
         assert rows("SELECT status, COUNT(*) FROM exports GROUP BY status") == [("approved", recoveries.BATCH * 2 + 3)]
 
 
-def test_nothing_to_put_back_is_done_at_once(shell: Shell) -> None:
+def test_nothing_to_put_back_is_done_at_once(shell: ExportShell) -> None:
     record = recover(shell, "--since", "1h")
     assert (record["status"], record["total"], record["done"]) == ("done", 0, 0)
 
 
 @pytest.mark.parametrize("status", ["blocked", "disabled", "inactive"])
-def test_a_target_that_takes_nothing_is_refused_with_the_remedy(shell: Shell, status: str) -> None:
+def test_a_target_that_takes_nothing_is_refused_with_the_remedy(shell: ExportShell, status: str) -> None:
     shell.failed()
     shell.turn_to(status)
     told = shell.refused("recover", "--target", shell.target_id, "--since", "1h")
@@ -141,7 +116,7 @@ def test_a_target_that_takes_nothing_is_refused_with_the_remedy(shell: Shell, st
     assert shell.json("recover", "--list") == []
 
 
-def test_a_second_recovery_of_a_target_is_refused_and_names_the_first(shell: Shell) -> None:
+def test_a_second_recovery_of_a_target_is_refused_and_names_the_first(shell: ExportShell) -> None:
     shell.failed()
     with shell.database():
         held = recoveries.begin(shell.target_id, NOW, utc_now(), "operator")
@@ -151,7 +126,7 @@ def test_a_second_recovery_of_a_target_is_refused_and_names_the_first(shell: She
     assert recover(shell, "--since", "1h")["done"] == 1
 
 
-def test_what_has_ended_is_not_cancelled(shell: Shell) -> None:
+def test_what_has_ended_is_not_cancelled(shell: ExportShell) -> None:
     record = recover(shell, "--since", "1h")
     assert "is done; only a running one" in shell.refused("recover", "--cancel", record["id"])
     assert shell.json("recover", "--show", record["id"]) == record
@@ -160,11 +135,11 @@ def test_what_has_ended_is_not_cancelled(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "words", [("--show", "rec_none"), ("--cancel", "rec_none"), ("--target", "tgt_none", "--since", "7d")]
 )
-def test_what_is_not_there_is_told_in_one_line(shell: Shell, words: tuple[str, ...]) -> None:
+def test_what_is_not_there_is_told_in_one_line(shell: ExportShell, words: tuple[str, ...]) -> None:
     assert "There is no such" in shell.refused("recover", *words)
 
 
-def test_no_recoveries_are_told_as_such(shell: Shell) -> None:
+def test_no_recoveries_are_told_as_such(shell: ExportShell) -> None:
     assert shell.type("recover", "--list").stdout == "There are no recoveries.\n"
 
 
@@ -183,7 +158,7 @@ def test_no_recoveries_are_told_as_such(shell: Shell) -> None:
         ("--show", "rec_1", "--since", "7d"),
     ],
 )
-def test_wrong_usage_is_told_by_the_exit_code(shell: Shell, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_told_by_the_exit_code(shell: ExportShell, words: tuple[str, ...]) -> None:
     result = shell.type("recover", *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert shell.json("recover", "--list") == []
@@ -192,7 +167,7 @@ def test_wrong_usage_is_told_by_the_exit_code(shell: Shell, words: tuple[str, ..
 # --- prepare
 
 
-def test_a_ticket_is_prepared_by_its_options(shell: Shell) -> None:
+def test_a_ticket_is_prepared_by_its_options(shell: ExportShell) -> None:
     record = shell.prepare(
         *("--title", "The total is wrong", "--description", "Twice the discount.", "--severity", "serious"),
         *("--page-url", "https://shop.example/cart", "--source-id", "NOTE-7"),
@@ -213,7 +188,7 @@ def test_a_ticket_is_prepared_by_its_options(shell: Shell) -> None:
         assert rows("SELECT actor FROM audit_entries WHERE subject_id = ?", (record["id"],)) == [("operator",)]
 
 
-def test_a_title_is_enough(shell: Shell) -> None:
+def test_a_title_is_enough(shell: ExportShell) -> None:
     record = shell.prepare("--title", "The total is wrong")
     assert record["source"] == {"type": "manual", "id": record["id"]}
     assert (record["ticket"]["description"], record["ticket"]["severity"]) == ("The total is wrong", "info")
@@ -223,7 +198,9 @@ TICKET: Final = {"title": "Ärger", "labels": ["checkout"], "evidence": {"seen":
 
 
 @pytest.mark.parametrize("body", [TICKET, {"ticket": TICKET}])
-def test_a_ticket_or_a_whole_body_is_read_from_standard_input_or_a_file(shell: Shell, tmp_path: Path, body: Any) -> None:
+def test_a_ticket_or_a_whole_body_is_read_from_standard_input_or_a_file(
+    shell: ExportShell, tmp_path: Path, body: Any
+) -> None:
     (tmp_path / "ticket.json").write_text(json.dumps(body))
     for words, typed in ((("--ticket", "-"), json.dumps(body)), (("--ticket", str(tmp_path / "ticket.json")), None)):
         record = shell.prepare(*words, "--source-id", "NOTE-7", standard_input=typed)
@@ -249,7 +226,7 @@ REFUSED: Final[list[tuple[str | bytes, str]]] = [
 
 @pytest.mark.parametrize(("typed", "told"), REFUSED)
 def test_a_refused_ticket_is_told_in_one_line_not_stored_and_not_repeated(
-    shell: Shell, typed: str | bytes, told: str
+    shell: ExportShell, typed: str | bytes, told: str
 ) -> None:
     refusal = shell.prepare_refused("--ticket", "-", standard_input=typed)
     assert told in refusal
@@ -257,7 +234,7 @@ def test_a_refused_ticket_is_told_in_one_line_not_stored_and_not_repeated(
     assert shell.json("list") == []
 
 
-def test_options_are_checked_as_a_body_is(shell: Shell) -> None:
+def test_options_are_checked_as_a_body_is(shell: ExportShell) -> None:
     assert "/ticket/severity" in shell.prepare_refused("--title", "x", "--severity", "dreadful")
     assert "/ticket/title" in shell.prepare_refused("--title", "two\nlines")
     assert "/ticket/description" in shell.prepare_refused("--title", "x", "--description", "Cookie: session=0123456789abc")
@@ -280,7 +257,9 @@ def test_options_are_checked_as_a_body_is(shell: Shell) -> None:
         (("--ticket", "-", "--project", "1"), '{"ticket": {"title": "x"}, "project_id": 1}'),
     ],
 )
-def test_what_is_said_twice_or_not_at_all_is_wrong_usage(shell: Shell, words: tuple[str, ...], typed: str | None) -> None:
+def test_what_is_said_twice_or_not_at_all_is_wrong_usage(
+    shell: ExportShell, words: tuple[str, ...], typed: str | None
+) -> None:
     account = ("--account", str(shell.customer.account_id))
     assert shell.type("prepare", *account, *words, standard_input=typed).exit_code == 2
     assert shell.json("list") == []
@@ -289,7 +268,7 @@ def test_what_is_said_twice_or_not_at_all_is_wrong_usage(shell: Shell, words: tu
 # --- attempts
 
 
-def test_attempts_are_shown_with_what_only_the_operator_sees(shell: Shell) -> None:
+def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell) -> None:
     with shell.database():
         export_id = make_approved(shell.customer, shell.target_id)
         [claim] = claim_due(1, NOW, 6, "worker")
@@ -305,7 +284,7 @@ def test_attempts_are_shown_with_what_only_the_operator_sees(shell: Shell) -> No
 
 
 @pytest.mark.parametrize("status", ["failed", "blocked"])
-def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: Shell, status: str) -> None:
+def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: ExportShell, status: str) -> None:
     [export_id] = shell.failed(status=status)
     shell.turn_to("blocked")
     shell.environment["TARGET_ALLOWED_NETWORKS"] = None
@@ -318,7 +297,7 @@ def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: Shell, sta
         assert exports.get(export_id).attempts == 2
 
 
-def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: Shell) -> None:
+def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: ExportShell) -> None:
     [export_id] = shell.failed()
     shell.turn_to("blocked")
     shell.environment["WEBHOOK_SECRET"] = None
@@ -327,7 +306,7 @@ def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: Shell)
 
 
 @pytest.mark.parametrize("status", ["disabled", "inactive"])
-def test_a_retry_for_a_target_that_is_off_is_refused(shell: Shell, status: str) -> None:
+def test_a_retry_for_a_target_that_is_off_is_refused(shell: ExportShell, status: str) -> None:
     [export_id] = shell.failed()
     shell.turn_to(status)
     assert f"is {status}; export {export_id} can be retried once it is resumed" in shell.refused("retry", export_id)

@@ -5,57 +5,34 @@ import os
 import pty
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from freezegun import freeze_time
 
-from bin.__main__ import riskrelay
 from storage import retention
 from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, rows
+from storage.database import close_database, rows
 from storage.locks import Lock, alone
-from tests.factories import environment, make_customer, make_exports
+from tests.factories import make_customer, make_exports
+from tests.shell import Shell
 from tests.workers import RISKRELAY
 
 
-class Shell:
+class Keeper(Shell):
     """Types commands into an installation of its own, with exports of the age that is asked for."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        self.url = url
-        redis = {"REDIS_URL": f"unix://{folder}/no-redis.sock"}
-        self.environment = environment(folder, DATABASE_URL=url, **redis)
+        super().__init__(folder, url)
         with self.database():
             self.customer = make_customer()
 
-    def type(self, *words: str) -> Result:
-        return CliRunner().invoke(riskrelay, [*words], env=self.environment)
-
-    def json(self, *words: str) -> Any:
-        result = self.type("prune", *words, "--json")
-        assert result.exit_code == 0, result.output
-        told = json.loads(result.stdout)
+    def pruned(self, *words: str) -> dict[str, int]:
+        """Prune; return how many rows went, by table."""
+        told = self.json("prune", *words)
         assert tuple(told) == retention.COUNTED
         return {table: count for table, count in told.items() if count}
-
-    def refused(self, *words: str) -> str:
-        result = self.type(*words)
-        assert (result.exit_code, result.stdout) == (1, ""), result.output
-        assert len(result.stderr.splitlines()) == 1
-        return result.stderr
-
-    @contextmanager
-    def database(self) -> Iterator[None]:
-        """Look into the installation's database."""
-        open_database(self.url)
-        with connection():
-            yield
-        close_database()
 
     def prepared(self, count: int, days_ago: float) -> list[str]:
         with self.database():
@@ -67,49 +44,49 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     monkeypatch.chdir(tmp_path)
-    yield Shell(tmp_path, sqlite_url)
+    yield Keeper(tmp_path, sqlite_url)
     close_database()
 
 
-def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Shell) -> None:
+def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Keeper) -> None:
     shell.prepared(2, 91)
     shell.prepared(1, 89)
-    assert shell.json("--dry-run") == {"exports": 2}
+    assert shell.pruned("--dry-run") == {"exports": 2}
     assert shell.left() == 3
-    assert shell.json() == {"exports": 2}
-    assert shell.json() == {}
+    assert shell.pruned() == {"exports": 2}
+    assert shell.pruned() == {}
     assert shell.left() == 1
 
 
-def test_another_age_and_a_limit_can_be_named(shell: Shell) -> None:
+def test_another_age_and_a_limit_can_be_named(shell: Keeper) -> None:
     shell.prepared(3, 10)
-    assert shell.json("--older-than-days", "11") == {}
-    assert shell.json("--older-than-days", "9", "--limit", "2", "--dry-run") == {"exports": 2}
-    assert shell.json("--older-than-days", "9", "--limit", "2") == {"exports": 2}
+    assert shell.pruned("--older-than-days", "11") == {}
+    assert shell.pruned("--older-than-days", "9", "--limit", "2", "--dry-run") == {"exports": 2}
+    assert shell.pruned("--older-than-days", "9", "--limit", "2") == {"exports": 2}
     shell.environment["RETENTION_DAYS"] = "9"
-    assert shell.json() == {"exports": 1}
+    assert shell.pruned() == {"exports": 1}
 
 
-def test_a_person_reads_a_line_a_table(shell: Shell) -> None:
+def test_a_person_reads_a_line_a_table(shell: Keeper) -> None:
     shell.prepared(2, 91)
     lines = shell.type("prune").stdout.splitlines()
     assert lines[0].split() == ["exports", "2"]
     assert [line.split()[0] for line in lines] == [*retention.COUNTED]
 
 
-def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Shell, tmp_path: Path) -> None:
+def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Keeper, tmp_path: Path) -> None:
     ids = shell.prepared(2, 91)
     folder = tmp_path / "archive"
-    assert shell.json("--dry-run", "--archive", str(folder)) == {"exports": 2}
+    assert shell.pruned("--dry-run", "--archive", str(folder)) == {"exports": 2}
     assert not folder.exists()
-    assert shell.json("--archive", str(folder)) == {"exports": 2}
+    assert shell.pruned("--archive", str(folder)) == {"exports": 2}
     [path] = folder.iterdir()
     assert {json.loads(line)["id"] for line in path.read_text().splitlines()} == set(ids)
 
 
-def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Shell, tmp_path: Path) -> None:
+def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Keeper, tmp_path: Path) -> None:
     shell.prepared(1, 91)
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
@@ -118,10 +95,10 @@ def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Shell
     assert "chmod" not in told
     assert f"such as {folder}/riskrelay-archive" in told
     assert shell.left() == 1
-    assert shell.json("--archive", str(folder / "riskrelay-archive")) == {"exports": 1}
+    assert shell.pruned("--archive", str(folder / "riskrelay-archive")) == {"exports": 1}
 
 
-def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: Shell, tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: Keeper, tmp_path: Path) -> None:
     shell.prepared(1, 91)
     (tmp_path / "file").write_text("")
     assert "cannot be written" in shell.refused("prune", "--archive", str(tmp_path / "file" / "within"))
@@ -133,7 +110,7 @@ def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: She
     [(Lock.PRUNE, ("prune",)), (Lock.SWEEP, ("sweep",)), (Lock.COMPLIANCE, ("compliance", "run"))],
     ids=["prune", "sweep", "compliance"],
 )
-def test_a_command_of_cron_does_not_run_beside_itself(shell: Shell, lock: Lock, words: tuple[str, ...]) -> None:
+def test_a_command_of_cron_does_not_run_beside_itself(shell: Keeper, lock: Lock, words: tuple[str, ...]) -> None:
     # Its own command opens and closes the database of this process; the lock is the file's.
     with shell.database(), alone(lock):
         assert f"Another {lock.name.lower()} is running" in shell.refused(*words)
@@ -142,11 +119,11 @@ def test_a_command_of_cron_does_not_run_beside_itself(shell: Shell, lock: Lock, 
     assert shell.type(*words).exit_code == 0
 
 
-def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: Shell) -> None:
+def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: Keeper) -> None:
     shell.prepared(1, 91)
     with shell.database(), alone(Lock.PRUNE):
         # A process of its own: within this one the command would close the database of the test.
-        waiting = subprocess.Popen([RISKRELAY, "prune", "--json"], env=shell.environment, stdout=subprocess.PIPE)
+        waiting = subprocess.Popen([RISKRELAY, "prune", "--json"], env=shell.for_processes(), stdout=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(1.5)
     out, _ = waiting.communicate(timeout=60)
@@ -157,14 +134,14 @@ def test_a_host_whose_clock_is_ahead_of_the_databases_removes_nothing_too_soon(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path, postgres_url)
+    shell = Keeper(tmp_path, postgres_url)
     shell.prepared(1, 10)
     with freeze_time(utc_now() + timedelta(days=400), tick=True):
-        assert shell.json() == {}
-    assert shell.json("--older-than-days", "9") == {"exports": 1}
+        assert shell.pruned() == {}
+    assert shell.pruned("--older-than-days", "9") == {"exports": 1}
 
 
-def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: Shell) -> None:
+def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: Keeper) -> None:
     shell.prepared(2, 91)
     shown = on_a_terminal(shell, "prune", "--json")
     assert "Rows" in shown
@@ -173,11 +150,11 @@ def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: Shell) -> None:
     assert shell.type("prune", "--json").stderr == ""
 
 
-def on_a_terminal(shell: Shell, *words: str) -> str:
+def on_a_terminal(shell: Keeper, *words: str) -> str:
     """Run a command whose standard error is a terminal; return what that shows."""
     ours, theirs = pty.openpty()
     try:
-        subprocess.run([RISKRELAY, *words], env=shell.environment, stdout=subprocess.PIPE, stderr=theirs, check=True)
+        subprocess.run([RISKRELAY, *words], env=shell.for_processes(), stdout=subprocess.PIPE, stderr=theirs, check=True)
         return os.read(ours, 65_536).decode()
     finally:
         os.close(ours)
@@ -188,5 +165,5 @@ def on_a_terminal(shell: Shell, *words: str) -> str:
     "words",
     [("--limit", "0"), ("--limit", "9" * 30), ("--older-than-days", "0"), ("--older-than-days", "9" * 30), ("--nonsense",)],
 )
-def test_wrong_usage_is_told_by_the_exit_code(shell: Shell, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_told_by_the_exit_code(shell: Keeper, words: tuple[str, ...]) -> None:
     assert shell.type("prune", *words).exit_code == 2

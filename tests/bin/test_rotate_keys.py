@@ -1,17 +1,14 @@
 """`riskrelay rotate-keys`, as an operator types it, and real processes that are started with the wrong key."""
 
 import base64
-import json
 import os
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from bin.__main__ import riskrelay
 from storage import resealing, targets, workers
@@ -21,6 +18,7 @@ from storage.installation import canary, check_keys
 from storage.locks import Lock, alone
 from storage.vault import Vault
 from tests.factories import NOW, environment, make_customer, make_target
+from tests.shell import Shell
 from tests.workers import RISKRELAY
 
 OLD, NEW = b"A" * 32, b"B" * 32
@@ -31,13 +29,14 @@ def text_of(*keys: bytes) -> str:
     return ",".join(base64.b64encode(key).decode() for key in keys)
 
 
-class Shell:
+class KeyShell(Shell):
     """Types `rotate-keys` into an installation of its own whose keys stand in `.env`."""
 
+    verb = ("rotate-keys",)
+
     def __init__(self, folder: Path, url: str) -> None:
-        self.url = url
+        super().__init__(folder, url)
         self.env_file = folder / ".env"
-        self.environment: dict[str, str | None] = dict(environment(folder, DATABASE_URL=url))
         self.environment |= {"ENCRYPTION_KEYS": None, "LOG_LEVEL": None, "WEBHOOK_SECRET": None}
 
     def has(self, *keys: bytes, form: str = ENV_FILE) -> None:
@@ -46,34 +45,12 @@ class Shell:
         self.env_file.chmod(0o600)
         os.utime(self.env_file, (0, 0))
 
-    def type(self, *words: str) -> Result:
-        return CliRunner().invoke(riskrelay, ["rotate-keys", *words], env=self.environment)
-
-    def json(self, *words: str, exit_code: int = 0) -> Any:
-        result = self.type(*words, "--json")
-        assert result.exit_code == exit_code, result.output
-        return json.loads(result.stdout)
-
-    def refused(self, *words: str) -> str:
-        result = self.type(*words)
-        assert result.exit_code == 1, result.output
-        assert len(result.stderr.splitlines()) == 1
-        return result.stderr
-
-    @contextmanager
-    def database(self) -> Iterator[None]:
-        """Open its database for a while."""
-        open_database(self.url)
-        with connection():
-            yield
-        close_database()
-
 
 @pytest.fixture
-def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeyShell]:
     """An installation with three targets' secrets, sealed with the key that it has."""
     monkeypatch.chdir(tmp_path)
-    made = Shell(tmp_path, database_url)
+    made = KeyShell(tmp_path, database_url)
     made.has(OLD)
     with made.database():
         check_keys(Vault([OLD]), NOW)
@@ -84,7 +61,7 @@ def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) ->
     close_database()
 
 
-def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: Shell) -> None:
+def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: KeyShell) -> None:
     before = shell.env_file.read_text()
     made = shell.json("--generate")
     assert made == {"env_file": str(shell.env_file), "keys": 2}
@@ -102,7 +79,7 @@ def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: Shell) 
     assert "ENCRYPTION_KEYS does not open" in shell.refused()
 
 
-def test_a_person_is_told_what_comes_next_and_never_a_key(shell: Shell) -> None:
+def test_a_person_is_told_what_comes_next_and_never_a_key(shell: KeyShell) -> None:
     told = shell.type("--generate").stdout
     assert "restart service and workers" in told
     assert "bin/riskrelay rotate-keys" in told
@@ -114,7 +91,7 @@ def test_a_person_is_told_what_comes_next_and_never_a_key(shell: Shell) -> None:
     assert not any(key in told + done for key in keys)
 
 
-def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell: Shell) -> None:
+def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell: KeyShell) -> None:
     shell.env_file.chmod(0o644)
     os.chown(shell.env_file, os.getuid(), os.getgid())
     before = shell.env_file.read_bytes()
@@ -127,7 +104,7 @@ def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell
     assert [path.name for path in shell.env_file.parent.glob(".env*")] == [".env"]
 
 
-def test_a_link_stays_a_link(shell: Shell, tmp_path: Path) -> None:
+def test_a_link_stays_a_link(shell: KeyShell, tmp_path: Path) -> None:
     elsewhere = tmp_path / "settings"
     shell.env_file.rename(elsewhere)
     shell.env_file.symlink_to(elsewhere)
@@ -136,13 +113,13 @@ def test_a_link_stays_a_link(shell: Shell, tmp_path: Path) -> None:
     assert elsewhere.read_text().count(",") == 1
 
 
-def test_a_draft_that_a_killed_run_left_is_no_hindrance(shell: Shell) -> None:
+def test_a_draft_that_a_killed_run_left_is_no_hindrance(shell: KeyShell) -> None:
     shell.env_file.with_name(".env.new").write_text("half a li")
     assert shell.json("--generate")["keys"] == 2
     assert not shell.env_file.with_name(".env.new").exists()
 
 
-def test_keys_of_the_environment_are_left_to_who_set_them(shell: Shell, tmp_path: Path) -> None:
+def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_path: Path) -> None:
     before = shell.env_file.read_bytes()
     shell.environment["ENCRYPTION_KEYS"] = text_of(OLD)
     told = shell.refused("--generate")
@@ -163,7 +140,7 @@ def test_keys_of_the_environment_are_left_to_who_set_them(shell: Shell, tmp_path
     ],
     ids=["twice", "by another name", "by a file"],
 )
-def test_a_line_that_is_not_understood_is_not_touched(shell: Shell, tmp_path: Path, form: str) -> None:
+def test_a_line_that_is_not_understood_is_not_touched(shell: KeyShell, tmp_path: Path, form: str) -> None:
     (tmp_path / "keys").write_text(text_of(OLD))
     shell.has(OLD, form=form)
     before = shell.env_file.read_bytes()
@@ -171,17 +148,17 @@ def test_a_line_that_is_not_understood_is_not_touched(shell: Shell, tmp_path: Pa
     assert shell.env_file.read_bytes() == before
 
 
-def test_no_key_is_put_in_front_of_wrong_ones(shell: Shell) -> None:
+def test_no_key_is_put_in_front_of_wrong_ones(shell: KeyShell) -> None:
     shell.has(NEW)
     assert "does not open" in shell.refused("--generate")
     assert text_of(NEW) + "'" in shell.env_file.read_text()
 
 
-def test_generating_has_no_dry_run(shell: Shell) -> None:
+def test_generating_has_no_dry_run(shell: KeyShell) -> None:
     assert shell.type("--generate", "--dry-run").exit_code == 2
 
 
-def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: Shell) -> None:
+def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     with shell.database():
         [(target_id,)] = rows("SELECT MIN(id) FROM targets")
@@ -194,7 +171,7 @@ def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: She
     assert f"targets {target_id}: secret_sealed opens with no key" in told.stderr
 
 
-def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: Shell) -> None:
+def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     with shell.database():
         workers.beat(workers.own_name("worker"), utc_now())
@@ -211,7 +188,7 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: Shell
     assert shell.json()["resealed"] == 0
 
 
-def test_two_rotations_at_once_are_one_too_many(shell: Shell) -> None:
+def test_two_rotations_at_once_are_one_too_many(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     open_database(shell.url)
     with connection(), alone(Lock.ROTATE_KEYS):
@@ -244,7 +221,7 @@ def test_a_wrong_key_stops_the_start_with_one_line(tmp_path: Path, sqlite_url: s
     close_database()
 
 
-def test_no_secret_is_set_with_a_wrong_key(shell: Shell) -> None:
+def test_no_secret_is_set_with_a_wrong_key(shell: KeyShell) -> None:
     shell.environment["ENCRYPTION_KEYS"] = text_of(NEW)
     with shell.database():
         [(target_id,)] = rows("SELECT MIN(id) FROM targets")

@@ -2,47 +2,29 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from bin.__main__ import riskrelay
 from schemas.targets import MAX_PER_MINUTE
 from schemas.times import to_ms
 from storage import pings, targets
 from storage.clock import utc_now
-from storage.database import close_database, connection, execute, open_database, rows
-from tests.factories import LOOPBACK, NOW, environment, make_customer, make_target
+from storage.database import close_database, execute, rows
+from tests.factories import LOOPBACK, NOW, make_customer, make_target
 from tests.fakes import LoopbackServer, Peer
+from tests.shell import Shell
 
 
-class Shell:
+class TargetShell(Shell):
     """Types `target` commands into an installation of its own that may deliver to loopback."""
 
+    verb = ("target",)
+
     def __init__(self, folder: Path, url: str) -> None:
-        self.url = url
-        changes = {"DATABASE_URL": url, "REDIS_URL": f"unix://{folder}/no-redis.sock", "DELIVERY_TIMEOUT_S": "1.5"}
-        self.environment: dict[str, str | None] = dict(environment(folder, **changes, **LOOPBACK))
-
-    def type(self, *words: str) -> Result:
-        return CliRunner().invoke(riskrelay, ["target", *words], env=self.environment)
-
-    def json(self, *words: str, exit_code: int = 0) -> Any:
-        result = self.type(*words, "--json")
-        assert result.exit_code == exit_code, result.output
-        return json.loads(result.stdout)
-
-    @contextmanager
-    def database(self) -> Iterator[None]:
-        """Open its database for a while."""
-        open_database(self.url)
-        with connection():
-            yield
-        close_database()
+        super().__init__(folder, url, DELIVERY_TIMEOUT_S="1.5", **LOOPBACK)
 
     def make_targets(self, *urls: str) -> list[str]:
         """Store targets of one account, the oldest first; return their ids."""
@@ -52,9 +34,9 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TargetShell]:
     monkeypatch.chdir(tmp_path)
-    yield Shell(tmp_path, database_url)
+    yield TargetShell(tmp_path, database_url)
     close_database()
 
 
@@ -74,7 +56,7 @@ def silent(peer: Peer) -> None:
 # ---- validate
 
 
-def test_a_validation_looks_and_sends_nothing(shell: Shell) -> None:
+def test_a_validation_looks_and_sends_nothing(shell: TargetShell) -> None:
     requests = []
     with LoopbackServer(lambda peer: requests.append(peer.read())) as server:
         [target_id] = shell.make_targets(server.url())
@@ -88,7 +70,7 @@ def test_a_validation_looks_and_sends_nothing(shell: Shell) -> None:
     assert entry == ("operator", "passed")
 
 
-def test_a_validation_that_fails_tells_why_with_exit_code_1(shell: Shell) -> None:
+def test_a_validation_that_fails_tells_why_with_exit_code_1(shell: TargetShell) -> None:
     with LoopbackServer(silent) as gone:
         url = gone.url()
     down, unsafe = shell.make_targets(url, "http://10.20.30.40/hook")
@@ -113,7 +95,7 @@ PINGED = [
 
 @pytest.mark.parametrize(("behave", "told", "exit_code"), PINGED)
 def test_a_ping_is_sent_and_what_came_of_it_is_printed(
-    shell: Shell, behave: Callable[[Peer], None], told: tuple[Any, ...], exit_code: int
+    shell: TargetShell, behave: Callable[[Peer], None], told: tuple[Any, ...], exit_code: int
 ) -> None:
     with LoopbackServer(behave) as server:
         [target_id] = shell.make_targets(server.url())
@@ -130,7 +112,7 @@ def test_a_ping_that_a_worker_has_taken_is_waited_for(
 ) -> None:
     """The worker takes every ping as soon as there is one, and is not heard of again."""
     monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path, sqlite_url)
+    shell = TargetShell(tmp_path, sqlite_url)
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     with shell.database():
         execute("CREATE TRIGGER taken AFTER INSERT ON pings BEGIN UPDATE pings SET started_at = 1; END")
@@ -138,7 +120,7 @@ def test_a_ping_that_a_worker_has_taken_is_waited_for(
     assert printed == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 
 
-def test_a_ping_of_somebody_else_that_waits_is_no_obstacle(shell: Shell) -> None:
+def test_a_ping_of_somebody_else_that_waits_is_no_obstacle(shell: TargetShell) -> None:
     with LoopbackServer(answering(503)) as theirs, LoopbackServer(answering(200)) as ours:
         other, own = shell.make_targets(theirs.url(), ours.url())
         with shell.database():
@@ -150,7 +132,7 @@ def test_a_ping_of_somebody_else_that_waits_is_no_obstacle(shell: Shell) -> None
         assert result.error_code == "receiver_unavailable"
 
 
-def test_what_is_off_or_not_there_is_not_pinged(shell: Shell) -> None:
+def test_what_is_off_or_not_there_is_not_pinged(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     shell.json("disable", target_id)
     refused = shell.type("ping", target_id)
@@ -163,14 +145,14 @@ def test_what_is_off_or_not_there_is_not_pinged(shell: Shell) -> None:
 # ---- limit
 
 
-def test_a_pace_is_agreed_on_and_given_up(shell: Shell) -> None:
+def test_a_pace_is_agreed_on_and_given_up(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     assert shell.json("limit", target_id, "--max-per-minute", "30")["delivery"]["max_per_minute"] == 30
     assert shell.json("limit", target_id, "--max-per-minute", "none")["delivery"]["max_per_minute"] is None
 
 
 @pytest.mark.parametrize("typed", ["0", "-1", "1.5", "many", "", str(MAX_PER_MINUTE + 1)])
-def test_what_is_no_pace_is_wrong_usage(shell: Shell, typed: str) -> None:
+def test_what_is_no_pace_is_wrong_usage(shell: TargetShell, typed: str) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     result = shell.type("limit", target_id, f"--max-per-minute={typed}")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -180,7 +162,7 @@ def test_what_is_no_pace_is_wrong_usage(shell: Shell, typed: str) -> None:
 # ---- resume --all
 
 
-def test_every_paused_target_is_resumed_at_once(shell: Shell) -> None:
+def test_every_paused_target_is_resumed_at_once(shell: TargetShell) -> None:
     first, second, active, disabled = shell.make_targets(*["https://tracker.example.com/hook"] * 4)
     with shell.database():
         for target_id in (first, second):
@@ -194,7 +176,7 @@ def test_every_paused_target_is_resumed_at_once(shell: Shell) -> None:
     assert "No target is paused." in shell.type("resume", "--all").stdout
 
 
-def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: Shell) -> None:
+def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     until = to_ms(utc_now() + timedelta(hours=1))
     with shell.database():
@@ -205,7 +187,7 @@ def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: She
     assert shell.json("resume", target_id)["status"] == "active"
 
 
-def test_what_cannot_be_resumed_is_told_and_holds_up_nothing(shell: Shell) -> None:
+def test_what_cannot_be_resumed_is_told_and_holds_up_nothing(shell: TargetShell) -> None:
     with_secret, without = shell.make_targets(*["https://tracker.example.com/hook"] * 2)
     shell.environment["WEBHOOK_SECRET"] = None
     with shell.database():
@@ -217,7 +199,7 @@ def test_what_cannot_be_resumed_is_told_and_holds_up_nothing(shell: Shell) -> No
     assert f"Target {without} has no secret" in result.stderr
 
 
-def test_a_resumption_names_a_target_or_all(shell: Shell) -> None:
+def test_a_resumption_names_a_target_or_all(shell: TargetShell) -> None:
     for words in ((), ("tgt_x", "--all")):
         result = shell.type("resume", *words)
         assert result.exit_code == 2
