@@ -32,19 +32,17 @@ TOOLS = ("pg_dump", "pg_restore", "psql")
 @pytest.fixture
 def operator(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
     """An operator of an installation with a customer, an active target and an approved export."""
-    made = Operator(tmp_path / "here", database_url)
-    monkeypatch.chdir(made.folder)
-    with made.database():
-        begin()
-        customer = make_customer()
-        make_approved(customer, make_target(customer).id)
-    return made
+    return operator_of(database_url, tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def on_sqlite(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
     """The same on SQLite alone, where the database does not matter."""
-    made = Operator(tmp_path / "here", sqlite_url)
+    return operator_of(sqlite_url, tmp_path, monkeypatch)
+
+
+def operator_of(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    made = Operator(folder / "here", url)
     monkeypatch.chdir(made.folder)
     with made.database():
         begin()
