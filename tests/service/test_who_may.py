@@ -17,8 +17,9 @@ from falcon.testing import TestClient
 
 from schemas.pings import PingResult
 from schemas.principal import ABILITIES, Ability, TokenKind
+from schemas.validations import Validation
 from service.app import App, create_app
-from storage import pings, tokens
+from storage import pings, tokens, validations
 from storage.clock import utc_now
 from storage.database import execute
 from tests.factories import (
@@ -283,10 +284,13 @@ def _signed(header: str, secret: str) -> Offer:
     return lambda body: [(header, signature(body, secret))]
 
 
-def _end_ping() -> object:
-    """Be the worker that a ping is waited for."""
-    order = pings.claim_next(utc_now())
-    return order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now())
+def _be_a_worker() -> object:
+    """Do what a request waits for: a ping, or a look at a target."""
+    order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
+    return (
+        order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now()),
+        look and validations.finish(look, Validation(), utc_now(), "worker:test"),
+    )
 
 
 @pytest.fixture
@@ -296,7 +300,7 @@ def scene(customer: Customer, tmp_path: Path) -> Scene:
     settings = make_settings(tmp_path, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
     lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"]})
     return Scene(
-        app=create_app(settings, FakeDoorbell(_end_ping), lookup),
+        app=create_app(settings, FakeDoorbell(_be_a_worker), lookup),
         customer=customer,
         colleague=make_colleague(customer),
         poor=make_customer(may_use_webhooks=False),
