@@ -515,8 +515,8 @@ def test_a_password_is_on_no_command_line(operator: Operator, postgres_server: P
     folder, seen = tmp_path / "tools", tmp_path / "seen"
     folder.mkdir()
     for name in TOOLS:
-        noted = f'[ "$1" = --version ] || echo "{name} $* [$PGPASSWORD]" >> {seen}'
-        (folder / name).write_text(f'#!/bin/sh\n{noted}\nexec {postgres_server.binaries}/{name} "$@"\n')
+        noted = f'[ "$1" = --version ] || echo "{name} $* [$PGPASSWORD]" >> "{seen}"'
+        (folder / name).write_text(f'#!/bin/sh\n{noted}\nexec "{postgres_server.binaries}/{name}" "$@"\n')
         (folder / name).chmod(0o755)
     changes = {
         "DATABASE_URL": operator.url.replace("riskrelay@", "riskrelay:s3cr3t%40word@"),
