@@ -14,7 +14,7 @@ from bin.init import FIRST_TOKEN, FIRST_USER
 from bin.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_strange_names
 from bin.own_service import DIRECTLY, local_url
 from bin.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
-from bin.supervisor import Supervisor
+from bin.supervisor import STOP_GRACE_S, Supervisor
 from bin.work import WORK_ALONE
 from schemas.settings import Settings
 from storage import schema
@@ -24,8 +24,6 @@ _log: Final = logging.getLogger(__name__)
 #: A start takes one or two seconds; a machine under load gets the benefit of the doubt.
 READY_WITHIN_S = 60
 REDIS_WITHIN_S = 20
-#: Beyond the longest delivery: the last commit and the goodbye.
-STOP_GRACE_S = 30
 
 
 @click.command(

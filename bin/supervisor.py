@@ -17,6 +17,8 @@ from bin import child_process
 
 _log: Final = logging.getLogger(__name__)
 
+#: What a worker may take beyond its longest delivery: the last commit and the goodbye.
+STOP_GRACE_S = 30
 #: How often the children are looked at.
 LOOK_S = 0.1
 

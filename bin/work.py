@@ -7,7 +7,7 @@ import click
 
 from bin.installation import Refused, daemon_settings, warn_of_strange_names
 from bin.serve import require_startable, warn_of_redis_away
-from bin.supervisor import Supervisor
+from bin.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings import Settings
 
 
@@ -30,7 +30,7 @@ def work(processes: int | None, is_part: bool) -> None:
         from worker import daemon  # noqa: PLC0415 - see above
 
         raise SystemExit(daemon.run(settings))
-    supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + 30)
+    supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
     for number in range(count):
         supervisor.start(f"worker {number + 1}", [sys.executable, *WORK_ALONE], dict(os.environ))
     raise SystemExit(supervisor.run())

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from bin.__main__ import riskrelay
-from bin.run import STOP_GRACE_S
+from bin.supervisor import STOP_GRACE_S
 from schemas.errors import NotFound, PayloadTooLarge, RateLimited, RiskRelayError, ServiceUnavailable, error_body
 from schemas.settings import FILE_SUFFIX, SETTINGS, Settings, load_settings
 from service.error_responses import STATUS
