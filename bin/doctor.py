@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import click
@@ -85,7 +86,7 @@ def examined() -> Iterator[Finding]:
         return
     yield from _told("settings", _settings)
     for name, check in MACHINE.items():
-        yield from _told(name, lambda check=check: check(settings, utc_now()))  # type: ignore[misc]  # mypy takes no default
+        yield from _told(name, partial(check, settings, utc_now()))
     yield from _examined_database(settings)
 
 
@@ -109,7 +110,7 @@ def _examined_database(settings: Settings) -> Iterator[Finding]:
             now = utc_now()
             figures = census.take(now, None)
             for name, check in DATABASE.items():
-                yield from _told(name, lambda check=check: check(settings, figures, now))  # type: ignore[misc]  # mypy takes no default
+                yield from _told(name, partial(check, settings, figures, now))
     except OUTAGES as away:
         yield failure("database", f"The database is away, locked or full: {why(away)}.", f"see {place()}")
     finally:

@@ -56,9 +56,14 @@ def documents() -> dict[Path, str]:
 def with_tables(document: str, tables: Mapping[str, str]) -> str:
     """Return a document with each table between its markers, `<!-- name -->` and `<!-- /name -->`."""
     for name, table in tables.items():
-        between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-        document = between.sub(lambda _, table=table: f"\n{table}\n", document)  # type: ignore[misc]  # mypy takes no default
+        document = _with_table(document, name, table)
     return document
+
+
+def _with_table(document: str, name: str, table: str) -> str:
+    between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    # A function, since in a text the backslashes would have a meaning.
+    return between.sub(lambda _: f"\n{table}\n", document)
 
 
 def settings_table() -> str:
