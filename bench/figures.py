@@ -1,15 +1,51 @@
-"""What a measurement found: a table on the terminal, and all of it as JSON beside this package."""
+"""What a measurement found: its median, its spread and its aim, as a table on the terminal and as JSON beside this package."""
 
 import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import click
 
 _HERE: Final = Path(__file__).parent
+
+
+class Extent(Enum):
+    """How much of a measurement is made: all of it, or what fits into a few minutes with everything else."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure by its flat name: what each round gave, in `unit` (`x` for a ratio), and what it ought to be.
+
+    `aim` is the least it should be, or the most where `is_cost`; no values mean that it could not be measured here.
+    """
+
+    name: str
+    values: Sequence[float]
+    unit: str
+    aim: float | None = None
+    is_cost: bool = False
+
+    @property
+    def median(self) -> float | None:
+        """Return the median of all rounds; None where there was none."""
+        return median(self.values) if self.values else None
+
+    @property
+    def is_met(self) -> bool | None:
+        """Tell whether the median reaches the aim; None where there is no aim, or nothing was measured."""
+        if self.aim is None or self.median is None:
+            return None
+        return self.median <= self.aim if self.is_cost else self.median >= self.aim
 
 
 def machine() -> dict[str, Any]:
