@@ -16,24 +16,17 @@ from schemas.delivery import Outcome, Timings
 #: How late the watchdog may notice that a deadline has passed.
 _WATCH_S: Final = 0.05
 
-#: The exchange of this thread; urllib3 opens sockets deep inside and takes no word for them.
-_here: Final = threading.local()
-
-
-def current() -> "Exchange":
-    """Return the exchange that this thread is making."""
-    exchange: Exchange = _here.exchange
-    return exchange
-
 
 class Exchange:
     """One request under its deadline: the connection it uses and how long its parts took."""
+
+    __slots__ = ("_expired", "_lifeline", "address", "began_at", "deadline", "first_byte_at", "timings")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.began_at = time.monotonic()
         self.address: str | None = None
-        self.timings = Timings()
+        self.timings = _NOTHING_TIMED
         self.first_byte_at: float | None = None
         self._expired = False
         self._lifeline: Lifeline | None = None
@@ -47,7 +40,7 @@ class Exchange:
 
     def watch(self, lifeline: "Lifeline", address: str) -> None:
         """Use a connection from now on, new or kept alive."""
-        lifeline.hold(self)
+        lifeline.holder = self
         self._lifeline, self.address = lifeline, address
         if self._expired:
             # The watchdog came while there was nothing yet that it could shut, and does not come twice.
@@ -56,12 +49,9 @@ class Exchange:
     def expire(self) -> None:
         """Shut the connection down under whoever waits for it."""
         self._expired = True
-        if self._lifeline is not None:
-            self._lifeline.cut(self)
-
-    def end(self) -> None:
-        if self._lifeline is not None:
-            self._lifeline.let_go(self)
+        lifeline = self._lifeline
+        if lifeline is not None:
+            lifeline.cut(self)
 
     def outcome(
         self,
@@ -80,46 +70,42 @@ class Exchange:
 
 
 class Lifeline:
-    """A second descriptor of a connection, by which it can be shut down whoever has the first.
+    """A connected socket that the watchdog can shut down while somebody else waits for it.
 
-    TLS takes the first one over, and so does an answer that ends its connection: both outlive what urllib3 calls closed. The
-    exchange that used the connection last holds the line; what an earlier one asks for too late must not hit it. The lock
-    keeps a number that is just being closed from being shut down as somebody else's.
+    Two things must not happen: that the number of a socket that is just being closed is shut down as somebody else's, for
+    which there is the lock; and that an exchange which ends at its deadline takes the connection from the next. For that a
+    connection is let go first, then the clock is read, and what is past the deadline is not kept: whoever cuts has seen the
+    deadline pass while the connection was held. So taking and letting go need no lock, a thousand times a second.
     """
 
     def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected.dup()
-        self._lock = threading.RLock()  # the garbage collector may close a pool in the middle of ours
-        self._holder: Exchange | None = None
-        self._is_needed = True
-
-    def hold(self, exchange: Exchange) -> None:
-        with self._lock:
-            self._holder = exchange
+        self.socket = connected
+        #: The exchange that uses the connection.
+        self.holder: Exchange | None = None
+        self._lock = threading.Lock()
 
     def cut(self, exchange: Exchange) -> None:
         """End the connection, if it is still `exchange` that uses it."""
         with self._lock:
-            if self._holder is exchange:
+            if self.holder is exchange:
                 # The peer may have been faster: then the connection is gone already, which is what we want.
                 with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    # The plain socket's: that of TLS would forget its session under the thread that reads.
+                    socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
-    def let_go(self, exchange: Exchange) -> None:
+    def let_go(self, exchange: Exchange) -> bool:
+        """End the use of the connection; tell whether another exchange may use it."""
+        self.holder = None
+        return time.monotonic() < exchange.deadline
+
+    def replace(self, wrap: Callable[[socket.socket], socket.socket]) -> None:
+        """Go on with what `wrap` makes of the socket; it takes the number over, and is cut from now on."""
         with self._lock:
-            if self._holder is exchange:
-                self._holder = None
-                self._close_if_unused()
+            self.socket = wrap(self.socket)
 
     def close(self) -> None:
-        """The connection is closed; an exchange that still reads from it keeps the line until its end."""
         with self._lock:
-            self._is_needed = False
-            self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._holder is None and not self._is_needed:
-            self._socket.close()
+            self.socket.close()
 
 
 class Watchdog:
@@ -137,9 +123,8 @@ class Watchdog:
         self._lock = threading.Lock()
 
     def watch(self, exchange: Exchange) -> None:
-        """Make it this thread's exchange, and end it should its deadline pass."""
+        """End the exchange should its deadline pass."""
         self._start()
-        _here.exchange = exchange
         self._exchanges[id(exchange)] = exchange
         if not self._some.is_set():
             self._some.set()
@@ -147,8 +132,6 @@ class Watchdog:
     def forget(self, exchange: Exchange) -> None:
         """It has ended."""
         del self._exchanges[id(exchange)]
-        exchange.end()
-        _here.exchange = None
 
     def _start(self) -> None:
         if not self._is_awake():
@@ -188,3 +171,6 @@ class Watchdog:
 def milliseconds(seconds: float) -> int:
     """Return a duration in whole milliseconds."""
     return round(seconds * 1000)
+
+
+_NOTHING_TIMED: Final = Timings()

@@ -1,7 +1,7 @@
 """Open the socket of a connection: resolve once, classify every answer, dial the very address that was classified.
 
 What a kept-alive connection is asked later, whether its name leads to its address still, is asked here as well. All of it
-happens within the exchange of the calling thread, its deadline and its timings.
+happens within an exchange, its deadline and its timings.
 """
 
 import socket
@@ -12,7 +12,7 @@ from typing import Final
 
 from schemas.target_url import TargetPolicy, check_answers
 from storage.name_lookup import Address, LookupReason, NameLookup, NameLookupFailed
-from worker.deadline import Exchange, current, milliseconds
+from worker.deadline import Exchange, milliseconds
 
 #: How long a kept connection waits for the name servers. Working ones need milliseconds; one that is away must not take the
 #: time that the delivery needs.
@@ -49,18 +49,17 @@ class Dialler:
         self._connect_timeout_s = connect_timeout_s
         self.confirmed_for_s = confirmed_for_s
 
-    def dial(self, host: str, port: int) -> tuple[socket.socket, str]:
+    def dial(self, host: str, port: int, exchange: Exchange) -> tuple[socket.socket, str]:
         """Return a connected socket and the address it is connected to. Raises DialFailed."""
-        exchange = current()
         addresses = self._look_up(host, port, exchange.remaining_s(), exchange)
         resolved_at = time.monotonic()
         connected = self._connect([str(address) for address in addresses], port, exchange)
         exchange.timings = replace(exchange.timings, connect_ms=milliseconds(time.monotonic() - resolved_at))
         return connected
 
-    def confirm(self, host: str, port: int) -> Confirmation:
+    def confirm(self, host: str, port: int, exchange: Exchange) -> Confirmation:
         """Ask where the name of a kept connection leads now. Raises DialFailed if the policy refuses an answer."""
-        exchange, at = current(), time.monotonic()
+        at = time.monotonic()
         try:
             addresses = self._look_up(host, port, min(_CONFIRM_WAIT_S, exchange.remaining_s() / 2), exchange)
         except DialFailed as failed:
@@ -74,7 +73,7 @@ class Dialler:
         """Return all addresses of a name, each of which may be dialled."""
         began_at = time.monotonic()
         try:
-            addresses = self._lookup.resolve(host.strip("[]"), port, timeout_s)
+            addresses = self._lookup.resolve(host, port, timeout_s)
         except NameLookupFailed as failed:
             raise DialFailed(failed.reason) from None
         finally:

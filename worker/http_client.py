@@ -11,18 +11,16 @@ import ssl
 import time
 from contextlib import closing
 from functools import lru_cache
-from http.client import HTTPException, RemoteDisconnected
 from typing import Any, Final
 
 import requests
-from urllib3.exceptions import HTTPError
 
 from schemas.delivery import Outcome
 from schemas.target_url import Refusal, TargetPolicy, check_url
 from schemas.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
 from storage.clock import utc_now
 from storage.name_lookup import NameLookup
-from worker.bounded_answer import read_body
+from worker.bounded_answer import Answer, BadAnswer
 from worker.deadline import Exchange, Watchdog
 from worker.dialler import DialFailed, Dialler
 from worker.guarded_connections import GuardedAdapter
@@ -101,28 +99,25 @@ class HttpClient:
 
     def _exchange(self, request: requests.PreparedRequest, exchange: Exchange) -> Outcome:
         try:
-            answer: Any = self._adapter.send(request, stream=True, timeout=None, verify=self._verify, proxies={})
+            answer: Answer = self._adapter.send(request, timeout=exchange, verify=self._verify)
         except DialFailed as failed:
             return exchange.outcome(error=failed.error, refused=failed.refused)
-        except (requests.RequestException, HTTPError, OSError) as failed:
+        except (BadAnswer, OSError) as failed:
             return exchange.outcome(error="deadline_exceeded" if exchange.is_over() else _error_name(failed))
-        exchange.first_byte_at = time.monotonic()
-        retry_after = answer.headers.get("Retry-After")
-        return exchange.outcome(status=answer.status, retry_after=retry_after, body=read_body(answer))
+        return exchange.outcome(answer.status, retry_after=answer.retry_after, body=answer.body)
 
     def _look(self, url: str, exchange: Exchange) -> Validation:
         try:
-            with closing(self._adapter.new_connection(url, self._verify)) as connection:
-                connection.connect()
-                return _judge_certificate(connection.sock)
+            with closing(self._adapter.connect(url, self._verify, exchange)) as connection:
+                return _judge_certificate(connection.socket)
         except DialFailed as failed:
             return Validation(failed.error, failed.refused)
-        except (HTTPError, OSError) as failed:
+        except OSError as failed:
             return Validation("deadline_exceeded" if exchange.is_over() else _fault_in(failed))
 
 
 def _request(url: str, headers: dict[str, str], body: bytes) -> requests.PreparedRequest:
-    """Put a request together from parts that are in order already; preparing it anew costs a fifth of sending it."""
+    """Put a request together from parts that are in order already; preparing it anew costs more than sending it."""
     request = requests.PreparedRequest()
     request.method, request.url, request.body = "POST", url, body
     framing = {"Accept-Encoding": "identity", "Content-Length": str(len(body))}
@@ -139,28 +134,17 @@ def _judge_certificate(connected: Any) -> Validation:
     return Validation(EXPIRES_SOON if left_s < EXPIRES_SOON_DAYS * 24 * 3600 else None)
 
 
-def _fault_in(failed: Exception) -> str:
+def _fault_in(failed: OSError) -> str:
     """Name what an inspection met: as an attempt would, but for a certificate that has run out."""
     if isinstance(failed, ssl.SSLCertVerificationError) and failed.verify_code == _CERT_HAS_EXPIRED:
         return "certificate_expired"
     return _error_name(failed)
 
 
-def _error_name(failed: Exception) -> str:
+def _error_name(failed: BadAnswer | OSError) -> str:
     """Name what went wrong between connecting and the end of the headers."""
-    if isinstance(failed, requests.ReadTimeout):
-        return "deadline_exceeded"
-    if isinstance(failed, requests.exceptions.SSLError | ssl.SSLError):
-        return "tls_certificate" if "CERTIFICATE_VERIFY_FAILED" in str(failed) else "tls_failed"
-    # requests derives everything from OSError: what is not about the connection is about what came over it.
-    if isinstance(failed, requests.RequestException | HTTPError) and not isinstance(failed, requests.ConnectionError):
+    if isinstance(failed, BadAnswer):
         return "bad_answer"
-    return "bad_answer" if _is_nonsense(failed) else "connection_closed"
-
-
-def _is_nonsense(failed: Exception) -> bool:
-    """Tell whether what came is no HTTP: urllib3 wraps what http.client says about it, requests wraps that."""
-    told: object = failed
-    while isinstance(told, requests.RequestException | HTTPError):
-        told = told.args[-1] if told.args else None
-    return isinstance(told, HTTPException) and not isinstance(told, RemoteDisconnected)
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        return "tls_certificate"
+    return "tls_failed" if isinstance(failed, ssl.SSLError) else "connection_closed"

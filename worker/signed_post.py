@@ -5,10 +5,9 @@ A target's own secret wins over the default. What cannot be signed is not sent. 
 
 import logging
 import secrets
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from schemas.delivery import Outcome
 from schemas.errors import RiskRelayError
@@ -33,8 +32,7 @@ class Post(Protocol):
     def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One request to a target: `key` is the same for every attempt, `id` and `nonce` are this one's alone."""
 
     id: str
@@ -68,7 +66,7 @@ class SignedPost:
         except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it is judged like an answer that did not come
             _log.exception("delivery broke", extra=_named(message))
             return Outcome(error="internal_error")
-        return replace(outcome, kept=_kept(outcome.body, secret, message))
+        return outcome._replace(kept=_kept(outcome.body, secret, message))
 
     def _secret(self, message: Message) -> str | None:
         if message.secret_sealed is None:

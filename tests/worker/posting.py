@@ -141,14 +141,21 @@ class RebindingLookup(NameLookup):
 
 
 def make_certificate(
-    folder: Path, name: str = NAME, lasts: timedelta = timedelta(days=1), begins: timedelta | None = None
+    folder: Path,
+    name: str = NAME,
+    lasts: timedelta = timedelta(days=1),
+    begins: timedelta | None = None,
+    alternative: str | None = None,
 ) -> tuple[ssl.SSLContext, str]:
-    """Return a server's context with a self-signed certificate for `name`, and the path of that certificate."""
+    """Return a server's context with a self-signed certificate for `name`, and the path of that certificate.
+
+    `alternative` is the name where it counts; without it `name` stands there too, and with an empty one nothing does.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     until = datetime.now(UTC) + lasts
     since = until - timedelta(days=90) if begins is None else datetime.now(UTC) + begins
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -156,10 +163,12 @@ def make_certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(since)
         .not_valid_after(until)
-        .add_extension(x509.SubjectAlternativeName([_subject(name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
     )
+    if alternative != "":
+        named = x509.SubjectAlternativeName([_subject(alternative or name)])
+        builder = builder.add_extension(named, critical=False)
+    certificate = builder.sign(key, hashes.SHA256())
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     path = folder / "server.pem"
     path.write_bytes(

@@ -1,6 +1,7 @@
 """Posts over real sockets: what is sent, what every kind of answer comes to, and what is kept of connections."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from tests.worker.posting import (
     DRIPPED_BODIES,
     HEADERS,
     NAME,
+    PATIENCE_S,
     always,
     drip_body_of,
     drip_headers,
@@ -24,6 +26,7 @@ from tests.worker.posting import (
     make_certificate,
     once,
     post,
+    until,
 )
 from worker.http_client import HttpClient
 
@@ -68,6 +71,67 @@ def test_a_request_is_sent_as_it_is_asked_for(client: HttpClient) -> None:
         "content-length": str(len(BODY)),
     }
     assert (outcome.status, outcome.body, outcome.retry_after) == (201, b'{"id": "T-1"}', "7")
+
+
+def test_head_and_body_are_these_bytes_in_one_piece(client: HttpClient) -> None:
+    heard: list[bytes] = []
+
+    def behave(peer: Peer) -> None:
+        heard.append(peer.connection.recv(65536))
+        peer.answer()
+
+    with LoopbackServer(behave) as server:
+        assert post(client, server.url(NAME, "/hook")).status == 200
+        port = server.port
+    assert heard == [
+        b"POST /hook HTTP/1.1\r\n"
+        b"Host: %b:%d\r\n"
+        b"Content-Type: application/json\r\n"
+        b"User-Agent: RiskRelay/test\r\n"
+        b"Idempotency-Key: exp_1\r\n"
+        b"Accept-Encoding: identity\r\n"
+        b"Content-Length: 14\r\n"
+        b"\r\n"
+        b'{"id":"exp_1"}' % (NAME.encode(), port)
+    ]
+
+
+# the host in the URL, the one that is looked up, the one that is asked for
+HOSTS: Final = [
+    (NAME, NAME, NAME),
+    ("RECEIVER.Example.com.", NAME, NAME),
+    ("b\xfccher.example", "xn--bcher-kva.example", "xn--bcher-kva.example"),
+    ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+    ("[::1]", "::1", "[::1]"),
+    ("[0:0:0:0:0:0:0:1]", "::1", "[::1]"),
+]
+
+
+@pytest.mark.parametrize(("host", "looked_up", "named"), HOSTS)
+def test_a_host_is_named_in_its_one_form(host: str, looked_up: str, named: str) -> None:
+    seen: list[Request | None] = []
+
+    def behave(peer: Peer) -> None:
+        seen.append(peer.read())
+        peer.answer()
+
+    lookup = FakeLookup({looked_up: ["127.0.0.1"]})
+    with LoopbackServer(behave) as server, made_client(lookup=lookup) as client:
+        assert post(client, server.url(host)).status == 200
+        port = server.port
+    assert lookup.asked == [looked_up]
+    assert [request and request.headers["host"] for request in seen] == [f"{named}:{port}"]
+
+
+# a header that would not stay one
+@pytest.mark.parametrize("header", [{"A": "b\r\nC: d"}, {"A": "b\nC: d"}, {"A": "b\rC: d"}, {"A": "b\0"}, {"A\r\nB": "c"}])
+def test_a_header_that_would_make_another_is_a_mistake_of_ours_and_not_sent(
+    client: HttpClient, header: dict[str, str]
+) -> None:
+    with LoopbackServer(always()) as server:
+        with pytest.raises(ValueError, match="another header"):
+            client.post(server.url(), {**HEADERS, **header}, BODY)
+        assert server.connections == 0
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -123,6 +187,31 @@ def test_a_kept_connection_that_the_receiver_closed_meanwhile_costs_nothing(clie
             assert post(client, server.url()).status == 200
             time.sleep(0.02)
         assert server.connections == 3
+
+
+def test_a_request_on_a_kept_connection_that_dies_under_it_is_not_sent_again(client: HttpClient) -> None:
+    requests: list[int] = []
+
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            requests.append(peer.number)
+            if len(requests) == 2:
+                return
+            peer.answer()
+
+    with LoopbackServer(behave) as server:
+        outcomes = [post(client, server.url()) for _ in range(3)]
+    assert [outcome.error for outcome in outcomes] == [None, "connection_closed", None]
+    assert requests == [1, 1, 2]
+
+
+def test_an_answer_counts_that_comes_before_the_request_was_read(client: HttpClient) -> None:
+    def behave(peer: Peer) -> None:
+        peer.connection.recv(1)
+        peer.answer(413)
+
+    with LoopbackServer(behave) as server:
+        assert post(client, server.url(), b"x" * 100_000).status == 413
 
 
 # ---------------------------------------------------------------- connections, threads, descriptors
@@ -181,6 +270,36 @@ def test_32_threads_share_a_client_and_each_gets_its_own_answer(client: HttpClie
     with LoopbackServer(behave) as server, ThreadPoolExecutor(32) as pool:
         assert all(pool.map(send, range(1000)))
         assert server.connections <= 32
+
+
+def test_urls_of_one_origin_share_its_connections(client: HttpClient) -> None:
+    with LoopbackServer(always()) as server:
+        for path in ("/a", "/b?c", "/"):
+            assert post(client, server.url(NAME, path)).status == 200
+        assert server.connections == 1
+        assert post(client, server.url("127.0.0.1")).status == 200
+        assert server.connections == 2
+
+
+def test_a_closed_client_keeps_nothing_that_was_in_use_and_can_be_used_again(client: HttpClient) -> None:
+    release, hung_up = threading.Event(), []
+
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            if peer.number == 1:
+                release.wait(PATIENCE_S)
+            peer.answer()
+        hung_up.append(peer.number)
+
+    with LoopbackServer(behave) as server, ThreadPoolExecutor(1) as pool:
+        used = pool.submit(post, client, server.url())
+        assert until(lambda: server.connections == 1)
+        client.close()
+        release.set()
+        assert used.result().status == 200
+        assert until(lambda: hung_up == [1])
+        assert [post(client, server.url()).status for _ in range(2)] == [200, 200]
+        assert server.connections == 2
 
 
 def open_files() -> int:

@@ -75,11 +75,12 @@ ENDLESS: Final = {
     "a chunk of size -1": (CHUNKED + b"-1\r\n", b"x", 200, None),  # to read(-1) means to read to the end
     "a chunk of size -2": (CHUNKED + b"-2\r\n", b"x", 200, None),
     "a chunk without end": (CHUNKED + b"f" * 1000 + b"\r\n", b"x", 200, None),
+    "a body of a length nobody reaches": (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 19 + b"\r\n\r\n", b"x", 200, None),
     "a body of a length nobody can read": (
         b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
         b"x",
-        200,
         None,
+        "bad_answer",
     ),
 }
 

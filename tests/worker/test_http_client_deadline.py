@@ -203,6 +203,30 @@ def test_a_dead_address_leaves_time_for_the_next() -> None:
 # ---------------------------------------------------------------- the watchdog
 
 
+@pytest.mark.parametrize(("left_s", "may_be_kept"), [(60, True), (0, False), (-1, False)])
+def test_a_connection_that_was_let_go_is_not_cut_and_past_the_deadline_not_kept(left_s: int, may_be_kept: bool) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        lifeline, exchange, next_one = Lifeline(here), Exchange(time.monotonic() + left_s), Exchange(time.monotonic() + 60)
+        exchange.watch(lifeline, "")
+        assert lifeline.let_go(exchange) is may_be_kept
+        next_one.watch(lifeline, "")
+        exchange.expire()  # the watchdog comes late
+        here.sendall(b"x")
+        assert there.recv(1) == b"x"
+        next_one.expire()
+        assert there.recv(1) == b""
+
+
+def test_a_connection_that_comes_after_the_deadline_is_cut_at_once() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        exchange = Exchange(time.monotonic())
+        exchange.expire()
+        exchange.watch(Lifeline(here), "")
+        assert there.recv(1) == b""
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_watchdog_that_a_fault_ended_is_followed_by_another() -> None:
     ended: list[threading.Thread] = []
@@ -228,7 +252,7 @@ def _watch_briefly(watchdog: Watchdog, connected: socket.socket) -> None:
     """Watch an exchange over `connected` until some time after its deadline."""
     exchange = Exchange(time.monotonic() + DEADLINE_S)
     watchdog.watch(exchange)
-    lifeline = Lifeline(connected)
+    lifeline = Lifeline(connected.dup())
     exchange.watch(lifeline, "")
     time.sleep(DEADLINE_S * 2)
     watchdog.forget(exchange)
