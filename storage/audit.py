@@ -6,9 +6,12 @@ from datetime import datetime
 from typing import Final
 
 from schemas.times import to_ms
-from storage.database import execute, values_list
+from storage.row_sets import execute_over
 
-_COLUMNS: Final = ("at", "actor", "action", "subject_id", "status_before", "status_after", "reason")
+_APPEND: Final = """
+WITH r (subject_id) AS ({rows})
+INSERT INTO audit_entries (subject_id, at, actor, action, status_before, status_after, reason)
+SELECT subject_id, ?, ?, ?, ?, ?, ? FROM r"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,17 @@ def append(now: datetime, actor: str, action: str, subject_id: str, reason: str 
 
 
 def append_all(entries: Sequence[Entry]) -> None:
-    """Write many entries in one statement, within the caller's transaction."""
-    if not entries:
-        return
-    values = values_list(len(_COLUMNS), len(entries))
-    parameters = [value for entry in entries for value in _row(entry)]
-    execute(f"INSERT INTO audit_entries ({', '.join(_COLUMNS)}) VALUES {values}", parameters)  # noqa: S608 - our own names
+    """Write many entries within the caller's transaction: those that say the same of many in order, in one statement.
+
+    All that a tick claims is said in one, and most of what it delivers; each row would take seven values instead of one.
+    """
+    subjects: dict[tuple[int | str | None, ...], list[tuple[str]]] = {}
+    for entry in entries:
+        subjects.setdefault(_said(entry), []).append((entry.subject_id,))
+    for said, of_whom in subjects.items():
+        execute_over(_APPEND, ("TEXT",), of_whom, said)
 
 
-def _row(entry: Entry) -> tuple[int | str | None, ...]:
+def _said(entry: Entry) -> tuple[int | str | None, ...]:
     # By name: dataclasses.astuple copies deeply, which made it the dearest line of a delivery's bookkeeping.
-    return (entry.at_ms, entry.actor, entry.action, entry.subject_id, entry.status_before, entry.status_after, entry.reason)
+    return (entry.at_ms, entry.actor, entry.action, entry.status_before, entry.status_after, entry.reason)

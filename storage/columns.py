@@ -26,7 +26,12 @@ class JsonField(TextField):
     """A JSON value as text: stored and read back unchanged, and the same on both databases."""
 
     def db_value(self, value: Any) -> str | None:
-        return None if value is None else _compact(value)
+        return None if value is None else self.text(value)
+
+    @staticmethod
+    def text(value: Any) -> str:
+        """Return a value as it is stored."""
+        return _compact(value)
 
     def python_value(self, value: str | None) -> Any:
         return None if value is None else json.loads(value)

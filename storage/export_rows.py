@@ -1,5 +1,6 @@
 """The rows of exports and attempts, as tuples for the hot statements and as the values that travel between rooms."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -26,10 +27,11 @@ COLUMNS: Final = (
     "e.last_error_code, e.last_duration_ms, e.provider_ticket_id, e.provider_ticket_url, e.created_at, e.approved_at, "
     "e.finished_at, f.id, f.first_seen_at, f.last_seen_at, f.times_seen, f.first_scan_run_id, f.last_scan_run_id"
 )
-#: Where COLUMNS come from; whoever reads one export or a page of them asks one question.
-SOURCES: Final = """exports e
+#: Where COLUMNS come from besides the export; whoever reads one export or a page of them asks one question.
+OF_AN_EXPORT: Final = """
     LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'
     LEFT JOIN targets t ON t.id = e.target_id"""
+SOURCES: Final = f"exports e {OF_AN_EXPORT}"
 #: What a claim is made from, of an export `e` and its target `t`.
 DUE_COLUMNS: Final = (
     "e.id, e.status, e.attempts, e.attempts_before, e.target_id, t.base_url, t.secret_sealed, e.body, e.schedule_began_at"
@@ -37,58 +39,69 @@ DUE_COLUMNS: Final = (
 #: Where the target's id stands in a row of them.
 TARGET_PLACE: Final = 4
 
-#: What an attempt leaves on its export.
-RECORDED_COLUMNS: Final = (
-    "id",
-    "lease",
-    "status",
-    "reason",
-    "due_at",
-    "finished_at",
-    "at",
-    "response_status",
-    "error_code",
-    "ms",
-    "ticket_id",
-    "ticket_url",
-)
+#: What an attempt leaves on its export, and of which type each value is.
+RECORDED_COLUMNS: Final = {
+    "id": "TEXT",
+    "lease": "TEXT",
+    "status": "TEXT",
+    "reason": "TEXT",
+    "due_at": "BIGINT",
+    "finished_at": "BIGINT",
+    "at": "BIGINT",
+    "response_status": "INTEGER",
+    "error_code": "TEXT",
+    "ms": "INTEGER",
+    "ticket_id": "TEXT",
+    "ticket_url": "TEXT",
+}
 
-PREPARED_COLUMNS: Final = (
-    "id",
-    "account_id",
-    "project_id",
-    "source_type",
-    "source_id",
-    "scan_run_id",
-    "status",
-    "ticket",
-    "ticket_digest",
-    "preview_problems",
-    "attempts",
-    "attempts_before",
-    "version",
-    "created_at",
-)
+#: A new export, and of which type each value is.
+PREPARED_COLUMNS: Final = {
+    "id": "TEXT",
+    "account_id": "INTEGER",
+    "project_id": "INTEGER",
+    "source_type": "TEXT",
+    "source_id": "TEXT",
+    "scan_run_id": "BIGINT",
+    "status": "TEXT",
+    "ticket": "TEXT",
+    "ticket_digest": "TEXT",
+    "preview_problems": "TEXT",
+    "attempts": "INTEGER",
+    "attempts_before": "INTEGER",
+    "version": "INTEGER",
+    "created_at": "BIGINT",
+}
 
-ATTEMPT_COLUMNS: Final = (
-    "id",
-    "export_id",
-    "number",
-    "started_at",
-    "outcome",
-    "response_status",
-    "error_code",
-    "retry_after_s",
-    "address",
-    "dns_ms",
-    "connect_ms",
-    "tls_ms",
-    "first_byte_ms",
-    "total_ms",
-    "nonce",
-    "worker",
-    "answer",
-)
+#: An attempt, and of which type each value is.
+ATTEMPT_COLUMNS: Final = {
+    "id": "TEXT",
+    "export_id": "TEXT",
+    "number": "INTEGER",
+    "started_at": "BIGINT",
+    "outcome": "TEXT",
+    "response_status": "INTEGER",
+    "error_code": "TEXT",
+    "retry_after_s": "INTEGER",
+    "address": "TEXT",
+    "dns_ms": "INTEGER",
+    "connect_ms": "INTEGER",
+    "tls_ms": "INTEGER",
+    "first_byte_ms": "INTEGER",
+    "total_ms": "INTEGER",
+    "nonce": "TEXT",
+    "worker": "TEXT",
+    "answer": "TEXT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTicket:
+    """A ticket as its row holds it; the ticket and the problems of its preview are JSON."""
+
+    text: str
+    digest: str
+    problems: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,16 @@ class Draft:
     account_id: int
     project_id: int | None
     source: Source
-    ticket: Ticket
+    ticket: Ticket | WrittenTicket
+
+
+def written(tickets: Sequence[Ticket]) -> list[WrittenTicket]:
+    """Write tickets, and search each for what may not be delivered: most of what it costs to prepare one."""
+    records = [ticket.record() for ticket in tickets]
+    return [
+        WrittenTicket(_json.text(record), digest(record), _json.text([asdict(problem) for problem in problems]))
+        for record, problems in zip(records, preview_problems(records), strict=True)
+    ]
 
 
 def export_from(row: tuple[Any, ...]) -> Export:
@@ -145,7 +167,7 @@ def claim_from(row: tuple[Any, ...], lease: str, now: datetime) -> Claim:
 
 def prepared_row(export_id: str, draft: Draft, now: datetime) -> tuple[Any, ...]:
     """Return the row of PREPARED_COLUMNS of a draft."""
-    record = draft.ticket.record()
+    ticket = draft.ticket if isinstance(draft.ticket, WrittenTicket) else written([draft.ticket])[0]
     return (
         export_id,
         draft.account_id,
@@ -154,9 +176,9 @@ def prepared_row(export_id: str, draft: Draft, now: datetime) -> tuple[Any, ...]
         draft.source.id or export_id,
         draft.source.scan_run_id,
         ExportStatus.PREPARED.value,
-        _json.db_value(record),
-        digest(record),
-        _json.db_value([asdict(problem) for problem in preview_problems(record)]),
+        ticket.text,
+        ticket.digest,
+        ticket.problems,
         0,
         0,
         1,

@@ -36,6 +36,7 @@ from storage.export_rows import (
     prepared_row,
     recorded_row,
 )
+from storage.row_sets import Rows, execute_over, rows_over
 
 _GET: Final = f"SELECT {COLUMNS} FROM {SOURCES} WHERE e.id = ?"  # noqa: S608 - our own names
 #: No limit, in a form that both databases take.
@@ -51,12 +52,13 @@ _OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <=
 # locks; its LIMIT takes no column, so it reads as many of each target as the one that gets most, and CROSS JOIN keeps it to
 # the order in which the tables stand here, whatever it has learned of them.
 _DUE_POSTGRESQL: Final = f"""
+WITH q (target_id, quota) AS ({{rows}})
 SELECT {DUE_COLUMNS}
-FROM (VALUES {{quotas}}) AS q (target_id, quota)
+FROM q
 JOIN targets t ON t.id = q.target_id AND {_OPEN}
 CROSS JOIN LATERAL (
     SELECT * FROM exports x WHERE x.target_id = q.target_id AND x.due_at <= ?
-    ORDER BY x.due_at LIMIT CAST(q.quota AS BIGINT) FOR UPDATE SKIP LOCKED
+    ORDER BY x.due_at LIMIT q.quota FOR UPDATE SKIP LOCKED
 ) e
 ORDER BY e.due_at"""  # noqa: S608 - our own names
 _DUE_SQLITE: Final = f"""
@@ -69,17 +71,16 @@ WHERE t.id = q.target_id AND {_OPEN} AND e.rowid IN (
 ORDER BY e.due_at"""  # noqa: S608 - our own names
 
 _TAKE: Final = """
+WITH r (id) AS ({rows})
 UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1
-WHERE id IN """
+FROM r WHERE exports.id = r.id"""
 
-# The results of a tick as one statement: a row a result, matched against the lease it was sent under. The casts give
-# PostgreSQL the types of columns that are NULL in every row.
+# The results of a tick: a row a result, matched against the lease it was sent under.
 _RECORD: Final = f"""
-WITH r ({", ".join(RECORDED_COLUMNS)}) AS (VALUES {{values}})
+WITH r ({", ".join(RECORDED_COLUMNS)}) AS ({{rows}})
 UPDATE exports SET status = r.status, status_reason = r.reason, lease = NULL, version = version + 1,
-    due_at = CAST(r.due_at AS BIGINT), finished_at = CAST(r.finished_at AS BIGINT),
-    last_attempt_at = CAST(r.at AS BIGINT), last_response_status = CAST(r.response_status AS INTEGER),
-    last_error_code = r.error_code, last_duration_ms = CAST(r.ms AS INTEGER),
+    due_at = r.due_at, finished_at = r.finished_at, last_attempt_at = r.at, last_response_status = r.response_status,
+    last_error_code = r.error_code, last_duration_ms = r.ms,
     provider_ticket_id = r.ticket_id, provider_ticket_url = r.ticket_url
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
 RETURNING exports.id"""  # noqa: S608 - our own names
@@ -93,11 +94,17 @@ _END_WAITING: Final = """
 UPDATE exports SET status = ?, status_reason = ?, lease = NULL, due_at = NULL, finished_at = ?, version = version + 1
 WHERE id IN """
 
+#: A claim as its holder knows it.
+_LEASED: Final = ("TEXT", "TEXT")
 _POSTPONE: Final = """
-WITH r (id, lease) AS (VALUES {values})
-UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = CAST(? AS BIGINT), version = version + 1
+WITH r (id, lease) AS ({rows})
+UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = ?, version = version + 1
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
 RETURNING exports.id"""
+_RENEW: Final = """
+WITH r (id, lease) AS ({rows})
+UPDATE exports SET due_at = ?
+FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'"""
 
 # Word by word the condition of the index exports_recoverable, which both databases read for it.
 _RECOVERABLE: Final = (
@@ -128,10 +135,7 @@ def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
     if not drafts:
         return []
     ids = [identifiers.new_id(identifiers.EXPORT, now) for _ in drafts]
-    parameters: list[Any] = []
-    for export_id, draft in zip(ids, drafts, strict=True):
-        parameters += prepared_row(export_id, draft, now)
-    _insert("exports", PREPARED_COLUMNS, parameters)
+    _insert("exports", PREPARED_COLUMNS, [prepared_row(*each, now) for each in zip(ids, drafts, strict=True)])
     prepared = ExportStatus.PREPARED.value
     append_all([Entry(to_ms(now), actor, "prepare", export_id, None, prepared) for export_id in ids])
     return ids
@@ -310,9 +314,8 @@ def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: 
         due = _due(quotas, now_ms)
         if not due:
             return []
-        ids = [row[0] for row in due]
         # Row locks on PostgreSQL and the one writer of SQLite have kept others out since they were found due.
-        execute(_TAKE + values_list(len(ids), 1), (ExportStatus.DELIVERING.value, lease, until_ms, *ids))
+        execute_over(_TAKE, ("TEXT",), [row[:1] for row in due], (ExportStatus.DELIVERING.value, lease, until_ms))
         append_all([_claim_entry(row[0], row[1], now_ms, worker) for row in due])
     return [claim_from(row, lease, now) for row in due]
 
@@ -343,14 +346,9 @@ def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
     held = sorted((claim.export_id, claim.lease) for claim in claims)
     if not held:
         return
-    values = values_list(2, len(held))
     until_ms = to_ms(now + timedelta(seconds=lease_s))
     with transaction():
-        execute(
-            f"WITH r (id, lease) AS (VALUES {values}) UPDATE exports SET due_at = CAST(? AS BIGINT) FROM r "  # noqa: S608 - our own names
-            "WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'",
-            [*(value for pair in held for value in pair), until_ms],
-        )
+        execute_over(_RENEW, _LEASED, held, (until_ms,))
 
 
 def shorten_leases(now: datetime, lease_s: float) -> int:
@@ -374,11 +372,10 @@ def record_attempts(attempts: Sequence[Attempted], now: datetime, worker: str) -
     if not attempts:
         return set()
     with transaction():
-        parameters = [value for attempt in attempts for value in recorded_row(attempt, now)]
-        statement = _RECORD.format(values=values_list(len(RECORDED_COLUMNS), len(attempts)))
-        moved = {row[0] for row in rows(statement, parameters)}
+        recorded = [recorded_row(attempt, now) for attempt in attempts]
+        moved = {row[0] for row in rows_over(_RECORD, [*RECORDED_COLUMNS.values()], recorded)}
         held = [attempt for attempt in attempts if attempt.claim.export_id in moved]
-        _insert("attempts", ATTEMPT_COLUMNS, [value for attempt in held for value in attempt_row(attempt, worker)])
+        _insert("attempts", ATTEMPT_COLUMNS, [attempt_row(attempt, worker) for attempt in held])
         append_all([_verdict_entry(attempt, now, worker) for attempt in held])
     return moved
 
@@ -390,9 +387,8 @@ def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
     if not held:
         return 0
     with transaction():
-        statement = _POSTPONE.format(values=values_list(2, len(held)))
-        parameters = [*(value for pair in held for value in pair), MOVES[Move.POSTPONE].target.value, to_ms(now)]
-        given_back = [row[0] for row in rows(statement, parameters)]
+        waiting = (MOVES[Move.POSTPONE].target.value, to_ms(now))
+        given_back = [row[0] for row in rows_over(_POSTPONE, _LEASED, held, waiting)]
         append_all([_entry(now, worker, Move.POSTPONE, ExportStatus.DELIVERING, export_id) for export_id in given_back])
     return len(given_back)
 
@@ -421,8 +417,7 @@ def _end_waiting(off: TargetStatus, move: Move, target_ids: Sequence[str], now: 
 def _due(quotas: Mapping[str, int], now_ms: int) -> list[tuple[Any, ...]]:
     """Read what `claim_due` takes; on PostgreSQL nobody else can take it until the transaction ends."""
     if not is_sqlite():
-        asked = _DUE_POSTGRESQL.format(quotas=values_list(2, len(quotas)))
-        return rows(asked, [*(value for pair in quotas.items() for value in pair), now_ms, now_ms])
+        return rows_over(_DUE_POSTGRESQL, ("TEXT", "BIGINT"), [*quotas.items()], (now_ms, now_ms))
     left = dict(quotas)
     asked = _DUE_SQLITE.format(targets=values_list(1, len(quotas)))
     chosen = []
@@ -539,8 +534,5 @@ def _verdict_entry(attempt: Attempted, now: datetime, worker: str) -> Entry:
     return _entry(now, worker, verdict.move, ExportStatus.DELIVERING, attempt.claim.export_id, verdict.reason)
 
 
-def _insert(table: str, columns: Sequence[str], parameters: Sequence[Any]) -> None:
-    if not parameters:
-        return
-    values = values_list(len(columns), len(parameters) // len(columns))
-    execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values}", parameters)  # noqa: S608 - our own names
+def _insert(table: str, columns: Mapping[str, str], values: Rows) -> None:
+    execute_over(f"INSERT INTO {table} ({', '.join(columns)}) {{rows}}", [*columns.values()], values)

@@ -11,7 +11,8 @@ from typing import Any, Final
 from schemas.targets import TargetStatus
 from schemas.times import from_ms, to_ms
 from schemas.turn import Turn
-from storage.database import execute, is_sqlite, rows, values_list
+from storage.database import is_sqlite, rows
+from storage.row_sets import execute_over, rows_over
 
 _COLUMNS: Final = (
     "t.id, t.status, t.connected_status, t.last_success_at, t.held_until, t.held_reason, t.concurrency, t.ramp, "
@@ -36,25 +37,38 @@ WHERE t.id = f.target_id AND (t.status IN ('blocked', 'disabled') OR (
 ))
 LIMIT ?"""  # noqa: S608 - our own names
 _DUE_OF: Final = f"""
-SELECT {_COLUMNS} FROM targets t
-WHERE t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)
-    AND (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = t.id AND e.due_at IS NOT NULL) <= ?
-    AND t.id IN """  # noqa: S608 - our own names
+WITH r (id) AS ({{rows}})
+SELECT {_COLUMNS} FROM r CROSS JOIN targets t
+WHERE t.id = r.id AND t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)
+    AND (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = t.id AND e.due_at IS NOT NULL) <= ?"""  # noqa: S608 - our own names
+_READ: Final = f"""
+WITH r (id) AS ({{rows}})
+SELECT {_COLUMNS} FROM r CROSS JOIN targets t WHERE t.id = r.id ORDER BY t.id"""  # noqa: S608 - our own names
 _NEXT: Final = f"""{_WAITING}, ready (at) AS (
     SELECT CASE WHEN t.held_until > f.due_at THEN t.held_until ELSE f.due_at END
     FROM first f CROSS JOIN targets t WHERE t.id = f.target_id AND t.status = 'active'
 )
 SELECT MIN(at) FROM ready WHERE at > ?"""  # noqa: S608 - our own names
 
-_WRITE: Final = """
-WITH r (id, connected, last_success_at, held_until, held_reason, concurrency, ramp, failures, failing_since, paced_until)
-AS (VALUES {values})
-UPDATE targets SET connected_status = r.connected, last_success_at = CAST(r.last_success_at AS BIGINT),
-    held_until = CAST(r.held_until AS BIGINT), held_reason = r.held_reason,
-    concurrency = CAST(r.concurrency AS DOUBLE PRECISION), ramp = CAST(r.ramp AS INTEGER),
-    failures_in_row = CAST(r.failures AS INTEGER), failing_since = CAST(r.failing_since AS BIGINT),
-    paced_until = CAST(r.paced_until AS BIGINT)
-FROM r WHERE targets.id = r.id"""
+#: What attempts change of a turn, and of which type each value is.
+_WRITTEN: Final = {
+    "id": "TEXT",
+    "connected": "TEXT",
+    "last_success_at": "BIGINT",
+    "held_until": "BIGINT",
+    "held_reason": "TEXT",
+    "concurrency": "DOUBLE PRECISION",
+    "ramp": "INTEGER",
+    "failures": "INTEGER",
+    "failing_since": "BIGINT",
+    "paced_until": "BIGINT",
+}
+_WRITE: Final = f"""
+WITH r ({", ".join(_WRITTEN)}) AS ({{rows}})
+UPDATE targets SET connected_status = r.connected, last_success_at = r.last_success_at, held_until = r.held_until,
+    held_reason = r.held_reason, concurrency = r.concurrency, ramp = r.ramp, failures_in_row = r.failures,
+    failing_since = r.failing_since, paced_until = r.paced_until
+FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -69,9 +83,8 @@ def due(after_id: str, limit: int, now: datetime) -> list[Turn]:
 
 def due_of(target_ids: Sequence[str], now: datetime) -> list[Turn]:
     """Return which of these targets an attempt may start for at `now`."""
-    if not target_ids:
-        return []
-    return [_turn(row) for row in rows(_DUE_OF + values_list(len(target_ids), 1), (to_ms(now), to_ms(now), *target_ids))]
+    chosen = [(target_id,) for target_id in target_ids]
+    return [_turn(row) for row in rows_over(_DUE_OF, ("TEXT",), chosen, (to_ms(now), to_ms(now)))]
 
 
 def next_ready(now: datetime) -> datetime | None:
@@ -85,25 +98,19 @@ def read(target_ids: Sequence[str], *, locked: bool = False, waits: bool = True)
 
     Where it does not wait, those that somebody else has locked are left out.
     """
-    if not target_ids:
-        return {}
     lock = _lock(waits=waits) if locked and not is_sqlite() else ""
-    within = values_list(len(target_ids), 1)
-    found = rows(f"SELECT {_COLUMNS} FROM targets t WHERE t.id IN {within} ORDER BY t.id{lock}", target_ids)  # noqa: S608 - our own names
+    found = rows_over(_READ + lock, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
     return {row[0]: _turn(row) for row in found}
 
 
 def write(turns: Iterable[Turn]) -> None:
     """Write turns, but for their status; the caller holds the transaction and has read them locked."""
-    written = [_row(turn) for turn in turns]
-    if written:
-        statement = _WRITE.format(values=values_list(len(written[0]), len(written)))
-        execute(statement, [value for row in written for value in row])
+    execute_over(_WRITE, [*_WRITTEN.values()], [_row(turn) for turn in turns])
 
 
 def _lock(*, waits: bool) -> str:
     # Not FOR UPDATE: an approval only looks whether its target is there, and neither waits for the other.
-    return " FOR NO KEY UPDATE" if waits else " FOR NO KEY UPDATE SKIP LOCKED"
+    return " FOR NO KEY UPDATE OF t" if waits else " FOR NO KEY UPDATE OF t SKIP LOCKED"
 
 
 def _turn(row: tuple[Any, ...]) -> Turn:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from schemas.delivery import Attempted, Claim
+from schemas.turn import Turn
 from storage import exports, logs, turns, workers
 from storage.database import OUTAGES, connection, transaction
 from worker import away, rate_limits, target_effects
@@ -27,7 +28,8 @@ from worker.lanes import Lanes
 from worker.quotas import MAX_BATCH, Plan, Quotas
 from worker.rounds import QUICK_ROUND_S, Rounds
 
-#: A commit costs a disk sync: at 20 ms it is shared by dozens of deliveries and still felt by nobody.
+#: A commit costs a disk sync: at 20 ms it is shared by dozens of deliveries and still felt by nobody. A tick is twice as
+#: long while every thread is busy and more waits for one: whatever would be claimed then, would only wait too.
 TICK_S: Final = 0.02
 #: Due times are whole milliseconds; waking a little early would only mean looking twice.
 MIN_SLEEP_S: Final = 0.005
@@ -102,6 +104,10 @@ class Drain:
         #: Both clocks at the last tick, and from when on the monotonic one lets this worker claim.
         self._clocks: tuple[datetime, float] | None = None
         self._claim_from = 0.0
+        #: When something was last claimed, by the monotonic clock.
+        self._claimed_at = 0.0
+        #: Turns as the last tick saw them, but for those that it changed.
+        self._seen: dict[str, Turn] = {}
         self._quotas = Quotas(terms.concurrency, Rounds(terms.quick_round_s))
         self._stopped_at = float("inf")
         self._thread = threading.Thread(target=self._run, name="drain")
@@ -221,6 +227,8 @@ class Drain:
     def _tick(self, *, claiming: bool) -> list[Claim]:
         """Write what came back since the last tick and claim what there is room for, in one transaction."""
         returned = self._returned()
+        # A tick that was not written has seen nothing that the next one could go by.
+        self._seen = {}
         try:
             claims = self._write(returned, claiming=claiming)
         finally:
@@ -261,6 +269,8 @@ class Drain:
         if len(self._held) > 1:
             # Asleep, not waiting for each: every one that woke this thread would hold up those that send.
             time.sleep(TICK_S)
+            if self._lanes.is_ahead():
+                time.sleep(TICK_S)
         while len(returned) < MAX_BATCH and (another := self._next(0)) is not None:
             returned.append(another)
         return returned
@@ -271,14 +281,18 @@ class Drain:
             came = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        if isinstance(came, threading.Event):
+        if isinstance(came, Returned):
+            return came
+        if came is not None:
             self._heard.append(came)
-            return None
-        return came
+        self._quotas.look_anew()
+        return None
 
     def _write_and_claim(self, returned: list[Returned], *, claiming: bool) -> list[Claim]:
         worker = self._terms.worker
         attempts = [each.attempted for each in returned if each.attempted is not None]
+        # Once a tick, and before a database is waited for.
+        logs.write_waiting()
         with connection():
             # Not before: a connection may be long in coming, and would make it look as if the clock had been set.
             self._watch_clock()
@@ -291,7 +305,7 @@ class Drain:
                 return []
             with transaction():
                 moved = exports.record_attempts(attempts, now, worker)
-                news = target_effects.record(target_effects.effects_of(attempts, moved), now, worker)
+                news = self._mark_targets(target_effects.effects_of(attempts, moved), now)
                 exports.postpone([each.claim for each in returned if each.is_unsent], now, worker)
                 # Others may have kept the transaction waiting for as long as most of a lease.
                 now = self._terms.now()
@@ -301,10 +315,18 @@ class Drain:
             target_effects.tell(news)
         return claims
 
+    def _mark_targets(self, effects: target_effects.Effects, now: datetime) -> list[target_effects.News]:
+        """Write what attempts say about their targets; of these, and of those that something waits for, see the turns."""
+        seen = turns.read(sorted({*effects, *self._lanes.waiting()}))
+        changed = target_effects.changed_by(effects, seen, now)
+        self._seen = {target_id: turn for target_id, turn in seen.items() if target_id not in changed}
+        return target_effects.write(changed, effects, now, self._terms.worker)
+
     def _plan(self, returned: Sequence[Returned], now: datetime) -> Plan:
         back = Counter(each.claim.target_id for each in returned)
         held = Counter(claim.target_id for claim in self._held.values())
         held.subtract(back)
+        self._quotas.tick_took(time.monotonic() - self._claimed_at)
         return self._quotas.plan(held, back, now, self._lanes.behind())
 
     def _claim(self, plan: Plan, now: datetime) -> list[Claim]:
@@ -317,19 +339,22 @@ class Drain:
         quotas = {target_id: min(quota, pace.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
         allowed = {target_id: quota for target_id, quota in quotas.items() if quota}
         claims = exports.claim_due(allowed, now, self._terms.lease_s, self._terms.worker)
+        self._claimed_at = time.monotonic()
         taken = Counter(claim.target_id for claim in claims)
+        self._quotas.took(plan, taken)
         turns.write(rate_limits.paced(turn, taken[target_id], now) for target_id, turn in paced.items() if taken[target_id])
         return claims
 
     def _open_lanes(self) -> None:
         """Let wait what its target's turn allows now, and send for no other target; what must wait is given back."""
-        waiting = sorted(self._lanes.waiting())
-        if not waiting:
-            return
-        now = self._terms.now()
-        with connection():
-            slots = {target_id: self._quotas.slots(turn, now) for target_id, turn in turns.read(waiting).items()}
-        for target_id, count in slots.items():
+        waiting, now = self._lanes.waiting(), self._terms.now()
+        # What this tick has just read, in its transaction, need not be read once more: it was as dear as the claim.
+        found = {target_id: turn for target_id, turn in self._seen.items() if target_id in waiting}
+        if unseen := sorted(waiting - found.keys()):
+            with connection():
+                found |= turns.read(unseen)
+        for target_id, turn in found.items():
+            count = self._quotas.slots(turn, now)
             self._lanes.open(target_id, count)
             for claim in self._lanes.take_back(target_id) if not count else ():
                 self._inbox.put(Returned(claim, is_unsent=True))

@@ -57,6 +57,10 @@ class Lanes:
         with self._lock:
             return sum(max(0, len(lane.waiting) - max(0, lane.slots - lane.open)) for lane in self._lanes.values())
 
+    def is_ahead(self) -> bool:
+        """Tell whether more may be sent now than there are threads to send it."""
+        return not self._ready.empty()
+
     def take(self) -> Claim | None:
         """Wait for a claim that may be sent; None ends the thread."""
         claim = self._ready.get()

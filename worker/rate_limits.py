@@ -10,7 +10,7 @@ everything that waited. A breaker opens after a row of failures and lets single 
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -65,6 +65,23 @@ def is_worth_writing(before: Turn, then: Turn) -> bool:
         then.last_success_at is None
         or before.last_success_at is None
         or then.last_success_at - before.last_success_at >= SUCCESS_SHOWN_WITHIN
+    )
+
+
+def is_at_rest(turn: Turn, effects: Iterable[TargetEffect], now: datetime) -> bool:
+    """Tell of a target that does as well as one can, and is told just that again, that nothing is worth writing.
+
+    It is what most ticks say of most targets, and working out its next turn takes ten times as long (12 µs).
+    """
+    return (
+        turn.concurrency == MAX_CONCURRENCY
+        and turn.ramp == MAX_CONCURRENCY
+        and turn.failures_in_row == 0
+        and turn.failing_since is None
+        and turn.held_until is None
+        and turn.last_success_at is not None
+        and now - turn.last_success_at < SUCCESS_SHOWN_WITHIN
+        and all(_is_plain_success(effect, turn) for effect in effects)
     )
 
 
@@ -132,6 +149,11 @@ def _in_all(turn: Turn) -> int:
 
 def _is_well(effect: TargetEffect) -> bool:
     return effect.health is Health.WELL
+
+
+def _is_plain_success(effect: TargetEffect, turn: Turn) -> bool:
+    is_more = effect.is_overloaded or effect.hold_s is not None or effect.connected not in {None, turn.connected}
+    return _is_well(effect) and not is_more
 
 
 def _succeeded(turn: Turn, effects: Sequence[TargetEffect], now: datetime) -> Turn:

@@ -6,7 +6,7 @@ well has the same row for a second at a time, and two workers that deliver to it
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -41,9 +41,20 @@ def effects_of(attempts: Iterable[Attempted], moved: set[str]) -> Effects:
 
 def record(effects: Effects, now: datetime, worker: str) -> list[News]:
     """Write what attempts say about their targets, and return what is new of them; the caller holds the transaction."""
-    changed = {turn.target_id for turn in _changes(turns.read(sorted(effects)), effects, now)}
+    return write(changed_by(effects, turns.read(sorted(effects)), now), effects, now, worker)
+
+
+def changed_by(effects: Effects, seen: Mapping[str, Turn], now: datetime) -> set[str]:
+    """Return the targets whose rows must be written, going by their turns as they were `seen` just now."""
+    told = {target_id: turn for target_id, turn in seen.items() if target_id in effects}
+    restless = {each: turn for each, turn in told.items() if not rate_limits.is_at_rest(turn, effects[each], now)}
+    changed = {turn.target_id for turn in _changes(restless, effects, now)}
     # What turns a target off does so also where it says nothing new of its turn, as a late answer to an open breaker does.
-    changed |= {target_id for target_id, told in effects.items() if any(effect.status is not None for effect in told)}
+    return changed | {target_id for target_id, told in effects.items() if any(effect.status is not None for effect in told)}
+
+
+def write(changed: Collection[str], effects: Effects, now: datetime, worker: str) -> list[News]:
+    """Write what attempts say about those of their targets that it changes, and return what is new of them."""
     if not changed:
         return []
     locked = turns.read(sorted(changed), locked=True)

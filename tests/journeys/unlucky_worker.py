@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import peewee
-import urllib3.connection
 
 from schemas.settings import load_settings
 from storage import clock, exports
 from storage.logs import configure
+from storage.sqlite_writes import SqliteWrites
 from worker import daemon
+from worker.guarded_connections import GuardedConnection
 from worker.http_client import HttpClient
 
 STOPPED_WITHIN_S: Final = 0.3
@@ -96,15 +97,20 @@ def _committed(owner: Any, name: str, fate: Fate) -> None:
     """Let `fate` come when what `owner.name` has brought about is committed, by the same thread."""
     waiting: set[int] = set()
     _after(owner, name, lambda: waiting.add(threading.get_ident()))
-    original = peewee.Database.commit
+    # Where a commit is behind whoever asked for it: PostgreSQL's through peewee, SQLite's past it.
+    for place, step in ((peewee.Database, "commit"), (SqliteWrites, "_see_committed")):
+        _then(place, step, lambda: fate() if threading.get_ident() in waiting else None)
+
+
+def _then(owner: Any, name: str, follows: Callable[[], None]) -> None:
+    original = getattr(owner, name)
 
     @wraps(original)
-    def replaced(database: peewee.Database) -> None:
-        original(database)
-        if threading.get_ident() in waiting:
-            fate()
+    def replaced(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        follows()
 
-    peewee.Database.commit = replaced  # type: ignore[method-assign, assignment]  # this process has no other use for it
+    setattr(owner, name, replaced)
 
 
 #: The story of a delivery, and where in it bad luck strikes.
@@ -113,7 +119,7 @@ POINTS: Final[dict[str, Callable[[Fate], None]]] = {
     "claimed": partial(_after, exports, "claim_due"),
     "claim committed": partial(_committed, exports, "claim_due"),
     "before the request": partial(_before, HttpClient, "post"),
-    "request sent": partial(_before, urllib3.connection.HTTPConnection, "getresponse"),
+    "request sent": partial(_before, GuardedConnection, "read_answer"),
     "answered": partial(_after, HttpClient, "post"),
     "before the result": partial(_before, exports, "record_attempts"),
     "result written": partial(_after, exports, "record_attempts"),

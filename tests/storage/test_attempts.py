@@ -1,6 +1,5 @@
 """The attempts of an export are read back the newest first, by its account alone."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -43,7 +42,7 @@ def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Cus
     export_id = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
     made = attempted(claim)
-    made = replace(made, outcome=replace(made.outcome, kept="No such project."))
+    made = made._replace(outcome=made.outcome._replace(kept="No such project."))
     exports.record_attempts([made], NOW, "worker:host:1")
     [trace] = attempts.traces(export_id)
     [seen] = newest(customer, export_id)
@@ -58,7 +57,7 @@ def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
     made = attempted(claim)
-    exports.record_attempts([replace(made, outcome=replace(made.outcome, kept="Hello, Ada."))], NOW, "worker")
+    exports.record_attempts([made._replace(outcome=made.outcome._replace(kept="Hello, Ada."))], NOW, "worker")
     with transaction():
         exports.redact([export_id], NOW, "worker")
     assert [trace.answer for trace in attempts.traces(export_id)] == [None]

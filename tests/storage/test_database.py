@@ -16,10 +16,12 @@ from peewee import IntegrityError
 
 from storage import accounts
 from storage.database import (
+    DAMAGE,
     OUTAGES,
     close_database,
     connection,
     execute,
+    first_row,
     is_reachable,
     is_sqlite,
     open_database,
@@ -215,7 +217,11 @@ def test_sqlite_is_opened_to_survive_a_power_cut_and_to_keep_its_keys(
         found = {
             name: rows(f"PRAGMA {name}")[0][0] for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         }
+        with transaction():
+            writes = {name: rows(f"PRAGMA {name}")[0][0] for name in found}
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000}
+    # Who writes waits by itself, lest every greenlet of the process wait with it.
+    assert writes == {**found, "busy_timeout": 0}
 
 
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite://relative.db", "", "riskrelay.db"])
@@ -233,6 +239,82 @@ def test_postgresql_may_be_called_postgres(postgres_url: str, opened: Callable[[
 @pytest.mark.parametrize(("columns", "times", "text"), [(1, 1, "(?)"), (2, 2, "(?, ?), (?, ?)"), (3, 1, "(?, ?, ?)")])
 def test_a_list_of_values_has_a_place_for_each(columns: int, times: int, text: str) -> None:
     assert values_list(columns, times) == text
+
+
+# --- single look-ups
+
+
+def name_of(number: int) -> tuple[Any, ...] | None:
+    return first_row("SELECT name FROM accounts WHERE id = ?", (number,))
+
+
+def test_a_look_up_tells_the_first_row_and_holds_no_connection(database_url: str, opened: Callable[[str], None]) -> None:
+    opened(database_url)
+    with connection():
+        made = accounts.add_account("One", NOW).id
+    for _ in range(100):
+        assert (name_of(made), name_of(0)) == (("One",), None)
+        assert db.is_closed()
+
+
+def test_a_look_up_sees_what_was_committed_just_before(database_url: str, opened: Callable[[str], None]) -> None:
+    opened(database_url)
+    with connection():
+        made = accounts.add_account("0", NOW).id
+        for number in range(1, 20):
+            execute("UPDATE accounts SET name = ? WHERE id = ?", (str(number), made))
+            assert name_of(made) == (str(number),)
+
+
+def test_a_look_up_sees_nothing_that_may_be_taken_back(database: str) -> None:
+    made = accounts.add_account("Before", NOW).id
+    with transaction():
+        execute("UPDATE accounts SET name = 'after'")
+        assert name_of(made) == ("Before",)
+    assert name_of(made) == ("after",)
+
+
+def test_many_threads_look_up_at_once(database_url: str, opened: Callable[[str], None]) -> None:
+    """More than there are connections, so that some wait for one."""
+    opened(database_url)
+    with connection():
+        made = [accounts.add_account(str(number), NOW).id for number in range(60)]
+    with ThreadPoolExecutor(60) as pool:
+        assert list(pool.map(name_of, made * 5)) == [(str(number),) for number in range(60)] * 5
+
+
+def test_a_look_up_asks_the_database_that_is_open_now(
+    sqlite_url: str, postgres_url: str, opened: Callable[[str], None]
+) -> None:
+    for url in (sqlite_url, postgres_url, sqlite_url):
+        opened(url)
+        with connection():
+            name, made = f"Of {url}", accounts.add_account(f"Of {url}", NOW).id
+        assert name_of(made) == (name,)
+
+
+def test_a_look_up_that_finds_no_database_is_an_outage(tmp_path: Path, opened: Callable[[str], None]) -> None:
+    opened(f"sqlite:///{tmp_path / 'missing' / 'riskrelay.db'}")
+    with pytest.raises(OUTAGES):
+        name_of(1)
+    (tmp_path / "riskrelay.db").write_bytes(b"not a database at all " * 100)
+    opened(f"sqlite:///{tmp_path / 'riskrelay.db'}")
+    with pytest.raises(DAMAGE):
+        name_of(1)
+
+
+def test_a_look_up_goes_on_when_the_server_is_back(
+    postgres_url: str, postgres_server: PostgresServer, opened: Callable[[str], None]
+) -> None:
+    opened(postgres_url)
+    assert name_of(1) is None
+    postgres_server.stop()
+    try:
+        with pytest.raises(OUTAGES):
+            name_of(1)
+    finally:
+        postgres_server.start()
+    assert name_of(1) is None
 
 
 # --- outages
@@ -278,8 +360,9 @@ def test_a_file_that_is_no_database_is_not_reachable(tmp_path: Path, opened: Cal
 def test_a_full_disk_is_an_outage(sqlite_url: str, opened: Callable[[str], None]) -> None:
     opened(sqlite_url)
     with connection():
-        [(pages,)] = rows("PRAGMA page_count")
-        db.execute_sql(f"PRAGMA max_page_count = {pages}")
+        with transaction():
+            [(pages,)] = rows("PRAGMA page_count")
+            db.execute_sql(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(OUTAGES):
             accounts.add_account("x" * 100_000, NOW)
         assert count() == 0

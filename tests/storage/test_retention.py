@@ -27,7 +27,6 @@ from storage import (
     compliance,
     emails,
     exports,
-    findings,
     handoffs,
     idempotency,
     identifiers,
@@ -53,6 +52,7 @@ from tests.factories import (
     make_target,
     plain_email,
     postback,
+    record_postback,
 )
 from tests.storefront import ADA, order
 
@@ -136,7 +136,7 @@ def emailed(customer: Customer, now: datetime = NOW) -> bool:
 
 def scanned(customer: Customer, now: datetime = NOW, scan_run_id: int = 42) -> PostbackResult:
     seen: Postback = PostbackForm().read(postback(scan_run_id, [issue()]))
-    return findings.record_postback(seen, customer.project_id, now, "scanner")
+    return record_postback(seen, customer.project_id, now)
 
 
 def make_keys(count: int) -> None:

@@ -13,9 +13,9 @@ import pytest
 from schemas.export_state import ExportStatus
 from schemas.exports import Approval
 from schemas.scanner import PostbackForm
-from storage import exports, findings, schema, tokens, turns
+from storage import exports, schema, tokens, turns
 from storage.database import close_database, connection, execute, is_sqlite, open_database, rows
-from tests.factories import NOW, attempted, claim_due, make_customer, make_target, postback
+from tests.factories import NOW, attempted, claim_due, make_customer, make_target, postback, record_postback
 from tests.plausible_rows import column_names, content, fill, tables
 from tests.servers import PostgresServer
 
@@ -86,7 +86,7 @@ def test_an_upgraded_database_works(old: str) -> None:
     customer = make_customer()
     assert tokens.principal_for(customer.token, NOW)
     form: Any = PostbackForm()
-    [prepared] = findings.record_postback(form.read(postback()), customer.project_id, NOW, "scanner").ticket_exports
+    [prepared] = record_postback(form.read(postback()), customer.project_id, NOW).ticket_exports
     target = make_target(customer)
     exports.approve(prepared, customer.account_id, Approval(target.id, None), NOW, "user:test")
     assert target.id in {turn.target_id for turn in turns.due("", 100, NOW)}

@@ -286,3 +286,16 @@ def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
         # One that a thread held in its hand when the lane closed is back in its lane.
         taken += lanes.take_back_all()
         assert Counter(claim.export_id for claim in [*senders.sent, *taken]) == {claim.export_id: 1 for claim in everything}
+
+
+def test_more_than_the_threads_can_send_is_told_while_it_waits_for_one() -> None:
+    lanes = Lanes()
+    lanes.add(claims("a", 3))
+    # What has no slot is not what a thread would send.
+    assert not lanes.is_ahead()
+    lanes.open("a", 2)
+    assert lanes.is_ahead()
+    first, second = lanes.take(), lanes.take()
+    assert first is not None
+    assert second is not None
+    assert not lanes.is_ahead()

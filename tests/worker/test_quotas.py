@@ -17,7 +17,7 @@ from tests.many_rows import many_targets, many_waiting
 from tests.query_plans import statements
 from worker import rate_limits
 from worker.quotas import MAX_BATCH, Plan, Quotas
-from worker.rounds import LOOK_TARGETS, MAX_REST_S, Rounds
+from worker.rounds import LOOK_TARGETS, MAX_REST_S, REMEMBERED_S, Rounds
 
 URL: Final = "https://tracker.example.com/hook"
 NOTHING: Final[Counter[str]] = Counter()
@@ -92,6 +92,78 @@ def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: C
     assert plan(made(32), returned=[target_id] * 16).quotas == {target_id: 16 + 2 * 16}
     assert plan(made(32), held=[target_id] * 40, returned=[target_id] * 16).quotas == {target_id: 8}
     assert plan(made(32), returned=[target_id] * 400).quotas == {target_id: MAX_BATCH}
+
+
+@pytest.mark.parametrize(
+    ("tick_s", "ahead"),
+    [
+        (0.0, 2.0),  # the first one
+        (0.02, 2.0),
+        (0.06, 2.0),  # what waits for two ticks waits 120 ms, and an attempt may start 200 ms after its row was seen
+        (0.08, 1.5),
+        (0.12, 1.0),
+        (5.0, 1.0),  # never less than is sent until the next one comes
+    ],
+)
+def test_the_longer_a_tick_takes_the_less_is_claimed_to_wait(customer: Customer, tick_s: float, ahead: float) -> None:
+    [target_id] = waiting_for(customer, 1, 500)
+    quotas = made(32)
+    quotas.tick_took(tick_s)
+    assert plan(quotas, returned=[target_id] * 16).quotas == {target_id: 16 + round(ahead * 16)}
+
+
+def test_while_claims_get_all_they_ask_for_what_was_seen_serves_the_next(customer: Customer) -> None:
+    ids = waiting_for(customer, 3, 100)
+    stopwatch = Stopwatch()
+    quotas = Quotas(32, Rounds(quick_round_s=600, monotonic=stopwatch))
+
+    first = plan(quotas)
+    assert first.quotas == {ids[0]: 11, ids[1]: 11, ids[2]: 10}
+    # Nobody said what came of it.
+    assert looks(quotas)
+    quotas.took(first, Counter(first.quotas))
+    assert not looks(quotas)
+    assert plan(quotas, held=ids * 2).quotas == {ids[0]: 9, ids[1]: 9, ids[2]: 8}
+    # Where those have no room either, nobody looks until it is time again.
+    assert not looks(quotas, held=ids * 10)
+    stopwatch.at_s += REMEMBERED_S
+    assert looks(quotas)
+
+
+def test_a_claim_that_got_less_and_a_ring_are_followed_by_a_look(customer: Customer) -> None:
+    ids = waiting_for(customer, 2, 100)
+    quotas = made(32)
+    for is_rung in (False, True):
+        planned = plan(quotas)
+        assert planned.quotas == {ids[0]: 16, ids[1]: 16}
+        quotas.took(planned, Counter(planned.quotas))
+        assert not looks(quotas)
+        if is_rung:
+            quotas.look_anew()
+        else:
+            quotas.took(planned, Counter({ids[0]: 16, ids[1]: 15}))
+        assert looks(quotas)
+
+
+def test_a_round_that_did_not_see_everything_serves_no_other(customer: Customer) -> None:
+    ids = waiting_for(customer, 5)
+    quotas = made(2)
+    assert list(served(quotas)) == ids[:2]
+    assert list(served(quotas)) == ids[2:4]
+    assert list(served(quotas)) == [ids[4], ids[0]]
+
+
+def looks(quotas: Quotas, held: Iterable[str] = ()) -> bool:
+    """Plan, and tell whether the database was asked for that."""
+    with statements() as found:
+        plan(quotas, held)
+    return bool(found)
+
+
+def served(quotas: Quotas) -> dict[str, int]:
+    planned = plan(quotas)
+    quotas.took(planned, Counter(planned.quotas))
+    return planned.quotas
 
 
 @pytest.mark.parametrize("returned", [0, 16])

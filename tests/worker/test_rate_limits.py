@@ -16,7 +16,7 @@ from schemas.targets import BREAKER_OPEN, MAX_PER_MINUTE, RATE_LIMITED, RECEIVER
 from schemas.turn import Share, Turn
 from tests.factories import NOW
 from worker import rate_limits
-from worker.rate_limits import after, deal, has_failed_for_days, is_worth_writing, pace, paced, paced_at, slots
+from worker.rate_limits import after, deal, has_failed_for_days, is_at_rest, is_worth_writing, pace, paced, paced_at, slots
 
 WELL: Final = TargetEffect("connected", health=Health.WELL)
 ILL: Final = TargetEffect("failing", health=Health.ILL)
@@ -460,3 +460,48 @@ def test_a_deal_uses_what_there_is_and_favours_none(quotas: dict[str, int], room
 def test_the_bounds_are_those_of_the_contract() -> None:
     assert (rate_limits.MIN_CONCURRENCY, rate_limits.MAX_CONCURRENCY) == (1, 16)
     assert timedelta(days=5) == rate_limits.GIVE_UP_AFTER
+
+
+AT_REST: Final = turn(connected="connected", last_success_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("before", "effects"),
+    [
+        (turn(connected="connected"), [WELL]),  # never well so far
+        (replace(AT_REST, last_success_at=in_s(-1)), [WELL]),  # shown too long ago
+        (replace(AT_REST, connected="failing"), [WELL]),  # another word for it
+        (replace(AT_REST, concurrency=15.9), [WELL]),
+        (replace(AT_REST, ramp=15), [WELL]),
+        (replace(AT_REST, failures_in_row=1), [WELL]),
+        (replace(AT_REST, failing_since=NOW), [WELL]),
+        (replace(AT_REST, held_until=in_s(5), held_reason=BREAKER_OPEN), [WELL]),
+        (AT_REST, [WELL, ILL]),
+        (AT_REST, [WELL, TIMED_OUT]),
+        (AT_REST, [limited(5), WELL]),
+        (AT_REST, [replace(WELL, is_overloaded=True)]),
+        (AT_REST, [replace(WELL, hold_s=1.0, hold_reason=RATE_LIMITED)]),
+    ],
+)
+def test_what_may_change_a_row_is_not_at_rest(before: Turn, effects: list[TargetEffect]) -> None:
+    assert not is_at_rest(before, effects, NOW)
+
+
+@given(
+    st.builds(
+        turn,
+        connected=st.sampled_from(["connected", "failing"]),
+        last_success_at=st.sampled_from([None, NOW, in_s(-0.999), in_s(-1), in_s(5)]),
+        concurrency=st.sampled_from([16.0, 15.5]),
+        ramp=st.sampled_from([16, 15]),
+        failures_in_row=st.sampled_from([0, 1]),
+    ),
+    st.lists(st.sampled_from([WELL, WELL, WELL, ILL, REFUSED]), min_size=1, max_size=3),
+)
+def test_a_row_at_rest_is_never_worth_writing(before: Turn, effects: list[TargetEffect]) -> None:
+    if is_at_rest(before, effects, NOW):
+        assert not is_worth_writing(before, after(before, effects, NOW))
+
+
+def test_most_ticks_of_a_busy_target_find_it_at_rest() -> None:
+    assert is_at_rest(AT_REST, [WELL] * 40, in_s(0.9))

@@ -49,7 +49,7 @@ def met(customer: Customer, target_id: str, effects: Sequence[TargetEffect]) -> 
         make_approved(customer, target_id)
     claims = [claim for claim in claim_due(len(effects), NOW, 6, "worker") if claim.target_id == target_id]
     attempts = [attempted(claim) for claim in claims]
-    return [replace(one, verdict=replace(one.verdict, effect=effect)) for one, effect in zip(attempts, effects, strict=True)]
+    return [one._replace(verdict=one.verdict._replace(effect=effect)) for one, effect in zip(attempts, effects, strict=True)]
 
 
 def test_effects_are_gathered_by_target_in_their_order_from_attempts_that_moved_something(customer: Customer) -> None:
