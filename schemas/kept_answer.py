@@ -71,4 +71,6 @@ def _json_or_text(text: str) -> Any:
 
 def _printable(text: str) -> str:
     """Keep lines; a terminal and a database take no other control characters."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)

@@ -23,7 +23,7 @@ def from_ms(ms: int) -> datetime: ...
 def from_ms(ms: None) -> None: ...
 def from_ms(ms: int | None) -> datetime | None:
     """Return the instant `ms` milliseconds after 1970-01-01 UTC; None stays None."""
-    return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+    return None if ms is None else _EPOCH + ms * _MILLISECOND
 
 
 def rfc3339(moment: datetime) -> str:

@@ -29,8 +29,9 @@ _CHANCE_BYTES: Final = 10
 
 
 def new_id(prefix: str, now: datetime) -> str:
-    """Return a fresh identifier such as `exp_01J…`, sortable by `now`."""
-    return f"{prefix}_{ULID.from_datetime(now)}"
+    """Return a fresh identifier such as `exp_01J…`, sortable by `now`; those of one millisecond in the order of making."""
+    # Whole milliseconds, as the tables have them: of a fraction of a second one may be lost.
+    return f"{prefix}_{ULID.from_timestamp(to_ms(now))}"
 
 
 def first_id(prefix: str, moment: datetime) -> str:

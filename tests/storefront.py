@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -271,7 +271,7 @@ class Planter:
         delivered = attempted(claims[made["exported"]], Move.DELIVER, now, **told)
         failed = attempted(claims[made["failed"]], Move.FAIL, now, reason="receiver_rejected")
         # Receivers answer with what they like.
-        failed = replace(failed, outcome=replace(failed.outcome, kept=f"No customer {person.email} here."))
+        failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))
         assert exports.record_attempts([delivered, failed, due], now, "worker:test") == {
             made["exported"],
             made["failed"],

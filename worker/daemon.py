@@ -26,7 +26,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from schemas.settings import Settings
-from storage import doorbell, error_reports, metrics, traces, workers
+from storage import doorbell, error_reports, logs, metrics, traces, workers
 from storage.clock import utc_now
 from storage.database import DAMAGE, OUTAGES, close_database, connection, open_database
 from storage.name_lookup import NameLookup
@@ -116,7 +116,8 @@ def run(settings: Settings) -> int:
     traces.close()
     error_reports.close()
     if not ended:
-        # Threads that still wait for a receiver would hold the process.
+        # Threads that still wait for a receiver would hold the process; what others have told since then is written.
+        logs.write_waiting()
         os._exit(1)
     return 0
 

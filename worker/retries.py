@@ -43,6 +43,8 @@ MAX_PROVIDER_TEXT: Final = 500
 _CONNECTED: Final = TargetEffect(connected="connected", health=Health.WELL)
 _FAILING: Final = TargetEffect(connected="failing", health=Health.ILL)
 _GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", Health.ILL)
+#: What an answer comes to that says nothing; made anew for each, it would cost as much as all the rest of its judgement.
+_DELIVERED: Final = Verdict(Move.DELIVER, DELIVERED, effect=_CONNECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,9 @@ def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, 
         effect = replace(_FAILING, is_overloaded=error in TIMEOUTS)
         return _again(outcome, error, effect, try_number, began_at, now, jitter, plan)
     answer = _json_object(outcome.body)
-    code = _receiver_code(answer)
     if 200 <= outcome.status < 300:
         return _delivered(answer)
+    code = _receiver_code(answer)
     if _is_later(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
         return _again(outcome, error, _not_now(outcome, error, now), try_number, began_at, now, jitter, plan)
@@ -77,6 +79,8 @@ def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, 
 
 
 def _delivered(answer: dict[str, Any]) -> Verdict:
+    if not answer:
+        return _DELIVERED
     ticket_id, url = _first(answer, "ticket_id", "id"), _first(answer, "ticket_url", "url")
     if url is not None and not url.startswith(("https://", "http://")):
         url = None
@@ -102,14 +106,14 @@ def _is_later(status: int, code: str | None) -> bool:
 def _refused_for_good(status: int, code: str | None) -> Verdict:
     failed = Verdict(Move.FAIL, "rejected")
     if 300 <= status < 400:
-        return replace(failed, reason="redirect_refused", error_code="redirect_refused", effect=_FAILING)
+        return failed._replace(reason="redirect_refused", error_code="redirect_refused", effect=_FAILING)
     if status in {401, 403}:
         reason = SIGNATURE_INVALID if code == SIGNATURE_INVALID else "receiver_unauthorized"
-        return replace(failed, reason=reason, error_code=reason, effect=_FAILING)
+        return failed._replace(reason=reason, error_code=reason, effect=_FAILING)
     if status == 410:
-        return replace(failed, reason="receiver_gone", error_code="receiver_gone", effect=_GONE)
+        return failed._replace(reason="receiver_gone", error_code="receiver_gone", effect=_GONE)
     reason = VALIDATION_FAILED if code == VALIDATION_FAILED else "receiver_rejected"
-    return replace(failed, reason=reason, error_code=code or reason)
+    return failed._replace(reason=reason, error_code=code or reason)
 
 
 def _again(

@@ -10,9 +10,9 @@ import pytest
 from schemas.exports import Approval
 from schemas.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.scanner import PostbackForm
-from storage import exports, findings, schema, targets
+from storage import exports, schema, targets
 from storage.database import close_database, connection, execute, open_database, rows
-from tests.factories import NOW, Customer, make_customer, make_target, postback
+from tests.factories import NOW, Customer, make_customer, make_target, postback, record_postback
 from tests.servers import PostgresServer
 from tests.shell import Shell
 
@@ -54,7 +54,7 @@ def export_id(shell: Shell, customer_id: Customer) -> str:
     open_database(shell.url)
     with connection():
         form: Any = PostbackForm()
-        result = findings.record_postback(form.read(postback()), customer_id.project_id, NOW, "scanner")
+        result = record_postback(form.read(postback()), customer_id.project_id, NOW)
     close_database()
     return result.ticket_exports[0]
 
@@ -277,7 +277,7 @@ def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shel
     with connection():
         issue = {"code": "x", "title": "Red \x1b[31malert\x07"}
         form: Any = PostbackForm()
-        findings.record_postback(form.read(postback(issues=[issue])), customer_id.project_id, NOW, "scanner")
+        record_postback(form.read(postback(issues=[issue])), customer_id.project_id, NOW)
     close_database()
     printed = shell.type("export", "list").stdout
     assert printed.splitlines()[0].split() == ["id", "status", "status_reason", "attempts", "title"]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -273,7 +272,7 @@ def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell)
         export_id = make_approved(shell.customer, shell.target_id)
         [claim] = claim_due(1, NOW, 6, "worker")
         made = attempted(claim, Move.FAIL, reason="receiver_rejected")
-        exports.record_attempts([replace(made, outcome=replace(made.outcome, kept="No such project."))], NOW, "worker:1")
+        exports.record_attempts([made._replace(outcome=made.outcome._replace(kept="No such project."))], NOW, "worker:1")
     [attempt] = shell.json("attempts", export_id)
     assert (attempt["outcome"], attempt["response_status"]) == ("rejected", 404)
     assert (attempt["address"], attempt["worker"], attempt["answer"]) == ("192.0.2.1", "worker:1", "No such project.")

@@ -1,5 +1,6 @@
 """Logs: one line a record, on standard error, with the fields that are named and no others."""
 
+import ast
 import io
 import json
 import logging
@@ -7,11 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from select import PIPE_BUF
+from subprocess import PIPE
+from tempfile import TemporaryFile
+from typing import Any, Final
 
 import pytest
 
+from schemas.export_state import ExportStatus
 from storage.logs import FIELDS, JsonLines, TextLines, access_log, also_concern, concern
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +72,34 @@ def test_a_value_that_json_does_not_know_is_told_by_its_type(logger: logging.Log
     logger.error("broke", extra={"error": ValueError("hunter2"), "count": 1})
     told = only_line(stream)
     assert (told["message"], told["error"], told["count"]) == ("broke", "ValueError", 1)
+
+
+ODD_TEXT: Final = '"quoted" \\ \x00 \x1f \u2028 é \N{GRINNING FACE}'
+
+
+@pytest.mark.parametrize(
+    "value", [0, -7, 1.5, True, "", ODD_TEXT, HTTPStatus.CREATED, ExportStatus.FAILED, [1, {"a": None}]]
+)
+def test_a_value_comes_back_from_its_line_as_it_was(logger: logging.Logger, stream: io.StringIO, value: object) -> None:
+    logger.info("told", extra={"outcome": value})
+    assert only_line(stream)["outcome"] == value
+
+
+# seconds since 1970, as they are written
+MOMENTS: Final = [
+    (0.0, "1970-01-01T00:00:00.000+00:00"),
+    (1772366400.001, "2026-03-01T12:00:00.001+00:00"),
+    (1772366400.0019, "2026-03-01T12:00:00.001+00:00"),  # cut, not rounded
+    (1772366400.9999, "2026-03-01T12:00:00.999+00:00"),
+    (1772366401.0, "2026-03-01T12:00:01.000+00:00"),  # another second
+    (1772366400.25, "2026-03-01T12:00:00.250+00:00"),  # and the one before, as after a step of the clock
+]
+
+
+def test_a_line_says_when_it_was_told_to_the_millisecond() -> None:
+    lines = JsonLines()
+    for created, at in MOMENTS:
+        assert json.loads(lines.format(logging.makeLogRecord({"name": "x", "created": created})))["at"] == at
 
 
 def test_an_exception_brings_its_place_and_type_and_never_its_text(logger: logging.Logger, stream: io.StringIO) -> None:
@@ -175,6 +209,53 @@ def test_whatever_python_would_print_is_a_line_without_the_words_of_an_error(
     told = [json.loads(line) for line in ran.stderr.splitlines()]
     assert [line["message"].startswith(message or "?") for line in told] == ([True] if message else [])
     assert [line.get("trace", "").splitlines()[-1:] for line in told] == ([[kind] if kind else []] if message else [])
+
+
+def test_lines_of_attempts_wait_for_each_other_and_keep_their_place() -> None:
+    code = (
+        "import logging, os; from storage import logs; logs.configure('info', 'json'); size = lambda: os.fstat(2).st_size\n"
+        "logs.delivery_log('delivered', 200, None, 1); print(size())\n"
+        "logging.getLogger('x').info('between'); print(size() > 0)\n"
+        "before = size(); logs.delivery_log('retryable', 503, None, 2); print(size() - before)\n"
+        "logs.write_waiting(); print(size() > before)\n"
+        "before = size(); logs.delivery_log('rejected', 404, None, 3); print(size() - before)\n"
+    )
+    with TemporaryFile() as told:
+        ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=PIPE, stderr=told, text=True, check=True)
+        told.seek(0)
+        lines = [json.loads(line) for line in told.read().splitlines()]
+    assert ran.stdout.split() == ["0", "True", "0", "True", "0"]
+    # The last one is written at the end of the process.
+    said = ["attempt ended: delivered", "between", "attempt ended: retryable", "attempt ended: rejected"]
+    assert [line["message"] for line in lines] == said
+
+
+def test_waiting_lines_are_written_in_pieces_that_a_pipe_keeps_whole() -> None:
+    code = (
+        "import io, sys; from storage import logs\n"
+        "class Told(io.RawIOBase):\n"
+        " writable = lambda self: True\n"
+        " def write(self, data): print(bytes(data)); return len(data)\n"
+        "sys.stderr = io.TextIOWrapper(io.BufferedWriter(Told()), 'utf-8', line_buffering=True)\n"
+        "logs.configure('info', 'json')\n"
+        "for number in range(100): logs.delivery_log('delivered', 200, 'é' * (number % 7), number)\n"
+        "logs.write_waiting()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    writes = [ast.literal_eval(line) for line in ran.stdout.splitlines()]
+    assert len(writes) < 50
+    assert all(len(data) <= PIPE_BUF and data.endswith(b"\n") for data in writes)
+    assert [json.loads(line)["duration_ms"] for line in b"".join(writes).splitlines()] == [*range(100)]
+
+
+def test_more_lines_than_may_wait_are_written() -> None:
+    code = (
+        "import os; from storage import logs; logs.configure('info', 'json')\n"
+        "for _ in range(1000): logs.delivery_log('delivered', 200, None, 1)\n"
+        "os._exit(0)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 500 < len(ran.stderr.splitlines()) < 1000
 
 
 def test_a_standard_error_that_takes_nothing_ends_nobody() -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -115,7 +115,7 @@ def test_the_signature_verifies_with_the_default_secret() -> None:
 def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_key() -> None:
     post = FakePost(lambda: Outcome(status=503))
     carrier = courier(post)
-    first, second = delivered(carrier), delivered(carrier, replace(CLAIM, attempt=4, try_number=2))
+    first, second = delivered(carrier), delivered(carrier, CLAIM._replace(attempt=4, try_number=2))
     (_, before, body), (_, after, body_again) = post.sent
     assert body == body_again == BODY
     assert before["Idempotency-Key"] == after["Idempotency-Key"]
@@ -127,7 +127,7 @@ def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_
 
 def test_a_targets_own_secret_wins_over_the_default() -> None:
     post = FakePost()
-    courier(post).deliver(replace(CLAIM, secret_sealed=sealed(OWN_SECRET)))
+    courier(post).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
 
@@ -136,13 +136,13 @@ def test_a_rotated_secret_signs_the_next_delivery() -> None:
     post = FakePost()
     carrier = courier(post)
     for secret in (OWN_SECRET, "rotated"):
-        carrier.deliver(replace(CLAIM, secret_sealed=sealed(secret)))
+        carrier.deliver(CLAIM._replace(secret_sealed=sealed(secret)))
         assert signature(post, secret) is SignatureVerdict.OK
 
 
 def test_an_older_key_still_opens_a_secret() -> None:
     post = FakePost()
-    courier(post, keys=(b"n" * 32, KEY)).deliver(replace(CLAIM, secret_sealed=sealed(OWN_SECRET)))
+    courier(post, keys=(b"n" * 32, KEY)).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
 ) -> None:
     post = FakePost()
-    attempt = delivered(courier(post, default, keys), replace(CLAIM, secret_sealed=blob))
+    attempt = delivered(courier(post, default, keys), CLAIM._replace(secret_sealed=blob))
     assert post.sent == []
     assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, error)
 
@@ -209,7 +209,7 @@ TRIES: Final = [(1, True), (3, True), (4, False), (5, False)]
 @pytest.mark.parametrize(("try_number", "is_sent"), TRIES)
 def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) -> None:
     post = FakePost()
-    attempt = delivered(courier(post, retries=2), replace(CLAIM, try_number=try_number))
+    attempt = delivered(courier(post, retries=2), CLAIM._replace(try_number=try_number))
     assert bool(post.sent) == is_sent
     if not is_sent:
         verdict = attempt.verdict

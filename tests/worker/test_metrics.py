@@ -4,19 +4,18 @@ import re
 import socket
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 
 from schemas.delivery import Attempted, Claim, Outcome, Timings, Verdict
 from schemas.export_state import Move
 from storage import metrics
 from storage.metrics import PAGE_FOR_S
 from tests.factories import NOW, attempted
-from worker.metrics import LATE, OUTCOMES, Attempts, serve
+from worker.metrics import DELIVERY_BUCKETS_S, LATE, OUTCOMES, Attempts, serve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def attempt(export_id: str, outcome: str = "delivered", took_ms: int = 0) -> Attempted:
     claim = Claim(export_id, "lease", 1, 1, "tgt_1", "https://tracker.example.com/", None, b"{}", NOW, NOW)
     made = attempted(claim)
-    return replace(made, verdict=Verdict(Move.DELIVER, outcome), outcome=Outcome(timings=Timings(total_ms=took_ms)))
+    return made._replace(verdict=Verdict(Move.DELIVER, outcome), outcome=Outcome(timings=Timings(total_ms=took_ms)))
 
 
 def total(registry: CollectorRegistry, outcome: str) -> float | None:
@@ -45,6 +44,24 @@ def test_attempts_count_by_outcome_and_by_how_long_they_took() -> None:
     }
     assert at_most == {"0.05": 1.0, "0.5": 2.0, "5.0": 3.0}
     assert registry.get_sample_value("riskrelay_delivery_seconds_sum") == 4.44
+
+
+def test_many_attempts_fall_into_the_buckets_into_which_they_would_fall_one_by_one() -> None:
+    # on a bound, just over one, at the deadline, over it
+    times_ms = [0, 50, 50, 51, 999, 1000, 15_000, 15_001, 60_000]
+    together, one_by_one = CollectorRegistry(), CollectorRegistry()
+    Attempts(together).count([attempt(f"exp_{took_ms}", took_ms=took_ms) for took_ms in times_ms], set())
+    plain = Histogram("riskrelay_delivery_seconds", "As they come.", buckets=DELIVERY_BUCKETS_S, registry=one_by_one)
+    for took_ms in times_ms:
+        plain.observe(took_ms / 1000)
+
+    def counted(registry: CollectorRegistry) -> list[tuple[str, dict[str, str], float]]:
+        metrics = [metric for metric in registry.collect() if metric.name == "riskrelay_delivery_seconds"]
+        samples = [sample for metric in metrics for sample in metric.samples if not sample.name.endswith("_created")]
+        return [(sample.name, sample.labels, sample.value) for sample in samples]
+
+    assert counted(together) == counted(one_by_one)
+    assert total(together, LATE) == len(times_ms)
 
 
 def test_an_answer_that_came_after_its_lease_is_late_whatever_it_said() -> None:

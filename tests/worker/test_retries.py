@@ -1,7 +1,6 @@
 """What an outcome means: the table of outcomes, the schedule, Retry-After, and answers that are out to do harm."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Final
@@ -463,4 +462,4 @@ def test_whatever_a_receiver_answers_there_is_one_verdict_and_it_keeps_the_limit
         assert least - 1e-3 <= wait_s(verdict) <= most + 1e-3
     for text in (verdict.provider_ticket_id, verdict.provider_ticket_url):
         assert text is None or (0 < len(text) <= 500 and text.isprintable())
-    assert verdict == judged(replace(outcome), try_number, jitter)
+    assert verdict == judged(outcome._replace(), try_number, jitter)
