@@ -17,7 +17,7 @@ from schemas.scanner import MAX_EVIDENCE_BYTES, SEVERITY_SYNONYMS
 from schemas.strict_json import canonical
 from schemas.ticket import MANUAL, MAX_TITLE, Source, Ticket
 from schemas.ticket_wording import ticket_by_hand
-from schemas.times import rfc3339, rfc3339_or_none, to_ms
+from schemas.times import rfc3339, rfc3339_or_none
 
 #: An id is a prefix, an underscore and 26 characters; nothing longer needs a look in the database.
 MAX_ID_LENGTH: Final = 64
@@ -90,14 +90,6 @@ class Export:
     approved_at: datetime | None
     finished_at: datetime | None
     finding: Sighting | None = None
-
-    @property
-    def etag(self) -> str:
-        """The version as an entity tag, without quotes; that of a finding also says when it was seen last."""
-        if self.finding is None:
-            return f"v{self.version}"
-        # Two scan runs may see it within one millisecond, and one run twice.
-        return f"v{self.version}-{self.finding.times_seen}-{to_ms(self.finding.last_seen_at)}"
 
 
 class _Title(Text):

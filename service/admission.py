@@ -72,9 +72,7 @@ class Admission:
         self._max_body_bytes = max_body_bytes
         self._limits = limits
 
-    def process_resource(
-        self, req: falcon.Request, resp: falcon.Response, resource: Any, _params: Mapping[str, Any]
-    ) -> None:
+    def process_resource(self, req: falcon.Request, resp: falcon.Response, resource: Any, params: Mapping[str, Any]) -> None:
         """Run the checks in the contract's order; the first that fails answers."""
         operations: Mapping[str, Operation] = getattr(resource, "operations", {})
         operation = operations.get(req.method)
@@ -83,6 +81,7 @@ class Admission:
         if (req.content_length or 0) > self._max_body_bytes:
             raise PayloadTooLarge
         self._limits.require_unblocked(req)
+        req.context.params = params
         if operation.body is Body.SIGNED:
             req.context.raw_body = self._read(req)
         self._authenticate(req, resp, operation)

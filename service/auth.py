@@ -16,7 +16,7 @@ import falcon
 
 from schemas.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized
 from schemas.principal import Ability, SharedSecretPrincipal, TokenKind, TokenPrincipal
-from storage import tokens
+from storage import polls, tokens
 from storage.clock import utc_now
 from storage.integrations import Integration, SharedSecrets
 
@@ -45,9 +45,9 @@ class Bearer:
 
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
         req.context.challenge = _CHALLENGE
-        header = req.get_header("Authorization") or ""
+        header = req.auth or ""
         text = header[len(_BEARER) :] if header[: len(_BEARER)].lower() == _BEARER else ""
-        principal = tokens.principal_for(text, utc_now()) if text else None
+        principal = self._holder(req, text) if text else None
         if principal is None:
             raise Unauthorized
         req.context.principal = principal
@@ -57,6 +57,20 @@ class Bearer:
             raise Forbidden(f"This token lacks the ability {self._ability.value}.")
         if self._for_webhooks and not principal.may_use_webhooks:
             raise Forbidden("This account may not use generic_webhook targets.")
+        return principal
+
+    def _holder(self, _req: falcon.Request, text: str) -> TokenPrincipal | None:
+        return tokens.principal_for(text, utc_now())
+
+
+class PollingBearer(Bearer):
+    """The same where clients poll: one question tells who asks and what they get, and `req.context.polled` keeps that."""
+
+    def _holder(self, req: falcon.Request, text: str) -> TokenPrincipal | None:
+        known = polls.look(text, req.context.params["export_id"], utc_now())
+        if known is None:
+            return None
+        principal, req.context.polled = known
         return principal
 
 

@@ -9,9 +9,8 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import falcon
 from limits import RateLimitItemPerSecond
@@ -89,11 +88,12 @@ class Limits:
         allowance = self._allowances.get(principal_key) or self._allowances.keep(principal_key, _Allowance())
         # Whoever else calls as this principal waits meanwhile for the one reservation instead of making more.
         with allowance.lock:
-            asked_at = self._clock()
-            if allowance.is_used_up(asked_at):
+            now = self._clock()
+            if allowance.is_used_up(now):
                 count, window = self._counters.take(self._requests, "principal", principal_key, self._share)
-                allowance.renew(count, window, asked_at, self._clock())
-            return allowance.spend(self._clock())
+                asked_at, now = now, self._clock()
+                allowance.renew(count, window, asked_at, now)
+            return allowance.spend(now)
 
 
 def _whole_seconds(seconds: float) -> int:
@@ -101,8 +101,7 @@ def _whole_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
+class _Standing(NamedTuple):
     """What one request is told: whether it is refused, what remains, and for how many seconds that holds."""
 
     is_refused: bool

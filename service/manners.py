@@ -33,16 +33,18 @@ class Manners:
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Take or make the request's id before anything can fail."""
-        offered = req.get_header("X-Request-Id") or ""
-        is_fit = _REQUEST_ID.fullmatch(offered) is not None
-        req.context.request_id = offered if is_fit else identifiers.new_id(identifiers.REQUEST, utc_now())
-        req.context.began_at = time.perf_counter()
+        # From the environment: every request passes here, and `get_header` takes ten times as long to find none.
+        offered = req.env.get("HTTP_X_REQUEST_ID", "")
+        is_fit = bool(offered) and _REQUEST_ID.fullmatch(offered) is not None
+        request_id = offered if is_fit else identifiers.new_id(identifiers.REQUEST, utc_now())
+        context = req.context
+        context.request_id = request_id
+        context.began_at = time.perf_counter()
         # Whatever is logged or reported until the answer, by whoever is called, says which request it is about.
-        logs.concern(request_id=req.context.request_id)
-        req.context.span = traces.request_began(req.method, req.get_header("Traceparent"))
-        resp.set_header("X-Request-Id", req.context.request_id)
-        for name, value in _SAFE_HEADERS:
-            resp.set_header(name, value)
+        logs.concern(request_id=request_id)
+        context.span = traces.request_began(req.method, req.env.get("HTTP_TRACEPARENT"))
+        resp.set_header("X-Request-Id", request_id)
+        resp.set_headers(_SAFE_HEADERS)
 
     def process_resource(
         self, _req: falcon.Request, _resp: falcon.Response, _resource: Any, params: Mapping[str, str]

@@ -2,6 +2,7 @@
 
 from schemas.settings import load_settings
 from service.app import create_app
+from service.greenlet_connection import GreenletConnection
 from storage import error_reports, logs, metrics, traces
 from storage.database import open_database
 
@@ -10,5 +11,5 @@ logs.configure(_settings.log_level, _settings.log_format)
 error_reports.configure(_settings, "service")
 traces.configure(_settings, "service")
 metrics.open_files(_settings.data_dir, metrics.Role.SERVICE)
-open_database(_settings.database_url)
+open_database(_settings.database_url, driver=GreenletConnection)
 app = create_app(_settings)

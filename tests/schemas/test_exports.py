@@ -167,19 +167,6 @@ def test_a_client_that_waits_as_told_never_comes_too_early(seconds: float) -> No
     assert NOW + timedelta(seconds=told) >= NOW + timedelta(seconds=seconds)
 
 
-def test_the_entity_tag_follows_the_version() -> None:
-    assert EXPORT.etag != replace(EXPORT, version=2).etag
-
-
-def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it() -> None:
-    seen = replace(EXPORT, finding=SEEN)
-    later = replace(SEEN, last_seen_at=SEEN.last_seen_at + timedelta(milliseconds=1))
-    in_the_same_millisecond = replace(SEEN, times_seen=3)
-    tags = {each.etag for each in (EXPORT, seen, replace(seen, finding=later), replace(seen, version=2))}
-    assert len(tags | {replace(seen, finding=in_the_same_millisecond).etag}) == 5
-    assert all(tag.isprintable() and '"' not in tag and " " not in tag for tag in tags)
-
-
 # --- by hand
 
 

@@ -22,12 +22,14 @@ from tests.factories import (
     SCANNER_SECRET,
     Customer,
     make_approved,
+    make_customer,
     make_exports,
     make_settings,
     make_target,
     postback,
 )
 from tests.fakes import FakeDoorbell, FakeLookup
+from tests.query_plans import statements
 from tests.service.conftest import LogLines
 from tests.service.exchange import (
     BASE,
@@ -241,6 +243,16 @@ def test_head_tells_what_get_would_without_a_body(client: TestClient, customer: 
     assert told.headers["content-length"] == str(len(got.content))
     unchanged = replace(get, method="HEAD").plus(("If-None-Match", got.headers["etag"])).send(client)
     assert unchanged.status_code == 304
+
+
+def test_a_poll_costs_one_statement_whatever_it_is_answered(client: TestClient, customer: Customer) -> None:
+    call = poll(client, customer, prepared(client))
+    tag = call.send(client).headers["etag"]
+    others = replace(call, headers=tuple(make_customer().bearer.items()))
+    for each, status in ((call, 200), (call.plus(("If-None-Match", tag)), 304), (others, 404)):
+        with statements() as asked:
+            assert each.send(client).status_code == status
+        assert len(asked) == 1
 
 
 def test_a_version_opens_nothing_to_another_account(client: TestClient, customer: Customer) -> None:
