@@ -94,9 +94,8 @@ def find(value: Any, known_names: Set[str]) -> tuple[FieldProblem, ...]:
 
     Paths are made of `known_names`, list indices and forbidden names alone; any other name ends its path at the parent.
     """
-    texts, names = _texts_and_names(value)
-    rules = _broken_rules(joined(text for text in (*texts, *names) if len(text) >= _MIN_TEXT), RULES)
-    if not rules and not are_suspicious(names):
+    rules, is_suspicious = _judged(value)
+    if not rules and not is_suspicious:
         return ()
     told: dict[FieldProblem, None] = {}
     for place, code in _problems(value, known_names, rules):
@@ -104,6 +103,24 @@ def find(value: Any, known_names: Set[str]) -> tuple[FieldProblem, ...]:
         if len(told) == MAX_TOLD:
             break
     return tuple(told)
+
+
+def find_each(values: Sequence[Any], known_names: Set[str]) -> list[tuple[FieldProblem, ...]]:
+    """Return what `find` does of each value.
+
+    Judged as one, a hundred tickets take a third of the time, and nearly always that is all.
+    """
+    rules, is_suspicious = _judged(list(values))
+    if not rules and not is_suspicious:
+        return [()] * len(values)
+    return [find(value, known_names) for value in values]
+
+
+def _judged(value: Any) -> tuple[list[Rule], bool]:
+    """Return which rules the texts of a value break, all read as one, and whether its names may mean something."""
+    texts, names = _texts_and_names(value)
+    rules = _broken_rules(joined([text for text in (*texts, *names) if len(text) >= _MIN_TEXT]), RULES)
+    return rules, are_suspicious(names)
 
 
 def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
@@ -197,8 +214,18 @@ def _broken_rules(text: str, rules: Sequence[Rule]) -> list[Rule]:
     if len(text) < _MIN_TEXT:
         return []
     versions = [(version, version.lower()) for version in (text, *once_decoded(text))]
-    return [rule for rule in rules if any(_is_broken(rule, *version) for version in versions)]
+    return [rule for rule in rules if _is_broken(rule, versions)]
 
 
-def _is_broken(rule: Rule, text: str, folded: str) -> bool:
-    return (not rule.marks or any(mark in folded for mark in rule.marks)) and rule.breaks(text)
+def _is_broken(rule: Rule, versions: Sequence[tuple[str, str]]) -> bool:
+    for text, folded in versions:  # noqa: SIM110 - any() over generators adds 12 µs to a look at a short text, which takes 20
+        if (not rule.marks or _holds_any(rule.marks, folded)) and rule.breaks(text):
+            return True
+    return False
+
+
+def _holds_any(marks: Sequence[str], folded: str) -> bool:
+    for mark in marks:  # noqa: SIM110 - as above
+        if mark in folded:
+            return True
+    return False

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from marshmallow import EXCLUDE, INCLUDE, fields, post_load, pre_load, validates_schema
+from marshmallow import EXCLUDE, INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
 from schemas.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
@@ -109,20 +109,18 @@ class _IssueForm(Form):
             return entry
         folded = dict(entry)
         for name, aliases in ISSUE_ALIASES.items():
-            given = [alias for alias in (name, *aliases) if folded.get(alias) is not None]
-            values = [folded.pop(alias) for alias in given[:1]]
-            folded.pop(name, None)
-            if values:
-                folded[name] = str(values[0]) if type(values[0]) is int else values[0]
+            value = folded.pop(name, None)
+            if value is None:
+                given = next((alias for alias in aliases if folded.get(alias) is not None), None)
+                value = None if given is None else folded.pop(given)
+            if value is not None:
+                folded[name] = str(value) if type(value) is int else value
         return folded
-
-    @validates_schema
-    def _is_named(self, entry: dict[str, Any], **_: Any) -> None:
-        if not (_said(entry.get("code")) or _said(entry.get("title"))):
-            raise ValidationError("required", "title")
 
     @post_load(pass_original=True)
     def _make(self, entry: dict[str, Any], submitted: dict[str, Any], **_: Any) -> Issue:
+        if not (_said(entry.get("code")) or _said(entry.get("title"))):
+            raise ValidationError("required", "title")
         named = {name: entry.pop(name, None) for name in ("code", "title", "severity", "description", "location", "url")}
         # marshmallow hands unknown members over in no order; the sender's decides which ones fit.
         evidence = {name: entry[name] for name in submitted if name in entry}

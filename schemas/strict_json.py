@@ -72,8 +72,11 @@ def canonical(value: JsonValue) -> bytes:
     Integers and floats stay apart (1 and 1.0 differ). Raises ValueError for what `parse` would not have let
     in: NaN, an infinity or a lone surrogate.
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8")
+    return _canonical(value).encode("utf-8")
+
+
+# json.dumps would make such an encoder anew for every value.
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 # Raw NUL and raw surrogates fall to the string and UTF-8 rules, so only escapes can bring them in. A

@@ -129,9 +129,9 @@ def ticket_for_email(email: InboundEmail) -> Ticket:
     )
 
 
-def preview_problems(ticket: dict[str, Any]) -> tuple[FieldProblem, ...]:
-    """Return what keeps a ticket's record from being approved: forbidden content that its parts make together."""
-    return forbidden.find(ticket, _NAMES)
+def preview_problems(tickets: Sequence[dict[str, Any]]) -> list[tuple[FieldProblem, ...]]:
+    """Return what keeps each ticket's record from being approved: forbidden content that its parts make together."""
+    return forbidden.find_each(tickets, _NAMES)
 
 
 def _title(text: str, page_url: str) -> str:

@@ -22,6 +22,9 @@ from storage.clock import utc_now
 _KEY: Final = re.compile(r"[\x20-\x7e]{1,255}")
 REPLAYED: Final = "Idempotency-Replayed"
 
+#: json.dumps would make such an encoder anew for every answer.
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -118,7 +121,7 @@ def _keyed_request(req: falcon.Request) -> idempotency.Request | None:
 
 
 def _text(answer: Answer) -> str:
-    return json.dumps(answer.body, ensure_ascii=False)
+    return _encode(answer.body)
 
 
 def _send(resp: falcon.Response, status: int, headers: Mapping[str, str], body: str) -> None:

@@ -27,9 +27,9 @@ class ScannerResults:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the page and its findings; each new finding prepares an export."""
-        self._once.answer(req, resp, lambda: self._record(req))
+        sighting = findings.look_at(req.context.payload, self._default_project_id)
+        self._once.answer(req, resp, lambda: self._record(req, sighting))
 
-    def _record(self, req: falcon.Request) -> Answer:
-        postback, actor = req.context.payload, req.context.principal.key
-        result = findings.record_postback(postback, self._default_project_id, utc_now(), actor)
+    def _record(self, req: falcon.Request, sighting: findings.Sighting) -> Answer:
+        result = findings.record(sighting, self._default_project_id, utc_now(), req.context.principal.key)
         return Answer(202, postback_answer(result), concerns={"count": len(result.ticket_exports)})

@@ -1,37 +1,54 @@
 """Findings: what scan runs report, deduplicated by fingerprint; each new one prepares one export."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from schemas.errors import ValidationFailed
 from schemas.fields import problem
 from schemas.findings import PostbackResult, by_fingerprint
-from schemas.scanner import STATUSES_WITH_FINDINGS, Issue, Page, Postback
+from schemas.scanner import STATUSES_WITH_FINDINGS, Issue, Postback
 from schemas.ticket import Source
 from schemas.ticket_wording import ticket_for_finding
 from schemas.times import to_ms
 from storage import identifiers
 from storage.columns import JsonField
-from storage.database import execute, rows, transaction, values_list
-from storage.export_rows import Draft
+from storage.database import execute, first_row, is_sqlite, rows, transaction
+from storage.export_rows import Draft, WrittenTicket, written
 from storage.exports import prepare
+from storage.row_sets import execute_over, rows_over
 
-_COLUMNS: Final = (
-    "id",
-    "project_id",
-    "fingerprint",
-    "code",
-    "title",
-    "severity",
-    "page_url",
-    "location",
-    "first_scan_run_id",
-    "last_scan_run_id",
-    "first_seen_at",
-    "last_seen_at",
-    "times_seen",
-)
+_COLUMNS: Final = {
+    "id": "TEXT",
+    "project_id": "INTEGER",
+    "fingerprint": "TEXT",
+    "code": "TEXT",
+    "title": "TEXT",
+    "severity": "TEXT",
+    "page_url": "TEXT",
+    "location": "TEXT",
+    "first_scan_run_id": "BIGINT",
+    "last_scan_run_id": "BIGINT",
+    "first_seen_at": "BIGINT",
+    "last_seen_at": "BIGINT",
+    "times_seen": "INTEGER",
+}
+_INSERT: Final = f"""
+INSERT INTO findings ({", ".join(_COLUMNS)}) {{rows}}
+ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING fingerprint"""
+#: The same run counts once, however often it posts; one that found it first may post again while a later one is under way,
+#: and does not count then either.
+_SEEN: Final = """
+WITH r (fingerprint) AS ({rows})
+UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
+    last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?
+FROM r WHERE findings.project_id = ? AND findings.fingerprint = r.fingerprint"""
+#: Those of some findings that the project of a run, or the default one, has already; SQLite's alone.
+_KNOWN: Final = """
+SELECT json_group_array(fingerprint) FROM findings
+WHERE project_id = COALESCE((SELECT project_id FROM scan_runs WHERE id = ?), ?)
+    AND fingerprint IN (SELECT value FROM json_each(?))"""
 
 _PAGE: Final = """
 INSERT INTO page_results
@@ -50,25 +67,56 @@ RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_
 _json: Final = JsonField()
 
 
-def record_postback(postback: Postback, default_project_id: int | None, now: datetime, actor: str) -> PostbackResult:
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A postback, its issues by fingerprint, and the tickets of those that were new when it was looked at."""
+
+    postback: Postback
+    issues: Mapping[str, Issue]
+    tickets: Mapping[str, WrittenTicket]
+
+
+def look_at(postback: Postback, default_project_id: int | None) -> Sighting:
+    """Do of a postback what needs no transaction: while one is open, SQLite lets nobody else write.
+
+    A ticket takes as long to write as its rows to store. PostgreSQL keeps nobody waiting and is not asked what is new: there
+    they are written with the rows. The caller holds no transaction.
+    """
+    if postback.status not in STATUSES_WITH_FINDINGS:
+        return Sighting(postback, {}, {})
+    issues = by_fingerprint(postback.page, postback.issues)
+    if not issues or not is_sqlite():
+        return Sighting(postback, issues, {})
+    known = first_row(_KNOWN, (postback.scan_run_id, default_project_id, _json.text(list(issues))))
+    found = set() if known is None else set(_json.python_value(known[0]))
+    return Sighting(postback, issues, _tickets(postback, issues, [mark for mark in issues if mark not in found]))
+
+
+def record(sighting: Sighting, default_project_id: int | None, now: datetime, actor: str) -> PostbackResult:
     """Store a page of a scan run with its findings, and prepare an export for each finding that is new.
 
     A run that nobody registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one.
     """
+    postback, issues = sighting.postback, sighting.issues
     with transaction():
         project_id, account_id = _scan_run(postback, default_project_id, now)
         _record_page(postback, now)
-        if postback.status not in STATUSES_WITH_FINDINGS:
-            return PostbackResult(postback.scan_run_id, 0, 0, ())
-        issues = by_fingerprint(postback.page, postback.issues)
         new = _insert_new(postback, issues, project_id, now)
         seen = [mark for mark in issues if mark not in new]
         _mark_seen(seen, project_id, postback.scan_run_id, now)
+        # What somebody deleted meanwhile is new, and has no ticket yet.
+        missing = _tickets(postback, issues, [mark for mark in new if mark not in sighting.tickets])
+        tickets = {**sighting.tickets, **missing}
         drafts = [
-            _draft(finding_id, issues[mark], postback.page, postback.scan_run_id, account_id, project_id)
+            Draft(account_id, project_id, Source("finding", finding_id, postback.scan_run_id), tickets[mark])
             for mark, finding_id in new.items()
         ]
         return PostbackResult(postback.scan_run_id, len(new), len(seen), tuple(prepare(drafts, now, actor)))
+
+
+def _tickets(postback: Postback, issues: Mapping[str, Issue], marks: Sequence[str]) -> dict[str, WrittenTicket]:
+    tickets = [ticket_for_finding(postback.page, issues[mark], postback.scan_run_id) for mark in marks]
+    return dict(zip(marks, written(tickets), strict=True)) if marks else {}
 
 
 def _scan_run(postback: Postback, default_project_id: int | None, now: datetime) -> tuple[int, int]:
@@ -120,33 +168,16 @@ def _insert_new(postback: Postback, issues: Mapping[str, Issue], project_id: int
     if not issues:
         return {}
     ids = {mark: identifiers.new_id(identifiers.FINDING, now) for mark in issues}
-    parameters: list[Any] = []
     # Sorted, so that two postbacks with the same new findings wait for each other in one direction.
-    for mark, issue in sorted(issues.items()):
-        parameters += _finding_row(ids[mark], mark, issue, postback, project_id, now)
-    inserted = rows(
-        f"INSERT INTO findings ({', '.join(_COLUMNS)}) VALUES {values_list(len(_COLUMNS), len(issues))} "  # noqa: S608 - our own names
-        "ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING fingerprint",
-        parameters,
-    )
-    new = {row[0] for row in inserted}
+    found = [_finding_row(ids[mark], mark, issues[mark], postback, project_id, now) for mark in sorted(issues)]
+    new = {row[0] for row in rows_over(_INSERT, [*_COLUMNS.values()], found)}
     return {mark: ids[mark] for mark in issues if mark in new}
 
 
 def _mark_seen(marks: Sequence[str], project_id: int, scan_run_id: int, now: datetime) -> None:
-    """Note that findings were seen again; the same run counts once, however often it posts.
-
-    A run that found it first may post again while a later one is under way: it does not count then either.
-    """
-    if not marks:
-        return
-    execute(
-        "UPDATE findings SET "  # noqa: S608 - our own names
-        "times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END, "
-        "last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ? "
-        f"WHERE project_id = ? AND fingerprint IN {values_list(len(marks), 1)}",
-        (scan_run_id, scan_run_id, scan_run_id, to_ms(now), project_id, *marks),
-    )
+    """Note that findings were seen again."""
+    told = (scan_run_id, scan_run_id, scan_run_id, to_ms(now), project_id)
+    execute_over(_SEEN, ["TEXT"], [(mark,) for mark in marks], told)
 
 
 def _finding_row(
@@ -167,8 +198,3 @@ def _finding_row(
         to_ms(now),
         1,
     )
-
-
-def _draft(finding_id: str, issue: Issue, page: Page, scan_run_id: int, account_id: int, project_id: int) -> Draft:
-    source = Source("finding", finding_id, scan_run_id)
-    return Draft(account_id, project_id, source, ticket_for_finding(page, issue, scan_run_id))

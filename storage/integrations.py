@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from schemas.settings import Settings
 from storage.audit import append
-from storage.database import rows, transaction
+from storage.database import first_row, transaction
 from storage.models import IntegrationSecret
 from storage.sealed import SHARED_SECRET
 from storage.vault import Vault
@@ -43,9 +43,9 @@ class SharedSecrets:
 
     def current(self, integration: Integration) -> str | None:
         """Return the secret in force; read at every request, so that a new one counts in every process at once."""
-        found = rows("SELECT secret_sealed FROM integration_secrets WHERE name = ?", (integration.value,))
+        found = first_row("SELECT secret_sealed FROM integration_secrets WHERE name = ?", (integration.value,))
         if found:
-            return self._vault.open(bytes(found[0][0]), SHARED_SECRET.context(integration.value))
+            return self._vault.open(bytes(found[0]), SHARED_SECRET.context(integration.value))
         return self._environment[integration]
 
     def set(self, integration: Integration, secret: str, now: datetime) -> str:

@@ -12,12 +12,14 @@ from typing import Any, Final
 from schemas.delivery import Attempted, Claim, Outcome, Timings, Verdict
 from schemas.export_state import Move
 from schemas.exports import Approval
+from schemas.findings import PostbackResult
 from schemas.principal import Ability, TokenKind
+from schemas.scanner import Postback
 from schemas.settings import Settings, load_settings
 from schemas.targets import Target, TargetRequest
 from schemas.ticket import Source, Ticket
 from schemas.times import to_ms
-from storage import accounts, exports, identifiers, projects, targets, tokens
+from storage import accounts, exports, findings, identifiers, projects, targets, tokens
 from storage.database import execute, rows, transaction, values_list
 from storage.export_rows import Draft
 
@@ -167,6 +169,11 @@ def postback(scan_run_id: int = 42, issues: list[Mapping[str, Any]] | None = Non
         "issues": [issue()] if issues is None else issues,
     }
     return {**body, **changes}
+
+
+def record_postback(posted: Postback, default_project_id: int | None, now: datetime = NOW) -> PostbackResult:
+    """Store a checked postback as the scanner's route does."""
+    return findings.record(findings.look_at(posted, default_project_id), default_project_id, now, "scanner")
 
 
 def issue(code: str = "img-alt", **changes: Any) -> dict[str, Any]:

@@ -163,4 +163,4 @@ def test_what_nobody_may_write_into_the_facts_stays_on_its_line() -> None:
 
 def test_an_ordinary_upload_makes_a_ticket_that_can_be_approved() -> None:
     for ticket in (captured(), least(), cms(), shop(), captured(selected_text="word " * (MAX_TEXT // 5))):
-        assert preview_problems(ticket.record()) == ()
+        assert preview_problems([ticket.record()]) == [()]
