@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports bench docs setup setup-test lock clean
+.PHONY: help run demo test check lint types imports bench bench-quick docs setup setup-test lock clean
 
 # The caller's Python settings are not the project's.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -10,7 +10,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
 PYTHON_HERE := .venv/bin/python
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
 
 run: setup ## set up, write .env where there is none, start everything; Ctrl-C stops it; EXTRAS=1 as for setup
 	@[ -e .env ] || bin/riskrelay init
@@ -33,8 +33,11 @@ types: setup-test ## mypy, strict
 imports: setup-test ## which room may import which
 	@.venv/bin/lint-imports
 
-bench: setup-test ## measure this machine; ARGS go to the benchmark
+bench: setup-test ## measure this machine, under half an hour; ARGS="--only requests" for a part of it
 	@exec $(PYTHON_HERE) -m bench $(ARGS)
+
+bench-quick: setup-test ## the same in under three minutes: fewer rounds, and not everything
+	@exec $(PYTHON_HERE) -m bench --quick $(ARGS)
 
 docs: setup ## write the tables of settings and commands, and docs/commands.md, anew from the code
 	@$(PYTHON_HERE) -m bin.reference

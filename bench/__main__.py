@@ -1,86 +1,133 @@
-"""`python -m bench`: measures this machine, prints a table and writes bench/latest.json.
+"""`python -m bench`: measures this machine, prints tables and writes bench/latest.json.
 
-Short runs in turns and their medians, since a machine is never quite quiet. Loopback only; what it starts it stops.
+Sections run one after the other, and within each what is compared takes turns, since a machine is never quite quiet. A part
+that fails or takes too long is told, its figures are null, and the others go on; the exit code is 1 then. A figure that
+misses its aim is told as missed and fails nothing. Loopback only; what is started is stopped, also by Ctrl-C and SIGTERM.
 """
 
-import itertools
-import json
-import platform
-import tempfile
-from contextlib import ExitStack
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from types import FrameType
 from typing import Final
 
 import click
 
-from bench.counterpart import Receiver, receiver
-from bench.deliveries import CONCURRENCY, PROCESSES, Delivered, Installation, deliver, send_prepared
-from tests.servers import PostgresServer, RedisServer
+from bench import delivery_figures, drain, growth, peers, requests, slow_clients, starting
+from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
 
-LATEST: Final = Path(__file__).parent / "latest.json"
-
-Figures = dict[str, float | int | str]
+Measure = Callable[[Extent], list[Figure]]
 
 
-@click.command(epilog="Example: python -m bench --exports 2000 --runs 1 --database both")
-@click.option("--exports", "count", default=5000, show_default=True, type=click.IntRange(min=100), help="Exports a run.")
-@click.option("--runs", default=3, show_default=True, type=click.IntRange(min=1), help="Runs, of which the median is told.")
-@click.option("--database", type=click.Choice(["sqlite", "postgresql", "both"]), default="sqlite", show_default=True)
-@click.option("--delay-ms", default=0, show_default=True, type=click.IntRange(min=0), help="How long the receiver thinks.")
-@click.option("--targets", default=20, show_default=True, type=click.IntRange(1, 1000), help="That share the exports.")
-@click.option("--origins", default=20, show_default=True, type=click.IntRange(1, 1000), help="Ports that share the targets.")
-@click.option(
-    "--concurrency", default=CONCURRENCY, show_default=True, type=click.IntRange(1, 1000), help="WORKER_CONCURRENCY of each."
-)
-def bench(count: int, runs: int, database: str, delay_ms: int, targets: int, origins: int, concurrency: int) -> None:
-    """Measure deliveries a second with two worker processes against a plain loop of prepared requests."""
-    count -= count % PROCESSES
-    databases = ["sqlite", "postgresql"] if database == "both" else [database]
-    figures: Figures = {"python": platform.python_version(), "processes": PROCESSES, "concurrency": concurrency}
-    figures |= {"exports": count, "runs": runs, "delay_ms": delay_ms, "targets": targets, "origins": min(origins, targets)}
-    with ExitStack() as stack:
-        there = stack.enter_context(receiver(delay_ms, min(origins, targets)))
-        urls = list(itertools.islice(itertools.cycle(there.urls), targets))
-        for name in databases:
-            figures |= _measured(name, there, urls, count, runs, concurrency)
-    _print(figures)
-    LATEST.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One measurement, the names that bench/latest.json always has from it, and how long it may take."""
+
+    measure: Measure
+    promised: Sequence[str]
+    #: Two to three times what it takes on a quiet machine of two cores: only a hang meets it.
+    within_s: dict[Extent, float]
 
 
-def _measured(database: str, there: Receiver, urls: list[str], count: int, runs: int, concurrency: int) -> Figures:
-    """Measure in turns, so that a busy moment of the machine meets both sides."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
-        redis = stack.enter_context(RedisServer())
-        postgres = stack.enter_context(PostgresServer()) if database == "postgresql" else None
-        installation = Installation(folder, redis, postgres, concurrency)
-        seeded = installation.seed(urls, count)
-        prepared, delivered = [], []
-        for _ in range(runs):
-            prepared.append(send_prepared(there, count, concurrency))
-            delivered.append(deliver(installation, seeded, there, count))
-    return _named(database, prepared, delivered)
+class TookTooLong(Exception):
+    """A part was broken off."""
 
 
-def _named(database: str, prepared: list[float], delivered: list[Delivered]) -> Figures:
-    """Name the medians; SQLite's have no prefix, as SQLite is the default."""
-    ratios = [done.per_s / plain for done, plain in zip(delivered, prepared, strict=True)]
-    figures: Figures = {
-        "deliveries_per_s": round(median(done.per_s for done in delivered)),
-        "prepared_per_s": round(median(prepared)),
-        "delivery_vs_prepared": round(median(ratios), 2),
-        "cpu_ms_per_delivery": round(median(done.cpu_ms for done in delivered), 3),
-        "worker_resident_mb": round(max(done.resident_mb for done in delivered)),
-        "approval_to_arrival_ms": round(median(done.approval_to_arrival_ms or 0 for done in delivered), 1),
-    }
-    return figures if database == "sqlite" else {f"{database}_{name}": figure for name, figure in figures.items()}
+def _part(measure: Measure, promised: Sequence[str], quick_s: float, full_s: float) -> Part:
+    return Part(measure, promised, {Extent.QUICK: quick_s, Extent.FULL: full_s})
 
 
-def _print(figures: Figures) -> None:
-    width = max(len(name) for name in figures)
-    for name, figure in figures.items():
-        click.echo(f"{name:{width}}  {figure:>10}")
+#: By the names that `--only` takes, in the order in which they run: what is promised comes first, lest time run out.
+SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
+    "deliveries": (
+        _part(delivery_figures.beside_loops, delivery_figures.PROMISED_BESIDE_LOOPS, 90, 500),
+        _part(delivery_figures.to_slow_and_tls, delivery_figures.PROMISED_TO_SLOW, 60, 600),
+        _part(delivery_figures.approvals, (), 60, 240),
+    ),
+    "peers": (_part(peers.measure, peers.PROMISED, 90, 600),),
+    "requests": (_part(requests.measure, requests.PROMISED, 120, 900),),
+    "growth": (
+        _part(growth.by_rows, growth.PROMISED, 90, 900),
+        _part(drain.measure, drain.PROMISED, 60, 400),
+        _part(growth.by_targets, (), 60, 180),
+        _part(growth.by_connections, (), 60, 120),
+    ),
+    "slow-clients": (_part(slow_clients.measure, slow_clients.PROMISED, 60, 300),),
+    "starting": (_part(starting.measure, starting.PROMISED, 60, 180),),
+}
+#: What `make bench` and `make bench-quick` may take, less a quarter of a minute for setting up and for stopping.
+IN_ALL_S: Final = {Extent.QUICK: 165.0, Extent.FULL: 1785.0}
+
+
+def _named(_context: click.Context, _option: click.Parameter, told: str) -> list[str]:
+    names = [name for name in SECTIONS if name in told.split(",")]
+    if strange := set(told.split(",")) - set(SECTIONS):
+        raise click.BadParameter(f"{', '.join(sorted(strange))} is none of {', '.join(SECTIONS)}.")
+    return names
+
+
+@click.command(epilog="Example: python -m bench --quick --only deliveries,peers\n\nExit codes: 0 measured, 1 a part failed.")
+@click.option("--quick", "is_quick", is_flag=True, help="Under three minutes: fewer rounds, and not everything.")
+@click.option("--only", "names", default=",".join(SECTIONS), callback=_named, help="Sections, with commas between them.")
+@click.option("--into", default=LATEST, type=click.Path(path_type=Path), help="Instead of bench/latest.json.")
+def bench(is_quick: bool, names: list[str], into: Path) -> None:
+    """Measure this machine: deliveries, requests, growth, start and stop, slow clients."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    extent = Extent.QUICK if is_quick else Extent.FULL
+    raise SystemExit(run(SECTIONS, names, extent, into, IN_ALL_S[extent]))
+
+
+def run(sections: Mapping[str, Sequence[Part]], names: Sequence[str], extent: Extent, into: Path, in_all_s: float) -> int:
+    """Measure the named sections and write what they found, null for what else is promised; return the exit code."""
+    began_at, found = time.monotonic(), machine()
+    parts = [(name, part) for name in names for part in sections[name]]
+    made = [_attempt(name, part, extent, began_at + in_all_s - time.monotonic()) for name, part in parts]
+    measured = [figure for figures in made for figure in figures or []]
+    promised = [name for parts in sections.values() for part in parts for name in part.promised]
+    took = {"seconds": round(time.monotonic() - began_at), "is_quick": extent is Extent.QUICK}
+    write_latest(found | took | flat(measured, promised), into)
+    click.echo(f"{took['seconds']} s in all. Written to {into}.")
+    return 1 if None in made else 0
+
+
+def _attempt(name: str, part: Part, extent: Extent, left_s: float) -> list[Figure] | None:
+    """Measure a part and print it; None, with the reason on the terminal, where it fails."""
+    began_at = time.monotonic()
+    try:
+        with _limit(min(part.within_s[extent], left_s)):
+            figures = part.measure(extent)
+    except Exception:  # noqa: BLE001 - whatever it is, the other parts are measured all the same
+        click.echo(f"{name} failed: {part.measure.__qualname__}\n{traceback.format_exc()}", err=True)
+        return None
+    tell(f"{name} ({time.monotonic() - began_at:.0f} s)", figures)
+    found = {figure.name for figure in figures if figure.values}
+    if missing := [promise for promise in part.promised if promise not in found]:
+        click.echo(f"Not measured here: {', '.join(missing)}\n", err=True)
+    return figures
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Break off what takes longer; what it has started is stopped on the way."""
+    if seconds <= 0:
+        raise TookTooLong("The parts before it took all the time.")
+
+    def break_off(_number: int, _frame: FrameType | None) -> None:
+        raise TookTooLong(f"It took longer than {seconds:g} s.")
+
+    before = signal.signal(signal.SIGALRM, break_off)
+    outer_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        # Whoever had set the timer, as a test's own limit does, has it again.
+        signal.setitimer(signal.ITIMER_REAL, outer_s)
+        signal.signal(signal.SIGALRM, before)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def bench(database: str, approvals: int) -> None:
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
         # No limit of requests a minute is to be met.
         with receiver(0) as there, crowd(name, RATE_LIMIT_PER_MINUTE="1000000") as installation:
-            took_ms, answered_ms = _measured(installation, there, approvals)
+            took_ms, answered_ms = approve_one_by_one(installation, there, approvals)
         found = {
             "median_ms": round(median(took_ms), 1),
             "p95_ms": round(quantiles(took_ms, n=20)[-1], 1),
@@ -51,8 +51,8 @@ def bench(database: str, approvals: int) -> None:
     figures.write("approval", told)
 
 
-def _measured(installation: Crowd, there: Receiver, count: int) -> tuple[list[float], list[float]]:
-    """Return how long each request took to the receiver, and how long each approval took to be answered."""
+def approve_one_by_one(installation: Crowd, there: Receiver, count: int) -> tuple[list[float], list[float]]:
+    """Return, in ms, how long each request took to the receiver, and how long each approval took to be answered."""
     with transaction():
         target_id = make_target(installation.customer, there.url).id
         ids = prepare(installation.customer, count + 1, 0)

@@ -1,34 +1,58 @@
-"""Falcon and nothing else: a route that answers constant bytes, and one that reads what is posted first.
+"""Falcon and nothing else: routes that answer constant bytes, after reading what is posted.
 
 Served by the same gunicorn as the product, it is the most that a route of any kind can do on this machine.
 """
 
+import json
 import os
 from typing import Final
 
 import falcon
 
-#: As many bytes as the product answers, so that the sockets carry the same.
-RECORD: Final = b'{"filler":"%s"}' % (b"x" * (int(os.environ["BENCH_RECORD_BYTES"]) - len('{"filler":""}')))
-ACCEPTED: Final = b'{"filler":"%s"}' % (b"x" * (int(os.environ["BENCH_ACCEPTED_BYTES"]) - len('{"filler":""}')))
+#: As many bytes as the product answers to each kind of question, so that the sockets carry the same.
+_ANSWERS: Final = {
+    kind: b'{"filler":"%s"}' % (b"x" * (size - len('{"filler":""}')))
+    for kind, size in json.loads(os.environ["BENCH_ANSWER_BYTES"]).items()
+}
+#: A postback of one issue is smaller, one of a hundred larger.
+_ONE_ISSUE_BYTES: Final = 5000
 
 
 class TicketExport:
-    """Answers the same record to everybody."""
+    """Answers the same record to everybody, and who names a version has it."""
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        resp.data = RECORD
+    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        if req.get_header("If-None-Match"):
+            resp.status = falcon.HTTP_304
+        else:
+            resp.data = _ANSWERS["status"]
 
 
-class ScannerResults:
+class Taken:
     """Takes anything."""
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def __init__(self, kind: str, status: str) -> None:
+        self._answer = _ANSWERS[kind]
+        self._status = status
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **_params: str) -> None:
         req.bounded_stream.read()
+        resp.status = self._status
+        resp.data = self._answer
+
+
+class Postback:
+    """Takes anything, and answers more to more."""
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        size = len(req.bounded_stream.read())
         resp.status = falcon.HTTP_202
-        resp.data = ACCEPTED
+        resp.data = _ANSWERS["postback" if size < _ONE_ISSUE_BYTES else "postback100"]
 
 
 app: "falcon.App[falcon.Request, falcon.Response]" = falcon.App()
 app.add_route("/api/ticket-exports/{export_id}", TicketExport())
-app.add_route("/api/scanner/results", ScannerResults())
+app.add_route("/api/ticket-exports/{export_id}/approve", Taken("approve", falcon.HTTP_202))
+app.add_route("/api/ticket-export-targets", Taken("target_create", falcon.HTTP_201))
+app.add_route("/api/browser-extension/evidence-captures", Taken("upload", falcon.HTTP_201))
+app.add_route("/api/scanner/results", Postback())

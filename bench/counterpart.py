@@ -18,7 +18,10 @@ _END_WITHIN_S: Final = 10
 def child(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run a module of this package; it is ended by closing its standard input, which a death of ours does too."""
     command = [sys.executable, "-m", f"bench.{module}", *words]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # In a session of its own: the terminal's Ctrl-C is ours alone, and what it interrupts ends its children in order.
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         yield process
     finally:
@@ -38,14 +41,18 @@ def pipe(end: IO[str] | None) -> IO[str]:
 
 
 class Receiver:
-    """The receiver in a process of its own, and what it counted; each of its `urls` is an origin of its own."""
+    """The receiver in a process of its own, and what it counted; each of its `urls` is an origin of its own.
 
-    def __init__(self, ports: Sequence[int]) -> None:
-        self.urls = [f"http://127.0.0.1:{port}/" for port in ports]
+    `port` takes questions; it is no target, and speaks no TLS.
+    """
+
+    def __init__(self, port: int, targets: Sequence[int], scheme: str = "http") -> None:
+        self._port = port
+        self.urls = [f"{scheme}://127.0.0.1:{target}/" for target in targets]
         self.url = self.urls[0]
 
     def arrivals(self) -> dict[str, Any]:
-        """Return the counts: requests, distinct, hung, first_at, last_at."""
+        """Return the counts: requests, distinct, hung, first_at, last_at; and cpu_s, the receiver's own processor time."""
         return self._ask("GET")
 
     def times(self) -> dict[str, float]:
@@ -57,16 +64,19 @@ class Receiver:
         self._ask("DELETE")
 
     def _ask(self, method: str, path: str = "") -> dict[str, Any]:
-        with urlopen(Request(self.url + path, method=method), timeout=10) as answer:  # noqa: S310 - our own loopback address
+        asked = Request(f"http://127.0.0.1:{self._port}/{path}", method=method)
+        with urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own loopback address
             told: dict[str, Any] = json.load(answer)
             return told
 
 
 @contextmanager
-def receiver(delay_ms: int, origins: int = 1) -> Iterator[Receiver]:
-    """Run a receiver that answers after `delay_ms`, on as many ports as `origins`."""
-    with child("instant_receiver", str(delay_ms / 1000), str(origins)) as process:
-        yield Receiver([int(port) for port in pipe(process.stdout).readline().split()])
+def receiver(delay_ms: int, origins: int = 1, certificate: Path | None = None) -> Iterator[Receiver]:
+    """Run a receiver that answers after `delay_ms`, on as many ports as `origins`; over TLS with a `certificate`."""
+    words = [str(delay_ms / 1000), str(origins), *([] if certificate is None else [str(certificate)])]
+    with child("instant_receiver", *words) as process:
+        port, *targets = [int(port) for port in pipe(process.stdout).readline().split()]
+        yield Receiver(port, targets, "http" if certificate is None else "https")
 
 
 def rate(arrivals: dict[str, Any]) -> float:

@@ -9,10 +9,11 @@ from pathlib import Path
 from redis import Redis
 
 from bench.counterpart import ROOT
+from bench.durable_postgres import DurablePostgres
 from storage import schema
 from storage.database import close_database, connection, execute, open_database, transaction
 from tests.factories import LOOPBACK, Customer, environment, make_customer
-from tests.servers import PostgresServer, RedisServer
+from tests.servers import RedisServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def crowd(kind: str, **settings: str) -> Iterator[Crowd]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
         redis = stack.enter_context(RedisServer())
-        postgres = stack.enter_context(PostgresServer()) if kind == "postgresql" else None
+        postgres = stack.enter_context(DurablePostgres()) if kind == "postgresql" else None
         url = postgres.create_database() if postgres else f"sqlite:///{folder / 'riskrelay.db'}"
         open_database(url)
         stack.callback(close_database)
@@ -51,7 +52,7 @@ def crowd(kind: str, **settings: str) -> Iterator[Crowd]:
             DATABASE_URL=url,
             REDIS_URL=redis.url,
             PYTHONPATH=str(ROOT),
-            LOG_LEVEL="warning",
+            LOG_LEVEL="info",
             **{**LOOPBACK, **settings},
         )
         yield Crowd(make_customer(), env)

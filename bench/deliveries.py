@@ -1,8 +1,8 @@
-"""Deliveries a second of real worker processes, and the plain loop of requests they are compared with.
+"""Deliveries a second of real worker processes, and the plain loops of requests they are compared with.
 
 Exports are stored and approved before the workers start, for targets that are paused; they are resumed once every worker
-listens, so that no start-up is measured. What counts is what arrived at the receiver, and it must agree with the tables:
-every export exported, one attempt each.
+listens, so that no start-up is measured. Guard, ledger and log are on, as in an installation; the log goes into a file. What
+counts is what arrived at the receiver, and it must agree with the tables: every export exported, one attempt each.
 """
 
 import itertools
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import IO, Any, Final
 
+import click
 from redis import Redis
 
 from bench.counterpart import ROOT, Receiver, child, pipe, rate
@@ -28,7 +28,6 @@ from schemas.ticket import Source, Ticket
 from storage import exports, schema, targets
 from storage.clock import utc_now
 from storage.database import close_database, connection, open_database, rows, transaction
-from storage.doorbell import Doorbell, connect
 from storage.export_rows import Draft
 from tests.factories import LOOPBACK, Customer, environment, make_customer, make_target
 from tests.servers import PostgresServer, RedisServer
@@ -42,8 +41,10 @@ CONCURRENCY: Final = 32
 #: What the slowest machine worth measuring needs for one run, start-up included.
 _RUN_WITHIN_S: Final = 60.0
 _LOOK_S: Final = 0.02
-#: Approvals one after the other on an idle system: enough for a median, few enough for a second or two.
-APPROVALS: Final = 25
+#: Between two counts of what is delivered, each of which reads an index from one end to the other.
+_COUNT_S: Final = 0.1
+#: Of the log of workers, where something went wrong: enough to see what it was.
+_LAST_LINES: Final = 20
 #: SQLite takes some 32,000 parameters a statement, and an export has 14.
 _CHUNK: Final = 1000
 
@@ -55,8 +56,8 @@ class Delivered:
     per_s: float
     cpu_ms: float
     resident_mb: float
-    #: Not measured where no single approvals were asked for.
-    approval_to_arrival_ms: float | None
+    #: The receiver's own processor time a request; it shares the cores.
+    receiver_cpu_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Installation:
                     DATABASE_URL=url,
                     REDIS_URL=self._redis.url,
                     PYTHONPATH=str(ROOT),
-                    LOG_LEVEL="warning",
+                    LOG_LEVEL="info",
                     # Both workers begin within this of each other.
                     SWEEP_SECONDS="0.05",
                     WORKER_CONCURRENCY=str(self._concurrency),
@@ -150,47 +151,64 @@ def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> No
 
 
 def deliver(
-    installation: Installation, seeded: Seeded, receiver: Receiver, count: int, approvals: int = APPROVALS
+    installation: Installation, seeded: Seeded, receiver: Receiver, count: int, command: Sequence[str] = WORK_ALONE
 ) -> Delivered:
-    """Let workers deliver the seeded exports, check the tables against the receiver, then time single approvals."""
+    """Let workers (Python with the words of `command`) deliver what is seeded; the tables must agree with what arrived."""
     receiver.clear()
-    with installation.copy() as env, workers(env) as pids:
+    with installation.copy() as env, workers(env, command=command) as pids:
         redis_url = env["REDIS_URL"]
         wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
-        cpu_before_s = cpu_s(pids)
+        cpu_before_s, receiver_before_s = cpu_s(pids), receiver.arrivals()["cpu_s"]
         seeded.turn("resume")
-        wait_until(lambda: finished() == count, "every export to be delivered")
+        wait_until(lambda: finished() == count, "every export to be delivered", look_s=_COUNT_S)
         cpu_ms = (cpu_s(pids) - cpu_before_s) * 1000 / count
         memory = max(resident_mb(pid) for pid in pids)
-        per_s = rate(agreed(receiver, count))
-        latencies = [_approval_to_arrival_ms(seeded, receiver, redis_url, number) for number in range(approvals)]
-        return Delivered(per_s, cpu_ms, memory, median(latencies) if latencies else None)
+        arrivals = agreed(receiver, count)
+        return Delivered(rate(arrivals), cpu_ms, memory, (arrivals["cpu_s"] - receiver_before_s) * 1000 / count)
 
 
-def send_prepared(receiver: Receiver, count: int, threads: int = CONCURRENCY) -> float:
-    """Send as many requests by the plain loop, on as many processes and threads; return requests a second."""
+def send_plainly(loop: str, receiver: Receiver, count: int, threads: int = CONCURRENCY) -> float:
+    """Send as many requests by `session_loop` or `prepared_loop`, on as many threads; return requests a second."""
     receiver.clear()
     share = str(count // PROCESSES)
-    words = ("prepared_loop", receiver.url, share, str(threads), str(BODY_BYTES))
+    words = (loop, receiver.url, share, str(threads), str(BODY_BYTES))
     with child(*words) as one, child(*words) as other:
-        loops = (one, other)
-        for loop in loops:
-            pipe(loop.stdout).readline()
-        for loop in loops:
-            pipe(loop.stdin).write("go\n")
-            pipe(loop.stdin).flush()
-        for loop in loops:
-            assert pipe(loop.stdout).readline() == "done\n", "A loop of prepared requests broke off."
+        both = (one, other)
+        for process in both:
+            pipe(process.stdout).readline()
+        for process in both:
+            pipe(process.stdin).write("go\n")
+            pipe(process.stdin).flush()
+        for process in both:
+            assert pipe(process.stdout).readline() == "done\n", f"A {loop} broke off."
     arrivals = receiver.arrivals()
     assert arrivals["requests"] == int(share) * PROCESSES, arrivals
     return rate(arrivals)
 
 
 @contextmanager
-def workers(env: dict[str, str], count: int = PROCESSES, *, is_in_order: bool = True) -> Iterator[list[int]]:
-    """Run worker processes, and stop them in order, or as a crash does."""
-    with processes([[sys.executable, *WORK_ALONE]] * count, env, is_in_order=is_in_order) as pids:
+def workers(
+    env: dict[str, str], count: int = PROCESSES, *, is_in_order: bool = True, command: Sequence[str] = WORK_ALONE
+) -> Iterator[list[int]]:
+    """Run worker processes that log to a file in DATA_DIR, and stop them in order, or as a crash does."""
+    with (
+        (Path(env["DATA_DIR"]) / "worker.log").open("w+b") as log,
+        told_on_failure(log),
+        processes([[sys.executable, *command]] * count, env, is_in_order=is_in_order, output=log) as pids,
+    ):
         yield pids
+
+
+@contextmanager
+def told_on_failure(log: IO[bytes]) -> Iterator[None]:
+    """Show the end of what was logged where something went wrong."""
+    try:
+        yield
+    except AssertionError:
+        log.seek(0)
+        last = log.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
+        click.echo("\n".join(last), err=True)
+        raise
 
 
 @contextmanager
@@ -232,20 +250,9 @@ def listening(redis_url: str) -> int:
         return int(client.scard("rq:workers"))
 
 
-def wait_until(is_so: Callable[[], bool], what: str, within_s: float = _RUN_WITHIN_S) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, within_s: float = _RUN_WITHIN_S, look_s: float = _LOOK_S) -> None:
     """Wait for `what`; an assertion fails when it does not come."""
     until = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < until, f"Waited {within_s:g} s for {what}."
-        time.sleep(_LOOK_S)
-
-
-def _approval_to_arrival_ms(seeded: Seeded, receiver: Receiver, redis_url: str, number: int) -> float:
-    """Approve one export as a request does, ring, and tell how long until the receiver had it all."""
-    ids = prepare(seeded.customer, 1, 10**9 + number)
-    receiver.clear()
-    began_at = time.monotonic()
-    approve(ids, seeded.customer, seeded.target_ids[:1])
-    Doorbell(connect(redis_url)).ring()
-    wait_until(lambda: bool(receiver.arrivals()["requests"] == 1), "an approved export to arrive")
-    return float(receiver.arrivals()["last_at"] - began_at) * 1000
+        time.sleep(look_s)

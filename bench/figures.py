@@ -1,9 +1,9 @@
-"""What a measurement found: its median, its spread and its aim, as a table on the terminal and as JSON beside this package."""
+"""What a measurement found: medians, spread and aims, as tables on the terminal and as JSON beside this package."""
 
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -13,6 +13,10 @@ from typing import Any, Final
 import click
 
 _HERE: Final = Path(__file__).parent
+#: What `make bench` found last; not tracked.
+LATEST: Final = _HERE / "latest.json"
+#: More digits than any of these figures is worth.
+_DIGITS: Final = 4
 
 
 class Extent(Enum):
@@ -48,6 +52,17 @@ class Figure:
         return self.median <= self.aim if self.is_cost else self.median >= self.aim
 
 
+def ratio(name: str, ours: Sequence[float], theirs: Sequence[float], aim: float | None = None) -> Figure:
+    """Return ours ÷ theirs, round by round: what was measured in turns is compared within its turn."""
+    return Figure(name, [one / other for one, other in zip(ours, theirs, strict=True)], "x", aim)
+
+
+def flat(figures: Iterable[Figure], promised: Iterable[str]) -> dict[str, float | None]:
+    """Return the medians by name, to a few digits; None for what was promised and not measured."""
+    found = {figure.name: _rounded(figure.median) for figure in figures}
+    return {**dict.fromkeys(promised), **found}
+
+
 def machine() -> dict[str, Any]:
     """Return what the figures depend on and do not measure."""
     return {
@@ -59,7 +74,12 @@ def machine() -> dict[str, Any]:
 
 def write(name: str, figures: Mapping[str, Any]) -> None:
     """Keep figures as bench/latest_NAME.json."""
-    (_HERE / f"latest_{name}.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    _keep(_HERE / f"latest_{name}.json", figures)
+
+
+def write_latest(figures: Mapping[str, Any], path: Path = LATEST) -> None:
+    """Keep what `make bench` found."""
+    _keep(path, figures)
 
 
 def table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float | str | None]]) -> None:
@@ -71,6 +91,27 @@ def table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float 
         told = [f"{_told(figure):>{size}}" for figure, size in zip(figures, widths, strict=True)]
         click.echo("  ".join([f"{name:{width}}", *told]))
     click.echo()
+
+
+def tell(title: str, figures: Sequence[Figure]) -> None:
+    """Print the median of each figure, how far its rounds lay apart, its aim, and whether it is met."""
+    if figures:
+        table(title, ("median", "lowest", "highest", "unit", "aim", ""), {figure.name: _row(figure) for figure in figures})
+
+
+def _row(figure: Figure) -> list[float | str | None]:
+    lowest, highest = (min(figure.values), max(figure.values)) if figure.values else (None, None)
+    aim = None if figure.aim is None else f"{'at most' if figure.is_cost else 'at least'} {figure.aim:,g}"
+    met = {True: "met", False: "missed", None: ""}[figure.is_met]
+    return [figure.median, lowest, highest, figure.unit, aim, met]
+
+
+def _keep(path: Path, figures: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else float(f"{figure:.{_DIGITS}g}")
 
 
 def _told(figure: float | str | None) -> str:

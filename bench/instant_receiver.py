@@ -1,23 +1,34 @@
-"""A receiver that answers at once and counts, so that what is measured is the sender.
+"""A receiver that answers at once, or after a while, and counts, so that what is measured is the sender.
 
-It reads just enough HTTP to find the end of a request; a client that pipelines, or sends a body without a length, is not
-served. It listens on as many ports as it is asked for, and prints them. `GET /` tells the counts as JSON, `GET /times` when
-each key arrived first, `DELETE /` sets all that to zero. What is posted to `/hang` is counted apart and never answered. The
-receiver ends when its standard input does.
+    python -m bench.instant_receiver DELAY_S PORTS [CERTIFICATE]
+
+It prints a port for questions and PORTS more that take posts, over TLS where a CERTIFICATE (with its key) is given. Of the
+first, `GET /` tells the counts as JSON, `GET /times` when each key arrived first, `DELETE /` sets all that to zero. What is
+posted to `/hang` is counted apart and never answered. It reads just enough HTTP to find the end of a request; a client that
+pipelines, or sends a body without a length, is not served. It ends when its standard input does.
+
+It shares the cores with what is measured: a plain loop over epoll, which takes 0.03 ms a request where asyncio took 0.07.
 """
 
-import asyncio
 import json
+import select
+import socket
+import ssl
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
 _ACCEPTED: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 _END_OF_HEADERS: Final = b"\r\n\r\n"
-_LENGTH: Final = b"content-length:"
-_KEY: Final = b"idempotency-key:"
-_HANG: Final = b"/hang"
+_LENGTH: Final = b"\r\ncontent-length:"
+_KEY: Final = b"\r\nidempotency-key:"
+_HANG: Final = b"POST /hang "
+#: More than any request here has, so that one read brings what is there.
+_READ_BYTES: Final = 65_536
+#: How many connections may wait to be accepted: as many as two workers open in a moment.
+_BACKLOG: Final = 1024
 
 
 @dataclass
@@ -46,13 +57,14 @@ class Arrivals:
         self.__init__()  # type: ignore[misc]  # a dataclass's own way to its defaults
 
     def record(self) -> dict[str, float | int | None]:
-        """Return the counts as they are told."""
+        """Return the counts as they are told, and the processor time that this process has taken so far."""
         return {
             "requests": self.requests,
             "hung": self.hung,
             "distinct": len(self.keys),
             "first_at": self.first_at,
             "last_at": self.last_at,
+            "cpu_s": time.process_time(),
         }
 
     def times(self) -> dict[str, float]:
@@ -60,64 +72,165 @@ class Arrivals:
         return {key.decode(): at_ms for key, at_ms in self.keys.items()}
 
 
-class _Exchange(asyncio.Protocol):
-    """One connection."""
+class _Connection:
+    """One connection, and what of its next request is there."""
 
-    def __init__(self, arrivals: Arrivals, delay_s: float) -> None:
-        self._arrivals = arrivals
-        self._delay_s = delay_s
-        self._received = b""
+    __slots__ = ("received", "recv", "sock")
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.recv = sock.recv
+        self.received = b""
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, found, rest = self._received.partition(_END_OF_HEADERS)
-        if not found:
-            return
+    def request(self) -> tuple[bytes, bytes] | None:
+        """Read; return the head of a request that is whole, as it came and in lower case, or None."""
+        data = self.recv(_READ_BYTES)
+        if not data:
+            raise ConnectionError("It has ended.")
+        if self.received:
+            data = self.received + data
+        end = data.find(_END_OF_HEADERS)
+        head = data[: end + 2]
         headers = head.lower()
-        if len(rest) < int(_header(headers, _LENGTH) or 0):
-            return
-        self._received = b""
-        method, path, _ = head.split(b" ", 2)
-        self._answer(method, path, headers)
+        if end < 0 or len(data) - end - 4 < int(_value(head, headers, _LENGTH) or 0):
+            self.received = data
+            return None
+        self.received = b""
+        return head, headers
 
-    def _answer(self, method: bytes, path: bytes, headers: bytes) -> None:
-        if method == b"POST" and path == _HANG:
+
+class _TlsConnection(_Connection):
+    """The same over TLS: a record at a time, and the handshake first."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
+        self._tls = sock
+        self._is_open = False
+
+    def request(self) -> tuple[bytes, bytes] | None:
+        try:
+            if not self._is_open:
+                self._tls.do_handshake()
+                self._is_open = True
+            whole = super().request()
+            while whole is None and self._tls.pending():
+                whole = super().request()
+        except ssl.SSLWantReadError:
+            return None
+        return whole
+
+
+class _Receiver:
+    """A loop over every connection."""
+
+    def __init__(self, delay_s: float, context: ssl.SSLContext | None) -> None:
+        self._arrivals = Arrivals()
+        self._delay_s = delay_s
+        self._context = context
+        self._epoll = select.epoll()
+        self._listening: dict[int, tuple[socket.socket, bool]] = {}
+        self._connections: dict[int, _Connection] = {}
+        #: Answers in the order in which they are due: all wait equally long.
+        self._waiting: deque[tuple[float, socket.socket]] = deque()
+
+    def listen(self, *, takes_posts: bool) -> int:
+        """Listen on a port of its own, and return it."""
+        sock = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        sock.setblocking(False)
+        self._listening[sock.fileno()] = (sock, takes_posts)
+        self._epoll.register(sock, select.EPOLLIN)
+        port: int = sock.getsockname()[1]
+        return port
+
+    def run(self, until_closed: int) -> None:
+        """Serve until the other end of this descriptor is closed."""
+        self._epoll.register(until_closed, select.EPOLLIN)
+        connections = self._connections
+        while True:
+            for fd, _ in self._epoll.poll(self._patience_s()):
+                connection = connections.get(fd)
+                if connection is not None:
+                    self._serve(fd, connection)
+                elif fd == until_closed:
+                    return
+                else:
+                    self._accept(*self._listening[fd])
+            self._answer_what_is_due()
+
+    def _patience_s(self) -> float | None:
+        return max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
+
+    def _accept(self, listening: socket.socket, takes_posts: bool) -> None:
+        sock, _ = listening.accept()
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _Connection(sock)
+        if self._context is not None and takes_posts:
+            wrapped = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            connection = _TlsConnection(wrapped)
+        self._connections[connection.sock.fileno()] = connection
+        self._epoll.register(connection.sock, select.EPOLLIN)
+
+    def _serve(self, fd: int, connection: _Connection) -> None:
+        try:
+            request = connection.request()
+            if request is not None:
+                self._answer(connection.sock, *request)
+        except OSError:  # its client has gone, or speaks something else
+            del self._connections[fd]
+            connection.sock.close()
+
+    def _answer(self, sock: socket.socket, head: bytes, headers: bytes) -> None:
+        if not head.startswith(b"POST "):
+            self._tell(sock, head)
+        elif head.startswith(_HANG):
             self._arrivals.hung += 1
-            return
-        if method == b"POST":
-            self._arrivals.add(_header(headers, _KEY))
-            self._send_later(_ACCEPTED)
-            return
+        else:
+            self._arrivals.add(_value(head, headers, _KEY))
+            if self._delay_s:
+                self._waiting.append((time.monotonic() + self._delay_s, sock))
+            else:
+                sock.send(_ACCEPTED)
+
+    def _answer_what_is_due(self) -> None:
+        now = time.monotonic()
+        while self._waiting and self._waiting[0][0] <= now:
+            _, sock = self._waiting.popleft()
+            try:
+                sock.send(_ACCEPTED)
+            except OSError:  # its client has gone; what is read from it next says so too
+                continue
+
+    def _tell(self, sock: socket.socket, head: bytes) -> None:
+        method, path, _ = head.split(b" ", 2)
         body = json.dumps(self._arrivals.times() if path == b"/times" else self._arrivals.record()).encode()
         if method == b"DELETE":
             self._arrivals.clear()
-        self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-
-    def _send_later(self, answer: bytes) -> None:
-        if self._delay_s:
-            asyncio.get_running_loop().call_later(self._delay_s, self._transport.write, answer)
-        else:
-            self._transport.write(answer)
+        # More than a socket takes at once, where it is the times of many.
+        sock.setblocking(True)
+        sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        sock.setblocking(False)
 
 
-def _header(headers: bytes, name: bytes) -> bytes:
-    """Return the value of the header `name` (lower case, with its colon), or nothing."""
-    return headers.partition(b"\r\n" + name)[2].partition(b"\r\n")[0].strip()
+def _value(head: bytes, headers: bytes, name: bytes) -> bytes:
+    """Return the value of a header, or nothing; `headers` and `name` are in lower case, `name` between its marks."""
+    at = headers.find(name)
+    if at < 0:
+        return b""
+    at += len(name)
+    return head[at : head.find(b"\r\n", at)].strip()
 
 
-async def _serve(delay_s: float, ports: int) -> None:
-    arrivals = Arrivals()
-    loop = asyncio.get_running_loop()
-    servers = [
-        await loop.create_server(lambda: _Exchange(arrivals, delay_s), "127.0.0.1", 0, backlog=1024) for _ in range(ports)
-    ]
-    print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
+def main(delay_s: float, ports: int, certificate: str | None = None) -> None:
+    """Listen, say where, and serve."""
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    receiver = _Receiver(delay_s, context)
+    print(*(receiver.listen(takes_posts=number > 0) for number in range(ports + 1)), flush=True)
+    receiver.run(sys.stdin.fileno())
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(float(sys.argv[1]), int(sys.argv[2])))
+    main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

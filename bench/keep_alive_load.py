@@ -1,10 +1,10 @@
 """A load where wrk is not installed: one thread, sockets that are kept, bytes that are ready.
 
-    python -m bench.keep_alive_load PORT SECONDS CONNECTIONS STATUS RUN NUMBER
+    python -m bench.keep_alive_load
 
-reads the request from standard input as one JSON string, and sends it until the time is over and every answer is there.
-It tells the answers and the seconds, or breaks off at the first answer with another status. It reads just enough HTTP to
-find the end of an answer, which must have a length.
+reads what to send, and how, from standard input as one JSON object, and sends it until the time is over and every answer is
+there. It tells the answers, the seconds and how long answers took, or breaks off at the first answer with another status. It
+reads just enough HTTP to find the end of an answer, which must have a length, unless it is a 304, which has no body.
 """
 
 import json
@@ -12,39 +12,39 @@ import selectors
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from itertools import count
-from typing import Final
+from statistics import quantiles
+from typing import Any, Final
 
 _END_OF_HEADERS: Final = b"\r\n\r\n"
 _LENGTH: Final = b"\r\ncontent-length:"
+_NO_BODY: Final = b"HTTP/1.1 304 "
 #: More than any answer here has, so that one read brings what is there.
 _READ_BYTES: Final = 65536
 #: How long an answer may take at all.
 _PATIENCE_S: Final = 10.0
 
 
-class _Requests:
-    """Requests that differ in their number."""
-
-    def __init__(self, text: str, number: str, run: str) -> None:
-        self._parts = text.encode().split(number.encode())
-        self._run = run
-        self._numbers = count(1)
-
-    def next(self) -> bytes:
-        return f"{self._run}-{next(self._numbers):05d}".encode().join(self._parts)
+def requests(parts: list[str], prefix: str, digits: int, first: int) -> Iterator[bytes]:
+    """Yield requests that differ in their number."""
+    between = [part.encode() for part in parts]
+    for number in count(first):
+        yield f"{prefix}{number:0{digits}d}".encode().join(between)
 
 
-def send_all(port: int, seconds: float, connections: int, status: int, requests: _Requests) -> tuple[int, float]:
-    """Keep `connections` busy for `seconds`; return how many answers came, and within how many seconds."""
+def send_all(port: int, seconds: float, connections: int, status: int, sent: Iterator[bytes]) -> tuple[list[float], float]:
+    """Keep `connections` busy for `seconds`; return how many seconds each answer took, and all together."""
     beginning = b"HTTP/1.1 %d " % status
     received = {_connected(port): b"" for _ in range(connections)}
+    asked_at: dict[socket.socket, float] = {}
+    took_s: list[float] = []
     began_at = time.monotonic()
-    answers = 0
     with selectors.DefaultSelector() as selector:
         for sock in received:
             selector.register(sock, selectors.EVENT_READ, sock)
-            sock.sendall(requests.next())
+            asked_at[sock] = time.monotonic()
+            sock.sendall(next(sent))
         while selector.get_map():
             ready = selector.select(_PATIENCE_S)
             assert ready, f"No answer within {_PATIENCE_S:g} s."
@@ -54,14 +54,15 @@ def send_all(port: int, seconds: float, connections: int, status: int, requests:
                 assert received[sock].startswith(beginning[: len(received[sock])] or b"?"), received[sock][:100]
                 if not _is_whole(received[sock]):
                     continue
-                answers += 1
-                received[sock] = b""
-                if time.monotonic() - began_at < seconds:
-                    sock.sendall(requests.next())
+                now = time.monotonic()
+                took_s.append(now - asked_at[sock])
+                received[sock], asked_at[sock] = b"", now
+                if now - began_at < seconds:
+                    sock.sendall(next(sent))
                 else:
                     selector.unregister(sock)
                     sock.close()
-    return answers, time.monotonic() - began_at
+    return took_s, time.monotonic() - began_at
 
 
 def _connected(port: int) -> socket.socket:
@@ -72,11 +73,18 @@ def _connected(port: int) -> socket.socket:
 
 def _is_whole(received: bytes) -> bool:
     head, found, body = received.partition(_END_OF_HEADERS)
-    return bool(found) and len(body) >= int(head.lower().partition(_LENGTH)[2].partition(b"\r")[0])
+    if not found or received.startswith(_NO_BODY):
+        return bool(found)
+    return len(body) >= int(head.lower().partition(_LENGTH)[2].partition(b"\r")[0])
+
+
+def _told(took_s: list[float], seconds: float) -> dict[str, Any]:
+    percentiles = quantiles(took_s, n=100, method="inclusive")
+    return {"answers": len(took_s), "seconds": seconds, "p50_ms": percentiles[49] * 1000, "p99_ms": percentiles[98] * 1000}
 
 
 if __name__ == "__main__":
-    port, seconds, connections, status, run, number = sys.argv[1:]
-    sent = _Requests(json.loads(sys.stdin.readline()), number, run)
-    answers, took_s = send_all(int(port), float(seconds), int(connections), int(status), sent)
-    print(json.dumps({"answers": answers, "seconds": took_s}), flush=True)
+    asked = json.loads(sys.stdin.readline())
+    numbered = requests(asked["parts"], asked["prefix"], asked["digits"], asked["first"])
+    taken = send_all(asked["port"], asked["seconds"], asked["connections"], asked["status"], numbered)
+    print(json.dumps(_told(*taken)), flush=True)

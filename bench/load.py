@@ -1,7 +1,8 @@
 """The same request over and over on a few connections, by wrk where it is installed, else by a small loop of our own.
 
 A request is raw bytes. Where NUMBER stands in them, every request has another number, of the same length, so that the
-length of the body never changes. Any answer but the expected status ends the measurement.
+length of the body never changes. Any answer but the expected status ends the measurement; of wrk, any from 400 on.
+Percentiles are those of a client that sends its next request when it has its answer.
 """
 
 import json
@@ -22,31 +23,58 @@ NUMBER: Final = "run-number"
 #: Few enough for two cores, enough that no process waits for its next request.
 CONNECTIONS: Final = 16
 TOOLS: Final = ("wrk", "own")
+#: More than any load here sends.
+_DIGITS: Final = 6
 _PATIENCE_S: Final = 10
 
-#: wrk asks for every request; `%s` are the bytes before and after each number.
+#: wrk asks for every request; `parts` are the bytes before and after each number.
 _SCRIPT: Final = """
-local n, parts = 0, {{{parts}}}
+local n, parts = {before}, {{{parts}}}
 function request()
   n = n + 1
-  return table.concat(parts, string.format("{run}-%05d", n))
+  return table.concat(parts, string.format("{prefix}%0{digits}d", n))
 end
 """
+_MS: Final = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request as it goes over the wire, and the status of its answer."""
+
+    sent: bytes
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What stands in for NUMBER: `prefix` and so many digits, counted from `first`."""
+
+    prefix: str
+    digits: int = _DIGITS
+    first: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What came of a load: answers a second, and how many answers came; requests may be under way when wrk ends."""
+    """What came of a load: answers a second, how long they took, and how many came; some may be under way when wrk ends."""
 
     per_s: float
+    p50_ms: float
+    p99_ms: float
     answers: int
 
 
 def request(method: str, path: str, headers: Mapping[str, str], body: str = "") -> bytes:
-    """Return a request as it goes over the wire."""
+    """Return a request as it goes over the wire; numbers in the body must be as long as NUMBER is, as `new_numbers` are."""
     told = {"Host": "127.0.0.1", **headers, **({"Content-Length": str(len(body.encode()))} if body else {})}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())]
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+def new_numbers() -> Numbers:
+    """Return numbers that no load had before."""
+    return Numbers("".join(secrets.choice(string.ascii_lowercase) for _ in range(3)) + "-")
 
 
 def tool_here() -> str:
@@ -54,31 +82,51 @@ def tool_here() -> str:
     return "wrk" if shutil.which("wrk") else "own"
 
 
-def load(tool: str, port: int, sent: bytes, status: int, seconds: int) -> Loaded:
-    """Send `sent` again and again for `seconds`; every answer has `status`."""
-    run = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
-    return _wrk(port, sent, status, seconds, run) if tool == "wrk" else _own(port, sent, status, seconds, run)
+def load(
+    tool: str,
+    port: int,
+    question: Question,
+    seconds: int,
+    connections: int = CONNECTIONS,
+    numbers: Numbers | None = None,
+) -> Loaded:
+    """Ask the same again and again for `seconds`, on each connection as soon as it has its answer."""
+    made = _wrk if tool == "wrk" else _own
+    return made(port, question, seconds, connections, numbers or new_numbers())
 
 
-def _wrk(port: int, sent: bytes, status: int, seconds: int, run: str) -> Loaded:
-    assert 200 <= status < 300, "wrk tells 2xx from the rest, no more."
+def _wrk(port: int, question: Question, seconds: int, connections: int, numbers: Numbers) -> Loaded:
+    assert 200 <= question.status < 400, "wrk tells these from the rest, no more."
     wrk = shutil.which("wrk")
     assert wrk is not None, "wrk is not installed."
-    parts = ", ".join(_lua(part) for part in sent.split(NUMBER.encode()))
-    words = [wrk, "--threads", "1", "--connections", str(CONNECTIONS), "--duration", f"{seconds}s"]
+    words = [wrk, "--threads", "1", "--connections", str(connections), "--duration", f"{seconds}s", "--latency"]
     # It would call slow answers errors after two seconds, which a disk that others use may well take.
     words += ["--timeout", f"{_PATIENCE_S}s"]
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(_SCRIPT.format(parts=parts, run=run))
+        script.write(_script(question.sent, numbers))
         script.flush()
         words += ["--script", script.name, f"http://127.0.0.1:{port}"]
         told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert "Non-2xx" not in told, told
     assert "Socket errors" not in told, told
-    rate, answers = re.search(r"Requests/sec:\s+([\d.]+)", told), re.search(r"(\d+) requests in", told)
-    assert rate is not None, told
-    assert answers is not None, told
-    return Loaded(float(rate[1]), int(answers[1]))
+    rate, answers = _found(r"Requests/sec:\s+([\d.]+)", told), _found(r"(\d+) requests in", told)
+    return Loaded(float(rate[1]), _percentile_ms(50, told), _percentile_ms(99, told), int(answers[1]))
+
+
+def _script(sent: bytes, numbers: Numbers) -> str:
+    parts = ", ".join(_lua(part) for part in sent.split(NUMBER.encode()))
+    return _SCRIPT.format(before=numbers.first - 1, parts=parts, prefix=numbers.prefix, digits=numbers.digits)
+
+
+def _found(pattern: str, told: str) -> re.Match[str]:
+    found = re.search(pattern, told)
+    assert found is not None, told
+    return found
+
+
+def _percentile_ms(percent: int, told: str) -> float:
+    found = _found(rf"{percent}%\s+([\d.]+)(us|ms|s|m)\s", told)
+    return float(found[1]) * _MS[found[2]]
 
 
 def _lua(text: bytes) -> str:
@@ -87,10 +135,20 @@ def _lua(text: bytes) -> str:
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03d}" for byte in text) + '"'
 
 
-def _own(port: int, sent: bytes, status: int, seconds: int, run: str) -> Loaded:
-    with child("keep_alive_load", str(port), str(seconds), str(CONNECTIONS), str(status), run, NUMBER) as process:
-        pipe(process.stdin).write(json.dumps(sent.decode()) + "\n")
+def _own(port: int, question: Question, seconds: int, connections: int, numbers: Numbers) -> Loaded:
+    asked = {
+        "port": port,
+        "seconds": seconds,
+        "connections": connections,
+        "status": question.status,
+        "parts": question.sent.decode().split(NUMBER),
+        "prefix": numbers.prefix,
+        "digits": numbers.digits,
+        "first": numbers.first,
+    }
+    with child("keep_alive_load") as process:
+        pipe(process.stdin).write(json.dumps(asked) + "\n")
         pipe(process.stdin).flush()
         told = json.loads(pipe(process.stdout).readline() or "null")
     assert told is not None, "The load broke off: an answer had another status, or the connection ended."
-    return Loaded(told["answers"] / told["seconds"], told["answers"])
+    return Loaded(told["answers"] / told["seconds"], told["p50_ms"], told["p99_ms"], told["answers"])

@@ -13,6 +13,8 @@ FOLDER: Final = ROOT / ".venv-peers"
 LOCK: Final = Path(__file__).parent / "requirements-peers.lock"
 #: As bin/setup: wheels alone, since no hash covers what building from source would fetch.
 _INSTALL: Final = ("-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:")
+#: An index that does not answer is not waited for any longer.
+_INSTALL_WITHIN_S: Final = 180
 
 
 def python_of_peers() -> str:
@@ -22,6 +24,6 @@ def python_of_peers() -> str:
     if not stamp.is_file() or stamp.read_text() != wanted:
         shutil.rmtree(FOLDER, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", FOLDER], check=True)
-        subprocess.run([python, *_INSTALL, "-r", LOCK], check=True)
+        subprocess.run([python, *_INSTALL, "-r", LOCK], check=True, timeout=_INSTALL_WITHIN_S)
         stamp.write_text(wanted)
     return str(python)

@@ -1,4 +1,4 @@
-"""`python -m bench.peers`: deliveries a second beside the same work as jobs of two task queues.
+"""Deliveries a second beside the same work as jobs of two task queues.
 
 Two worker processes each, the same exports with bodies of 2 KiB, the same database, the same receiver, which answers at
 once: the product's own worker daemons with everything on, Celery with a pool of threads, and the stock `rq worker`, which
@@ -6,30 +6,26 @@ forks for every job. A job of the peers is `bench.peer_delivery`: as little as l
 behind. They take turns, and after every run the tables must agree with what arrived. Queues are filled before anybody
 counts, and opened when every worker listens.
 
-Celery is no part of the product: the first run puts it into .venv-peers, from bench/requirements-peers.lock. Loopback only,
-but for that; what it starts it stops.
+Celery is no part of the product: the first run puts it into .venv-peers, from bench/requirements-peers.lock. Where that
+cannot be done, its figures are missing. Loopback only, but for that; what it starts it stops.
 """
 
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import click
 from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from bench import figures
 from bench.counterpart import ROOT, Receiver, rate, receiver
 from bench.deliveries import (
-    CONCURRENCY,
     PROCESSES,
     Installation,
     Seeded,
@@ -38,12 +34,15 @@ from bench.deliveries import (
     finished,
     listening,
     processes,
+    told_on_failure,
     wait_until,
 )
+from bench.durable_postgres import DurablePostgres
+from bench.figures import Extent, Figure, ratio
 from bench.peer_environment import python_of_peers
 from bench.process_cost import cpu_s
 from storage.database import rows
-from tests.servers import PostgresServer, RedisServer
+from tests.servers import RedisServer
 
 #: The product's deliveries are shared out among as many targets.
 TARGETS: Final = 20
@@ -55,7 +54,12 @@ RQ_QUEUE: Final = "bench"
 _PARKED: Final = "bench:parked"
 #: As `bench.peer_celery.READY`, which cannot be imported without Celery.
 _CELERY_READY: Final = "bench:celery"
-WANTED: Final = {"rq": 25.0, "celery": 5.0}
+#: Exports of a run: each side gets what it does within a few seconds.
+EXPORTS: Final = {"product": 5000, "celery": 1500, "rq": 300}
+QUICK_EXPORTS: Final = {"product": 2000, "celery": 500, "rq": 100}
+#: What the product is held to, as times of theirs, and under which name.
+AIMS: Final = {"rq": ("delivery_vs_stock_rq", 40.0), "celery": ("delivery_vs_celery", 8.0)}
+PROMISED: Final = tuple(name for name, _ in AIMS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,52 +79,63 @@ class Stage:
     receiver: Receiver
 
 
-@click.command(epilog="Example: python -m bench.peers --database both --rounds 1")
-@click.option("--database", type=click.Choice(["sqlite", "postgresql", "both"]), default="both", show_default=True)
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 20), help="Of which medians are told.")
-@click.option("--exports", default=4000, show_default=True, type=click.IntRange(min=100), help="The product's, a run.")
-@click.option("--celery", default=1500, show_default=True, type=click.IntRange(min=50), help="Celery's, a run.")
-@click.option("--rq", default=300, show_default=True, type=click.IntRange(min=20), help="RQ's, a run.")
-@click.option(
-    "--celery-threads", default=CELERY_THREADS, show_default=True, type=click.IntRange(1, 64), help="Of each process."
-)
-def bench(database: str, rounds: int, exports: int, celery: int, rq: int, celery_threads: int) -> None:
-    """Measure deliveries a second beside Celery and beside a stock RQ worker that do the same work."""
-    python = python_of_peers()
-    sides = {
-        "rq": partial(_with_rq, rq),
-        "celery": partial(_with_celery, celery, python, celery_threads),
-        "product": partial(_with_product, exports),
-    }
-    asked = {"rounds": rounds, "product": exports, "celery": celery, "rq": rq}
-    told: dict[str, Any] = {**figures.machine(), "processes": PROCESSES, "concurrency": CONCURRENCY, "targets": TARGETS}
-    told |= {"celery_threads": celery_threads, "exports": asked}
-    for name in ["sqlite", "postgresql"] if database == "both" else [database]:
-        measured: dict[str, list[Measured]] = {side: [] for side in sides}
-        with ExitStack() as stack:
-            stage = _stage(stack, name, max(exports, celery, rq))
-            for _ in range(rounds):
-                for side, run in sides.items():
-                    measured[side].append(run(stage))
-        told[name] = _tell(name, measured)
-    figures.write("peers", told)
+def measure(extent: Extent) -> list[Figure]:
+    """Let the sides take turns: on both databases, or on SQLite alone where it has to be quick."""
+    python = _python_for_celery()
+    if extent is Extent.QUICK:
+        return _measured("sqlite", QUICK_EXPORTS, 1, python)
+    return [figure for database in ("sqlite", "postgresql") for figure in _measured(database, EXPORTS, 3, python)]
+
+
+def _python_for_celery() -> str | None:
+    try:
+        return python_of_peers()
+    except (OSError, subprocess.SubprocessError) as failed:
+        click.echo(f"Celery cannot be measured: {failed}", err=True)
+        return None
+
+
+def _measured(database: str, exports: dict[str, int], rounds: int, python: str | None) -> list[Figure]:
+    sides: dict[str, Callable[[Stage, int], Measured]] = {"rq": _with_rq, "product": _with_product}
+    if python is not None:
+        sides["celery"] = lambda stage, count: _with_celery(stage, count, python)
+    measured: dict[str, list[Measured]] = {side: [] for side in sides}
+    with ExitStack() as stack:
+        stage = _stage(stack, database, max(exports.values()))
+        for _ in range(rounds):
+            for side, run in sides.items():
+                measured[side].append(run(stage, exports[side]))
+    prefix = "" if database == "sqlite" else f"{database}_"
+    return [figure for side in AIMS for figure in _beside(side, prefix, measured)]
+
+
+def _beside(side: str, prefix: str, measured: dict[str, list[Measured]]) -> list[Figure]:
+    """Return what a side did, and the product as times of it; PostgreSQL has no aims of its own."""
+    runs = measured.get(side, [])
+    name, aim = AIMS[side]
+    ours = [run.per_s for run in measured["product"]] if runs else []
+    return [
+        Figure(f"{prefix}{side}_per_s", [run.per_s for run in runs], "/s"),
+        Figure(f"{prefix}{side}_cpu_ms", [run.cpu_ms for run in runs], "ms", is_cost=True),
+        ratio(prefix + name, ours, [run.per_s for run in runs], None if prefix else aim),
+    ]
 
 
 def _stage(stack: ExitStack, database: str, count: int) -> Stage:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
     there = stack.enter_context(receiver(0, TARGETS))
     redis = stack.enter_context(RedisServer())
-    postgres = stack.enter_context(PostgresServer()) if database == "postgresql" else None
+    postgres = stack.enter_context(DurablePostgres()) if database == "postgresql" else None
     installation = Installation(folder, redis, postgres)
     return Stage(installation, installation.seed(there.urls, count), there)
 
 
-def _with_product(count: int, stage: Stage) -> Measured:
-    done = deliver(stage.installation, stage.seeded, stage.receiver, count, approvals=0)
+def _with_product(stage: Stage, count: int) -> Measured:
+    done = deliver(stage.installation, stage.seeded, stage.receiver, count)
     return Measured(done.per_s, done.cpu_ms)
 
 
-def _with_rq(count: int, stage: Stage) -> Measured:
+def _with_rq(stage: Stage, count: int) -> Measured:
     stage.receiver.clear()
     with stage.installation.copy() as env:
         stage.seeded.turn("resume")
@@ -134,7 +149,7 @@ def _with_rq(count: int, stage: Stage) -> Measured:
                 return _opened(client, f"rq:queue:{RQ_QUEUE}", pids, stage.receiver, count)
 
 
-def _with_celery(count: int, python: str, threads: int, stage: Stage) -> Measured:
+def _with_celery(stage: Stage, count: int, python: str) -> Measured:
     stage.receiver.clear()
     with stage.installation.copy() as env:
         stage.seeded.turn("resume")
@@ -143,7 +158,7 @@ def _with_celery(count: int, python: str, threads: int, stage: Stage) -> Measure
             subprocess.run([python, "-m", "bench.peer_celery"], cwd=ROOT, env=env, input=told, text=True, check=True)
             _park(client, CELERY_QUEUE)
             command = [python, "-m", "celery", "--quiet", "--app", "bench.peer_celery", "worker", "--pool", "threads"]
-            command += ["--concurrency", str(threads), "--loglevel", "ERROR"]
+            command += ["--concurrency", str(CELERY_THREADS), "--loglevel", "ERROR"]
             command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
             names = [["--hostname", f"{number}@bench"] for number in range(PROCESSES)]
             with _quietly([command + name for name in names], env) as pids:
@@ -154,14 +169,8 @@ def _with_celery(count: int, python: str, threads: int, stage: Stage) -> Measure
 @contextmanager
 def _quietly(commands: list[list[str]], env: dict[str, str]) -> Iterator[list[int]]:
     """Run a peer's workers, and tell what they said only where something went wrong."""
-    with tempfile.TemporaryFile() as log:
-        try:
-            with processes(commands, env, output=log) as pids:
-                yield pids
-        except AssertionError:
-            log.seek(0)
-            click.echo(log.read().decode(errors="replace"), err=True)
-            raise
+    with tempfile.TemporaryFile() as log, told_on_failure(log), processes(commands, env, output=log) as pids:
+        yield pids
 
 
 def _due(count: int) -> list[str]:
@@ -185,26 +194,3 @@ def _opened(client: Redis, key: str, pids: list[int], there: Receiver, count: in
     wait_until(lambda: finished() == count, "every export to be delivered")
     cpu_ms = (cpu_s(pids) - cpu_before_s) * 1000 / count
     return Measured(rate(agreed(there, count)), cpu_ms)
-
-
-def _tell(database: str, measured: Mapping[str, list[Measured]]) -> dict[str, Any]:
-    """Print the medians, and return them; the ratios are those of each round."""
-    ratios = {
-        side: median(ours.per_s / theirs.per_s for ours, theirs in zip(measured["product"], runs, strict=True))
-        for side, runs in measured.items()
-    }
-    told = {side: (median(run.per_s for run in runs), median(run.cpu_ms for run in runs)) for side, runs in measured.items()}
-    columns = ("a second", "CPU ms", "product is", "wanted")
-    lines = {
-        side: (per_s, cpu_ms, f"{ratios[side]:.1f} x", f"{WANTED[side]:g} x" if side in WANTED else None)
-        for side, (per_s, cpu_ms) in told.items()
-    }
-    figures.table(database, columns, lines)
-    return {
-        side: {"per_s": round(per_s), "cpu_ms": round(cpu_ms, 3), "product_is_times": round(ratios[side], 1)}
-        for side, (per_s, cpu_ms) in told.items()
-    }
-
-
-if __name__ == "__main__":
-    bench()

@@ -1,105 +1,142 @@
-"""`python -m bench.requests`: requests a second of the product's two hot routes, beside the least that could answer them.
+"""`python -m bench.requests`: requests a second of the product's hot routes, beside the least that could answer them.
 
 Three applications stand under the same gunicorn, with our own configuration and two processes, and are asked in turns:
 Falcon with nothing behind it, the same work written by hand in bare SQL, and the product with everything on, its rate limits
-included. Asked are the status of an export, and postbacks with a new finding and an Idempotency-Key of its own each; after
-every round of those the tables must hold what was answered. Loopback only; what it starts it stops.
+and its log included. `bench.questions` says what is asked. Before anything is measured the work by hand must answer and
+store what the product does (`bench.same_work`), and after every round the tables must hold what was answered. Loopback only;
+what it starts it stops.
+
+For a service that runs already, on a database of anybody's:
+
+    rates(served: Served, asked: Mapping[str, Question], connections: int, seconds: int) -> dict[str, Asked]
+
+asks each question in turn on so many connections (`bench.questions.status(export_id, bearer)`, `.postback(1)`, …) and
+returns answers a second, processor time of the serving processes, p50 and p99 of each by its name.
 """
 
 import json
-import os
-import platform
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import click
 
-from bench.load import CONNECTIONS, NUMBER, TOOLS, Loaded, load, request, tool_here
+from bench.answered_rows import LEFT, settled, stored
+from bench.durable_postgres import DurablePostgres
+from bench.figures import Extent, Figure, machine, ratio, table, write
+from bench.load import CONNECTIONS, TOOLS, Loaded, Numbers, Question, load, tool_here
+from bench.questions import APPROVABLE, APPROVABLE_DIGITS, Seeded, prepare_many, seed
+from bench.same_work import difference, left_behind, sent_once, steady
 from bench.serving import Served, serving
-from bench.stores import Row, open_store
-from schemas.exports import Approval
-from schemas.ticket import Source, Ticket
-from storage import exports, schema
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, transaction
-from storage.export_rows import Draft
-from tests.factories import SCANNER_SECRET, environment, issue, make_customer, make_target, postback
-from tests.servers import PostgresServer, RedisServer
+from tests.factories import LOOPBACK, environment
+from tests.servers import RedisServer
 
-LATEST: Final = Path(__file__).parent / "latest_requests.json"
 #: A small installation's, as WEB_PROCESSES says by default.
-
 PROCESSES: Final = 2
 #: A warm-up fills pools and caches of statements.
 _WARM_UP_S: Final = 1
 #: The limit counts, and is never reached.
 _UNLIMITED: Final = "1000000"
-#: What is under way when wrk ends is answered within this.
-_SETTLE_S: Final = 0.3
+#: More than either side can do: the commit alone takes a quarter of a millisecond, and an approval is ten times that.
+_MOST_APPROVALS_PER_S: Final = 3000
+#: What is sent by hand to each side before anything is measured; no round has it.
+_ONCE: Final = 1
 
 BARE: Final = "bench.bare_route:app"
 WITH_A_DATABASE: Final = {"by_hand": "bench.by_hand:create_app()", "product": "service.wsgi:app"}
+DATABASES: Final = ("sqlite", "postgresql")
 
-#: What a postback leaves behind, of every kind.
-_STORED: Final = """
-SELECT (SELECT count(*) FROM page_results), (SELECT count(*) FROM findings),
-    (SELECT count(*) FROM exports WHERE source_type = 'finding'),
-    (SELECT count(*) FROM audit_entries WHERE action = 'prepare' AND actor = 'scanner'),
-    (SELECT count(*) FROM idempotency_keys WHERE response_status = 202)"""
-#: Where the same work must fill the same columns.
-_TABLES: Final = ("scan_runs", "page_results", "findings", "exports", "audit_entries", "idempotency_keys")
+KINDS: Final = tuple(LEFT)
+
+#: To bare Falcon and to the work by hand: what SQLite's figures of these kinds ought to be at least.
+_AIMS: Final = {"status": (0.28, 0.6), "not_modified": (0.32, 0.7), "postback": (0.1, 0.6)}
+#: The names of what `measure` promises.
+PROMISED: Final = tuple(f"{kind}_vs_{other}" for kind in _AIMS for other in ("bare", "raw_sql"))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One round: answers a second, and the processor time of one in the serving processes."""
+    """One round: answers a second, how long they took, and the processor time of one in the serving processes."""
 
     per_s: float
-    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+
+
+@dataclass(slots=True)
+class Side:
+    """One application that serves; its database, unless it has none; what it is asked; the next export to be approved."""
+
+    served: Served
+    seeded: Seeded | None
+    questions: Mapping[str, Question]
+    next_export: int = _ONCE + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One application that serves, and its database."""
+class Plan:
+    """What is asked how often: rounds of each kind, how long a round is, what makes the load, and what the product logs."""
 
-    served: Served
-    database_url: str
-    read: bytes
+    rounds: Mapping[str, int]
+    databases: Sequence[str] = DATABASES
+    seconds: int = 2
+    tool: str = field(default_factory=tool_here)
+    log_level: str = "info"
 
 
-@click.command(epilog="Example: python -m bench.requests --database sqlite --rounds 5")
-@click.option("--database", type=click.Choice(["sqlite", "postgresql", "both"]), default="both", show_default=True)
+#: Those with an aim get more turns, since a ratio of two noisy figures is noisier than both.
+_FULL: Final = {kind: 5 if kind in _AIMS else 3 for kind in KINDS}
+_QUICK: Final = dict.fromkeys(_AIMS, 3)
+
+Rounds = dict[str, list[Asked]]
+
+
+@click.command(epilog="Example: python -m bench.requests --database sqlite --rounds 5 --kind status")
+@click.option("--database", type=click.Choice([*DATABASES, "both"]), default="both", show_default=True)
+@click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="What is asked; all unless some are named.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 50), help="Of which medians are told.")
-@click.option("--seconds", default=3, show_default=True, type=click.IntRange(1, 60), help="How long each is asked a round.")
+@click.option("--seconds", default=2, show_default=True, type=click.IntRange(1, 60), help="How long each is asked a round.")
 @click.option("--tool", type=click.Choice(TOOLS), default=tool_here(), show_default=True, help="What makes the load.")
 @click.option(
     "--log", default="info", type=click.Choice(["info", "warning"]), show_default=True, help="The product's level."
 )
-def bench(database: str, rounds: int, seconds: int, tool: str, log: str) -> None:
-    """Measure status reads and postbacks a second beside bare Falcon and beside the same work by hand."""
-    figures: dict[str, Any] = {
-        "python": platform.python_version(),
-        "processes": PROCESSES,
-        "connections": CONNECTIONS,
-        "tool": tool,
-        "rounds": rounds,
-        "seconds": seconds,
-        "log_level": log,
-        "load_average_before": round(os.getloadavg()[0], 2),
-    }
-    for name in ["sqlite", "postgresql"] if database == "both" else [database]:
-        with installations(name, log) as sides:
-            measured = measure(sides, tool, rounds, seconds)
-        figures[name] = {kind: _figures(asked) for kind, asked in measured.items()}
-        _print(name, figures[name])
-    LATEST.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+def bench(database: str, kinds: tuple[str, ...], rounds: int, seconds: int, tool: str, log: str) -> None:
+    """Measure requests a second of the product beside bare Falcon and beside the same work by hand."""
+    databases = DATABASES if database == "both" else (database,)
+    plan = Plan(dict.fromkeys(kinds or KINDS, rounds), databases, seconds, tool, log)
+    figures: dict[str, Any] = {**machine(), "processes": PROCESSES, "connections": CONNECTIONS, "tool": tool}
+    for name in databases:
+        measured = _measured(name, plan)
+        _tell(name, measured)
+        for kind, asked in measured.items():
+            figures |= {figure.name: figure.median for figure in _figures(name, kind, asked)}
+    write("requests", figures)
+
+
+def measure(extent: Extent) -> list[Figure]:
+    """Measure every kind on both databases, or SQLite's headlines; under eight minutes, or one."""
+    plan = Plan(_QUICK, ("sqlite",), seconds=1) if extent is Extent.QUICK else Plan(_FULL)
+    figures: list[Figure] = []
+    for database in plan.databases:
+        for kind, asked in _measured(database, plan).items():
+            figures += _figures(database, kind, asked)
+    return figures
+
+
+def rates(served: Served, asked: Mapping[str, Question], connections: int, seconds: int) -> dict[str, Asked]:
+    """Ask a service each question in turn, after a warm-up; return what came of it by the question's name."""
+    tool, found = tool_here(), {}
+    for name, question in asked.items():
+        load(tool, served.port, question, _WARM_UP_S, connections)
+        found[name] = _asked(served, tool, question, seconds, connections)[0]
+    return found
 
 
 @contextmanager
@@ -108,146 +145,145 @@ def installations(database: str, log_level: str) -> Iterator[dict[str, Side]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
         redis = stack.enter_context(RedisServer())
-        postgres = stack.enter_context(PostgresServer()) if database == "postgresql" else None
-        env = environment(
-            folder,
-            REDIS_URL=redis.url,
-            WEB_PROCESSES=str(PROCESSES),
-            DEFAULT_PROJECT_ID="1",
-            RATE_LIMIT_PER_MINUTE=_UNLIMITED,
-            LOG_LEVEL=log_level,
-            LOG_FORMAT="json",
-        )
+        postgres = stack.enter_context(DurablePostgres()) if database == "postgresql" else None
+        env = service_environment(folder, REDIS_URL=redis.url, LOG_LEVEL=log_level)
         sides = {}
         for name, app in WITH_A_DATABASE.items():
-            url = postgres.create_database() if postgres else f"sqlite:///{folder / name}.db"
-            read = _seed(url)
-            served = stack.enter_context(serving(app, {**env, "DATABASE_URL": url}))
-            sides[name] = Side(served, url, read)
-        record, accepted = _require_same_work(sides)
-        sizes = {"BENCH_RECORD_BYTES": str(record), "BENCH_ACCEPTED_BYTES": str(accepted)}
+            seeded = seed(postgres.create_database() if postgres else f"sqlite:///{folder / name}.db")
+            prepare_many(seeded, _ONCE, 1)
+            served = stack.enter_context(serving(app, {**env, "DATABASE_URL": seeded.url}))
+            sides[name] = Side(served, seeded, seeded.questions())
+        sizes = {"BENCH_ANSWER_BYTES": json.dumps(_require_same_work(sides))}
         bare = stack.enter_context(serving(BARE, {**env, **sizes}))
-        yield {"bare": Side(bare, "", sides["product"].read), **sides}
+        yield {"bare": Side(bare, None, sides["product"].questions), **sides}
 
 
-def measure(sides: Mapping[str, Side], tool: str, rounds: int, seconds: int) -> dict[str, dict[str, list[Asked]]]:
+def service_environment(folder: Path, **settings: str) -> dict[str, str]:
+    """Return the environment of a service that takes every question as often as it comes."""
+    return environment(
+        folder,
+        **LOOPBACK,
+        DEPLOYMENT_MODE="cloud",
+        WEB_PROCESSES=str(PROCESSES),
+        DEFAULT_PROJECT_ID="1",
+        RATE_LIMIT_PER_MINUTE=_UNLIMITED,
+        LOG_FORMAT="json",
+        # One for all, since it stands in answers, and so in the tables.
+        PUBLIC_BASE_URL="https://bench.example",
+        **settings,
+    )
+
+
+def _measured(database: str, plan: Plan) -> dict[str, Rounds]:
     """Ask every application in turns, so that a busy moment of the machine meets them all."""
-    kinds = {"read": _read, "postback": _post}
-    measured: dict[str, dict[str, list[Asked]]] = {kind: {name: [] for name in sides} for kind in kinds}
-    for kind, ask in kinds.items():
-        for side in sides.values():
-            ask(side, tool, _WARM_UP_S)
-        for _ in range(rounds):
-            for name, side in sides.items():
-                measured[kind][name].append(ask(side, tool, seconds))
-    return measured
+    with installations(database, plan.log_level) as sides:
+        measured: dict[str, Rounds] = {}
+        for kind, rounds in plan.rounds.items():
+            measured[kind] = {name: [] for name in sides}
+            for side in sides.values():
+                _ask(side, kind, plan.tool, _WARM_UP_S)
+            for _ in range(rounds):
+                for name, side in sides.items():
+                    measured[kind][name].append(_ask(side, kind, plan.tool, plan.seconds))
+        return measured
 
 
-def _seed(url: str) -> bytes:
-    """Make a customer with an approved export, and return the request that reads its status."""
-    open_database(url)
-    schema.migrate()
-    with connection(), transaction():
-        customer = make_customer()
-        target = make_target(customer)
-        ticket = Ticket("Image without alternative text", "x" * 1000, "high", "https://shop.example/", ("bench",), {})
-        draft = Draft(customer.account_id, customer.project_id, Source("manual", "note", 42), ticket)
-        (export_id,) = exports.prepare([draft], utc_now(), "bench")
-        exports.approve(export_id, customer.account_id, Approval(target.id, None), utc_now(), "bench")
-    close_database()
-    return request("GET", f"/api/ticket-exports/{export_id}", customer.bearer)
-
-
-def _postback(number: str) -> bytes:
-    """Return the request that posts one new finding on a page of its own."""
-    url = f"https://shop.example/products/{number}"
-    page = {**postback()["page"], "url": url, "normalizedUrl": url}
-    body = json.dumps(postback(issues=[issue()], page=page))
-    headers = {"Content-Type": "application/json", "X-Scanner-Secret": SCANNER_SECRET, "Idempotency-Key": f"bench-{number}"}
-    return request("POST", "/api/scanner/results", headers, body)
-
-
-def _read(side: Side, tool: str, seconds: int) -> Asked:
-    return _asked(side, tool, side.read, 200, seconds)[0]
-
-
-def _post(side: Side, tool: str, seconds: int) -> Asked:
-    before = _stored(side)
-    asked, loaded = _asked(side, tool, _postback(NUMBER), 202, seconds)
-    time.sleep(_SETTLE_S)
-    _check([now - then for now, then in zip(_stored(side), before, strict=True)], loaded, tool)
+def _ask(side: Side, kind: str, tool: str, seconds: int) -> Asked:
+    """Ask one side one kind of question, and hold what it stored against what it answered."""
+    numbers = _approvable(side, seconds) if kind == "approve" else None
+    url = side.seeded.url if side.seeded else None
+    before = stored(url, kind) if url else []
+    asked, loaded = _asked(side.served, tool, side.questions[kind], seconds, CONNECTIONS, numbers)
+    if url:
+        _check(kind, before, settled(url, kind), loaded, tool)
     return asked
 
 
-def _asked(side: Side, tool: str, sent: bytes, status: int, seconds: int) -> tuple[Asked, Loaded]:
-    cpu_before_s = side.served.cpu_s()
-    loaded = load(tool, side.served.port, sent, status, seconds)
-    return Asked(loaded.per_s, (side.served.cpu_s() - cpu_before_s) * 1e6 / loaded.answers), loaded
+def _approvable(side: Side, seconds: int) -> Numbers:
+    """Store as many prepared exports as can be approved in so many seconds, and return their numbers."""
+    first, count = side.next_export, _MOST_APPROVALS_PER_S * seconds
+    side.next_export += count
+    if side.seeded is not None:
+        prepare_many(side.seeded, first, count)
+    return Numbers(APPROVABLE, APPROVABLE_DIGITS, first)
 
 
-def _stored(side: Side) -> Row:
-    found = open_store(side.database_url).row(_STORED) if side.database_url else ()
-    assert found is not None
-    return found
+def _asked(
+    served: Served, tool: str, question: Question, seconds: int, connections: int, numbers: Numbers | None = None
+) -> tuple[Asked, Loaded]:
+    cpu_before_s = served.cpu_s()
+    loaded = load(tool, served.port, question, seconds, connections, numbers)
+    assert loaded.answers, f"Not one answer came within {seconds} s."
+    cpu_ms = (served.cpu_s() - cpu_before_s) * 1000 / loaded.answers
+    return Asked(loaded.per_s, loaded.p50_ms, loaded.p99_ms, cpu_ms), loaded
 
 
-def _check(stored: list[int], loaded: Loaded, tool: str) -> None:
-    """Hold the tables against the answers: a row of each kind a postback, and what wrk left unread at its end at most."""
+def _check(kind: str, before: list[int], after: list[int], loaded: Loaded, tool: str) -> None:
+    """Hold the tables against the answers: a row of each kind an answer, and what wrk left unread at its end at most."""
     unread = CONNECTIONS if tool == "wrk" else 0
-    assert len(set(stored)) <= 1, f"A postback left rows of some kinds alone: {stored}"
-    assert all(loaded.answers <= count <= loaded.answers + unread for count in stored), (stored, loaded)
+    found = [now - then for now, then in zip(after, before, strict=True)]
+    assert len(set(found)) <= 1, f"A {kind} left rows of some kinds alone: {found}"
+    assert all(loaded.answers <= count <= loaded.answers + unread for count in found), (kind, found, loaded)
 
 
-def _require_same_work(sides: Mapping[str, Side]) -> tuple[int, int]:
-    """Hold the work by hand against the product's, and return how many bytes the product answers to both requests."""
+def _require_same_work(sides: Mapping[str, Side]) -> dict[str, int]:
+    """Hold the work by hand against the product's, and return how many bytes the product answers to each question."""
     sizes = {}
-    for kind, numbered in (("read", None), ("postback", "first")):
-        answers = {name: _once(side, side.read if numbered is None else _postback(numbered)) for name, side in sides.items()}
-        told = {name: sorted(json.loads(answer)) for name, answer in answers.items()}
-        assert told["by_hand"] == told["product"], f"The two answer a {kind} differently: {told}"
+    for kind in KINDS:
+        answers = {name: _once(side, kind) for name, side in sides.items()}
+        ours, theirs = (steady(json.loads(answers[name] or "null")) for name in ("product", "by_hand"))
+        assert ours == theirs, f"The two answer a {kind} differently: {ours} / {theirs}"
         sizes[kind] = len(answers["product"])
-    filled = {name: [_filled(side, table) for table in _TABLES] for name, side in sides.items()}
-    assert filled["by_hand"] == filled["product"], f"The two store different things: {filled}"
-    return sizes["read"], sizes["postback"]
+    ours, theirs = (left_behind(side.seeded.url) for side in (sides["product"], sides["by_hand"]) if side.seeded)
+    assert ours == theirs, difference(ours, theirs)
+    return sizes
 
 
-def _once(side: Side, sent: bytes) -> bytes:
-    head, _, body = sent.decode().partition("\r\n\r\n")
+def _once(side: Side, kind: str) -> bytes:
+    """Ask one question once, and return the body of its answer."""
+    question, number = side.questions[kind], KINDS.index(kind) + _ONCE
+    head, _, body = sent_once(kind, question, _ONCE if kind == "approve" else number).decode().partition("\r\n\r\n")
     line, *headers = head.split("\r\n")
     method, path, _ = line.split()
     asked = Request(f"http://127.0.0.1:{side.served.port}{path}", body.encode() or None, method=method)
     for header in headers:
         asked.add_header(*header.split(": ", 1))
-    with urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own loopback address
-        told: bytes = answer.read()
-        return told
+    try:
+        with urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own loopback address
+            status, told = answer.status, answer.read()
+    except HTTPError as refused:  # a 304 is one to urllib
+        status, told = refused.code, refused.read()
+    assert status == question.status, (kind, status, told)
+    return bytes(told)
 
 
-def _filled(side: Side, table: str) -> list[bool]:
-    """Tell which columns of the newest row hold something."""
-    row = open_store(side.database_url).row(f"SELECT * FROM {table} ORDER BY id DESC LIMIT 1")  # noqa: S608 - our own names
-    assert row is not None, f"Nothing stands in {table}."
-    return [value is not None for value in row]
+def _figures(database: str, kind: str, asked: Rounds) -> list[Figure]:
+    """Name what was measured; SQLite's have no prefix, as SQLite is the default."""
+    name = kind if database == "sqlite" else f"{database}_{kind}"
+    to_bare, to_raw_sql = _AIMS.get(kind, (None, None)) if database == "sqlite" else (None, None)
+    rates_per_s = {side: [one.per_s for one in rounds] for side, rounds in asked.items()}
+    ours = asked["product"]
+    return [
+        Figure(f"{name}_per_s", rates_per_s["product"], "1/s"),
+        ratio(f"{name}_vs_bare", rates_per_s["product"], rates_per_s["bare"], to_bare),
+        ratio(f"{name}_vs_raw_sql", rates_per_s["product"], rates_per_s["by_hand"], to_raw_sql),
+        Figure(f"{name}_p50_ms", [one.p50_ms for one in ours], "ms", is_cost=True),
+        Figure(f"{name}_p99_ms", [one.p99_ms for one in ours], "ms", is_cost=True),
+        Figure(f"{name}_cpu_ms", [one.cpu_ms for one in ours], "ms", is_cost=True),
+        Figure(f"{name}_raw_sql_per_s", rates_per_s["by_hand"], "1/s"),
+        Figure(f"{name}_raw_sql_cpu_ms", [one.cpu_ms for one in asked["by_hand"]], "ms", is_cost=True),
+        Figure(f"{name}_bare_per_s", rates_per_s["bare"], "1/s"),
+        Figure(f"{name}_bare_cpu_ms", [one.cpu_ms for one in asked["bare"]], "ms", is_cost=True),
+    ]
 
 
-def _figures(asked: Mapping[str, list[Asked]]) -> dict[str, float]:
-    """Name the medians; the ratios are those of each round."""
-    figures: dict[str, float] = {}
-    for name, rounds in asked.items():
-        figures[f"{name}_per_s"] = round(median(one.per_s for one in rounds))
-        figures[f"{name}_cpu_us"] = round(median(one.cpu_us for one in rounds))
-    for other in ("bare", "by_hand"):
-        pairs = zip(asked["product"], asked[other], strict=True)
-        figures[f"product_vs_{other}"] = round(median(ours.per_s / theirs.per_s for ours, theirs in pairs), 3)
-    return figures
-
-
-def _print(database: str, figures: Mapping[str, Mapping[str, float]]) -> None:
-    click.echo(database)
-    for kind, told in figures.items():
-        click.echo(f"  {kind}")
-        for name, figure in told.items():
-            click.echo(f"    {name:20}  {figure:>10}")
+def _tell(database: str, measured: Mapping[str, Rounds]) -> None:
+    """Print a row of medians for each kind."""
+    columns = ("a second", "÷ bare", "÷ by hand", "p50 ms", "p99 ms", "CPU ms", "by hand/s", "CPU ms", "bare/s", "CPU ms")
+    rows = {}
+    for kind, asked in measured.items():
+        rows[kind] = [median(figure.values) for figure in _figures(database, kind, asked)]
+    table(database, columns, rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from bench.counterpart import ROOT
@@ -18,6 +19,8 @@ from tests.servers import free_port
 
 #: What the slowest machine worth measuring needs to load an application in two processes.
 _START_WITHIN_S: Final = 30.0
+#: What connects while nothing is loaded yet waits in a queue, and is answered once something is.
+_ANSWER_WITHIN_S: Final = 5.0
 #: Longer than gunicorn's graceful_timeout, after which it ends its own workers.
 _STOP_WITHIN_S: Final = 20
 
@@ -37,26 +40,30 @@ class Served:
 
 @contextmanager
 def serving(app: str, env: Mapping[str, str], *options: str) -> Iterator[Served]:
-    """Serve `app` (in gunicorn's words) with the settings in `env`; `options` are gunicorn's. What it logs goes nowhere."""
+    """Serve `app` (in gunicorn's words) with the settings in `env`; `options` are gunicorn's. It logs into a file."""
     port = free_port()
     settings = {**env, "BIND": f"127.0.0.1:{port}", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *GUNICORN[:-1], *options, app]
-    process = child_process.start(command, env=settings, output=subprocess.DEVNULL)
-    try:
-        _wait_for(port, process)
-        yield Served(port, process.pid)
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_WITHIN_S)
-        process.kill()
-        process.wait()
+    with TemporaryFile() as log:
+        process = child_process.start(command, env=settings, output=log)
+        try:
+            _wait_for(port, process)
+            yield Served(port, process.pid)
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_WITHIN_S)
+            process.kill()
+            process.wait()
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait for an answer: gunicorn listens long before its processes have loaded the application."""
     until = time.monotonic() + _START_WITHIN_S
     while time.monotonic() < until and process.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_WITHIN_S) as asking:
+            asking.sendall(b"GET /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            if asking.recv(1):
+                return
         time.sleep(0.05)
-    raise AssertionError(f"The service ended, or does not listen after {_START_WITHIN_S:g} s.")
+    raise AssertionError(f"The service ended, or does not answer after {_START_WITHIN_S:g} s.")

@@ -14,9 +14,9 @@ import psycopg
 Row = tuple[Any, ...]
 Execute = Callable[[str, Sequence[Any]], Any]
 
-#: How long a writer of SQLite waits for another one, and how often it asks: as the product does.
+#: How long a writer of SQLite waits for another one, and after which pauses it asks again: as the product does.
 _LOCK_WAIT_S: Final = 5
-_BEGIN_AGAIN_S: Final = 0.002
+_BEGIN_AGAIN_S: Final = (0.0005, 0.001, 0.002)
 
 
 class Store(Protocol):
@@ -25,8 +25,17 @@ class Store(Protocol):
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Row | None:
         """Return the first row of a query."""
 
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return all rows of a query, with the names of their columns."""
+
     def transaction(self) -> AbstractContextManager[Execute]:
         """Yield what runs statements within one transaction."""
+
+    def settle(self) -> None:
+        """Finish what writing much has left to be done, so that nobody else pays for it."""
+
+    def close(self) -> None:
+        """Close every connection."""
 
 
 class SqliteStore:
@@ -41,6 +50,9 @@ class SqliteStore:
         found: Row | None = self._connection.execute(sql, parameters).fetchone()
         return found
 
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        return _named(self._connection.execute(sql))
+
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
         self._begin()
@@ -51,15 +63,21 @@ class SqliteStore:
             raise
         self._connection.execute("COMMIT")
 
+    def settle(self) -> None:
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
     def _begin(self) -> None:
-        gives_up_at = time.monotonic() + _LOCK_WAIT_S
+        gives_up_at, pauses = time.monotonic() + _LOCK_WAIT_S, iter(_BEGIN_AGAIN_S)
         while True:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
                 if time.monotonic() > gives_up_at:
                     raise
-                time.sleep(_BEGIN_AGAIN_S)
+                time.sleep(next(pauses, _BEGIN_AGAIN_S[-1]))
             else:
                 return
 
@@ -75,10 +93,22 @@ class PostgresStore:
         with self._connection() as connection:
             return connection.execute(_numbered(sql), parameters).fetchone()
 
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        with self._connection() as connection:
+            return _named(connection.execute(_numbered(sql)))
+
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
         with self._connection() as connection, connection.transaction():
             yield lambda sql, parameters: connection.execute(_numbered(sql), parameters)
+
+    def settle(self) -> None:
+        with self._connection() as connection:
+            connection.execute("CHECKPOINT")
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Row]]:
@@ -92,6 +122,11 @@ class PostgresStore:
 def open_store(url: str) -> Store:
     """Open the database at `url`, written as DATABASE_URL is."""
     return SqliteStore(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else PostgresStore(url)
+
+
+def _named(found: Any) -> list[dict[str, Any]]:
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def _numbered(sql: str) -> str:

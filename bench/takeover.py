@@ -33,10 +33,10 @@ DELAY_MS: Final = 300
 #: A hang of the second worker would be told, not waited for.
 _WITHIN_S: Final = 60.0
 
-# The latest claim of each export tells who holds it.
+# The latest claim of each export tells who holds it; what follows the process id in a name is drawn by lot.
 _HELD: Final = """
 SELECT e.id FROM exports e JOIN audit_entries a ON a.subject_id = e.id
-WHERE e.status = 'delivering' AND a.actor = ? AND a.id = (
+WHERE e.status = 'delivering' AND a.actor LIKE ? AND a.id = (
     SELECT MAX(id) FROM audit_entries WHERE subject_id = e.id AND action = 'claim'
 )"""
 
@@ -95,7 +95,7 @@ def _taken_over(installation: Crowd, there: Receiver, exports: int) -> TakenOver
 
 
 def _held_by(pid: int) -> list[str]:
-    return [row[0] for row in rows(_HELD, (f"worker:{socket.gethostname()}:{pid}",))]
+    return [row[0] for row in rows(_HELD, (f"worker:{socket.gethostname()}:{pid}:%",))]
 
 
 def _last_delivered_s(ids: Sequence[str], since: datetime) -> float:

@@ -1,0 +1,126 @@
+"""The postback by hand: the page, its findings, and an export of each new one."""
+
+import hashlib
+import hmac
+import json
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import falcon
+
+from bench.by_hand_rows import Answered, Draft, new_id, now_ms, once, prepare
+from bench.stores import Execute, Row, Store
+
+_SEVERITIES: Final = {"serious": "high", "minor": "low", "moderate": "medium", "critical": "critical"}
+
+_ROTATED: Final = "SELECT secret_sealed FROM integration_secrets WHERE name = 'scanner'"
+_RUN: Final = "SELECT p.id, p.account_id FROM scan_runs s JOIN projects p ON p.id = s.project_id WHERE s.id = ?"
+_MAKE_RUN: Final = """
+INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+_NOTE_RUN: Final = """
+UPDATE scan_runs SET status = ?, updated_at = ? WHERE id = ?
+RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_runs.project_id)"""
+_PAGE: Final = """
+INSERT INTO page_results
+    (scan_run_id, url, normalized_url, status_code, page_type, response_headers, screenshot_path, received_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (scan_run_id, url) DO UPDATE SET
+    normalized_url = excluded.normalized_url, status_code = excluded.status_code, page_type = excluded.page_type,
+    response_headers = excluded.response_headers, screenshot_path = excluded.screenshot_path,
+    received_at = excluded.received_at"""
+_FINDINGS: Final = """
+INSERT INTO findings (id, project_id, fingerprint, code, title, severity, page_url, location, first_scan_run_id,
+    last_scan_run_id, first_seen_at, last_seen_at, times_seen)
+VALUES {} ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING fingerprint"""
+_FINDING: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
+_SEEN: Final = """
+UPDATE findings SET
+    times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) THEN 0 ELSE 1 END,
+    last_scan_run_id = CASE WHEN first_scan_run_id = ? THEN last_scan_run_id ELSE ? END, last_seen_at = ?
+WHERE project_id = ? AND fingerprint IN ({})"""
+
+_Issues = dict[str, dict[str, Any]]
+
+
+class ScannerResults:
+    """Takes postbacks."""
+
+    def __init__(self, store: Store, secret: str, project_id: int) -> None:
+        self._store = store
+        self._secret = secret.encode()
+        self._project_id = project_id
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        submitted = (req.get_header("X-Scanner-Secret") or "").encode()
+        if self._store.row(_ROTATED) is not None or not hmac.compare_digest(submitted, self._secret):
+            raise falcon.HTTPUnauthorized
+        body = req.bounded_stream.read()
+        postback = json.loads(body)
+        once(self._store, req, resp, "scanner", 202, body, lambda execute: self._record(execute, postback))
+
+    def _record(self, execute: Execute, postback: dict[str, Any]) -> Answered:
+        run_id, page, at_ms = postback["scanRunId"], postback["page"], now_ms()
+        project_id, account_id = self._run(execute, run_id, postback["status"], at_ms)
+        execute(_PAGE, _page_row(postback, at_ms))
+        issues = {_fingerprint(page, issue): issue for issue in postback["issues"]}
+        new = _insert_new(execute, issues, page, run_id, project_id, at_ms)
+        seen = [mark for mark in issues if mark not in new]
+        if seen:
+            told = (run_id, run_id, run_id, at_ms, project_id, *seen)
+            execute(_SEEN.format(", ".join("?" * len(seen))), told)
+        drafts = [
+            Draft("finding", finding_id, run_id, _ticket(page, issues[mark], run_id)) for mark, finding_id in new.items()
+        ]
+        exports = prepare(execute, account_id, project_id, drafts, at_ms, "scanner")
+        counts = {"new": len(new), "seen": len(seen)}
+        return {"scan_run_id": run_id, "status": "accepted", "findings": counts, "ticket_exports": exports}, {}
+
+    def _run(self, execute: Execute, run_id: int, status: str, at_ms: int) -> Row:
+        noted: Row | None = execute(_NOTE_RUN, (status, at_ms, run_id)).fetchone()
+        if noted is not None:
+            return noted
+        execute(_MAKE_RUN, (run_id, self._project_id, status, at_ms, at_ms))
+        made: Row = execute(_RUN, (run_id,)).fetchone()
+        return made
+
+
+def _insert_new(
+    execute: Execute, issues: _Issues, page: dict[str, Any], run_id: int, project_id: int, at_ms: int
+) -> dict[str, str]:
+    """Insert what is not there; return fingerprint → id of that."""
+    ids = {mark: new_id("fnd", at_ms) for mark in issues}
+    parameters: list[Any] = []
+    for mark, issue in sorted(issues.items()):
+        told = (issue["code"], issue["title"], _SEVERITIES[issue["severity"]], page["url"], issue["location"])
+        parameters += (ids[mark], project_id, mark, *told, run_id, run_id, at_ms, at_ms)
+    inserted = execute(_FINDINGS.format(", ".join([_FINDING] * len(issues))), parameters).fetchall()
+    new = {row[0] for row in inserted}
+    return {mark: ids[mark] for mark in issues if mark in new}
+
+
+def _page_row(postback: dict[str, Any], at_ms: int) -> Row:
+    page = postback["page"]
+    headers = json.dumps(page["responseHeaders"])
+    screenshot = postback["artifacts"]["screenshotPath"]
+    about = (page["normalizedUrl"], page["statusCode"], page["pageType"])
+    return (postback["scanRunId"], page["url"], *about, headers, screenshot, at_ms)
+
+
+def _fingerprint(page: dict[str, Any], issue: dict[str, Any]) -> str:
+    return hashlib.sha256("\0".join((page["normalizedUrl"], issue["code"], issue["location"])).encode()).hexdigest()
+
+
+def _ticket(page: dict[str, Any], issue: dict[str, Any], run_id: int) -> dict[str, Any]:
+    severity = _SEVERITIES[issue["severity"]]
+    facts = (
+        f"Page: {page['url']}\nWhere: {issue['location']}\nSeverity: {severity}\nRule: {issue['code']}\n"
+        f"Found by: scan run {run_id}"
+    )
+    return {
+        "title": f"{issue['title']} on {urlsplit(page['url']).path}",
+        "description": f"{issue['description']}\n\n{facts}",
+        "severity": severity,
+        "page_url": page["url"],
+        "labels": ["website-risk", f"severity:{severity}", f"page:{page['pageType']}"],
+        "evidence": {"rule": issue["code"], "location": issue["location"]},
+    }

@@ -1,0 +1,150 @@
+"""What every route written by hand needs: who is calling, a key that is used once, exports with their ledger, ids and times.
+
+Statements with many rows are one statement; `bench.stores` says how they are run.
+"""
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import falcon
+
+from bench.stores import Execute, Row, Store
+
+#: What a piece of work answers: the body, and headers that belong to it.
+Answered = tuple[dict[str, Any], dict[str, str]]
+
+#: As IDEMPOTENCY_TTL_HOURS says by default.
+_KEYS_LAST_MS: Final = 24 * 3600 * 1000
+
+_HOLDER: Final = """
+SELECT t.user_id, u.account_id, a.may_use_webhooks, t.kind, t.abilities
+FROM tokens t JOIN users u ON u.id = t.user_id JOIN accounts a ON a.id = u.account_id
+WHERE t.token_sha256 = ? AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > ?)"""
+_CLAIM_KEY: Final = """
+INSERT INTO idempotency_keys (principal, method, route, key, payload_sha256, created_at) VALUES (?, 'POST', ?, ?, ?, ?)
+ON CONFLICT (principal, method, route, key) DO UPDATE SET
+    payload_sha256 = excluded.payload_sha256, created_at = excluded.created_at,
+    response_status = NULL, response_headers = NULL, response_body = NULL
+WHERE idempotency_keys.created_at < ?"""
+_RECALL: Final = """
+SELECT payload_sha256, response_headers, response_body FROM idempotency_keys
+WHERE principal = ? AND method = 'POST' AND route = ? AND key = ?"""
+_ANSWER: Final = """
+UPDATE idempotency_keys SET response_status = ?, response_headers = ?, response_body = ?
+WHERE principal = ? AND method = 'POST' AND route = ? AND key = ?"""
+_PREPARE: Final = """
+INSERT INTO exports (id, account_id, project_id, source_type, source_id, scan_run_id, status, ticket, ticket_digest,
+    preview_problems, attempts, attempts_before, version, created_at)
+VALUES """
+_PREPARED: Final = "(?, ?, ?, ?, ?, ?, 'prepared', ?, ?, '[]', 0, 0, 1, ?)"
+_AUDIT: Final = "INSERT INTO audit_entries (at, actor, action, subject_id, status_before, status_after, reason) VALUES "
+_ENTRY: Final = "(?, ?, ?, ?, ?, ?, NULL)"
+
+
+class Holder(NamedTuple):
+    """Who holds the token of a request."""
+
+    user_id: int
+    account_id: int
+    may_use_webhooks: bool
+
+    @property
+    def key(self) -> str:
+        """Who it is in idempotency keys and in the ledger."""
+        return f"user:{self.user_id}"
+
+
+class Draft(NamedTuple):
+    """An export to be."""
+
+    source_type: str
+    source_id: str
+    scan_run_id: int | None
+    ticket: dict[str, Any]
+
+
+def holder_of(store: Store, req: falcon.Request, kind: str, ability: str) -> Holder:
+    """Look the token up, each time anew."""
+    token = (req.get_header("Authorization") or "").removeprefix("Bearer ")
+    found = store.row(_HOLDER, (hashlib.sha256(token.encode()).hexdigest(), now_ms()))
+    if found is None:
+        raise falcon.HTTPUnauthorized
+    if found[3] != kind or ability not in json.loads(found[4]):
+        raise falcon.HTTPForbidden
+    return Holder(*found[:3])
+
+
+def once(
+    store: Store,
+    req: falcon.Request,
+    resp: falcon.Response,
+    principal: str,
+    status: int,
+    body: bytes,
+    work: Callable[[Execute], Answered],
+) -> None:
+    """Do the work once per Idempotency-Key, in one transaction with the key and the answer; a repeat gets that answer."""
+    identity = (principal, req.uri_template, req.get_header("Idempotency-Key"))
+    digest, at = hashlib.sha256(body + req.path.encode()).hexdigest(), now_ms()
+    with store.transaction() as execute:
+        if execute(_CLAIM_KEY, (*identity, digest, at, at - _KEYS_LAST_MS)).rowcount:
+            answer, headers = work(execute)
+            text = json.dumps(answer, ensure_ascii=False)
+            execute(_ANSWER, (status, compact(headers), text, *identity))
+        else:
+            known_digest, told_headers, text = execute(_RECALL, identity).fetchone()
+            if known_digest != digest:
+                raise falcon.HTTPConflict
+            headers = json.loads(told_headers)
+    resp.status = status
+    resp.set_headers(headers)
+    resp.data = text.encode()
+
+
+def prepare(
+    execute: Execute, account_id: int, project_id: int, drafts: Sequence[Draft], at_ms: int, actor: str
+) -> list[str]:
+    """Store exports and their entries in the ledger; return the ids."""
+    ids = [new_id("exp", at_ms) for _ in drafts]
+    parameters: list[Any] = []
+    for export_id, draft in zip(ids, drafts, strict=True):
+        digest = f"sha256:{hashlib.sha256(canonical(draft.ticket)).hexdigest()}"
+        parameters += (export_id, account_id, project_id, *draft[:3], compact(draft.ticket), digest, at_ms)
+    if ids:
+        execute(_PREPARE + ", ".join([_PREPARED] * len(ids)), parameters)
+        audit(execute, [(at_ms, actor, "prepare", export_id, None, "prepared") for export_id in ids])
+    return ids
+
+
+def audit(execute: Execute, entries: Sequence[Row]) -> None:
+    """Write entries: when, who, what, of which row, its status before and after."""
+    execute(_AUDIT + ", ".join([_ENTRY] * len(entries)), [value for entry in entries for value in entry])
+
+
+def canonical(value: dict[str, Any]) -> bytes:
+    """Return the bytes that are digested and delivered."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+def compact(value: object) -> str:
+    """Return JSON as it stands in the tables."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def time_text(ms: int | None) -> str | None:
+    """Return milliseconds since 1970 as clients read them."""
+    return None if ms is None else f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(ms // 1000))}.{ms % 1000:03d}Z"
+
+
+def now_ms() -> int:
+    """Return milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def new_id(prefix: str, at_ms: int) -> str:
+    """Return an id that sorts by time."""
+    return f"{prefix}_{at_ms:012x}{secrets.token_hex(7)}"

@@ -1,0 +1,67 @@
+"""How long a backlog takes: 100,000 approved exports wait for paused targets, which are then resumed.
+
+Two real workers with everything on and a receiver that answers at once. The clock begins when the targets are resumed and
+ends when the last export stands at the receiver; each must have arrived once and stand in the tables as delivered.
+"""
+
+import time
+from datetime import timedelta
+from typing import Final
+
+from bench.counterpart import receiver
+from bench.crowd import crowd
+from bench.deliveries import BODY_BYTES, PROCESSES, Seeded, agreed, finished, listening, wait_until, workers
+from bench.figures import Extent, Figure
+from bench.process_cost import resident_mb
+from storage.clock import utc_now
+from tests.many_rows import learn, many_targets, many_waiting, settle
+
+PROMISED: Final = ("drain_100k_s",)
+_AIM_S: Final = 40.0
+TARGETS: Final = 100
+_ORIGINS: Final = 20
+#: Rows of one transaction.
+_CHUNK: Final = 20_000
+_WITHIN_S: Final = 240.0
+#: Between two looks: counting 100,000 rows takes some milliseconds.
+_LOOK_S: Final = 0.5
+
+
+def measure(extent: Extent) -> list[Figure]:
+    """Drain 100,000 exports from each database; where it has to be quick, a tenth of that from SQLite."""
+    if extent is Extent.QUICK:
+        return _drained("sqlite", 10_000)
+    return _drained("sqlite", 100_000) + _drained("postgresql", 100_000)
+
+
+def _drained(database: str, count: int) -> list[Figure]:
+    with receiver(0, _ORIGINS) as there, crowd(database, SWEEP_SECONDS="0.05") as installation:
+        share = TARGETS // _ORIGINS
+        ids = [
+            target_id
+            for number, url in enumerate(there.urls)
+            for target_id in many_targets(installation.customer, number * share, share, url)
+        ]
+        seeded = Seeded(installation.customer, ids)
+        seeded.turn("pause")
+        due_at = utc_now() - timedelta(minutes=1)
+        for first in range(0, count, _CHUNK):
+            many_waiting(
+                installation.customer, first, min(_CHUNK, count - first), (0, TARGETS), due_at, body_bytes=BODY_BYTES
+            )
+        learn()
+        settle()
+        with workers(installation.env) as pids:
+            redis_url = installation.env["REDIS_URL"]
+            wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
+            resumed_at = time.monotonic()
+            seeded.turn("resume")
+            wait_until(lambda: finished() == count, "the backlog to be drained", _WITHIN_S, _LOOK_S)
+            memory = max(resident_mb(pid) for pid in pids)
+        took_s = agreed(there, count)["last_at"] - resumed_at
+    prefix, name = "" if database == "sqlite" else f"{database}_", f"drain_{count // 1000}k"
+    aim = _AIM_S if f"{prefix}{name}_s" in PROMISED else None
+    return [
+        Figure(f"{prefix}{name}_s", [took_s], "s", aim, is_cost=True),
+        Figure(f"{prefix}{name}_worker_mb", [memory], "MB", is_cost=True),
+    ]

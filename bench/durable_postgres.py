@@ -1,0 +1,15 @@
+"""A PostgreSQL that keeps what it has acknowledged, as an operator's does; the tests' own syncs nothing to disk."""
+
+from typing import Final
+
+from tests.servers import PostgresServer
+
+#: PostgreSQL's own defaults again; of a setting that is given twice it takes the last.
+_AS_INSTALLED: Final = ("fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=128MB")
+
+
+class DurablePostgres(PostgresServer):
+    """The tests' server with the durability of an installation, which is what SQLite has here too."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), *(word for setting in _AS_INSTALLED for word in ("-c", setting))]

@@ -1,0 +1,207 @@
+"""The benchmark keeps its promises: the figures' arithmetic, the names it always writes, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bench import __main__ as bench
+from bench.figures import Extent, Figure, flat, ratio, tell
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+#: What readers of bench/latest.json go by.
+PROMISED: Final = {
+    "delivery_vs_stock_rq",
+    "delivery_vs_celery",
+    "delivery_vs_session_post",
+    "delivery_vs_prepared",
+    "delivery_50ms_per_s",
+    "postgres_vs_sqlite",
+    "status_vs_bare",
+    "status_vs_raw_sql",
+    "not_modified_vs_bare",
+    "not_modified_vs_raw_sql",
+    "postback_vs_bare",
+    "postback_vs_raw_sql",
+    "drain_100k_s",
+    "rows_1e6_vs_1e3",
+    "slow_clients_p99_ms",
+}
+
+STARTED_WITHIN_S: Final = 60.0
+GONE_WITHIN_S: Final = 60.0
+
+# values, aim, whether less is better: the median, and whether it is met
+MEDIANS: Final = [
+    ([3.0], None, False, 3.0, None),  # nothing is asked of it
+    ([], 1.0, False, None, None),  # not measured
+    ([1.0, 9.0, 2.0], 2.0, False, 2.0, True),  # the median counts, not the mean; the aim itself is enough
+    ([1.0, 2.0], 2.0, False, 1.5, False),  # between the two in the middle
+    ([30.0, 50.0, 40.0], 40.0, True, 40.0, True),  # at most
+    ([41.0], 40.0, True, 41.0, False),  # too much
+]
+
+
+@pytest.mark.parametrize(("values", "aim", "is_cost", "median", "is_met"), MEDIANS)
+def test_the_median_of_all_rounds_is_held_against_the_aim(
+    values: list[float], aim: float | None, is_cost: bool, median: float | None, is_met: bool | None
+) -> None:
+    figure = Figure("some_figure", values, "x", aim, is_cost)
+    assert (figure.median, figure.is_met) == (median, is_met)
+
+
+def test_a_ratio_is_that_of_each_round() -> None:
+    # A machine that is half as fast in the second round changes nothing.
+    assert ratio("a_vs_b", [20.0, 10.0], [10.0, 5.0]).values == [2.0, 2.0]
+
+
+def test_rounds_without_a_counterpart_are_no_ratio() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        ratio("a_vs_b", [20.0, 10.0], [10.0])
+
+
+def test_what_is_written_is_flat_short_and_complete() -> None:
+    figures = [Figure("found", [1234.5678, 1234.9], "/s"), Figure("missing", [], "x")]
+    assert flat(figures, ["found", "promised"]) == {"found": 1235.0, "missing": None, "promised": None}
+
+
+def test_the_table_tells_spread_and_aim(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("some", [Figure("fast", [2.0, 1.0, 3.0], "x", 2.5), Figure("slow", [20.0], "ms", 50.0, is_cost=True)])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert rows[1:] == [
+        ["fast", "2", "1", "3", "x", "at", "least", "2.5", "missed"],
+        ["slow", "20", "20", "20", "ms", "at", "most", "50", "met"],
+    ]
+
+
+def test_every_promised_name_is_declared_once_by_a_section() -> None:
+    declared = [name for parts in bench.SECTIONS.values() for part in parts for name in part.promised]
+    assert set(declared) >= PROMISED
+    assert len(declared) == len(set(declared))
+
+
+def test_a_part_that_fails_leaves_null_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = tmp_path / "latest.json"
+    assert (
+        bench.run({"odd": (_part(_fails, "lost"), _part(_finds, "found"))}, ["odd"], Extent.QUICK, into, STARTED_WITHIN_S)
+        == 1
+    )
+    told = json.loads(into.read_text())
+    assert (told["lost"], told["found"], told["is_quick"]) == (None, 7.0, True)
+    assert "The receiver is gone." in capsys.readouterr().err
+
+
+def test_a_figure_that_cannot_be_measured_here_is_told_and_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = tmp_path / "latest.json"
+    parts = (_part(_finds, "found", "needs_a_tool"),)
+    assert (
+        bench.run({"odd": parts, "not asked for": (_part(_fails, "later"),)}, ["odd"], Extent.FULL, into, STARTED_WITHIN_S)
+        == 0
+    )
+    told = json.loads(into.read_text())
+    assert (told["needs_a_tool"], told["later"], told["is_quick"]) == (None, None, False)
+    assert "needs_a_tool" in capsys.readouterr().err
+
+
+def test_a_part_that_hangs_is_broken_off_and_cleans_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cleaned: list[str] = []
+
+    def hangs(_: Extent) -> list[Figure]:
+        try:
+            time.sleep(STARTED_WITHIN_S)
+        finally:
+            cleaned.append("up")
+        return []
+
+    part = bench.Part(hangs, ["lost"], {Extent.QUICK: 0.05})
+    assert bench.run({"odd": (part,)}, ["odd"], Extent.QUICK, tmp_path / "latest.json", STARTED_WITHIN_S) == 1
+    assert cleaned == ["up"]
+    assert "longer than 0.05 s" in capsys.readouterr().err
+
+
+def test_what_no_time_is_left_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = tmp_path / "latest.json"
+    assert bench.run({"odd": (_part(_finds, "found"),)}, ["odd"], Extent.QUICK, into, in_all_s=0) == 1
+    assert json.loads(into.read_text())["found"] is None
+    assert "took all the time" in capsys.readouterr().err
+
+
+def test_an_unknown_section_is_refused() -> None:
+    told = subprocess.run([*_COMMAND, "--only", "deliveries,pears"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "pears" in told.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_process_no_folder_and_no_record(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    into = tmp_path / "latest.json"
+    words = [*_COMMAND, "--quick", "--only", "starting", "--into", str(into)]
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(
+            words, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        # The receiver, the supervisor, its Redis, a worker and the service.
+        started = _wait_for_descendants(process, 5)
+        process.send_signal(number)
+        assert process.wait(GONE_WITHIN_S) != 0
+    finally:
+        process.kill()
+        process.wait()
+    assert [pid for pid in started if _is_alive(pid)] == []
+    assert list(folder.iterdir()) == []
+    assert not into.exists()
+
+
+_COMMAND: Final = (sys.executable, "-m", "bench")
+
+
+def _part(measure: bench.Measure, *promised: str) -> bench.Part:
+    return bench.Part(measure, promised, dict.fromkeys(Extent, STARTED_WITHIN_S))
+
+
+def _fails(_: Extent) -> list[Figure]:
+    raise AssertionError("The receiver is gone.")
+
+
+def _finds(_: Extent) -> list[Figure]:
+    return [Figure("found", [7.0], "/s")]
+
+
+def _wait_for_descendants(process: subprocess.Popen[bytes], count: int) -> Sequence[int]:
+    until = time.monotonic() + STARTED_WITHIN_S
+    while len(found := _descendants(process.pid)) < count:
+        assert process.poll() is None, "It ended before it was asked to."
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children: list[int] = []
+    for told in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children += [int(word) for word in told.read_text().split()]
+        except OSError:  # a thread that has just ended
+            continue
+    return [found for child in children for found in (child, *_descendants(child))]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # gone, as it should be
+        return False

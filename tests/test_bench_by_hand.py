@@ -1,0 +1,80 @@
+"""The work by hand that the product is measured beside: it answers what the product answers, and leaves the same rows."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import falcon.testing
+import pytest
+
+from bench import by_hand
+from bench.questions import Seeded, prepare_many, seed
+from bench.same_work import TABLES, difference, left_behind, sent_once, steady
+from bench.stores import open_store
+from schemas.settings import Settings
+from service.app import create_app
+from storage.database import close_database, open_database
+from tests.factories import LOOPBACK, make_settings
+from tests.servers import PostgresServer, RedisServer
+
+
+class Side:
+    """One application, on a database of its own that is seeded like the other one's."""
+
+    def __init__(self, url: str, folder: Path, redis: RedisServer) -> None:
+        self.seeded: Seeded = seed(url)
+        prepare_many(self.seeded, 1, len(self.seeded.questions()))
+        self.settings: Settings = make_settings(
+            folder,
+            {
+                **LOOPBACK,
+                "DATABASE_URL": url,
+                "REDIS_URL": redis.url,
+                "DEPLOYMENT_MODE": "cloud",
+                "DEFAULT_PROJECT_ID": str(self.seeded.customer.project_id),
+            },
+        )
+
+    def ask(self, app: falcon.testing.TestClient, kind: str, number: int) -> list[str | None]:
+        """Ask one question of a kind; return what its answer says: where it points, the version, the body."""
+        question = self.seeded.questions()[kind]
+        head, _, body = sent_once(kind, question, number).decode().partition("\r\n\r\n")
+        line, *headers = head.split("\r\n")
+        method, path, _ = line.split()
+        named = [(name, value) for name, value in (header.split(": ", 1) for header in headers) if name != "Host"]
+        answer = app.simulate_request(method, path, headers=named, body=body)
+        assert answer.status_code == question.status, (kind, answer.text)
+        return [answer.headers.get("Location"), answer.headers.get("ETag"), answer.text]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_side(request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer) -> Iterator[Callable[[str], Side]]:
+    """Make sides by name, on databases of one kind."""
+    postgres: PostgresServer | None = None
+    if request.param == "postgresql":
+        postgres = request.getfixturevalue("postgres_server")
+
+    def made(name: str) -> Side:
+        url = postgres.create_database() if postgres else f"sqlite:///{tmp_path / name}.db"
+        return Side(url, tmp_path / name, redis)
+
+    yield made
+    close_database()
+
+
+def test_the_work_by_hand_answers_and_stores_what_the_product_does(make_side: Callable[[str], Side]) -> None:
+    theirs, ours = make_side("by_hand"), make_side("product")
+    open_database(ours.seeded.url)
+    products = falcon.testing.TestClient(create_app(ours.settings))
+    before = left_behind(ours.seeded.url)
+    with closing(open_store(theirs.seeded.url)) as store:
+        by_hands = falcon.testing.TestClient(by_hand.create_app(theirs.settings, store))
+        for number, kind in enumerate(ours.seeded.questions(), start=1):
+            answers = ours.ask(products, kind, number), theirs.ask(by_hands, kind, number)
+            assert steady(answers[0]) == steady(answers[1]), kind
+            # A repeat gets the same bytes on both sides, and leaves nothing more behind.
+            assert (ours.ask(products, kind, number), theirs.ask(by_hands, kind, number)) == answers
+    stored = left_behind(ours.seeded.url)
+    assert difference(stored, left_behind(theirs.seeded.url)) == ""
+    written = {table for table in TABLES if stored[table] != before[table]}
+    assert written == set(TABLES)

@@ -1,0 +1,146 @@
+"""What makes the load of a measurement: it sends what it says, counts what came, and notices what should not come."""
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bench import example_proxy
+from bench.dripping import Place, dripping
+from bench.keep_alive_load import requests, send_all
+from bench.load import NUMBER, Numbers, Question, load, new_numbers, request
+from bench.slow_clients import Met, ask
+from tests.fakes import LoopbackServer, Peer
+from tests.worker.posting import always
+
+WITHIN_S: Final = 20.0
+POST: Final = request("POST", "/things", {"Idempotency-Key": f"k-{NUMBER}"}, f'{{"name": "{NUMBER}"}}')
+NOT_MODIFIED: Final = b"HTTP/1.1 304 Not Modified\r\nETag: 1\r\n\r\n"
+
+
+def test_every_request_has_a_number_of_its_own_and_every_answer_is_counted() -> None:
+    received: list[tuple[str, bytes]] = []
+
+    def behave(peer: Peer) -> None:
+        while asked := peer.read():
+            received.append((asked.headers["idempotency-key"], asked.body))
+            peer.answer(202)
+
+    numbers = new_numbers()
+    parts = POST.decode().split(NUMBER)
+    with LoopbackServer(behave) as server:
+        took_s, seconds = send_all(server.port, 0.1, 3, 202, requests(parts, numbers.prefix, numbers.digits, numbers.first))
+        assert server.connections == 3
+    assert len(took_s) == len(received)
+    assert 0 < max(took_s) <= seconds
+    expected = {f"{numbers.prefix}{number:0{numbers.digits}d}" for number in range(1, len(received) + 1)}
+    assert {key.removeprefix("k-") for key, _ in received} == expected
+    # As long as what it stands for, or the length of the body would not be what its header says.
+    assert {body for _, body in received} == {b'{"name": "%s"}' % number.encode() for number in expected}
+    assert all(len(number) == len(NUMBER) for number in expected)
+
+
+def test_the_load_of_our_own_takes_a_304_for_a_whole_answer_and_counts_from_where_it_is_told() -> None:
+    asked_for: list[str] = []
+
+    def behave(peer: Peer) -> None:
+        while asked := peer.read():
+            asked_for.append(asked.line.split()[1])
+            peer.send(NOT_MODIFIED)
+
+    question = Question(request("GET", f"/things/{NUMBER}", {"If-None-Match": "1"}), 304)
+    with LoopbackServer(behave) as server:
+        loaded = load("own", server.port, question, 1, connections=1, numbers=Numbers("t-", 4, first=70))
+    assert loaded.answers == len(asked_for) > 1
+    assert loaded.p50_ms <= loaded.p99_ms
+    assert asked_for[:2] == ["/things/t-0070", "/things/t-0071"]
+
+
+def test_the_load_of_our_own_breaks_off_at_another_status() -> None:
+    with LoopbackServer(always(503)) as server, pytest.raises(AssertionError, match="broke off"):
+        load("own", server.port, Question(POST, 202), 1, connections=1)
+
+
+def test_slow_clients_send_a_byte_at_a_time_half_into_a_header_and_come_back_when_thrown_out() -> None:
+    dripped: list[str] = []
+    addresses: set[str] = set()
+
+    def behave(peer: Peer) -> None:
+        received = b""
+        while piece := peer.connection.recv(4096):
+            received += piece
+            if received.endswith(b"xx"):
+                dripped.append("header" if b"\r\n\r\n" not in received else "body")
+                addresses.add(peer.connection.getpeername()[0])
+                if peer.number > 1:
+                    peer.wait()
+                return
+
+    with LoopbackServer(behave) as server:
+        with dripping(Place(server.port), 8, ["127.0.1.1", "127.0.1.2"]) as lost:
+            _wait_until(lambda: server.connections == 9 and len(dripped) == 9)
+        assert lost == [1]
+    # The first one, which came back, drips into a header.
+    assert sorted(dripped) == ["body"] * 4 + ["header"] * 5
+    assert addresses == {"127.0.1.1", "127.0.1.2"}
+
+
+def test_ordinary_clients_count_what_was_not_answered_with_200() -> None:
+    turns, turn = count(), threading.Lock()
+
+    def behave(peer: Peer) -> None:
+        with turn:
+            number = next(turns)
+        peer.read()
+        if number % 3:
+            peer.answer(200 if number % 3 == 1 else 503)
+
+    with LoopbackServer(behave) as server:
+        met = ask(Place(server.port), request("GET", "/", {}), clients=2, seconds=0.3, patience_s=WITHIN_S, pause_s=0)
+        asked = server.connections
+    assert len(met.took_ms) + met.errors == asked
+    assert len(met.took_ms) == len(range(1, asked, 3))
+
+
+# how long answers took, how many got none: the share of errors, the median, the slowest of a hundred
+MET: Final = [
+    (list(range(1, 102)), 0, 0.0, 51.0, 100.0),  # of 101 answers one is slower than the 99th percentile
+    ([2.0, 4.0], 2, 0.5, 3.0, 3.98),  # between the two
+    ([], 4, 1.0, 5000.0, 5000.0),  # nobody got an answer: as long as they waited
+]
+
+
+@pytest.mark.parametrize(("took_ms", "errors", "share", "p50_ms", "p99_ms"), MET)
+def test_what_ordinary_clients_met_is_summed_up(
+    took_ms: list[float], errors: int, share: float, p50_ms: float, p99_ms: float
+) -> None:
+    met = Met(took_ms, errors, seconds=1.0)
+    assert met.error_share == share
+    assert [met.percentile_ms(50), met.percentile_ms(99)] == pytest.approx([p50_ms, p99_ms])
+
+
+def test_the_example_proxy_is_the_example_with_other_ports_and_files(tmp_path: Path) -> None:
+    example = example_proxy.EXAMPLE.read_text()
+    ours = example_proxy.adapted(example, 1001, 1002, 1003, tmp_path)
+    changed = [line for line in ours.splitlines() if line not in example.splitlines()]
+    assert [line.strip() for line in changed if line.strip()] == [
+        "server 127.0.0.1:1001;",
+        "listen 127.0.0.1:1003;",
+        "listen 127.0.0.1:1002 ssl http2;",
+        f"ssl_certificate     {tmp_path}/server.pem;",
+        f"ssl_certificate_key {tmp_path}/server.pem;",
+        f"access_log {tmp_path}/access.log riskrelay;",
+    ]
+    with pytest.raises(AssertionError, match="0 times"):
+        example_proxy.adapted(ours, 1001, 1002, 1003, tmp_path)
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + WITHIN_S
+    while not is_so():
+        assert time.monotonic() < until, "It has not come to that."
+        time.sleep(0.02)
