@@ -63,7 +63,7 @@ def _start_cold() -> dict[str, float]:
         process = child_process.start([_RISKRELAY, "run"], env=env, cwd=folder, output=log)
         try:
             with told_on_failure(log):
-                wait_until(lambda: _is_ready(env["BIND"]), "the service to be ready", _WITHIN_S)
+                wait_until(lambda: _is_ready(process, env["BIND"]), "the service to be ready", _WITHIN_S)
                 ready_at = time.monotonic()
                 wait_until(lambda: bool(there.arrivals()["requests"]), "the first delivery", _WITHIN_S)
             stopped_at = time.monotonic()
@@ -100,7 +100,8 @@ def _fresh_folder(there: Receiver) -> Iterator[tuple[Path, dict[str, str]]]:
         yield folder, env
 
 
-def _is_ready(bind: str) -> bool:
+def _is_ready(process: subprocess.Popen[bytes], bind: str) -> bool:
+    assert process.poll() is None, f"It ended with {process.returncode} before it was ready."
     try:
         with urlopen(f"http://{bind}/readyz", timeout=1) as answer:
             return all(found == "ok" for found in json.load(answer)["checks"].values())

@@ -100,8 +100,10 @@ def make_target(customer: Customer, base_url: str = "https://tracker.example.com
     It was made long ago, so a worker that goes by the real clock would count among the connections of a test's receiver.
     """
     request = TargetRequest("generic_webhook", base_url, None, name, None)
-    target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
-    execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
+    # At once, because a worker that is there already would take it in between.
+    with transaction():
+        target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
+        execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
     return target
 
 

@@ -154,7 +154,7 @@ def test_a_signal_leaves_no_process_no_folder_and_no_record(tmp_path: Path, numb
         )
     try:
         # The receiver, the supervisor, its Redis, a worker and the service.
-        started = _wait_for_descendants(process, 5)
+        started = _wait_for_descendants(process, 5, tmp_path / "said")
         process.send_signal(number)
         assert process.wait(GONE_WITHIN_S) != 0
     finally:
@@ -180,11 +180,11 @@ def _finds(_: Extent) -> list[Figure]:
     return [Figure("found", [7.0], "/s")]
 
 
-def _wait_for_descendants(process: subprocess.Popen[bytes], count: int) -> Sequence[int]:
+def _wait_for_descendants(process: subprocess.Popen[bytes], count: int, said: Path) -> Sequence[int]:
     until = time.monotonic() + STARTED_WITHIN_S
     while len(found := _descendants(process.pid)) < count:
-        assert process.poll() is None, "It ended before it was asked to."
-        assert time.monotonic() < until, found
+        assert process.poll() is None, f"It ended before it was asked to: {said.read_text()}"
+        assert time.monotonic() < until, (found, said.read_text())
         time.sleep(0.05)
     return found
 
