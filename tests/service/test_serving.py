@@ -385,3 +385,40 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_who_asks_without_a_pause_takes_turns_with_the_others(migrated_sqlite: Path, tmp_path: Path) -> None:
+    (tmp_path / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
+    url = f"sqlite:///{tmp_path / 'riskrelay.db'}"
+    with (
+        Service(environment(tmp_path, DATABASE_URL=url, WEB_PROCESSES="1")) as running,
+        socket.create_connection(("127.0.0.1", running.port)) as greedy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answered = Answered(greedy)
+        done = pool.submit(answered.read, GREEDY)
+        greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * GREEDY)
+        while not answered.count:
+            time.sleep(0.001)
+        assert running.request("GET", "/healthz").status == 200
+        assert answered.count < GREEDY / 2
+        done.result()
+
+
+#: More requests than are answered while another client connects and asks.
+GREEDY = 4000
+
+
+class Answered:
+    """Counts the answers that come over a connection."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self.count = 0
+
+    def read(self, count: int) -> None:
+        """Read until so many have come."""
+        rest = b""
+        while self.count < count:
+            *heads, rest = (rest + self._client.recv(65536)).split(b"HTTP/1.1 200 OK\r\n")
+            self.count += len(heads)
