@@ -138,7 +138,7 @@ _FOREIGN: Final[Mapping[Topic, tuple[str, ...]]] = {
 }
 
 
-class _Identifier(fields.Field[str]):
+class Identifier(fields.Field[str]):
     """An id as platforms write them, a number or a text; read as text."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -159,7 +159,7 @@ class _CustomerForm(Form):
     class Meta:
         unknown = EXCLUDE
 
-    id = _Identifier(load_default=None, allow_none=True)
+    id = Identifier(load_default=None, allow_none=True)
     email = Text(load_default=None, allow_none=True, max_length=MAX_ADDRESS)
     phone = Text(load_default=None, allow_none=True, max_length=MAX_PHONE)
 
@@ -169,7 +169,7 @@ class _CustomerForm(Form):
 
 
 def _orders() -> Several:
-    return Several(_Identifier(), at_most=MAX_ORDERS, load_default=None, allow_none=True)
+    return Several(Identifier(), at_most=MAX_ORDERS, load_default=None, allow_none=True)
 
 
 class ComplianceForm(Form):

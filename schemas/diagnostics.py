@@ -74,7 +74,7 @@ class ShopDomain(fields.Field[str]):
         return domain
 
 
-class _Symptoms(Several):
+class Symptoms(Several):
     """An array of texts, or one text, which is read as an array of one."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class _CmsToldForm(Form):
     active_plugin_names = Several(Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, load_default=None)
     checkout_page_url = WebUrl(load_default=None)
     commerce_plugin_status = _name()
-    visible_browser_symptoms = _Symptoms()
+    visible_browser_symptoms = Symptoms()
 
 
 class _StorefrontToldForm(Form):
@@ -112,7 +112,7 @@ class _StorefrontToldForm(Form):
     product_count_bucket = Text(max_length=MAX_BUCKET, load_default=None)
     checkout_profile_status = _name()
     app_embed_status = _name()
-    visible_storefront_symptoms = _Symptoms()
+    visible_storefront_symptoms = Symptoms()
 
 
 class CmsDiagnosticsForm(Form):

@@ -56,15 +56,15 @@ class _Words(Text):
         return decoded_words(text)
 
 
-class _Mailboxes(fields.Field[list[Mailbox]]):
+class Mailboxes(fields.Field[list[Mailbox]]):
     """An address header, or an array of them where `may_be_array`, without whatever in it is no address."""
 
     def __init__(self, *, may_be_array: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self._may_be_array = may_be_array
+        self.may_be_array = may_be_array
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Mailbox]:
-        headers = value if self._may_be_array and isinstance(value, list) else [value]
+        headers = value if self.may_be_array and isinstance(value, list) else [value]
         if len(headers) > MAX_RECIPIENTS:
             raise ValidationError("too_many")
         if not all(isinstance(header, str) for header in headers):
@@ -74,7 +74,7 @@ class _Mailboxes(fields.Field[list[Mailbox]]):
         return [mailbox for header in headers for mailbox in mailboxes_in(header)]
 
 
-class _AnyText(fields.Field[str]):
+class AnyText(fields.Field[str]):
     """A string of any length, of which not all is kept."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -83,7 +83,7 @@ class _AnyText(fields.Field[str]):
         return value
 
 
-class _ReceivedAt(_AnyText):
+class _ReceivedAt(AnyText):
     """An RFC 3339 timestamp, or the date of a mail header."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
@@ -110,11 +110,11 @@ class _PlainAttachmentForm(_Lenient):
 
 class _PlainForm(_Lenient):
     message_id = _MessageId(max_length=MAX_MESSAGE_ID, min_length=1, required=True)
-    sender = _Mailboxes(data_key="from", required=True)
-    recipients = _Mailboxes(data_key="to", required=True, may_be_array=True)
+    sender = Mailboxes(data_key="from", required=True)
+    recipients = Mailboxes(data_key="to", required=True, may_be_array=True)
     subject = _Words(max_length=MAX_SUBJECT, load_default=None, allow_none=True)
     text = Text(load_default=None, allow_none=True)
-    html = _AnyText(load_default=None, allow_none=True)
+    html = AnyText(load_default=None, allow_none=True)
     received_at = _ReceivedAt(load_default=None, allow_none=True)
     attachments = Several(fields.Nested(_PlainAttachmentForm), at_most=MAX_ATTACHMENTS, load_default=None, allow_none=True)
 
@@ -150,8 +150,8 @@ class _PostmarkAttachmentForm(_Lenient):
     name = Text(data_key="Name", max_length=MAX_FILE_NAME, load_default=None, allow_none=True)
     content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True)
     size_bytes = WholeNumber(data_key="ContentLength", load_default=None, allow_none=True)
-    content = _AnyText(data_key="Content", load_default=None, allow_none=True)
-    data = _AnyText(data_key="Data", load_default=None, allow_none=True)
+    content = AnyText(data_key="Content", load_default=None, allow_none=True)
+    data = AnyText(data_key="Data", load_default=None, allow_none=True)
 
     @post_load
     def _make(self, told: dict[str, Any], **_: Any) -> Attachment:
@@ -170,20 +170,20 @@ def _several_mailboxes(data_key: str) -> Several:
 
 class _PostmarkForm(_Lenient):
     message_id = _MessageId(data_key="MessageID", max_length=MAX_MESSAGE_ID, min_length=1, required=True)
-    sender = _Mailboxes(data_key="From", required=True)
+    sender = Mailboxes(data_key="From", required=True)
     sender_full = fields.Nested(_PostmarkMailboxForm, data_key="FromFull", load_default=None, allow_none=True)
-    to = _Mailboxes(data_key="To", load_default=None, allow_none=True)
+    to = Mailboxes(data_key="To", load_default=None, allow_none=True)
     to_full = _several_mailboxes("ToFull")
-    cc = _Mailboxes(data_key="Cc", load_default=None, allow_none=True)
+    cc = Mailboxes(data_key="Cc", load_default=None, allow_none=True)
     cc_full = _several_mailboxes("CcFull")
-    bcc = _Mailboxes(data_key="Bcc", load_default=None, allow_none=True)
+    bcc = Mailboxes(data_key="Bcc", load_default=None, allow_none=True)
     bcc_full = _several_mailboxes("BccFull")
-    original = _Mailboxes(data_key="OriginalRecipient", load_default=None, allow_none=True)
+    original = Mailboxes(data_key="OriginalRecipient", load_default=None, allow_none=True)
     tag = Text(data_key="MailboxHash", load_default=None, allow_none=True)
     subject = _Words(data_key="Subject", max_length=MAX_SUBJECT, load_default=None, allow_none=True)
     text = Text(data_key="TextBody", load_default=None, allow_none=True)
-    html = _AnyText(data_key="HtmlBody", load_default=None, allow_none=True)
-    date = _AnyText(data_key="Date", load_default=None, allow_none=True)
+    html = AnyText(data_key="HtmlBody", load_default=None, allow_none=True)
+    date = AnyText(data_key="Date", load_default=None, allow_none=True)
     attachments = Several(
         fields.Nested(_PostmarkAttachmentForm),
         at_most=MAX_ATTACHMENTS,
@@ -223,6 +223,8 @@ class EmailForm(Form):
     def __init__(self) -> None:
         super().__init__()
         self._plain, self._postmark = _PlainForm(), _PostmarkForm()
+        #: Either of which a body may be.
+        self.forms: tuple[Form, ...] = (self._plain, self._postmark)
 
     def read(self, value: Any) -> Any:
         """Return the InboundEmail that `value` is. Raises ValidationFailed with every problem."""

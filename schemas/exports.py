@@ -92,7 +92,7 @@ class Export:
     finding: Sighting | None = None
 
 
-class _Title(Text):
+class Title(Text):
     """What a list shows of a ticket: something to read, on one line."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -104,7 +104,7 @@ class _Title(Text):
         return title
 
 
-class _Severity(Text):
+class Severity(Text):
     """A severity by any name that scanners may use too; here an unknown one is refused."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -125,9 +125,9 @@ class _Evidence(AnyObject):
 
 
 class _TicketForm(Form):
-    title = _Title(required=True, max_length=MAX_TITLE)
+    title = Title(required=True, max_length=MAX_TITLE)
     description = Text(load_default=None)
-    severity = _Severity(load_default=None)
+    severity = Severity(load_default=None)
     page_url = WebUrl(load_default=None)
     labels = Several(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, load_default=None)
     evidence = _Evidence(load_default=None)

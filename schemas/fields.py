@@ -70,6 +70,7 @@ class Text(fields.String):
         if allowed is not None:
             checks.append(validate.OneOf(tuple(allowed), error="not_allowed"))
         super().__init__(validate=checks, **options)
+        self.min_length = min_length
         self._max_length = max_length
         self._is_plain = type(self) is Text and len(checks) == 1 and not (self.pre_load or self.post_load)
 
@@ -127,13 +128,13 @@ class Several(fields.List[Any]):
 
     def __init__(self, entry: fields.Field[Any], *, at_most: int, at_least: int = 0, **options: Any) -> None:
         super().__init__(entry, **options)
-        self._at_most = at_most
-        self._at_least = at_least
+        self.at_most = at_most
+        self.at_least = at_least
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:
-        if isinstance(value, list) and len(value) > self._at_most:
+        if isinstance(value, list) and len(value) > self.at_most:
             raise ValidationError("too_many")
-        if isinstance(value, list) and len(value) < self._at_least:
+        if isinstance(value, list) and len(value) < self.at_least:
             raise ValidationError("too_short")
         return super()._deserialize(value, attr, data, **kwargs)
 

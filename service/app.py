@@ -5,6 +5,8 @@ import falcon
 from schemas.settings import Settings
 from service import error_responses
 from service.admission import Admission
+from service.api_description import ApiDescription
+from service.big_bodies import Rooms
 from service.compliance import ComplianceWebhooks
 from service.email import EmailWebhook
 from service.export_moves import TicketExportApproval, TicketExportDismissal, TicketExportRetry
@@ -31,10 +33,11 @@ def create_app(
     doorbell: Doorbell | None = None,
     lookup: NameLookup | None = None,
     limits: Limits | None = None,
+    rooms: Rooms | None = None,
 ) -> App:
     """Return the WSGI application; the database is open already (`storage.database.open_database`).
 
-    `doorbell` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute.
+    `doorbell` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
     """
     vault = Vault(settings.encryption_keys)
     once = Once(settings.idempotency_ttl)
@@ -42,10 +45,10 @@ def create_app(
     webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
     check = AddressCheck(settings, lookup or NameLookup())
 
-    admission = Admission(settings.max_body_bytes, limits or Limits(settings))
+    admission = Admission(settings.max_body_bytes, limits or Limits(settings), rooms)
     app: App = falcon.App(middleware=[Manners(Requests()), admission])
     error_responses.install(app)
-    for resource in (
+    resources = (
         ScannerResults(SharedSecrets(settings, vault), once, settings.default_project_id),
         EmailWebhook(SharedSecrets(settings, vault), once, settings.default_project_id),
         TicketExportTargets(settings, once, check, webhook_fingerprint),
@@ -68,7 +71,8 @@ def create_app(
         Health(),
         Readiness(bell, vault),
         Metrics(settings.data_dir, bell),
-    ):
-        if resource.family in settings.route_families:
-            app.add_route(resource.path, resource)
+    )
+    served = [resource for resource in resources if resource.family in settings.route_families]
+    for resource in (*served, ApiDescription(served, settings.public_base_url)):
+        app.add_route(resource.path, resource)
     return app

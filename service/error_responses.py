@@ -21,6 +21,7 @@ STATUS: Final[Mapping[str, int]] = {
     "NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
     "NOT_ACCEPTABLE": 406,
+    "REQUEST_TIMEOUT": 408,
     "CONFLICT": 409,
     "IDEMPOTENCY_CONFLICT": 409,
     "IDEMPOTENCY_IN_PROGRESS": 409,
@@ -93,14 +94,14 @@ def _answer(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayE
     as_problem = _wants_problem_json(req)
     body = errors.error_body(error, req.context.request_id)
     resp.content_type = PROBLEM_JSON if as_problem else falcon.MEDIA_JSON
-    resp.data = json.dumps(_problem(body["error"]) if as_problem else body, ensure_ascii=False).encode()
+    resp.data = json.dumps(problem_body(body["error"]) if as_problem else body, ensure_ascii=False).encode()
 
 
 def _wants_problem_json(req: falcon.Request) -> bool:
     return req.client_prefers((falcon.MEDIA_JSON, PROBLEM_JSON)) == PROBLEM_JSON
 
 
-def _problem(told: Mapping[str, Any]) -> dict[str, Any]:
+def problem_body(told: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "about:blank",
         "title": told["message"],

@@ -14,6 +14,7 @@ from storage.clock import utc_now
 from storage.database import execute, rows
 from storage.models import ALL
 from tests.factories import SCANNER_SECRET, Customer, make_target, postback
+from tests.service.described import require_described
 
 JSON: Final = {"Content-Type": "application/json"}
 SCANNER: Final = {"X-Scanner-Secret": SCANNER_SECRET}
@@ -27,7 +28,7 @@ SAFE_HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
-    "content-security-policy": "default-src 'none'",
+    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 
 #: Stands in requests wherever nothing of them may come back.
@@ -59,11 +60,18 @@ class Call:
         """The same with another body."""
         return replace(self, body=json.dumps(value).encode())
 
+    @property
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
+
     def send(self, client: TestClient) -> Result:
-        """Send it to the application."""
-        return client.simulate_request(
+        """Send it to the application, whose description has to know of the answer."""
+        answer = client.simulate_request(
             self.method, self.path, headers=list(self.headers), body=self.body or None, query_string=self.query
         )
+        require_described(client, self.method, self.path, answer)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,12 +58,12 @@ def test_exports_and_health_are_everywhere(changes: dict[str, str], customer: Cu
 
 
 #: Open to whoever reaches the address.
-OPEN = {"/healthz", "/readyz", "/metrics"}
+OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
 
 
 def test_every_other_route_asks_who_is_calling(customer: Customer, tmp_path: Path) -> None:
     """A resource that names no operation for a method would serve it to anybody."""
-    changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s"}
+    changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
     app = app_with(tmp_path, changes)
     guarded = [route for route in inspect_routes(app) if route.path not in OPEN]
     asked = [

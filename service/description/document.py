@@ -1,0 +1,277 @@
+"""Makes the OpenAPI document of the routes that are served: their operations, what stands before each, and their words.
+
+A route without words fails here, which a test notices long before an installation does.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+
+from schemas import answers
+from schemas.email_forms import EmailForm
+from schemas.fields import Form
+from schemas.principal import ABILITIES, TokenKind
+from schemas.version import VERSION
+from service.admission import Body, Operation
+from service.auth import Bearer, SharedSecret, StorefrontSignature
+from service.description import deliveries, exports, health, intake, refusals, targets, uploads
+from service.description.inputs import described_members, own_schema, with_aliases
+from service.description.operations import PARAMETERS, Described, Good
+
+_OPERATIONS: Final = {
+    **exports.OPERATIONS,
+    **targets.OPERATIONS,
+    **intake.OPERATIONS,
+    **uploads.OPERATIONS,
+    **health.OPERATIONS,
+}
+_TAGS: Final[Mapping[str, str]] = {
+    exports.TAG: "Tickets on their way: prepare, approve, poll, retry, dismiss.",
+    targets.TAG: "Where tickets are delivered.",
+    intake.SCANNER_TAG: "What a scanner found on a page.",
+    intake.EMAIL_TAG: "What an email provider received.",
+    uploads.TAG: "What the browser extension, the CMS plugin and the storefront app hand in.",
+    intake.COMPLIANCE_TAG: "The storefront platform's requests about personal data.",
+    health.TAG: "Open to whoever reaches the address.",
+    deliveries.TAG: "What this service sends to receivers.",
+}
+_ABOUT: Final = """\
+Takes website-risk findings in, and delivers approved tickets as signed webhooks: at least once, never lost.
+
+Every answer carries `X-Request-Id`, and every error has the same body, which repeats nothing of what was sent. With
+`Accept: application/problem+json` errors come as RFC 9457 problem details. Routes that take GET take HEAD as well, and a
+method that a route does not take is a 405 `METHOD_NOT_ALLOWED`. Bodies are strict JSON of at most 32 arrays and objects
+inside one another: no member twice, no NUL, no lone surrogates. Whatever looks like a credential, a payment detail, a
+customer's order or a whole page is refused with the rule that it breaks, and stored nowhere.
+
+What is no HTTP, or not by its rules, is refused before any route is known: 400 `VALIDATION_FAILED`, 414 and 431
+`PAYLOAD_TOO_LARGE`.
+"""
+_AS_IF: Final = "what would have been stored. Ids in it are of nothing."
+
+_HEADERS: Final[Mapping[str, tuple[str, bool, Mapping[str, Any]]]] = {
+    "RequestId": ("Your `X-Request-Id`, or a fresh one.", True, {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"}),
+    "RateLimit": (
+        "`r` requests may follow within `t` seconds.",
+        True,
+        {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'},
+    ),
+    "RateLimitPolicy": (
+        "`q` requests may be made within any `w` seconds.",
+        True,
+        {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'},
+    ),
+    "RetryAfter": ("Whole seconds to wait.", True, {"type": "integer", "minimum": 1}),
+    "RetryAfterOptional": ("Whole seconds to wait, where waiting helps.", False, {"type": "integer", "minimum": 1}),
+    "Challenge": ("What to authenticate with.", True, {"type": "string", "pattern": "^Bearer "}),
+    "Location": ("Where the record is read.", True, {"type": "string", "format": "uri"}),
+    "ETag": ("Names this version; send it as `If-None-Match`.", True, {"type": "string", "pattern": '^"[^"]+"$'}),
+    "Link": ('The next page, as `<…>; rel="next"`; not there on the last one.', False, {"type": "string"}),
+    "Replayed": ("`true` where this is the first answer again.", False, {"type": "string", "enum": ["true"]}),
+}
+
+
+def document(resources: Iterable[Any], public_base_url: str) -> dict[str, Any]:
+    """Return the document of `resources`; `public_base_url` is where they are reached."""
+    return _Writer(public_base_url).write(list(resources))
+
+
+def _component_name(schema: Any) -> str:
+    """Return what the component of a form or of an answer is called."""
+    name: str = (schema if isinstance(schema, type) else type(schema)).__name__.lstrip("_")
+    return f"{name.removesuffix('Form')}Input" if name.endswith("Form") else name
+
+
+class _Writer:
+    """Collects components while it writes operations."""
+
+    def __init__(self, public_base_url: str) -> None:
+        plugin = MarshmallowPlugin(schema_name_resolver=_component_name)
+        self._spec = APISpec(
+            title="RiskRelay",
+            version=VERSION,
+            openapi_version="3.1.0",
+            plugins=[plugin],
+            info={"description": _ABOUT, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+            servers=[{"url": public_base_url}],
+            security=[],
+        )
+        converter: Any = plugin.converter
+        converter.add_attribute_function(own_schema)
+        #: Makes a component of a schema and returns where it stands.
+        self._resolve: Callable[[Any], dict[str, Any]] = converter.resolve_nested_schema
+        self._responses: set[str] = set()
+
+    def write(self, resources: list[Any]) -> dict[str, Any]:
+        told = {
+            (method, resource.path): (resource, _OPERATIONS[method, resource.path])
+            for resource in resources
+            for method in _methods(resource)
+        }
+        self._served = {described.id for _, described in told.values()}
+        self._write_components()
+        for path in dict.fromkeys(path for _, path in told):
+            operations = {
+                method.lower(): self._operation(resource, method, described)
+                for (method, its_path), (resource, described) in told.items()
+                if its_path == path
+            }
+            self._spec.path(path=path, operations=operations)
+        return self._finished({described.tag for _, described in told.values()})
+
+    def _write_components(self) -> None:
+        components = self._spec.components
+        for name, scheme in _security_schemes().items():
+            components.security_scheme(name, scheme)
+        for name, parameter in PARAMETERS.items():
+            components.parameter(name, parameter["in"], dict(parameter))
+        for name, (told, required, schema) in _HEADERS.items():
+            components.header(name, {"description": told, "required": required, "schema": dict(schema)})
+        for error in (answers.Error, answers.Problem):
+            self._resolve(error)
+
+    def _finished(self, tags: set[str]) -> dict[str, Any]:
+        webhooks = deliveries.webhooks(self._resolve)
+        whole = self._spec.to_dict()
+        schemas = whole["components"]["schemas"]
+        if "IssueInput" in schemas:
+            schemas["IssueInput"] = with_aliases(schemas["IssueInput"])
+        described_members(schemas)
+        whole["components"]["parameters"] = _used(whole["components"]["parameters"], "parameters", whole["paths"])
+        tags.add(deliveries.TAG)
+        whole["tags"] = [{"name": name, "description": told} for name, told in _TAGS.items() if name in tags]
+        return {**whole, "webhooks": webhooks}
+
+    def _operation(self, resource: Any, method: str, described: Described) -> dict[str, Any]:
+        operation: Operation | None = getattr(resource, "operations", {}).get(method)
+        told: dict[str, Any] = {
+            "operationId": described.id,
+            "tags": [described.tag],
+            "summary": described.summary,
+            "description": described.description,
+            "parameters": list(_parameters(resource, operation, described)),
+            "security": _security(operation),
+        }
+        if operation is not None and operation.form is not None:
+            told["requestBody"] = self._body(operation, operation.form, described)
+        return {**told, "responses": dict(self._answers(resource, operation, described))}
+
+    def _body(self, operation: Operation, form: Form, described: Described) -> dict[str, Any]:
+        media: dict[str, Any] = {"schema": self._input(form)}
+        if described.examples:
+            media["examples"] = {name: {"value": value} for name, value in described.examples.items()}
+        return {"required": operation.body is not Body.OPTIONAL, "content": {"application/json": media}}
+
+    def _input(self, form: Form) -> dict[str, Any]:
+        if isinstance(form, EmailForm):
+            return {"anyOf": [self._resolve(each) for each in form.forms]}
+        return self._resolve(form)
+
+    def _answers(self, resource: Any, operation: Operation | None, described: Described) -> Iterator[tuple[str, Any]]:
+        for good in described.answers:
+            yield str(good.status), self._good(good, operation)
+        if operation is None:
+            return
+        if operation.has_dry_run:
+            [first] = described.answers
+            as_if = Good(
+                200, "With `dry_run`: what would have been stored. Ids in it are of nothing.", first.schema, first.example
+            )
+            yield "200", self._good(as_if, operation)
+        challenges = isinstance(operation.authenticate, Bearer)
+        found = refusals.codes(operation, resource.path, described.refusals)
+        for status, told in refusals.by_status(found):
+            name = refusals.component_name(told, challenges=challenges)
+            if name not in self._responses:
+                self._responses.add(name)
+                self._spec.components.response(name, refusals.response(status, told, challenges=challenges))
+            yield str(status), {"$ref": f"#/components/responses/{name}"}
+
+    def _good(self, good: Good, operation: Operation | None) -> dict[str, Any]:
+        told: dict[str, Any] = {"description": good.told, "headers": refusals.references(_headers(good, operation))}
+        if good.schema is not None or good.example is not None:
+            schema = {"type": "string" if good.media_type == "text/plain" else "object"}
+            media = {"schema": schema if good.schema is None else self._resolve(good.schema), "example": good.example}
+            told["content"] = {good.media_type: media}
+        links = {name: _link(name) for name in good.links if name in self._served}
+        return {**told, "links": links} if links else told
+
+
+def _methods(resource: Any) -> list[str]:
+    """Return what a resource answers to and says; HEAD is GET without a body."""
+    return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if hasattr(resource, f"on_{method.lower()}")]
+
+
+def _parameters(resource: Any, operation: Operation | None, described: Described) -> Iterator[str]:
+    for member, name in (("{export_id}", "ExportId"), ("{target_id}", "TargetId")):
+        if member in resource.path:
+            yield name
+    yield from described.parameters
+    if operation is not None and operation.has_dry_run:
+        yield "DryRun"
+    if operation is not None and refusals.has_key(operation):
+        yield "IdempotencyKey"
+    yield "RequestId"
+
+
+def _headers(good: Good, operation: Operation | None) -> Iterator[str]:
+    yield "RequestId"
+    if operation is not None:
+        yield from ("RateLimit", "RateLimitPolicy")
+        if refusals.has_key(operation) and good.status != 304:
+            yield "Replayed"
+    for name in good.headers:
+        yield name.removesuffix("?").replace("-", "") + ("Optional" if name.endswith("?") else "")
+
+
+def _link(operation_id: str) -> dict[str, Any]:
+    described, path = next((told, path) for (_, path), told in _OPERATIONS.items() if told.id == operation_id)
+    name = "export_id" if "{export_id}" in path else "target_id"
+    return {"operationId": operation_id, "parameters": {name: "$response.body#/id"}, "description": f"{described.summary}."}
+
+
+def _security(operation: Operation | None) -> list[dict[str, list[str]]]:
+    if operation is None:
+        return []
+    who = operation.authenticate
+    if isinstance(who, Bearer):
+        return [{f"{who.kind.value}Token": [who.ability.value]}]
+    return [{_SCHEME_OF_HEADER[who.header if isinstance(who, SharedSecret) else StorefrontSignature.HEADER]: []}]
+
+
+_SCHEME_OF_HEADER: Final[Mapping[str, str]] = {
+    "X-Scanner-Secret": "scannerSecret",
+    "X-Email-Webhook-Secret": "emailSecret",
+    StorefrontSignature.HEADER: "storefrontSignature",
+}
+_TOLD_OF_SCHEME: Final[Mapping[str, str]] = {
+    "scannerSecret": "The secret that the installation shares with its scanner.",
+    "emailSecret": "The secret that the installation shares with its email provider.",
+    "storefrontSignature": "HMAC-SHA-256 of the raw body with the secret that the installation shares with the storefront "
+    "platform, in base64 or as 64 hex digits.",
+}
+
+
+def _security_schemes() -> dict[str, dict[str, str]]:
+    tokens = {f"{kind.value}Token": _token_scheme(kind) for kind in TokenKind}
+    shared = {
+        name: {"type": "apiKey", "in": "header", "name": header, "description": _TOLD_OF_SCHEME[name]}
+        for header, name in _SCHEME_OF_HEADER.items()
+    }
+    return tokens | shared
+
+
+def _token_scheme(kind: TokenKind) -> dict[str, str]:
+    abilities = ", ".join(f"`{ability.value}`" for ability in ABILITIES[kind])
+    told = (
+        f"A token of kind `{kind.value}`, made with `bin/riskrelay token create`. It has some of the abilities {abilities}."
+    )
+    return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": told}
+
+
+def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:
+    """Return those components that some path names; a mode without uploads needs none of their words."""
+    told = repr(paths)
+    return {name: component for name, component in components.items() if f"#/components/{kind}/{name}'" in told}

@@ -1,0 +1,146 @@
+"""An installation that is tried by its own description: every route on, somebody who may do everything, ids that exist.
+
+It is served from this process over real sockets: a ping and a validation have their worker, and nothing waits for another
+process.
+"""
+
+import io
+import re
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from falcon.inspect import inspect_routes
+
+from schemas.fields import MAX_ID
+from schemas.pings import PingResult
+from schemas.validations import Validation
+from service.app import App, create_app
+from storage import pings, validations
+from storage.clock import utc_now
+from tests.factories import (
+    SCANNER_SECRET,
+    Customer,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_platform_token,
+    make_settings,
+    make_target,
+)
+from tests.fakes import FakeDoorbell, FakeLookup
+from tests.storefront import CLOUD, EMAIL_SECRET, signature
+
+HOST: Final = "tracker.example.com"
+#: As a signature it asks for the right one, which depends on the body.
+SIGN_IT: Final = "to-be-signed"
+_SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
+_ID: Final = re.compile("(exp|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+
+
+class DescribedApi:
+    """The application, whom it knows, and what there is; `changes` are settings."""
+
+    def __init__(self, folder: Path, changes: Mapping[str, str]) -> None:
+        self.customer: Customer = make_customer()
+        self._platform_token = make_platform_token(self.customer)
+        target = make_target(self.customer)
+        self._failed = make_failed(self.customer, target.id, 40)
+        self._ids = {"exp": make_exports(self.customer, 40), "tgt": [target.id]}
+        settings = make_settings(folder, {**CLOUD, "DEFAULT_PROJECT_ID": str(self.customer.project_id), **changes})
+        lookup = FakeLookup({HOST: ["93.184.215.14"]})
+        app = create_app(settings, FakeDoorbell(_be_a_worker), lookup)
+        self.operations = {
+            f"{method.method} {route.path}"
+            for route in inspect_routes(app)
+            for method in route.methods
+            if not method.internal and method.method != "HEAD"
+        }
+        self._app = _Signing(app)
+
+    @property
+    def credentials(self) -> dict[str, dict[str, str]]:
+        """What each security scheme of the description is met with."""
+        return {
+            "apiToken": {"bearer": self.customer.token},
+            "platformToken": {"bearer": self._platform_token},
+            "scannerSecret": {"api_key": SCANNER_SECRET},
+            "emailSecret": {"api_key": EMAIL_SECRET},
+            "storefrontSignature": {"api_key": SIGN_IT},
+        }
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """Serve it; yields its URL."""
+        server = make_server("127.0.0.1", 0, self._app, _Threads, _Quiet)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def known(self, path: str, name: str, value: Any) -> Any:
+        """Return what is put in place of a made-up value that names something: mostly what there is, else the value.
+
+        What does not fit stays as it is: it has to be refused.
+        """
+        chance = zlib.crc32(repr(value).encode("utf-8", "replace"))
+        if chance % 4 == 0:
+            return value
+        if isinstance(value, str) and (found := _ID.fullmatch(value)):
+            # Only what has failed is tried again.
+            there_are = self._failed if path.endswith("/retry") else self._ids[found[1]]
+            return there_are[chance % len(there_are)]
+        if name == "project_id" and type(value) is int and 0 < value <= MAX_ID:
+            return self.customer.project_id
+        if name == "target_id" and isinstance(value, str) and value.strip() and len(value) <= 64:
+            return self._ids["tgt"][0]
+        if name == "base_url" and isinstance(value, str) and len(value) < 2000:
+            return f"https://{HOST}/hook"
+        return value
+
+
+class _Signing:
+    """Signs the body of a request that asks for it: who makes requests of a description knows the body last."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        if environ.get(_SIGNATURE) == SIGN_IT:
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            environ |= {"wsgi.input": io.BytesIO(body), _SIGNATURE: signature(body)}
+        return self._app(environ, start_response)
+
+
+class _Threads(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def get_environ(self) -> dict[str, Any]:
+        environ = super().get_environ()
+        if self.headers.get("Content-Type") is None:
+            # The standard library says text/plain for whoever says nothing; no server in earnest does.
+            environ["CONTENT_TYPE"] = ""
+        return environ
+
+
+def _be_a_worker() -> None:
+    """Do what a request waits for: a ping, or a look at a target."""
+    order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
+    if order:
+        pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now())
+    if look:
+        validations.finish(look, Validation(), utc_now(), "worker:test")

@@ -1,0 +1,236 @@
+"""Tries the whole API by its own description: every route, with data that fits and data that does not.
+
+Schemathesis reads `/openapi.json` as a client would and makes requests of it: the examples, the edges of every schema,
+random data, and sequences in which one answer feeds the next request. No answer may be a 5xx, of an undocumented status,
+or of another shape than described; what does not fit is refused, and what fits is refused only for what no schema can
+say.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import schemathesis
+from hypothesis import settings
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import from_schema
+from schemathesis.engine.events import FatalError, NonFatalError, ScenarioFinished
+from schemathesis.generation import GenerationMode
+
+from schemas import forbidden
+from schemas.fields import MAX_ID
+from schemas.target_url import RefusalReason
+from storage.name_lookup import LookupReason
+from tests.fuzz.described_api import DescribedApi
+
+IS_LONG: Final = settings.get_current_profile_name() == "long"
+PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
+#: Examples of one operation in one phase; a hundred of each are ten thousand requests.
+EXAMPLES: Final = max(3, settings().max_examples // 20)
+UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
+LIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "30", "AUTH_FAILURES_PER_MINUTE": "20"}
+
+#: Why data that fits its schema may be refused all the same: what members mean together, and what they hold.
+MEANT: Final = frozenset(
+    {
+        "unknown_scan_run",
+        "unknown_project",
+        "no_project",
+        "other_shop",
+        "report_not_in_project",
+        "not_the_headers_shop",
+        "other_topic",
+        "unknown_target",
+        "target_not_active",
+        "preview_not_safe",
+        "invalid_address",
+        "invalid_cursor",
+        # Which host a URL may name is more than a pattern can tell, and so is what a mail header may call a date.
+        "invalid_url",
+        "invalid_timestamp",
+        *forbidden.MESSAGES,
+        *(reason.value for reason in RefusalReason),
+        *(reason.value for reason in LookupReason),
+    }
+)
+
+#: The same of one member: whether a webhook needs a customer is said by its topic.
+MEANT_OF: Final = frozenset({("/customer", "required")})
+ANSWERS_TO_WHAT_FITS: Final = ["2xx", "3xx", "401", "403", "404", "409", "422", "429"]
+
+#: Checks that cannot hold for an operation, and why.
+EXCLUDED: Final = {
+    # Another name of a member is evidence where the member itself is there, whatever it holds.
+    "postScannerResults": ("negative_data_rejection",),
+}
+
+
+@dataclass
+class Tried:
+    """What came of it."""
+
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> set[str]:
+        """Every operation that was tried."""
+        return {operation for operation, _ in self.answers}
+
+    @property
+    def statuses(self) -> set[int]:
+        """Every status that was met."""
+        return {status for _, status in self.answers}
+
+    def let_through(self) -> set[str]:
+        """Return the operations that did what they are for."""
+        return {operation for operation, status in self.answers if status < 300}
+
+
+def tried(api: DescribedApi, phases: tuple[str, ...], without: tuple[str, ...] = ()) -> Tried:
+    """Try the API by its description in some phases, `without` some checks; the requests of quick runs are the same."""
+    with api.served() as url:
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=_config(api, url, phases, without))
+        _use_what_there_is(schema, api)
+        found = Tried()
+        for event in from_schema(schema).execute():
+            _note(event, found)
+    return found
+
+
+def _config(api: DescribedApi, url: str, phases: tuple[str, ...], without: tuple[str, ...]) -> SchemathesisConfig:
+    named: dict[str, Any] = {name: {"enabled": name in phases} for name in PHASES}
+    if not IS_LONG:
+        # The edges of what does not fit are two thousand requests.
+        named["coverage"]["generation"] = {"mode": "positive"}
+    return SchemathesisConfig.from_dict(
+        {
+            **({} if IS_LONG else {"seed": 7}),
+            "base-url": url,
+            # NUL is refused in every text, which a schema can say of none.
+            "generation": {
+                "max-examples": EXAMPLES,
+                "allow-x00": False,
+                "deterministic": not IS_LONG,
+                "database": "none",
+                "no-shrink": not IS_LONG,
+            },
+            "auth": {"openapi": api.credentials},
+            "checks": {
+                # Refusals of what fits are looked at one by one in `_unmeant`.
+                "positive_data_acceptance": {"expected-statuses": ANSWERS_TO_WHAT_FITS},
+                **{check: {"enabled": False} for check in without},
+            },
+            "phases": named,
+            "operations": [
+                {"include-operation-id": operation, "checks": {check: {"enabled": False} for check in checks}}
+                for operation, checks in EXCLUDED.items()
+            ],
+        }
+    )
+
+
+def _use_what_there_is(schema: Any, api: DescribedApi) -> None:
+    """Let made-up ids, projects and addresses mostly be those that there are: what names nothing gets no further."""
+
+    def map_path_parameters(context: Any, path_parameters: dict[str, Any]) -> dict[str, Any]:
+        return _known(context, path_parameters or {})
+
+    def map_body(context: Any, body: Any) -> Any:
+        told = _without_fractions(body)
+        return _known(context, told) if isinstance(told, dict) else told
+
+    def _known(context: Any, told: dict[str, Any]) -> dict[str, Any]:
+        return {name: api.known(context.operation.path, name, value) for name, value in told.items()}
+
+    # By what they are called.
+    schema.hook(map_path_parameters)
+    schema.hook(map_body)
+
+
+def _without_fractions(value: Any) -> Any:
+    """Write whole numbers as such: 1.0 is an integer to a schema, and refused here for what somebody may mean by it."""
+    if isinstance(value, dict):
+        return {name: _without_fractions(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_without_fractions(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_ID else value
+
+
+def _note(event: Any, found: Tried) -> None:
+    if isinstance(event, FatalError):
+        raise event.exception
+    if isinstance(event, NonFatalError):
+        found.wrong[f"{event.label}: {event.value}"] = str(event.phase)
+    if isinstance(event, ScenarioFinished):
+        for case_id, node in event.recorder.cases.items():
+            interaction = event.recorder.interactions.get(case_id)
+            if interaction is None or interaction.response is None:
+                continue
+            operation = node.value.operation.label
+            found.answers[operation, interaction.response.status_code] += 1
+            for told, shown in _complaints(event, case_id, node.value, interaction.response):
+                found.wrong.setdefault(f"{operation}: {told}", shown)
+
+
+def _complaints(event: ScenarioFinished, case_id: str, case: Any, response: Any) -> Iterator[tuple[str, str]]:
+    shown = f"{response.status_code} {response.content[:500]!r}"
+    for check in event.recorder.checks.get(case_id, ()):
+        if check.failure_info is not None:
+            failure = check.failure_info.failure
+            yield (
+                f"{check.name}: {failure.title}: {failure.message[:300]}",
+                f"{check.failure_info.code_sample[:1500]} {shown}",
+            )
+    unmeant = _unmeant(case, response)
+    if unmeant:
+        yield f"what fits is refused: {unmeant}", f"{case.as_curl_command()[:1500]} {shown}"
+
+
+def _unmeant(case: Any, response: Any) -> set[str]:
+    """Return why data that fits was refused, without what no schema can say."""
+    if response.status_code != 422 or case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
+        return set()
+    told = json.loads(response.content)
+    refused = {(each["path"], each["code"]) for each in told["error"]["details"].get("fields", ())}
+    return {f"{path} {code}" for path, code in refused - MEANT_OF if code not in MEANT}
+
+
+def _shown(wrong: Mapping[str, str]) -> str:
+    return "\n\n".join(f"{told}\n{shown}" for told, shown in wrong.items())
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest) -> str:
+    """SQLite, and PostgreSQL too where there is time: what is read and refused is the same code."""
+    url: str = request.getfixturevalue(request.param)
+    return url
+
+
+@pytest.mark.parametrize("database_url", ["sqlite_url", "postgres_url"] if IS_LONG else ["sqlite_url"], indirect=True)
+def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> None:
+    api = DescribedApi(tmp_path, UNLIMITED)
+
+    found = tried(api, PHASES)
+
+    assert found.wrong == {}, _shown(found.wrong)
+    # Nothing would be wrong with what was never asked, or never got through.
+    # Who reads the description by its address does not try that address.
+    assert found.operations == api.operations - {"GET /openapi.json"}
+    assert found.operations - found.let_through() == set()
+    assert {200, 201, 202, 204, 401, 403, 404, 409, 422} <= found.statuses
+    if IS_LONG:
+        assert {405, 415} <= found.statuses
+
+
+@pytest.mark.parametrize("database_url", ["sqlite_url"], indirect=True)
+def test_whoever_asks_too_often_is_told_so_as_described(database: str, tmp_path: Path) -> None:
+    # An address that failed to authenticate too often is told that, whatever it brings next.
+    found = tried(DescribedApi(tmp_path, LIMITED), ("examples",), without=("ignored_auth",))
+
+    assert found.wrong == {}, _shown(found.wrong)
+    assert 429 in found.statuses
