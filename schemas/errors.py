@@ -90,6 +90,12 @@ class PayloadTooLarge(RiskRelayError):
     code = "PAYLOAD_TOO_LARGE"
 
 
+class TooSlow(RiskRelayError):
+    """The request did not come in time; send it again."""
+
+    code = "REQUEST_TIMEOUT"
+
+
 class ExportNotFound(NotFound):
     """There is no such ticket export."""
 

@@ -13,6 +13,7 @@ import gevent
 
 from schemas.settings import InvalidSettings, load_settings
 from storage import error_reports, logs, traces
+from storage.open_files import allow_files
 
 try:
     _settings = load_settings()
@@ -26,14 +27,22 @@ logs.configure(_settings.log_level, _settings.log_format)
 bind = [_settings.bind]
 workers = _settings.web_processes
 worker_class = "service.gunicorn_worker.ServiceWorker"
+#: What a process has open beside its clients: its databases, Redis, metrics, logs. Without a file left no database answers,
+#: and a crowd of clients that say nothing would turn everybody else away.
+_FILES_BESIDE = 200
 #: Connections one process serves at once.
-worker_connections = _settings.web_threads
+worker_connections = max(1, allow_files(_settings.web_threads + _FILES_BESIDE) - _FILES_BESIDE)
 #: A process that does not report for this long is replaced.
 timeout = 30
 #: What is being answered at SIGTERM may take as long.
 graceful_timeout = 15
 #: Clients that poll keep their connection between polls.
 keepalive = 75
+# Whom we believe what about a client is in TRUSTED_PROXIES. gunicorn by itself lets whoever is on this machine move the path
+# by a header, and so every client of a proxy there that passes on SCRIPT_NAME: /x/metrics would be /metrics, past the rules
+# of the proxy.
+forwarder_headers = ""
+secure_scheme_headers: dict[str, str] = {}
 # The control socket would open a second way in, under $HOME; nobody asked for it.
 control_socket_disable = True
 # Our own access log names routes only; gunicorn's would hold paths and queries.

@@ -9,43 +9,73 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import gevent
-from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, NoMoreData, ParseException
+from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.util import write_nonblock
 from gunicorn.workers.ggevent import GeventWorker
 
-from schemas.errors import PayloadTooLarge, RiskRelayError, ValidationFailed, error_body
+from schemas.errors import PayloadTooLarge, RiskRelayError, TooSlow, ValidationFailed, error_body
+from service.client_connection import ClientConnection, HeadTooSlow, Patience
+from service.seats import Seats
 
 #: How long answers are given without a look at who else waits. To look takes 2 µs.
 _TURN_S: Final = 0.005
+#: What is left of a refused body is read so far for the sake of the connection; beyond that a new one is cheaper.
+_REST_BYTES: Final = 64 * 1024
+_KEY: Final = "IDEMPOTENCY-KEY"
 
 
 class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no annotations
-    """Closes idle connections at SIGTERM, and refuses what is not HTTP in the common body, repeating nothing of it.
+    """Hangs up on whoever stalls or is in the way, and refuses what is not HTTP in the common body, repeating nothing of it.
 
-    Who asks without a pause takes turns with the others: the next request is there before gevent would wait for it, and the
-    process would serve that one connection alone, for up to a second under `wrk`. A client that keeps a connection between
-    polls would hold up the stop; requests that are being answered are finished, as the graceful timeout allows.
+    Who asks or sends without a pause takes turns with the others: what it sends next is there before gevent would wait for
+    it, and the process would serve that one connection alone, for as long as it likes. A client that keeps a connection
+    between polls would hold up the stop; requests that are being answered are finished, as the graceful timeout allows.
     """
+
+    patience: ClassVar = Patience()
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
-        self._waiting: set[gevent.Greenlet] = set()
+        self._seats = Seats(self.worker_connections)
+        self._connections: dict[gevent.Greenlet, ClientConnection] = {}
         self._gave_way_at = 0.0
+
+    def handle(self, listener: Any, client: Any, addr: Any) -> None:
+        """Serve a connection to its end."""
+        greenlet = gevent.getcurrent()
+        # A unix socket's peers have no address.
+        host = addr[0] if isinstance(addr, tuple) else ""
+        connection = self._connections[greenlet] = ClientConnection(client, host, self._give_way, self.patience)
+        self._seats.take(connection)
+        try:
+            super().handle(listener, connection, addr)
+        finally:
+            self._seats.give_back(connection)
+            del self._connections[greenlet]
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
-        """Note that this greenlet waits for a request, for as long as it does."""
+        """Begin to wait for a request; the connection knows for how long."""
         self._give_way()
-        greenlet = gevent.getcurrent()
-        self._waiting.add(greenlet)
+        self._connections[gevent.getcurrent()].expect_request(self.cfg.keepalive)
+        yield
+
+    def handle_request(self, listener_name: Any, req: Any, sock: ClientConnection, addr: Any) -> None:
+        """Answer a request; its connection serves another one only where the whole body of this one is known."""
+        _name_two_keys(req)
+        sock.expect_body()
         try:
-            with super().timeout_ctx():
-                yield
-        finally:
-            self._waiting.discard(greenlet)
+            super().handle_request(listener_name, req, sock, addr)
+        except StopIteration:
+            if _has_rest(req):
+                sock.linger()
+            raise
+        if _has_rest(req) and not _is_short(req, sock):
+            sock.linger()
+            raise StopIteration
 
     def _give_way(self) -> None:
         if time.monotonic() - self._gave_way_at > _TURN_S:
@@ -56,25 +86,55 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         """Report to the parent once a second, and once stopping, hang up on whoever asks nothing."""
         super().notify()
         if not self.alive:
-            for greenlet in list(self._waiting):
-                # What gunicorn sees when a client hangs up between requests.
-                greenlet.kill(NoMoreData(), block=False)
+            self._seats.close()
 
-    def handle_error(self, _req: Any, client: Any, _addr: Any, exc: BaseException) -> None:
+    def handle_error(self, _req: Any, client: ClientConnection, _addr: Any, exc: BaseException) -> None:
         """Answer a request that could not be read; gunicorn's own page would repeat what it held."""
         status, error = _refusal(exc)
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:
             self.log.error("a connection broke: %s", type(exc).__name__)
         body = json.dumps(error_body(error, f"req_{secrets.token_hex(13)}")).encode()
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        safe = "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
+        safe = (
+            "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
+            "Content-Security-Policy: default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
+        )
         try:
             write_nonblock(client, f"{head}{safe}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         except OSError:
             self.log.debug("the client was gone before its refusal")
+        client.linger()
+
+
+def _name_two_keys(req: Any) -> None:
+    """Let two keys be refused as a malformed one: WSGI would join them with a comma, and a key may have one."""
+    if req.method != "POST":
+        return
+    keys = [value for name, value in req.headers if name == _KEY]
+    if len(keys) > 1:
+        req.headers = [header for header in req.headers if header[0] != _KEY] + [(_KEY, "\n".join(keys))]
+
+
+def _has_rest(req: Any) -> bool:
+    reader = req.body.reader
+    # Of a length that is known, or in chunks that have an end.
+    return bool(getattr(reader, "length", 0) or getattr(reader, "parser", None))
+
+
+def _is_short(req: Any, connection: ClientConnection) -> bool:
+    """Read what the application left of a body, where that is little, and tell whether that was its end."""
+    if req.body.failed or getattr(req.body.reader, "length", 0) > _REST_BYTES:
+        return False
+    connection.expect_rest()
+    try:
+        return len(req.body.read(_REST_BYTES)) < _REST_BYTES
+    except (OSError, ParseException):
+        return False
 
 
 def _refusal(exc: BaseException) -> tuple[HTTPStatus, RiskRelayError]:
+    if isinstance(exc, HeadTooSlow):
+        return HTTPStatus.REQUEST_TIMEOUT, TooSlow()
     if isinstance(exc, LimitRequestLine):
         return HTTPStatus.REQUEST_URI_TOO_LONG, PayloadTooLarge("The request line is longer than this installation takes.")
     if isinstance(exc, LimitRequestHeaders):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import falcon
 
+from schemas.errors import NotFound
 from service.metrics import Requests
 from storage import database, identifiers, logs, traces
 from storage.clock import utc_now
@@ -21,7 +22,8 @@ _SAFE_HEADERS: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
     ("Referrer-Policy", "no-referrer"),
-    ("Content-Security-Policy", "default-src 'none'"),
+    # What `default-src` does not stand in for is named as well.
+    ("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
 )
 
 
@@ -45,6 +47,9 @@ class Manners:
         context.span = traces.request_began(req.method, req.env.get("HTTP_TRACEPARENT"))
         resp.set_header("X-Request-Id", request_id)
         resp.set_headers(_SAFE_HEADERS)
+        if req.path.startswith("//"):
+            # The router takes any number of slashes for one; a proxy that keeps /metrics to itself need not.
+            raise NotFound
 
     def process_resource(
         self, _req: falcon.Request, _resp: falcon.Response, _resource: Any, params: Mapping[str, str]
@@ -54,11 +59,16 @@ class Manners:
             logs.also_concern(**{name: value for name, value in params.items() if identifiers.is_id(_IDS[name], value)})
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, _req_succeeded: bool) -> None:
-        """Give the connection back, count, and write the access log: the route, never the path, the query or a header."""
+        """Give the connection back, count, and write the access log.
+
+        It says who asked for which route, and never the path, the query or a header.
+        """
         database.release()
         route = req.uri_template if resource is not None else None
         took_s = time.perf_counter() - req.context.began_at
+        principal = req.context.get("principal")
+        caller = None if principal is None else principal.key
         self._requests.count(req.method, route, resp.status_code, took_s)
-        logs.access_log(req.method, route, resp.status_code, round(took_s * 1000, 1), req.context.request_id)
+        logs.access_log(req.method, route, resp.status_code, round(took_s * 1000, 1), req.context.request_id, caller)
         logs.concern()
         traces.request_ended(req.context.span, req.method, route, resp.status_code, req.context.request_id)

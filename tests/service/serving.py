@@ -38,9 +38,10 @@ class Answer:
 
 
 class Service:
-    """A running service; everything of it ends with the block."""
+    """A running service; everything of it ends with the block. `options` are gunicorn's."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *options: str) -> None:
+        self._command = (sys.executable, *COMMAND, *options)
         self.port = _free_port()
         self.log = Path(environment["DATA_DIR"]) / "service.log"
         self._environment = {**environment, "BIND": f"127.0.0.1:{self.port}", "LOG_FORMAT": "json"}
@@ -48,9 +49,7 @@ class Service:
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *COMMAND], cwd=ROOT, env=self._environment, stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:

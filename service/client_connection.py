@@ -1,0 +1,175 @@
+"""A client's connection: how long it may take to say what it wants, and how much it may say before anybody looks at it.
+
+A client that stalls costs a place that others may need. What counts is the time that the service spends waiting for the
+client, never its own: a request that has arrived is read, however busy the machine is. A body may be as slow as a poor line
+is; a head is short on every line.
+
+gunicorn has one time for being idle and sending a head, and none for a body or for taking the answer.
+"""
+
+import errno
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from gunicorn.http.errors import LimitRequestHeaders, ParseException
+
+#: All headers together. Tokens, signatures and what proxies add are a few hundred bytes; gunicorn alone takes 800 KB, and
+#: searches what it has of them again with every packet. nginx takes 32 KiB.
+MOST_HEAD_BYTES: Final = 64 * 1024
+
+#: The least a socket can wait; none at all would mean something else.
+_AT_ONCE_S: Final = 0.001
+_PIECE_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client is waited for; tests have less of it."""
+
+    #: A new connection until its first byte, and a head from its first byte to its last. Browsers and proxies that open
+    #: connections ahead open them again; a head fits into a few packets.
+    head_s: float = 20.0
+    #: A body that does not move at all, and an answer that is not taken.
+    body_s: float = 20.0
+    #: Every byte buys time, as if a line carried so many a second: the poorest that anybody posts over has more.
+    bytes_per_s: int = 1024
+    #: What one body may take in all, however it comes. 1 MiB, which is the default's most, passes at 2 KB/s.
+    most_body_s: float = 600.0
+    #: What a refused client goes on sending is taken and thrown away for so long; who reads answers has stopped by then.
+    linger_s: float = 5.0
+
+
+class Awaits(Enum):
+    """What is awaited from the client; the earlier, the less is lost with the connection."""
+
+    REQUEST = auto()
+    REST = auto()
+    BODY = auto()
+
+
+class HeadTooSlow(ParseException):  # type: ignore[misc]  # gunicorn has no annotations
+    """The head began and did not end in time."""
+
+
+class ClientConnection:
+    """What gunicorn takes for the client's socket. `give_way` is called before each read, so that all take turns."""
+
+    def __init__(self, client: Any, host: str, give_way: Callable[[], None], patience: Patience) -> None:
+        self._socket = client
+        self.host = host
+        self._give_way = give_way
+        self._patience = patience
+        self._is_new = True
+        self._is_let_go = False
+        self._expect(Awaits.REQUEST, self._patience.head_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def expect_request(self, idle_s: float) -> None:
+        """Wait `idle_s` seconds for the next request to begin; the first one has to begin sooner."""
+        self._expect(Awaits.REQUEST, self._patience.head_s if self._is_new else idle_s)
+        self._is_new = False
+
+    def expect_body(self) -> None:
+        """Wait for a body for as long as it keeps coming."""
+        self._expect(Awaits.BODY, self._patience.body_s)
+
+    def expect_rest(self) -> None:
+        """Wait a moment for what is left of a body that nobody wants."""
+        self._expect(Awaits.REST, self._patience.linger_s)
+
+    def recv(self, size: int) -> bytes:
+        """Return what came, or nothing where the client or we have hung up.
+
+        Raises HeadTooSlow, LimitRequestHeaders; TimeoutError in the course of a body.
+        """
+        self._give_way()
+        if self._is_let_go:
+            return b""
+        began_at = time.monotonic()
+        try:
+            data = self._read(size, began_at)
+        except OSError as error:
+            return self._end(error)
+        self._left_s -= time.monotonic() - began_at
+        self._took(len(data))
+        return data
+
+    def sendall(self, data: bytes) -> None:
+        """Send an answer, at the pace of a poor line at least. Raises BrokenPipeError where the client does not read it."""
+        self._socket.settimeout(self._patience.body_s + len(data) / self._patience.bytes_per_s)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise BrokenPipeError(errno.EPIPE, "The client does not read its answer.") from None
+
+    def let_go(self) -> None:
+        """Let whoever reads from the client find that it hung up, as soon as there is nothing left to read."""
+        self._is_let_go = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def linger(self) -> None:
+        """Say that nothing more follows, and take for a moment what the client still sends.
+
+        Closing at once would reset the connection, and the answer would be lost to a client that is still sending.
+        """
+        self.expect_rest()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            while time.monotonic() < self._since + self._patience.linger_s and self.recv(_PIECE_BYTES):
+                pass
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Who hangs on longest for the least comes first."""
+        return self.awaits.value, self._since
+
+    @property
+    def may_go(self) -> bool:
+        """Whether the client is being waited for, and not being answered."""
+        return self._is_read and not self._is_let_go
+
+    def _expect(self, awaits: Awaits, left_s: float) -> None:
+        self.awaits = awaits
+        self._since = time.monotonic()
+        self._left_s = left_s
+        self._received = 0
+        self._is_read = False
+
+    def _read(self, size: int, now: float) -> bytes:
+        if self.awaits is Awaits.BODY and now > self._since + self._patience.most_body_s:
+            raise TimeoutError
+        self._socket.settimeout(max(self._left_s, _AT_ONCE_S))
+        self._is_read = True
+        try:
+            return bytes(self._socket.recv(size))
+        finally:
+            self._is_read = False
+
+    def _took(self, count: int) -> None:
+        """Give time for what came."""
+        if self.awaits is Awaits.REQUEST:
+            if not self._received:
+                self._left_s = self._patience.head_s
+            if self._received + count > MOST_HEAD_BYTES:
+                raise LimitRequestHeaders("all headers together")
+        elif self.awaits is Awaits.BODY:
+            self._left_s += count / self._patience.bytes_per_s
+        self._received += count
+
+    def _end(self, error: OSError) -> bytes:
+        # gevent raises in whoever waits when a socket is shut.
+        if self._is_let_go:
+            return b""
+        if not isinstance(error, TimeoutError) or self.awaits is not Awaits.REQUEST:
+            raise error
+        if self._received:
+            raise HeadTooSlow
+        return b""

@@ -1,0 +1,158 @@
+"""What others collected to break parsers, in every body and every text of it: taken as it is, or refused by name.
+
+In `make test` each sample goes to one route and stands in one place there, the next one in the next; in `make fuzz` each
+goes to every route and stands in every place.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import forbidden
+from tests.corpora import CORPORA, naughty_strings, secrets, url_texts
+from tests.service.bodies import WHICH, calls, patient_world, put, send, send_raw, texts
+from tests.service.exchange import everything_stored
+from tests.service.specified import World
+
+JSON_TEXTS: Final = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
+#: Everything that a body may be answered with that is wrong or right in one place.
+ANSWERS: Final = {200, 201, 202, 204, 403, 409, 422}
+
+
+@pytest.fixture(scope="module")
+def world(module_database: Path) -> World:
+    """One installation of each kind for all samples; they do not depend on each other."""
+    return patient_world(module_database)
+
+
+@pytest.fixture
+def is_long(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--hypothesis-profile") == "long")
+
+
+def places_of(world: World, which: str) -> tuple[Any, list[tuple[Any, ...]]]:
+    body = json.loads(calls(world)[which].body)
+    return body, list(texts(body))
+
+
+def spread(which: str, samples: Sequence[str], places: Sequence[Any], *, is_long: bool) -> Iterator[tuple[str, Any]]:
+    """Yield each sample with every place, or this route's share of them with one place each."""
+    if is_long:
+        yield from product(samples, places)
+    else:
+        share = samples[WHICH.index(which) :: len(WHICH)]
+        yield from ((sample, places[number % len(places)]) for number, sample in enumerate(share))
+
+
+def refusals(answer: Any) -> list[Mapping[str, str]]:
+    """Return what a 422 names; there is nothing else in it."""
+    told: list[Mapping[str, str]] = answer.json["error"]["details"]["fields"]
+    assert told
+    return told
+
+
+@pytest.mark.skipif(not JSON_TEXTS, reason=f"no JSON corpus in {CORPORA}")
+@pytest.mark.parametrize("which", WHICH)
+def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: World, is_long: bool) -> None:
+    """None of them is a body of ours, so those that parse are refused for their shape."""
+    before = everything_stored()
+    files = JSON_TEXTS if is_long else JSON_TEXTS[WHICH.index(which) :: len(WHICH)]
+    answers = {file.name: send_raw(world, which, file.read_bytes()) for file in files}
+    assert {name: answer.status_code for name, answer in answers.items() if answer.status_code != 422} == {}
+    codes = {name: refusals(answer)[0]["code"] for name, answer in answers.items()}
+    assert {name for name, code in codes.items() if name.startswith("n_") and code != "malformed_json"} == set()
+    assert everything_stored() == before
+
+
+#: Where an answer shows what was stored: captures, diagnostics and tickets made by hand.
+SHOWN: Final = {"6", "7", "8", "by hand"}
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World, is_long: bool) -> None:
+    body, places = places_of(world, which)
+    addresses = [place for place in places if place[-1] not in {"message_id", "id"}]
+    for text, place in spread(which, url_texts(), addresses, is_long=is_long):
+        answer = send(world, which, put(body, place, text))
+        assert answer.status_code in ANSWERS, (text, place, answer.text)
+        if answer.status_code == 422:
+            assert len(refusals(answer)[0]["path"]) < 200
+        if answer.status_code == 201 and which in SHOWN:
+            assert text in set(all_texts(answer.json)), (text, place)
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World, is_long: bool) -> None:
+    body, places = places_of(world, which)
+    for text, place in spread(which, naughty_strings(), places, is_long=is_long):
+        answer = send(world, which, put(body, place, text))
+        assert answer.status_code in ANSWERS, (text, place, answer.text)
+        if answer.status_code == 422:
+            refusals(answer)
+        if answer.status_code == 201 and which in SHOWN:
+            assert text in set(all_texts(answer.json)), (text, place)
+
+
+@pytest.mark.parametrize("which", [which for which in WHICH if which != "9"])
+def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, world: World, is_long: bool) -> None:
+    """Compliance webhooks are not searched: a person's data is what they are about. Of a message id a digest is kept."""
+    body, places = places_of(world, which)
+    places = [place for place in places if place[-1] != "message_id"]
+    before = everything_stored()
+    known = [text for text in secrets() if forbidden.find(text, frozenset())]
+    for text, place in spread(which, known, places, is_long=is_long):
+        answer = send(world, which, put(body, place, text))
+        assert answer.status_code == 422, (text, place, answer.text)
+        # An address that is none, or a URL that does not parse, may be refused as that before.
+        assert refusals(answer)
+        assert text not in answer.text, (text, place)
+    assert len(known) > 80
+    assert everything_stored() == before
+
+
+def all_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from all_texts(each)
+
+
+@given(data=st.data())
+def test_no_mutation_of_a_good_body_breaks_a_route(world: World, data: st.DataObject) -> None:
+    """Bytes changed, taken away, put twice or put in: most are no JSON any more, some are another one."""
+    which = data.draw(st.sampled_from(WHICH))
+    raw = calls(world)[which].body
+    for _ in range(data.draw(st.integers(1, 4))):
+        begin = data.draw(st.integers(0, len(raw)))
+        end = min(len(raw), begin + data.draw(st.integers(0, 8)))
+        new = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from(PIECES), st.just(raw[begin:end] * 2)))
+        raw = raw[:begin] + new + raw[end:]
+    answer = send_raw(world, which, raw)
+    assert answer.status_code in ANSWERS, (which, raw, answer.text)
+
+
+#: What parsers treat apart.
+PIECES: Final = [
+    *(
+        b"\x00",
+        b"\xff",
+        b"\xef\xbb\xbf",
+        b"\xed\xa0\x80",
+        b"\\u0000",
+        b"\\ud800",
+        b"\\u202e",
+        b'"',
+        b"\\",
+        b"\n",
+        b"//",
+        b"/**/",
+    ),
+    *(b"{", b"}", b"[", b"]", b",", b":", b"null", b"NaN", b"1e999", b"-0", b"1" * 400, b"[" * 40, b'{"a":' * 40, b'""'),
+]

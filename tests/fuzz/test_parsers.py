@@ -1,0 +1,152 @@
+"""Whatever reads what others wrote, given anything: a value or the refusal that is named for it, and nothing else.
+
+Texts are built of the pieces that parsers treat apart, since chance alone finds few of them. Of what is read twice the
+second reading changes nothing. Time is not taken here: what bounds it is counted, and tested where it stands.
+"""
+
+from typing import Any, Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.forbidden import MAX_TOLD, find
+from schemas.html_text import text_of
+from schemas.kept_answer import MAX_KEPT, kept_answer, without_secret
+from schemas.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
+from schemas.strict_json import MalformedJson, canonical, parse
+from schemas.target_url import Refusal, TargetAddress, TargetPolicy, check_url
+
+#: What means something to one reader or another.
+PIECES: Final = [
+    *(
+        "{",
+        "}",
+        "[",
+        "]",
+        '"',
+        "'",
+        ":",
+        ",",
+        "\\",
+        "\\u0000",
+        "\\ud83d",
+        "\\ude00",
+        "null",
+        "1e999",
+        "-0.0",
+        "NaN",
+        "9" * 320,
+    ),
+    *(
+        "<",
+        ">",
+        "</",
+        "<p>",
+        "<script>",
+        "<!--",
+        "-->",
+        "<![CDATA[",
+        "]]>",
+        "&amp;",
+        "&#x41;",
+        "&#0;",
+        "&#99999999;",
+        "<a href=",
+    ),
+    *("=?utf-8?b?", "=?utf-8?q?", "?=", "=?no-such?q?a?=", "<a@b.example>", '"', "(", ")", ";", "@", "a@b", "\r\n ", "=C3"),
+    *(
+        "https://",
+        "http:",
+        "//",
+        "user:pw@",
+        "[::1]",
+        "127.0.0.1",
+        "0x7f.1",
+        "xn--",
+        "%00",
+        "%2e",
+        ":443",
+        ":99999",
+        "#",
+        "?",
+        "/../",
+    ),
+    *(
+        "password",
+        "Authorization: Bearer ",
+        "Cookie: a=b",
+        "4242 4242 4242 4242",
+        "eyJhbGciOi",
+        "-----BEGIN PRIVATE KEY-----",
+        "JTJG",
+    ),
+    *(
+        "2026-03-01T12:00:00Z",
+        "Sun, 1 Mar 2026 12:00:00 +2400",
+        "\ufeff",
+        "\u202e",
+        "\u2028",
+        "\x85",
+        "\x00",
+        "é",
+        "\U0001f600",
+    ),
+]
+TEXTS: Final = st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=30).map("".join)
+BYTES: Final = st.binary(max_size=60) | TEXTS.map(lambda text: text.encode(errors="replace"))
+VALUES: Final = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(BYTES)
+def test_bytes_are_strict_json_or_are_refused_as_such(body: bytes) -> None:
+    try:
+        value = parse(body)
+    except MalformedJson:
+        return
+    assert canonical(parse(canonical(value))) == canonical(value)
+
+
+@given(VALUES)
+def test_any_value_is_searched_and_told_of_within_bounds(value: Any) -> None:
+    found = find(value, frozenset())
+    assert len(found) <= MAX_TOLD
+    assert find(value, frozenset()) == found
+    # What is found in a part is found in the whole.
+    assert bool(find([value], frozenset())) == bool(found)
+
+
+@given(TEXTS)
+def test_any_page_becomes_text(html: str) -> None:
+    text = text_of(html)
+    assert len(text) <= 8 * len(html) + 8
+
+
+@given(TEXTS)
+def test_any_header_of_a_mail_is_read_or_says_nothing(header: str) -> None:
+    assert isinstance(decoded_words(header), str)
+    for mailbox in mailboxes_in(header):
+        assert "@" in mailbox.address
+        assert len(mailbox.address) <= MAX_ADDRESS
+    moment = date_from(header)
+    assert moment is None or moment.utcoffset() is not None
+
+
+@given(TEXTS)
+def test_any_text_is_an_address_to_dial_or_a_refusal(text: str) -> None:
+    verdict = check_url(text, TargetPolicy())
+    assert isinstance(verdict, TargetAddress | Refusal)
+    if isinstance(verdict, TargetAddress):
+        assert verdict == check_url(text, TargetPolicy())
+
+
+@given(BYTES, st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=20))
+def test_any_answer_is_kept_in_part_and_without_the_secret_that_signed(body: bytes, secret: str) -> None:
+    kept = kept_answer(without_secret(body + secret.encode() + body, secret))
+    if kept is not None:
+        assert len(kept) <= MAX_KEPT
+        assert "\x00" not in kept
+        assert secret not in kept
