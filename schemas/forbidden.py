@@ -11,16 +11,31 @@ walk ask each text, to name its place.
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from schemas import card_numbers, credential_patterns, document_patterns, token_formats
 from schemas.encoded_text import once_decoded
 from schemas.errors import FieldProblem
-from schemas.forbidden_names import are_suspicious, is_order_record, meaning
+from schemas.forbidden_names import is_order_record, meaning
 from schemas.text_parts import joined
 
 #: Enough to mend a sender; a body of nothing else must not make a larger answer than itself.
 MAX_TOLD: Final = 50
+#: How often parts of a body are judged to find the places of what it breaks: a quarter of a second. An honest body breaks
+#: something in a few places, each of which takes a dozen looks.
+MAX_LOOKS: Final = 5_000
+#: How much text is judged as one: nobody waits for longer than for so much, unless a single text is longer.
+_BLOCK: Final = 64 * 1024
+#: Into how many parts texts are taken apart that break something together.
+_PARTS: Final = 8
+
+
+GiveWay: TypeAlias = Callable[[], object]
+Entry = TypeVar("Entry")
+
+
+def _go_on() -> None:
+    """Give way to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +104,31 @@ class _Place:
         return _Place(f"{self.path}/{step}", True, is_headers)
 
 
-def find(value: Any, known_names: Set[str]) -> tuple[FieldProblem, ...]:
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """What all of a body breaks: rules its texts read as one, and what its names may mean."""
+
+    rules: Sequence[Rule]
+    forbidden: Set[str]
+    #: Names of parts of an order record, where there are two of them.
+    parts: Set[str]
+
+    @property
+    def is_innocent(self) -> bool:
+        return not (self.rules or self.forbidden or self.parts)
+
+
+def find(value: Any, known_names: Set[str], give_way: GiveWay = _go_on) -> tuple[FieldProblem, ...]:
     """Return what is forbidden in a JSON value, at most `MAX_TOLD` problems: names first, then texts, then order records.
 
-    Paths are made of `known_names`, list indices and forbidden names alone; any other name ends its path at the parent.
+    Paths are made of `known_names`, list indices and forbidden names alone; any other name ends its path at the parent. The
+    work is linear in the size of `value`; `give_way` is called between parts of it.
     """
-    rules, is_suspicious = _judged(value)
-    if not rules and not is_suspicious:
+    judged = _judged(value, give_way)
+    if judged.is_innocent:
         return ()
     told: dict[FieldProblem, None] = {}
-    for place, code in _problems(value, known_names, rules):
+    for place, code in _problems(value, known_names, judged, give_way):
         told[FieldProblem(place.path, code, MESSAGES[code])] = None
         if len(told) == MAX_TOLD:
             break
@@ -110,17 +140,42 @@ def find_each(values: Sequence[Any], known_names: Set[str]) -> list[tuple[FieldP
 
     Judged as one, a hundred tickets take a third of the time, and nearly always that is all.
     """
-    rules, is_suspicious = _judged(list(values))
-    if not rules and not is_suspicious:
+    if _judged(list(values), _go_on).is_innocent:
         return [()] * len(values)
     return [find(value, known_names) for value in values]
 
 
-def _judged(value: Any) -> tuple[list[Rule], bool]:
-    """Return which rules the texts of a value break, all read as one, and whether its names may mean something."""
+def _judged(value: Any, give_way: GiveWay) -> _Judgement:
     texts, names = _texts_and_names(value)
-    rules = _broken_rules(joined([text for text in (*texts, *names) if len(text) >= _MIN_TEXT]), RULES)
-    return rules, are_suspicious(names)
+    give_way()
+    rules = _broken_by_any([text for text in (*texts, *names) if len(text) >= _MIN_TEXT], give_way)
+    meanings = {name: meaning(name) for name in names}
+    parts = {name: told.part for name, told in meanings.items() if told.part}
+    several = len(set(parts.values())) > 1
+    return _Judgement(rules, {name for name, told in meanings.items() if told.forbidden}, {*parts} if several else set())
+
+
+def _broken_by_any(texts: Sequence[str], give_way: GiveWay) -> list[Rule]:
+    """Return the rules that texts break, read block by block as one."""
+    broken: set[Rule] = set()
+    for block in _blocks(texts, len):
+        broken.update(_broken_rules(joined(block), [rule for rule in RULES if rule not in broken], give_way))
+    return [rule for rule in RULES if rule in broken]
+
+
+def _blocks(entries: Sequence[Entry], size_of: Callable[[Entry], int]) -> Iterator[Sequence[Entry]]:
+    """Cut texts, or what holds one, into pieces of some `_BLOCK` characters; nearly always it is one piece."""
+    sizes = [size_of(entry) for entry in entries]
+    if sum(sizes) <= _BLOCK:
+        yield from [entries] if entries else []
+        return
+    began_at, size = 0, 0
+    for at, more in enumerate(sizes):
+        if size and size + more > _BLOCK:
+            yield entries[began_at:at]
+            began_at, size = at, 0
+        size += more
+    yield entries[began_at:]
 
 
 def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
@@ -145,25 +200,71 @@ def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
     return texts, names
 
 
-def _problems(value: Any, known_names: Set[str], rules: Sequence[Rule]) -> Iterator[tuple[_Place, str]]:
+def _problems(value: Any, known_names: Set[str], judged: _Judgement, give_way: GiveWay) -> Iterator[tuple[_Place, str]]:
     """Yield the codes of a body with their places; no text can break another rule than the body as a whole."""
-    yield from _forbidden_names(value, known_names)
-    if rules:
-        for place, node in _nodes(value, known_names):
-            yield from ((place, rule.code) for rule in _broken_rules(_text_of(node), rules))
-    yield from _order_records(value, known_names)
+    give_way()
+    if judged.forbidden:
+        yield from _forbidden_names(value, known_names, judged.forbidden)
+    if judged.rules:
+        texts = [(place, text) for place, node in _nodes(value, known_names) if len(text := _text_of(node)) >= _MIN_TEXT]
+        give_way()
+        yield from _Search(give_way).problems(texts, judged.rules)
+        give_way()
+    if judged.parts:
+        yield from _order_records(value, known_names, judged.parts)
 
 
-def _forbidden_names(value: Any, known_names: Set[str]) -> Iterator[tuple[_Place, str]]:
+class _Search:
+    """Finds which texts break rules: all of them as one, then parts of them, as far as a part breaks any.
+
+    A text is looked at by itself where little else is left of its part. What only several texts make together, such as
+    statements of a dump that are one to a text, could lead to each of ten thousand; so looks are counted, and a body that
+    takes too many is refused as a whole.
+    """
+
+    def __init__(self, give_way: GiveWay) -> None:
+        self._give_way = give_way
+        self._told: set[tuple[str, str]] = set()
+        self._looks = 0
+
+    def problems(self, texts: Sequence[tuple[_Place, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Place, str]]:
+        """Yield the codes of those of `rules` that texts break, with their places, in the order of the texts."""
+        for block in _blocks(texts, lambda each: len(each[1])):
+            yield from self._within(block, rules)
+        if self._looks >= MAX_LOOKS:
+            yield from ((_Place(), rule.code) for rule in rules)
+
+    def _within(self, texts: Sequence[tuple[_Place, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Place, str]]:
+        if self._looks >= MAX_LOOKS:
+            return
+        place, text = texts[0]
+        if len(texts) == 1 or len({place.path for place, _ in texts}) == 1:
+            # Many texts may share a path; what is told of it need not be found once more.
+            rules = [rule for rule in rules if (place.path, rule.code) not in self._told]
+        if not rules:
+            return
+        self._looks += 1
+        if len(texts) == 1:
+            for rule in _broken_rules(text, rules, self._give_way):
+                self._told.add((place.path, rule.code))
+                yield place, rule.code
+            return
+        broken = _broken_rules(joined(text for _, text in texts), rules, self._give_way)
+        size = -(-len(texts) // _PARTS)
+        for at in range(0, len(texts) if broken else 0, size):
+            yield from self._within(texts[at : at + size], broken)
+
+
+def _forbidden_names(value: Any, known_names: Set[str], forbidden: Set[str]) -> Iterator[tuple[_Place, str]]:
     for place, node in _nodes(value, known_names):
         for name in node if isinstance(node, dict) else ():
-            if meaning(name).forbidden:
+            if name in forbidden:
                 yield _member(place, name, known_names), "forbidden_header" if place.is_headers else "forbidden_name"
 
 
-def _order_records(value: Any, known_names: Set[str]) -> Iterator[tuple[_Place, str]]:
+def _order_records(value: Any, known_names: Set[str], parts: Set[str]) -> Iterator[tuple[_Place, str]]:
     for place, node in _nodes(value, known_names):
-        if isinstance(node, dict) and is_order_record(node):
+        if isinstance(node, dict) and len(parts & node.keys()) > 1 and is_order_record(node):
             yield place, "order_record"
 
 
@@ -209,12 +310,17 @@ def _header_lines(node: dict[str, Any] | list[Any]) -> list[str]:
     ]
 
 
-def _broken_rules(text: str, rules: Sequence[Rule]) -> list[Rule]:
+def _broken_rules(text: str, rules: Sequence[Rule], give_way: GiveWay) -> list[Rule]:
     """Return those of the rules that a text breaks as it is or once decoded, in their order."""
     if len(text) < _MIN_TEXT:
         return []
     versions = [(version, version.lower()) for version in (text, *once_decoded(text))]
-    return [rule for rule in rules if _is_broken(rule, versions)]
+    broken = []
+    for rule in rules:
+        give_way()
+        if _is_broken(rule, versions):
+            broken.append(rule)
+    return broken
 
 
 def _is_broken(rule: Rule, versions: Sequence[tuple[str, str]]) -> bool:

@@ -77,8 +77,10 @@ def is_order_record(members: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _meaning(end: str) -> Meaning:
+    whole = _folded(end)
+    if not whole.endswith(_ENDINGS) and whole not in _PART_OF:
+        return _NOTHING
     words = [word.lower() for word in _WORD.findall(end)]
-    whole = "".join(words)
     ends = (whole, *("".join(words[-count:]) for count in range(_END_WORDS, 0, -1)))
     forbidden = next((_LISTED[each] for each in ends if each in _LISTED), None)
     return Meaning(None if whole in _HARMLESS else forbidden, _PART_OF.get(whole))
@@ -93,8 +95,13 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def _folded(name: str) -> str:
-    return "".join(_WORD.findall(name[-_END_CHARACTERS:])).lower()
+    return name[-_END_CHARACTERS:].encode("ascii", "ignore").translate(_LOWER, _NO_LETTERS).decode()
 
 
+#: Every ASCII letter belongs to a word, and nothing else does.
+_LOWER: Final = bytes(range(256)).lower()
+_NO_LETTERS: Final = bytes(byte for byte in range(256) if not bytes((byte,)).isalpha())
+_NOTHING: Final = Meaning(None, None)
 _LISTED: Final = {_folded(name): name for name in FORBIDDEN_NAMES}
 _PART_OF: Final = {_folded(name): part for part, names in _PARTS.items() for name in names}
+_ENDINGS: Final = tuple(_LISTED)

@@ -22,6 +22,10 @@ JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | flo
 # Our deepest payload nests 6 levels; evidence of a scanner may bring a tree of its own.
 MAX_DEPTH = 32
 
+# A compliance request of 50,000 orders, our largest, has half of that. Each value costs a hundred bytes of memory and a
+# microsecond of every look at the body, so that a megabyte of commas would cost as much as ten of text.
+MAX_VALUES = 100_000
+
 # The largest IEEE double has 309 digits: with more than 308, other readers get another number or none.
 MAX_INTEGER_DIGITS = 308
 
@@ -34,6 +38,7 @@ class JsonFault(StrEnum):
     NOT_UTF8 = "not_utf8"
     NOT_JSON = "not_json"
     TOO_DEEP = "too_deep"
+    TOO_MANY_VALUES = "too_many_values"
     DUPLICATE_MEMBER = "duplicate_member"
     NOT_FINITE_NUMBER = "not_finite_number"
     NUMBER_TOO_LONG = "number_too_long"
@@ -55,11 +60,12 @@ class MalformedJson(ValueError):
 def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:
     """Read one JSON text (RFC 8259), a bare scalar included.
 
-    At most `max_depth` arrays and objects may be inside one another. The work is linear in the size of
-    `body`. Raises MalformedJson.
+    At most `max_depth` arrays and objects may be inside one another, with MAX_VALUES values in all. The work
+    is linear in the size of `body`. Raises MalformedJson.
     """
     text = _decode_utf8(body)
     _refuse_depth(body, max_depth)
+    _refuse_number(body)
     value = _read(text)
     if _MAY_HIDE_A_CHARACTER.search(body):
         _refuse_characters(value)
@@ -89,6 +95,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # each of its escaped quotes, which would take quadratic time.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one level down, one level up
+_BEFORE_A_VALUE = (b",", b"[", b"{")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -117,6 +124,14 @@ def _refuse_depth(body: bytes, max_depth: int) -> None:
     brackets = _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
     if max(accumulate(array("b", brackets)), default=0) > max_depth:
         raise MalformedJson(JsonFault.TOO_DEEP)
+
+
+def _refuse_number(body: bytes) -> None:
+    """Count the values before there are any: each stands behind a comma or a bracket, but for a scalar alone."""
+    if sum(map(body.count, _BEFORE_A_VALUE)) > MAX_VALUES:
+        without_strings = _STRING.sub(b"", body)
+        if sum(map(without_strings.count, _BEFORE_A_VALUE)) > MAX_VALUES:
+            raise MalformedJson(JsonFault.TOO_MANY_VALUES)
 
 
 def _read(text: str) -> JsonValue:

@@ -17,13 +17,16 @@ from schemas.errors import (
     Forbidden,
     NotAcceptable,
     PayloadTooLarge,
+    TooSlow,
     Unauthorized,
     UnsupportedMediaType,
     ValidationFailed,
 )
 from schemas.fields import Form, problem
-from schemas.strict_json import MalformedJson, canonical, parse
+from schemas.forbidden import GiveWay
+from schemas.strict_json import JsonFault, MalformedJson, canonical, parse
 from service.auth import Authenticate
+from service.big_bodies import LARGE_BYTES, Room, Rooms, Turns
 from service.error_responses import PROBLEM_JSON
 from service.limits import Limits
 from storage import database
@@ -68,9 +71,11 @@ class Operation:
 class Admission:
     """Falcon middleware that admits requests to the resources that name `operations`."""
 
-    def __init__(self, max_body_bytes: int, limits: Limits) -> None:
+    def __init__(self, max_body_bytes: int, limits: Limits, rooms: Rooms | None = None) -> None:
         self._max_body_bytes = max_body_bytes
         self._limits = limits
+        self._rooms = rooms or Rooms.for_bodies_of(max_body_bytes)
+        self._turns = Turns()
 
     def process_resource(self, req: falcon.Request, resp: falcon.Response, resource: Any, params: Mapping[str, Any]) -> None:
         """Run the checks in the contract's order; the first that fails answers."""
@@ -83,16 +88,26 @@ class Admission:
         self._limits.require_unblocked(req)
         req.context.params = params
         if operation.body is Body.SIGNED:
-            req.context.raw_body = self._read(req)
+            req.context.raw_body = self._read(req, self._rooms.unknown)
         self._authenticate(req, resp, operation)
         _check_accept(req)
         req.context.is_dry_run = _is_dry_run(req, operation)
         if operation.form is not None:
             # A body may take its sender minutes; connections are few, and nobody holds one meanwhile.
             database.release()
-            value = self._read_json(req, operation)
-            req.context.payload = _checked(value, operation, operation.form)
-            req.context.canonical_payload = canonical(value)
+            body = self._json_body(req, operation)
+            with self._turns.turn(req.context.principal.key, len(body)) as give_way:
+                value = _parsed(body)
+                give_way()
+                req.context.payload = _checked(value, operation, operation.form, give_way)
+                req.context.canonical_payload = canonical(value)
+                give_way()
+
+    def process_response(self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _req_succeeded: bool) -> None:
+        """Give back the room that a large body has taken."""
+        room, kept_bytes = req.context.get("room"), req.context.get("kept_bytes")
+        if room is not None and kept_bytes:
+            room.forget(kept_bytes)
 
     def _authenticate(self, req: falcon.Request, resp: falcon.Response, operation: Operation) -> None:
         try:
@@ -100,30 +115,31 @@ class Admission:
         except Unauthorized:
             self._limits.count_failure(req)
             raise
-        except Forbidden:
-            # Known, but not allowed: who asks in vain asks as often as anybody.
-            self._limits.spend(req, resp, req.context.principal.key)
+        except (Forbidden, ValidationFailed):
+            # Known, but not allowed, or with a header that says nothing: who asks in vain asks as often as anybody.
+            self._spend(req, resp)
             raise
+        self._spend(req, resp)
+
+    def _spend(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._limits.require_still_unblocked(req)
         self._limits.spend(req, resp, req.context.principal.key)
 
-    def _read_json(self, req: falcon.Request, operation: Operation) -> Any:
+    def _json_body(self, req: falcon.Request, operation: Operation) -> bytes:
         body = req.context.raw_body if operation.body is Body.SIGNED else None
         media_type = (req.content_type or "").partition(";")[0].strip().lower()
         if operation.body is Body.OPTIONAL and not media_type:
             body = self._read(req)
             if not body:
-                return {}
+                return b"{}"
         # A provider signs bytes, not headers: what it signed is taken without a type, but not with another one.
         if req.get_header("Content-Encoding", default="identity").lower() != "identity":
             raise UnsupportedMediaType("Bodies are taken as they are; leave Content-Encoding out.")
         if media_type != falcon.MEDIA_JSON and (media_type or operation.body is not Body.SIGNED):
             raise UnsupportedMediaType
-        try:
-            return parse(self._read(req) if body is None else body)
-        except MalformedJson:
-            raise ValidationFailed(problem("", "malformed_json")) from None
+        return self._read(req) if body is None else body
 
-    def _read(self, req: falcon.Request) -> bytes:
+    def _read(self, req: falcon.Request, room: Room | None = None) -> bytes:
         """Read the body under the cap; one without a length is chunked, not empty."""
         stream = req.bounded_stream if req.content_length is not None else req.stream
         pieces: list[bytes] = []
@@ -133,10 +149,30 @@ class Admission:
             size += len(piece)
             if size > self._max_body_bytes:
                 raise PayloadTooLarge
+            if size > LARGE_BYTES:
+                _keep(req, room or self._rooms.known, size)
+        if size < (req.content_length or 0):
+            # What came may be whole all the same, or may be nothing, which some routes take for an answer.
+            raise ValidationFailed(problem("", "malformed_json"))
         return b"".join(pieces)
 
 
-def _checked(value: Any, operation: Operation, form: Form) -> Any:
+def _keep(req: falcon.Request, room: Room, size: int) -> None:
+    """Take room for what has come of a large body. Raises NoRoom."""
+    context = req.context
+    room.keep(size - (context.get("kept_bytes") or 0))
+    context.room, context.kept_bytes = room, size
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return parse(body)
+    except MalformedJson as malformed:
+        code = "too_many" if malformed.reason is JsonFault.TOO_MANY_VALUES else "malformed_json"
+    raise ValidationFailed(problem("", code))
+
+
+def _checked(value: Any, operation: Operation, form: Form, give_way: GiveWay) -> Any:
     """Return what the form makes of the body, or refuse it with everything that is wrong with it."""
     refused: tuple[FieldProblem, ...] = ()
     payload = None
@@ -144,7 +180,8 @@ def _checked(value: Any, operation: Operation, form: Form) -> Any:
         payload = form.read(value)
     except ValidationFailed as failed:
         refused = failed.problems
-    refused += forbidden.find(operation.inspected(value), operation.known_names)
+    give_way()
+    refused += forbidden.find(operation.inspected(value), operation.known_names, give_way)
     if refused:
         raise ValidationFailed(*refused)
     return payload
@@ -164,6 +201,8 @@ def _piece(stream: Any, size: int) -> bytes:
     """Read from a body that may break off or be chunked wrongly, which is the sender's mistake and not ours."""
     try:
         return bytes(stream.read(size))
+    except TimeoutError:
+        raise TooSlow from None
     except Exception:  # noqa: BLE001 - every server has its own errors for it, and some quote the body
         raise ValidationFailed(problem("", "malformed_json")) from None
 

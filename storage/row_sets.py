@@ -18,6 +18,8 @@ from storage.database import execute, is_sqlite, rows, values_list
 #: The longest list for SQLite, whose parameters stay far below its limit of 32,766; the shorter ones are halves of it, so
 #: that any number of rows is a few statements, and all of them together fit into the 128 that a connection keeps.
 _LONGEST: Final = 256
+#: A few dozen statements, each with the halves that are needed.
+_KEPT: Final = 256
 
 Rows = Sequence[Sequence[Any]]
 
@@ -51,12 +53,12 @@ def _parts(sql: str, types: tuple[str, ...], values: Rows, parameters: Sequence[
         first += count
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_KEPT)
 def _with_values(sql: str, columns: int, count: int) -> str:
     return sql.format(rows=f"VALUES {values_list(columns, count)}")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_KEPT)
 def _with_arrays(sql: str, types: tuple[str, ...]) -> str:
     return sql.format(rows=f"SELECT * FROM unnest({', '.join(f'CAST(? AS {name}[])' for name in types)})")  # noqa: S608 - our own types
 

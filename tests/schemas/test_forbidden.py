@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from schemas.forbidden import MAX_TOLD, MESSAGES, RULES, find
+from schemas.forbidden import MAX_LOOKS, MAX_TOLD, MESSAGES, RULES, find
 from schemas.forbidden_names import FORBIDDEN_NAMES
 from schemas.scanner import PostbackForm
 from schemas.ticket_wording import preview_problems, ticket_for_finding
@@ -698,6 +698,57 @@ def test_no_text_takes_more_than_linear_time(begin: str, unit: str) -> None:
     # Sixteen times the text: quadratic time would be 256 times the seconds.
     small, large = ((begin + unit * size)[:size] for size in (4096, 65536))
     assert _seconds(large) < 60 * _seconds(small)
+
+
+#: What one pattern read again and again, the same number of times in a text of any size: only a comparison tells.
+REREAD = [
+    # A word of 200 characters without its equals sign was tried from each of them.
+    ("cookie", ("cookie: " + ("a" * 200 + " ") * 20 + "\n") * 16),
+    # Every armour without a body had the next thousand characters read.
+    ("private key", "PuTTY-User-Key-File-2:" * 3000),
+    # For every candidate all ranges were asked, and its digits added up one by one.
+    ("card", "4111111111111112 " * 4000),
+]
+
+
+@pytest.mark.parametrize(("what", "text"), REREAD)
+def test_no_text_is_read_again_and_again(what: str, text: str) -> None:
+    ordinary = "the quick brown fox jumps over the lazy dog at 10:30; " * (len(text) // 50)
+    assert _seconds(text) < 15 * _seconds(ordinary), what
+
+
+def _looks_at(value: Any) -> int:
+    """How often somebody could go on meanwhile."""
+    looks: list[None] = []
+    find(value, KNOWN, lambda: looks.append(None))
+    return len(looks)
+
+
+def test_many_texts_are_judged_together_also_where_one_of_them_is_refused() -> None:
+    texts = ["only words here"] * 20_000
+    innocent, guilty = {"title": texts}, {"title": [*texts, CARD]}
+    assert told(guilty) == [("/title/20000", "card_number")]
+    assert _looks_at(guilty) < 3 * _looks_at(innocent) + 100
+
+
+def test_texts_that_share_a_path_are_told_once_and_not_looked_at_again() -> None:
+    assert told({"unheard-of": [CARD] * 20_000}) == [("", "card_number")]
+    assert _looks_at({"unheard-of": [CARD] * 20_000}) < 1_000
+
+
+def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_whole_body() -> None:
+    # Each is an ordinary extract; two of them in a text would be a dump.
+    few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
+    assert told({"issues": few}) == []
+    assert told({"issues": many}) == [("", "sql_dump")]
+    assert _looks_at({"issues": many}) < 3 * MAX_LOOKS
+
+
+def test_others_can_go_on_within_a_large_body() -> None:
+    assert _looks_at({"title": "words " * 10}) > 1
+    small, large = ({"issues": ["some words " * 100] * count} for count in (50, 800))
+    # A block of 64 KiB is judged as one.
+    assert _looks_at(large) > 8 * _looks_at(small)
 
 
 def test_no_random_text_takes_more_than_linear_time() -> None:

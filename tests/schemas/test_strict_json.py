@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.strict_json import MAX_DEPTH, JsonFault, JsonValue, MalformedJson, canonical, parse
+from schemas.strict_json import MAX_DEPTH, MAX_VALUES, JsonFault, JsonValue, MalformedJson, canonical, parse
 from tests.corpora import CORPORA
 
 JSON_FILES = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
@@ -115,6 +115,20 @@ def test_thirty_two_levels_pass_however_many_stand_side_by_side() -> None:
     assert reason_for(b"[" + b",".join([deepest] * 50 + [b"[" + deepest + b"]"]) + b"]") == JsonFault.TOO_DEEP
 
 
+@pytest.mark.parametrize(
+    ("unit", "values"), [(b"0", 1), (b"[]", 2), (b'{"a":0}', 2), (b'"a,[{"', 1), (b'{"a":{},"b":[]}', 5)]
+)
+def test_a_body_has_so_many_values_and_no_more(unit: bytes, values: int) -> None:
+    # Counted is what stands behind a comma or a bracket: an empty array counts as two.
+    fits = MAX_VALUES // values
+    assert reason_for(b"[" + b",".join([unit] * (fits - 1)) + b"]") is None
+    assert reason_for(b"[" + b",".join([unit] * (fits + 1)) + b"]") == JsonFault.TOO_MANY_VALUES
+
+
+def test_commas_and_brackets_within_a_text_are_no_values() -> None:
+    assert reason_for(b'"' + b",[{" * MAX_VALUES + b'"') is None
+
+
 def test_a_callers_own_depth_counts() -> None:
     assert reason_for(b"[[]]", max_depth=2) is None
     assert reason_for(b"[[]]", max_depth=1) == JsonFault.TOO_DEEP
@@ -150,7 +164,7 @@ def test_endless_nesting_is_refused_on_a_small_stack() -> None:
 
 
 def test_a_depth_beyond_the_interpreters_own_is_a_refusal_as_well() -> None:
-    assert reason_for(b"[" * 200_000 + b"]" * 200_000, max_depth=1_000_000) == JsonFault.TOO_DEEP
+    assert reason_for(b"[" * 90_000 + b"]" * 90_000, max_depth=1_000_000) == JsonFault.TOO_DEEP
 
 
 MEBIBYTE = 1 << 20
