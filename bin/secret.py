@@ -6,6 +6,7 @@ import click
 
 from bin.installation import Refused, opened
 from bin.records import json_option, print_record, print_records
+from schemas.setting_values import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
 from schemas.settings import Settings
 from schemas.targets import Target, target_record
 from storage import targets
@@ -103,9 +104,12 @@ def _own_vault(settings: Settings) -> Vault:
 
 
 def _read_secret() -> str:
-    """Read standard input and strip one trailing newline."""
-    text = sys.stdin.read(MAX_SECRET + 2)
+    """Read standard input and strip one trailing newline; what is typed on a terminal is not shown there."""
+    on_terminal = sys.stdin.isatty()
+    text = click.prompt("Secret", hide_input=True, err=True) if on_terminal else sys.stdin.read(MAX_SECRET + 2)
     text = text.removesuffix("\n").removesuffix("\r")
     if not text or len(text) > MAX_SECRET or not text.isprintable():
-        raise Refused(f"A secret is one line of 1 to {MAX_SECRET} printable characters on standard input.")
+        raise Refused(f"A secret is one line of printable characters on standard input, {MAX_SECRET} at most.")
+    if len(text.encode()) < LEAST_SECRET_BYTES:
+        raise Refused(f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}. Nothing was changed.")
     return text

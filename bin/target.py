@@ -11,10 +11,12 @@ from bin.records import json_option, print_record, print_records
 from schemas.errors import Conflict
 from schemas.pings import PingResult, ping_record
 from schemas.settings import Settings
-from schemas.targets import MAX_PER_MINUTE, TargetStatus, target_record
+from schemas.targets import MAX_PER_MINUTE, RESUMABLE, Target, TargetStatus, target_record
+from schemas.validations import Validation
 from storage import pings, targets
 from storage.clock import utc_now
-from storage.database import release
+from storage.database import release, transaction
+from storage.name_lookup import NameLookup
 from storage.vault import Vault
 
 _COLUMNS: Final = ("id", "name", "status", "status_reason", "base_url")
@@ -80,14 +82,18 @@ disable = _turning("disable", "Take no more approvals and deliver nothing.")
 @click.option("--all", "is_all", is_flag=True, help="Every target that a person or a restore has paused, but no receiver.")
 @json_option
 def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
-    """Deliver again; what a receiver or too many failures asked to wait for is forgotten."""
+    """Deliver again; what a receiver or too many failures asked to wait for is forgotten.
+
+    The address is looked at anew: one that may not be used is not resumed, and a blocked target only once nothing speaks
+    against its address any more.
+    """
     if is_all == (target_id is not None):
         raise click.UsageError("Name either a target or --all.")
     with opened() as settings:
         if target_id is None:
             _resume_all(settings, as_json)
         else:
-            _turn(target_id, "resume", settings)
+            _resume(target_id, settings)
             _print(target_id, settings, as_json)
 
 
@@ -155,13 +161,34 @@ def _turn(target_id: str, verb: str, settings: Settings) -> None:
     targets.turn(target_id, verb, utc_now(), "operator", has_default_secret=settings.webhook_secret is not None)
 
 
+def _resume(target_id: str, settings: Settings) -> None:
+    """Resume a target. Raises Conflict where its address speaks against it, as a client is refused, too."""
+    target = targets.get(target_id, None)
+    found = _look(target, settings) if target.status in RESUMABLE else None
+    if found is not None and (found.is_refused or (target.status is TargetStatus.BLOCKED and not found.has_passed)):
+        raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}; its address may not be used as it is.")
+    with transaction():
+        if found is not None and found.has_passed:
+            targets.record_validation(target_id, None, found, utc_now(), "operator")
+        _turn(target_id, "resume", settings)
+
+
+def _look(target: Target, settings: Settings) -> Validation:
+    """Look at a target's address as it is now. It may wait for the resolver."""
+    # Here, so that only what needs the guard carries the service with it.
+    from service.targets import AddressCheck  # noqa: PLC0415 - see above
+
+    release()
+    return AddressCheck(settings, NameLookup()).look(target.base_url)
+
+
 def _resume_all(settings: Settings, as_json: bool) -> None:
     """Resume what is paused; what cannot be is told, and holds up nothing else."""
     resumed, refused = [], []
     for each in targets.all_targets(None):
         if each.status is TargetStatus.PAUSED:
             try:
-                _turn(each.id, "resume", settings)
+                _resume(each.id, settings)
                 resumed.append(each.id)
             except Conflict as conflict:
                 refused.append(str(conflict))

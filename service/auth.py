@@ -39,8 +39,8 @@ class Bearer:
     """A token of one kind with one ability, where `for_webhooks` of an account that may use webhook targets."""
 
     def __init__(self, kind: TokenKind, ability: Ability, *, for_webhooks: bool = False) -> None:
-        self._kind = kind
-        self._ability = ability
+        self.kind = kind
+        self.ability = ability
         self._for_webhooks = for_webhooks
 
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
@@ -51,10 +51,10 @@ class Bearer:
         if principal is None:
             raise Unauthorized
         req.context.principal = principal
-        if principal.kind is not self._kind:
-            raise Forbidden(f"This route takes tokens of kind {self._kind.value}.")
-        if self._ability not in principal.abilities:
-            raise Forbidden(f"This token lacks the ability {self._ability.value}.")
+        if principal.kind is not self.kind:
+            raise Forbidden(f"This route takes tokens of kind {self.kind.value}.")
+        if self.ability not in principal.abilities:
+            raise Forbidden(f"This token lacks the ability {self.ability.value}.")
         if self._for_webhooks and not principal.may_use_webhooks:
             raise Forbidden("This account may not use generic_webhook targets.")
         return principal
@@ -78,13 +78,13 @@ class SharedSecret:
     """The secret of one integration in one header."""
 
     def __init__(self, header: str, integration: Integration, secrets: SharedSecrets) -> None:
-        self._header = header
+        self.header = header
         self._integration = integration
         self._secrets = secrets
 
     def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
         expected = self._secrets.current(self._integration)
-        submitted = req.get_header(self._header)
+        submitted = req.get_header(self.header)
         if not expected or not submitted or not _same(submitted, expected):
             raise Unauthorized
         return SharedSecretPrincipal(self._integration.value)
@@ -111,7 +111,9 @@ class StorefrontSignature:
             raise Unauthorized
         if not is_signed(req.context.raw_body, header, secret.encode()):
             raise SignatureInvalid
-        return SharedSecretPrincipal(Integration.STOREFRONT.value)
+        principal = SharedSecretPrincipal(Integration.STOREFRONT.value)
+        req.context.principal = principal
+        return principal
 
 
 def is_signed(body: bytes, signature: str, secret: bytes) -> bool:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from limits import RateLimitItemPerSecond
 from limits.errors import StorageError
@@ -27,6 +27,7 @@ _STAY_AWAY_S: Final = 5.0
 MOST_REMEMBERED: Final = 10_000
 
 Clock: TypeAlias = Callable[[], float]
+Told = TypeVar("Told")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -73,15 +74,22 @@ class Counters:
 
     def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, Window]:
         """Count up to `share` and return how many, with the window just before; 0 and the window when it is full."""
+        return self._asked(lambda storage: _take(storage, item, (kind, key), share))
+
+    def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> Window:
+        """Return the window as it is, and count nothing."""
+        return self._asked(lambda storage: _window(storage, item, (kind, key)))
+
+    def _asked(self, ask: Callable[["RedisStorage | MemoryStorage"], Told]) -> Told:
         if self._may_ask_redis():
             try:
-                taken = _take(self._redis, item, (kind, key), share)
+                told = ask(self._redis)
             except StorageError as away:
                 self._note_away(away)
             else:
                 self._note_back()
-                return taken
-        return _take(self._in_memory(), item, (kind, key), share)
+                return told
+        return ask(self._in_memory())
 
     def _may_ask_redis(self) -> bool:
         with self._lock:

@@ -5,20 +5,20 @@ spends it by itself; what it leaves lapses with the period, and the limit holds 
 until the window opens again: who asks too often is the cheapest to answer.
 """
 
-import logging
 import math
 import time
-from collections import OrderedDict
 from threading import Lock
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import falcon
 from limits import RateLimitItemPerSecond
 
 from schemas.errors import RateLimited
 from schemas.settings import Settings
+from service.blocked_addresses import BlockedAddresses
 from service.counted_address import counted_address
-from service.counters import MOST_REMEMBERED, Clock, Counters, Window
+from service.counters import Clock, Counters, Window
+from service.remembered import Remembered
 
 #: What settings count by.
 WINDOW_S: Final = 60
@@ -28,49 +28,37 @@ _SHARES: Final = 60
 #: Redis counts whole milliseconds: the window is open one later than it says.
 _MOMENT_S: Final = 0.001
 
-Kept = TypeVar("Kept")
-
-_log: Final = logging.getLogger(__name__)
-
 
 class Limits:
     """Counts requests and failures; `window_s` and `clock` (monotonic seconds) are for tests that cannot wait a minute."""
 
     def __init__(self, settings: Settings, window_s: int = WINDOW_S, clock: Clock = time.monotonic) -> None:
         self._requests = RateLimitItemPerSecond(settings.rate_limit_per_minute, window_s)
-        self._failures = RateLimitItemPerSecond(settings.auth_failures_per_minute, window_s)
         self._share = max(1, settings.rate_limit_per_minute // _SHARES)
         self._policy = f'"principal";q={settings.rate_limit_per_minute};w={window_s}'
         self._trusted_proxies = settings.trusted_proxies
         self._clock = clock
         self._counters = Counters(settings.redis_url, settings.web_threads, clock)
-        self._allowances: _Remembered[_Allowance] = _Remembered()
-        self._blocked_until: _Remembered[float] = _Remembered()
+        self._allowances: Remembered[_Allowance] = Remembered()
+        failures = RateLimitItemPerSecond(settings.auth_failures_per_minute, window_s)
+        self._addresses = BlockedAddresses(failures, self._counters, clock)
 
     def require_unblocked(self, req: falcon.Request) -> None:
         """Raises RateLimited for an address that failed to authenticate too often, whatever it brings now."""
-        if not self._blocked_until:
-            return
-        address = counted_address(req, self._trusted_proxies)
-        until = self._blocked_until.get(address)
-        if until is None:
-            return
-        wait_s = until - self._clock()
-        if wait_s > 0:
-            raise RateLimited(_whole_seconds(wait_s))
-        self._blocked_until.forget(address)
+        if not self._addresses.is_empty:
+            self._addresses.require_unblocked(self._address(req))
+
+    def require_still_unblocked(self, req: falcon.Request) -> None:
+        """The same for whoever has authenticated: others of its address may have failed meanwhile. Raises RateLimited."""
+        if not self._addresses.is_empty:
+            self._addresses.require_still_unblocked(self._address(req))
 
     def count_failure(self, req: falcon.Request) -> None:
         """Count a failed authentication of the request's address. Raises RateLimited beyond the limit."""
-        address = counted_address(req, self._trusted_proxies)
-        count, window = self._counters.take(self._failures, "address", address, 1)
-        if count:
-            return
-        # Other processes learn it with the first failure that this address makes there.
-        wait_s = window.opens_in_s + _MOMENT_S
-        self._blocked_until.keep(address, self._clock() + wait_s)
-        _log.warning("an address failed to authenticate too often", extra={"request_id": req.context.request_id})
-        raise RateLimited(_whole_seconds(wait_s))
+        self._addresses.count(self._address(req))
+
+    def _address(self, req: falcon.Request) -> str:
+        return counted_address(req, self._trusted_proxies)
 
     def spend(self, req: falcon.Request, resp: falcon.Response, principal_key: str) -> None:
         """Count one request of a principal and tell its standing in headers. Raises RateLimited beyond the limit.
@@ -139,31 +127,3 @@ class _Allowance:
             return _Standing(True, 0, _whole_seconds(self._opens_at - now))
         self._left -= 1
         return _Standing(False, self._left + self._unreserved, _whole_seconds(self._ends_at - now))
-
-
-class _Remembered(Generic[Kept]):
-    """A dictionary that forgets its oldest entry when it is full."""
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[str, Kept] = OrderedDict()
-        self._lock = Lock()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: str) -> Kept | None:
-        """Return what is kept."""
-        return self._entries.get(key)
-
-    def keep(self, key: str, value: Kept) -> Kept:
-        """Keep `value` unless the key has one already; return the one it has."""
-        with self._lock:
-            kept = self._entries.setdefault(key, value)
-            if len(self._entries) > MOST_REMEMBERED:
-                self._entries.popitem(last=False)
-        return kept
-
-    def forget(self, key: str) -> None:
-        """Keep nothing for the key."""
-        with self._lock:
-            self._entries.pop(key, None)

@@ -159,6 +159,46 @@ def test_what_is_no_pace_is_wrong_usage(shell: TargetShell, typed: str) -> None:
     assert shell.type("limit", target_id).exit_code == 2
 
 
+# ---- resume
+
+PRIVATE = "http://10.20.30.40/hook"
+
+# the state it is resumed from; its address; what is said and what it is afterwards
+RESUMED = [
+    ("blocked", PRIVATE, "stays blocked: address_private;"),
+    ("paused", PRIVATE, "stays paused: address_private;"),
+    ("disabled", PRIVATE, "stays disabled: address_private;"),
+    ("blocked", "http://127.0.0.1:9/hook", "active"),  # this network was allowed meanwhile
+    ("blocked", "http://nobody.example.com/hook", "stays blocked: dns_"),  # nobody can say what it leads to
+    # Neither was turned off for its address, and a delivery looks at it anew.
+    ("paused", "http://nobody.example.com/hook", "active"),
+    ("disabled", "http://nobody.example.com/hook", "active"),
+]
+
+
+@pytest.mark.parametrize(("status", "url", "told"), RESUMED)
+def test_a_target_is_resumed_only_when_nothing_speaks_against_its_address(
+    shell: TargetShell, status: str, url: str, told: str
+) -> None:
+    [target_id] = shell.make_targets(url)
+    with shell.database():
+        execute("UPDATE targets SET status = ?", (status,))
+    if told == "active":
+        assert shell.json("resume", target_id)["status"] == "active"
+    else:
+        assert told in shell.refused("resume", target_id)
+        assert shell.json("show", target_id)["status"] == status
+
+
+def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShell) -> None:
+    unsafe, fine = shell.make_targets(PRIVATE, "http://127.0.0.1:9/hook")
+    with shell.database():
+        execute("UPDATE targets SET status = 'paused'")
+    told = shell.type("resume", "--all", "--json")
+    assert (told.exit_code, [record["id"] for record in json.loads(told.stdout)]) == (1, [fine])
+    assert f"Target {unsafe} stays paused: address_private" in told.stderr
+
+
 # ---- resume --all
 
 

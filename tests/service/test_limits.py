@@ -19,12 +19,15 @@ import pytest
 from falcon.testing import Result, TestClient, create_req
 from freezegun import freeze_time
 from freezegun.api import FrozenDateTimeFactory
+from limits import RateLimitItemPerSecond
 from redis import Redis
 
 from schemas.errors import RateLimited
 from schemas.target_url import parse_networks
 from service.app import create_app
+from service.blocked_addresses import BlockedAddresses
 from service.counted_address import counted_address
+from service.counters import Counters, Window
 from service.limits import Limits
 from tests.factories import Customer, environment, make_exports, make_platform_token, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
@@ -32,6 +35,7 @@ from tests.servers import RedisServer, processes_in
 from tests.service.conftest import LogLines
 from tests.service.exchange import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
 from tests.service.serving import Service
+from tests.storefront import CLOUD, WEBHOOKS, signature
 
 RATE_LIMIT = re.compile(r'"principal";r=(\d+);t=(\d+)')
 
@@ -382,6 +386,84 @@ def test_requests_of_a_principal_and_failures_of_an_address_are_counted_apart(re
     assert [process.fail() for _ in range(4)] == [True] * 3 + [False]
 
 
+class SlowCounters(Counters):
+    """Keeps whoever counts waiting, as a Redis far away does."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(make_settings(folder).redis_url, 8, time.monotonic)
+        self.is_asked = threading.Event()
+        self.answers = threading.Event()
+
+    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, Window]:
+        self.is_asked.set()
+        self.answers.wait(30)
+        return super().take(item, kind, key, share)
+
+
+def test_a_right_guess_among_many_at_once_is_told_no_sooner_than_the_wrong_ones_before_it(tmp_path: Path) -> None:
+    """While the failure that is one too many is counted, others of the same address have authenticated already."""
+    counters = SlowCounters(tmp_path)
+    addresses = BlockedAddresses(RateLimitItemPerSecond(1, ENDLESS_S), counters, time.monotonic)
+    counters.answers.set()
+    addresses.count("192.0.2.1")
+    counters.answers.clear()
+    counters.is_asked.clear()
+    with ThreadPoolExecutor(1) as pool:
+        one_too_many = pool.submit(addresses.count, "192.0.2.1")
+        assert counters.is_asked.wait(30)
+        assert not addresses.is_empty
+        addresses.require_still_unblocked("192.0.2.2")
+        threading.Timer(0.1, counters.answers.set).start()
+        with pytest.raises(RateLimited):
+            addresses.require_still_unblocked("192.0.2.1")
+        with pytest.raises(RateLimited):
+            one_too_many.result()
+
+
+def test_many_guesses_at_once_get_as_many_answers_as_the_limit_says(redis: RedisServer, tmp_path: Path) -> None:
+    process = Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S)
+    others = [Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S) for _ in range(2)]
+    with ThreadPoolExecutor(12) as pool:
+        told = list(pool.map(lambda number: [process, *others][number % 3].fail(), range(60)))
+    assert told.count(True) == 5
+    assert not any(each.may_come() for each in (process, *others))
+
+
+def test_a_block_that_is_over_here_holds_as_long_as_the_window_is_full_over_all_processes(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """Else each process would look at one more guess whenever the window has room for one."""
+    clock = Clock()
+    how: Mapping[str, Any] = {"AUTH_FAILURES_PER_MINUTE": 3, "window_s": ENDLESS_S, "clock": clock}
+    one, two = (Process(tmp_path, redis.url, **how) for _ in range(2))
+    assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
+    assert not two.fail()
+    # By our clock; Redis has its own.
+    clock.now += 2 * ENDLESS_S
+    assert not one.may_come()
+    assert not two.may_come()
+    redis.flush()
+    assert one.may_come() is two.may_come() is False
+    clock.now += 2 * ENDLESS_S
+    assert one.may_come() is two.may_come() is True
+    assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
+
+
+def test_who_was_blocked_is_blocked_again_by_the_failure_that_takes_the_last_place(
+    frozen: FrozenDateTimeFactory, tmp_path: Path
+) -> None:
+    process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=2, clock=frozen_clock)
+    assert [process.fail() for _ in range(3)] == [True, True, False]
+    frozen.tick(54)
+    assert process.may_come()
+    assert process.fail()
+    assert not process.may_come()
+    # A minute after the last failure everything is forgotten.
+    frozen.tick(180)
+    assert process.may_come()
+    assert [process.fail() for _ in range(3)] == [True, True, False]
+
+
 PROXIES = "10.0.0.0/8,127.0.0.1/32,fd00::/8"
 
 ADDRESSES = [
@@ -519,6 +601,13 @@ def test_whoever_is_known_but_not_allowed_counts_like_anybody(door: OpenDoor) ->
     assert standing(told[0].headers["ratelimit"])[0] == 1
 
 
+def test_a_signed_webhook_with_headers_that_say_nothing_counts_like_any(door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
+    signed = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "orders/create", **JSON}
+    told = [there.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
+    assert told == [422, 422, 429]
+
+
 def test_whoever_is_not_known_is_told_no_standing(door: OpenDoor) -> None:
     there = door()
     answers = [there.fail(), there.ask("GET", "/healthz", {}), there.ask("GET", "/nowhere", there.customer.bearer)]
@@ -582,6 +671,27 @@ def test_successes_and_other_credentials_do_not_start_the_count_anew(door: OpenD
         there.fail(),
     ]
     assert [answer.status_code for answer in told] == [401, 200, 401, 200, 401, 200, 429]
+
+
+def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
+    """A wrong token, none, a wrong secret of any kind, a wrong signature, by any method that asks who is there."""
+    there = door(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
+    poll, wrong = f"{EXPORTS}/{there.export_id}", {"Authorization": "Bearer nonsense"}
+    guesses = [
+        there.ask("GET", poll, wrong),
+        there.ask("HEAD", poll, wrong),
+        there.ask("GET", f"{EXPORTS}/exp_nobody", wrong),
+        there.ask("GET", TARGETS, {}),
+        there.ask("POST", TARGETS, wrong, body=b"{"),
+        there.ask("POST", RESULTS, {"X-Scanner-Secret": "wrong"}, body=b"{}"),
+        there.ask("POST", "/api/email/webhook", {"X-Email-Webhook-Secret": "wrong"}, body=b"{}"),
+        there.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": signature(b"[]")}, body=b"{}"),
+        there.ask("POST", WEBHOOKS, {}, body=b"{}"),
+        there.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": "none"}, body=b"{}"),
+    ]
+    assert [answer.status_code for answer in guesses] == [401] * 9 + [429]
+    right = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "shop/redact", **JSON}
+    assert there.ask("POST", WEBHOOKS, right, body=b"{}").status_code == 429
 
 
 def test_what_is_forbidden_is_no_failed_authentication(door: OpenDoor) -> None:

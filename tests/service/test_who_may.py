@@ -4,16 +4,19 @@ A route without a row fails here. What a caller may do is decided before anythin
 uploads, whose project stands in it, so these rows hold bodies that pass.
 """
 
+import base64
+import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from falcon.inspect import inspect_routes
-from falcon.testing import TestClient
+from falcon.testing import Result, TestClient
 
 from schemas.pings import PingResult
 from schemas.principal import ABILITIES, Ability, TokenKind
@@ -50,7 +53,7 @@ TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 
 #: Open to whoever reaches the address.
-OPEN: Final = {"/healthz", "/readyz", "/metrics"}
+OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
 
 LET_THROUGH: Final = "let through"
 
@@ -217,6 +220,22 @@ def known_callers(scene: Scene) -> Iterator[Caller]:
         yield with_token(f"{kind} token of another account", scene.other, kind, everything)
         yield with_token(f"{kind} token of an account without webhooks", scene.poor, kind, everything)
         yield _with_foreign_abilities(scene.customer, kind)
+        yield from _with_more(scene.customer, kind, everything)
+
+
+def _with_more(of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> Iterator[Caller]:
+    """A token whose scheme is spelled otherwise, and one beside other credentials: each header counts for itself."""
+    text = tokens.create(of.email, kind, utc_now(), sorted(abilities))[1]
+    for scheme in ("bearer", "BEARER"):
+        yield Caller(f"{kind} token with {scheme}", fixed(("Authorization", f"{scheme} {text}")), kind, abilities, of)
+    right = ("Authorization", f"Bearer {text}")
+    wrong = [(header, "wrong") for header in (SCANNER_HEADER, EMAIL_HEADER, STOREFRONT_HEADER)]
+    yield Caller(f"{kind} token beside wrong secrets", fixed(right, *wrong), kind, abilities, of)
+    scanner = (SCANNER_HEADER, SCANNER_SECRET)
+    yield Caller(f"{kind} token beside the scanner's", fixed(right, scanner), kind, abilities, of, SCANNER_HEADER)
+    yield Caller(
+        f"the scanner's beside a wrong {kind} token", fixed(("Authorization", "Bearer x"), scanner), header=SCANNER_HEADER
+    )
 
 
 def _with_foreign_abilities(of: Customer, kind: TokenKind) -> Caller:
@@ -247,18 +266,55 @@ def strangers(scene: Scene) -> Iterator[Caller]:
     for header in (SCANNER_HEADER, EMAIL_HEADER, STOREFRONT_HEADER):
         yield Caller(f"a token as {header}", fixed((header, token)))
         yield Caller(f"an empty {header}", fixed((header, "")))
+    yield from _misspelled(token)
     yield from _secrets_in_wrong_places()
+
+
+def _misspelled(token: str) -> Iterator[Caller]:
+    """A right token that is not written as one, or not where it belongs."""
+    written = {
+        "a scheme alone": "Bearer",
+        "a scheme and a space": "Bearer ",
+        "a token without a scheme": token,
+        "a token behind two spaces": f"Bearer  {token}",
+        "a token behind a tab": f"Bearer\t{token}",
+        "a token with a colon": f"Bearer: {token}",
+        "a token in quotes": f'Bearer "{token}"',
+        "two tokens with a comma": f"Bearer {token},{token}",
+        "two tokens with a space": f"Bearer {token} {token}",
+        "two schemes": f"Bearer Bearer {token}",
+        "a parameter": f"Bearer token={token}",
+        "basic with the token as its user": f"Basic {base64.b64encode(f'{token}:'.encode()).decode()}",
+        "a token cut off": f"Bearer {token[:-1]}",
+        "a token and a letter": f"Bearer {token}a",
+        "a token in capitals": f"Bearer {token.upper()}",
+        "another prefix": f"Bearer RRT_{token[4:]}",
+        "a token with a letter beyond ASCII": f"Bearer {token[:-1]}\xe9",
+        "letters beyond ASCII": "Bearer \xff\xfe\xe9",
+        "ten kilobytes": f"Bearer {token}{'0' * 10_000}",
+        "the digest of a token": f"Bearer {hashlib.sha256(token.encode()).hexdigest()}",
+    }
+    for name, text in written.items():
+        yield Caller(name, fixed(("Authorization", text)))
+    for header in ("Cookie", "Proxy-Authorization", "X-Authorization", "X-Api-Key", "X-Original-Authorization"):
+        yield Caller(f"a token in {header}", fixed((header, f"Bearer {token}")))
 
 
 def _tokens_that_were(customer: Customer, kind: TokenKind) -> dict[str, str]:
     now = utc_now()
     every = ABILITIES[kind]
     expired = tokens.create(customer.email, kind, now - timedelta(days=2), every, expires=timedelta(days=1))
+    just_now = tokens.create(customer.email, kind, now - timedelta(days=1), every, expires=timedelta(days=1))
     revoked = tokens.create(customer.email, kind, now, every)
     tokens.revoke(revoked[0].id, now)
     deleted = tokens.create(customer.email, kind, now, every)
     assert execute("DELETE FROM tokens WHERE id = ?", (deleted[0].id,)) == 1
-    return {"has expired": expired[1], "was revoked": revoked[1], "is not there any more": deleted[1]}
+    return {
+        "has expired": expired[1],
+        "has just expired": just_now[1],
+        "was revoked": revoked[1],
+        "is not there any more": deleted[1],
+    }
 
 
 def _secrets_in_wrong_places() -> Iterator[Caller]:
@@ -270,6 +326,8 @@ def _secrets_in_wrong_places() -> Iterator[Caller]:
     }
     for name, (secret, home) in homes.items():
         yield Caller(f"{name} as a token", bearer(secret))
+        for spelling, text in (("in capitals", secret.upper()), ("cut off", secret[:-1]), ("twice", f"{secret},{secret}")):
+            yield Caller(f"{name} {spelling}", fixed((home or STOREFRONT_HEADER, text)))
         for header in sorted({SCANNER_HEADER, EMAIL_HEADER, STOREFRONT_HEADER} - {home}):
             yield Caller(f"{name} as {header}", fixed((header, secret)))
         if secret is not STOREFRONT_SECRET:
@@ -277,7 +335,16 @@ def _secrets_in_wrong_places() -> Iterator[Caller]:
     for header in (SCANNER_HEADER, EMAIL_HEADER):
         yield Caller(f"the storefront's signature as {header}", _signed(header, STOREFRONT_SECRET))
     other = signature(b"{}")
+    yield Caller("a right signature twice", _respelled(lambda tag: f"{tag},{tag}"))
+    yield Caller("a right signature cut off", _respelled(lambda tag: tag[:-4]))
+    yield Caller("a right signature in capitals", _respelled(str.upper))
+    yield Caller("a right signature with its algorithm", _respelled(lambda tag: f"sha256={tag}"))
+    yield Caller("a right signature in hex of hex", _respelled(lambda tag: base64.b64decode(tag).hex().encode().hex()))
     yield Caller("the signature of another body", fixed((STOREFRONT_HEADER, other)))
+
+
+def _respelled(spell: Callable[[str], str]) -> Offer:
+    return lambda body: [(STOREFRONT_HEADER, spell(signature(body)))]
 
 
 def _signed(header: str, secret: str) -> Offer:
@@ -334,21 +401,55 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(row: Row, scene: Sc
     client = TestClient(scene.app)
     callers = [*strangers(scene), *known_callers(scene), *holders_of_secrets()]
     wrong = []
+    told = defaultdict(set)
     for caller in callers:
         answer = row.call(scene, caller.offer).send(client)
         status, should_be = answer.status_code, expected(row, caller, scene)
         if should_be != (status if status in {401, 403, 404} or status >= 500 else LET_THROUGH):
             wrong.append((caller.name, should_be, status, answer.text[:200]))
-        elif should_be != LET_THROUGH and row.method != "HEAD":
-            assert_is_error(answer, status, answer.json["error"]["code"])
+        elif should_be != LET_THROUGH:
+            told[status].add(told_by(answer))
+            if row.method != "HEAD":
+                assert_is_error(answer, status, answer.json["error"]["code"])
     assert wrong == []
+    # Nobody learns from an answer what was wrong with it: a signature that is missing and one that is wrong have two codes,
+    # and a valid token is told its kind, its ability or its account.
+    assert len(told[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1)
+    assert len(told[403]) <= 3
+    if told[404]:
+        assert told[404] == {told_by(row.call(nowhere(scene), bearer(scene.customer.token)).send(client))}
+
+
+def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:
+    """Return all that an answer tells but whose request it answers, and how many more may follow."""
+    request_id = answer.headers["x-request-id"]
+    headers = {name: value for name, value in answer.headers.items() if name not in {"x-request-id", "ratelimit"}}
+    return answer.status_code, answer.text.replace(request_id, ""), tuple(sorted(headers.items()))
+
+
+def nowhere(scene: Scene) -> Scene:
+    """Return the same with ids that nobody has."""
+    return replace(scene, ids={name: f"{each[:-1]}{'0' if each[-1] != '0' else '1'}" for name, each in scene.ids.items()})
 
 
 def test_a_token_in_the_query_is_none(scene: Scene) -> None:
     client = TestClient(scene.app)
-    for name in ("access_token", "token", "api_key", "Authorization"):
-        call = Call("GET", EXPORT.format(**scene.ids), query=f"{name}={scene.customer.token}")
-        assert call.send(client).status_code == 401
+    for row in ROWS:
+        if not row.door.header:
+            for name in ("access_token", "token", "api_key", "Authorization"):
+                call = replace(row.call(scene, fixed()), query=f"{name}={scene.customer.token}")
+                assert call.send(client).status_code == 401, row
+
+
+def test_a_credential_in_the_body_is_none(scene: Scene) -> None:
+    client = TestClient(scene.app)
+    for row in ROWS:
+        if row.method == "POST":
+            said = {"access_token": scene.customer.token, "X-Scanner-Secret": SCANNER_SECRET, EMAIL_HEADER: EMAIL_SECRET}
+            call = row.call(scene, fixed())
+            assert call.with_json({**json.loads(call.body), **said}).send(client).status_code == 401, row
+            form = call.without("Content-Type").plus(("Content-Type", "application/x-www-form-urlencoded"))
+            assert replace(form, body=f"access_token={scene.customer.token}".encode()).send(client).status_code == 401, row
 
 
 def test_an_approval_for_another_accounts_target_is_refused_by_its_field(scene: Scene) -> None:

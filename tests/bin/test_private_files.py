@@ -1,0 +1,127 @@
+"""What the commands write is for its owner alone, whatever the umask says and whatever lies in its way."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.factories import environment
+from tests.shell import Shell
+from tests.workers import RISKRELAY
+
+SECRET: Final = "typed-by-hand-and-not-shown-4711"
+#: A command that waits for something that never comes is a bug, not a slow machine.
+WITHIN_S: Final = 120
+
+
+def run(folder: Path, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with a umask that keeps nothing from anybody."""
+    return subprocess.run(
+        [RISKRELAY, *words],
+        cwd=folder,
+        env=without_secrets(folder, **settings),
+        umask=0,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
+    )
+
+
+def without_secrets(folder: Path, **settings: str) -> Mapping[str, str]:
+    made = environment(folder / "data", **settings)
+    return {name: value for name, value in made.items() if not name.endswith(("SECRET", "KEYS"))}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation that was made under umask 000, with a backup."""
+    made_in = tmp_path_factory.mktemp("installation")
+    made = run(made_in, "init")
+    assert made.returncode == 0, made.stderr
+    taken = run(made_in, "backup", "backups/")
+    assert taken.returncode == 0, taken.stderr
+    return made_in
+
+
+def test_a_umask_that_keeps_nothing_from_anybody_opens_no_file(folder: Path) -> None:
+    for words in (("migrate",), ("prune",)):
+        assert run(folder, *words).returncode == 0
+    found = {each: each.lstat().st_mode & 0o777 for each in folder.rglob("*") if not each.is_symlink()}
+    names = {each.name for each in found}
+    assert {".env", "first-token", "riskrelay.db", "data", "backups"} <= names
+    # Of what is in a folder of the owner's alone, nobody sees the modes; they count once it is copied.
+    assert {str(each): oct(mode) for each, mode in found.items() if mode & 0o077} == {}
+
+
+def test_what_lies_in_the_way_of_a_private_file_is_not_written_through(tmp_path: Path) -> None:
+    """In a folder that others may write to, a link at a file's name would lead it elsewhere."""
+    elsewhere, data = tmp_path / "elsewhere", tmp_path / "data"
+    elsewhere.write_text("theirs")
+    data.mkdir()
+    for name in ("first-token", "backup.db", ".backup.db.part"):
+        (data / name).symlink_to(elsewhere)
+    assert run(tmp_path, "init").returncode == 0
+    assert (data / "first-token").lstat().st_mode & 0o177777 == 0o100600
+    assert run(tmp_path, "backup", str(data / "backup.db"), "--force").returncode == 0
+    assert (data / "backup.db").lstat().st_mode & 0o177777 == 0o100600
+    assert elsewhere.read_text() == "theirs"
+
+
+def test_a_draft_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("theirs")
+    (tmp_path / ".env.new").symlink_to(elsewhere)
+    refused = run(tmp_path, "init")
+    assert (refused.returncode, "another init is running" in refused.stderr) == (1, True)
+    assert elsewhere.read_text() == "theirs"
+    assert not (tmp_path / ".env").exists()
+
+
+def test_no_command_takes_a_secret_as_a_word(tmp_path: Path) -> None:
+    """Whoever is on the machine reads the words of every process."""
+    shell = Shell(tmp_path, f"sqlite:///{tmp_path}/none.db")
+    for verb in (("secret", "set", "scanner"), ("listen",), ("trigger",), ("restore", "a.db")):
+        for words in ((SECRET,), ("--secret", SECRET), (f"--secret={SECRET}",)):
+            told = shell.type(*verb, *words)
+            assert (told.exit_code, SECRET in told.stdout) == (2, False), (verb, words)
+
+
+def test_a_secret_that_is_typed_is_not_shown(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = subprocess.Popen(
+        [RISKRELAY, "secret", "set", "scanner"],
+        cwd=folder,
+        env=without_secrets(folder),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    try:
+        assert "Secret" in shown(ours, "Secret")
+        os.write(ours, f"{SECRET}\n".encode())
+        told, _ = command.communicate(timeout=WITHIN_S)
+        assert command.returncode == 0
+        assert b"fp:" in told
+        assert SECRET not in shown(ours, SECRET, within_s=0.2) + told.decode()
+    finally:
+        command.kill()
+        command.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def shown(terminal: int, until: str, within_s: float = WITHIN_S) -> str:
+    """Read what a terminal shows, until it shows a text or the time is over."""
+    text, gives_up_at = "", time.monotonic() + within_s
+    while until not in text and (left_s := gives_up_at - time.monotonic()) > 0:
+        if select.select([terminal], [], [], left_s)[0]:
+            text += os.read(terminal, 65_536).decode()
+    return text
