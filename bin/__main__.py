@@ -1,6 +1,8 @@
 """`bin/riskrelay`: every verb as one command. A verb's module is loaded when the verb is named, so that help is quick."""
 
 import importlib
+import sys
+from types import TracebackType
 from typing import Any, Final
 
 import click
@@ -84,6 +86,14 @@ def _told(refused: RiskRelayError) -> str:
     return f"{refused.message}: {about}" if about else refused.message
 
 
+def _tell_bug(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    """Tell what ended a command unforeseen, as the logs do: its words may quote a row, and cron mails them to somebody."""
+    from storage.logs import quiet_trace  # noqa: PLC0415 - help is quick without it
+
+    click.echo(quiet_trace(error), err=True)
+    click.echo(f"riskrelay: a bug ended this command ({kind.__name__}); the lines above say where.", err=True)
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="riskrelay")
 def riskrelay() -> None:
@@ -94,4 +104,5 @@ def riskrelay() -> None:
 
 
 if __name__ == "__main__":
+    sys.excepthook = _tell_bug
     riskrelay(prog_name="riskrelay")

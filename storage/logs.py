@@ -30,6 +30,7 @@ FIELDS: Final = (
     "attempt",
     "outcome",
     "reason",
+    "caller",
     "method",
     "route",
     "status",
@@ -54,17 +55,21 @@ _log: Final = logging.getLogger(__name__)
 _concerns: ContextVar[Mapping[str, Any]] = ContextVar("concerns", default=MappingProxyType({}))
 
 
+def quiet_trace(error: BaseException | None) -> str:
+    """Return where it broke and by which kinds of error, never their messages: a message may quote what was submitted."""
+    told: list[str] = []
+    while error is not None:
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        told.append("".join(traceback.format_tb(error.__traceback__)) + kind)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(reversed(told))
+
+
 class _QuietTraces(logging.Formatter):
-    """Tells where it broke and by which kinds of error, never their messages: a message may quote what was submitted."""
+    """Tells errors without their words."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as logging names it
-        told: list[str] = []
-        error: BaseException | None = ei[1]
-        while error is not None:
-            kind = f"{type(error).__module__}.{type(error).__qualname__}"
-            told.append("".join(traceback.format_tb(error.__traceback__)) + kind)
-            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        return "\n".join(reversed(told))
+        return quiet_trace(ei[1])
 
 
 class JsonLines(_QuietTraces):
@@ -183,8 +188,8 @@ def configure(level: str, form: str) -> None:
     # RQ tells at INFO and DEBUG what stands in our own lines already.
     for noisy in ("rq", "rq.worker", "rq.job"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # urllib3 warns with the address it asked and with headers of the answer; the other two quote what their servers said.
-    for quoting in ("urllib3", "sentry_sdk", "opentelemetry"):
+    # urllib3 warns with the address it asked and with headers of the answer; the others quote what their servers said.
+    for quoting in ("urllib3", "sentry_sdk", "opentelemetry", "psycopg"):
         logging.getLogger(quoting).setLevel(logging.CRITICAL)
     _tell_what_python_would_print()
 
@@ -211,12 +216,24 @@ def known_method(method: str) -> str:
     return method if method in _METHODS else "_OTHER"
 
 
-def access_log(method: str, route: str | None, status: int, duration_ms: float, request_id: str) -> None:
-    """Write one line for one answered request: the route's template, never what the client filled in."""
+def access_log(
+    method: str, route: str | None, status: int, duration_ms: float, request_id: str, caller: str | None = None
+) -> None:
+    """Write one line for one answered request: the route's template, never what the client filled in.
+
+    `caller` is who was known by a credential, as the audit trail names them; None where nobody was.
+    """
     if not _access.isEnabledFor(logging.INFO):
         return
     method = known_method(method)
-    fields = {"method": method, "route": route, "status": status, "duration_ms": duration_ms, "request_id": request_id}
+    fields = {
+        "request_id": request_id,
+        "caller": caller,
+        "method": method,
+        "route": route,
+        "status": status,
+        "duration_ms": duration_ms,
+    }
     _access.handle(_Event(_access.name, f"{method} {route} {status}", fields))
 
 

@@ -9,7 +9,6 @@ leases lapse and another worker takes over.
 import logging
 import os
 import queue
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 from redis import Redis
 from redis.exceptions import RedisError
-from rq import SimpleWorker
+from rq import Queue, SimpleWorker
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -30,6 +29,7 @@ from storage import doorbell, error_reports, logs, metrics, traces, workers
 from storage.clock import utc_now
 from storage.database import DAMAGE, OUTAGES, close_database, connection, open_database
 from storage.name_lookup import NameLookup
+from storage.open_files import allow_files
 from storage.retention import Cutoffs, cutoffs
 from storage.shared_clock import SharedClock
 from storage.vault import Vault
@@ -74,7 +74,7 @@ _log: Final = logging.getLogger(__name__)
 
 def run(settings: Settings) -> int:
     """Work until a signal comes; return the exit code."""
-    _allow_files(_FILES)
+    allow_files(_FILES)
     error_reports.configure(settings, "worker")
     traces.configure(settings, "worker")
     metrics.open_files(settings.data_dir, metrics.Role.WORKER)
@@ -254,6 +254,14 @@ class _RingListener(SimpleWorker):
         super().heartbeat(*args, **kwargs)
         away.REDIS.over()
 
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """Tell in our form that a ring broke off; RQ would log the words of the error."""
+        _log.error("a ring broke off", exc_info=exc_info[1])
+
+    def handle_job_failure(self, job: Job, queue: Queue, started_job_registry: Any = None, exc_string: str = "") -> None:
+        """Keep no words of an error in Redis."""
+        super().handle_job_failure(job, queue, started_job_registry, exc_string="")
+
     def check_for_suspension(self, burst: bool) -> None:
         self._end_if_wanted()
 
@@ -319,14 +327,6 @@ def _retention(settings: Settings, now: Now) -> Errand:
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
 
     return Errand("retention", Janitor(until, _worker_name(), now).carry_out_next, ASK_EVERY_S)
-
-
-def _allow_files(count: int) -> None:
-    """Raise the soft limit of open files to `count`, as far as the hard one lets us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _worker_name() -> str:

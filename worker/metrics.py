@@ -145,6 +145,10 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(page)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse in the words of the status alone: Python's would repeat the line that was asked, in head and body."""
+        super().send_error(code)
+
     def version_string(self) -> str:
         """Name no versions of what runs here."""
         return "riskrelay"

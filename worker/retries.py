@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from schemas.delivery import DELIVERED, Health, Outcome, TargetEffect, Verdict
 from schemas.export_state import Move
+from schemas.kept_answer import MAX_KEPT, REDACTED, has_forbidden
 from schemas.targets import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 
 #: Statuses by which a receiver says "later"; every other 5xx but those of NEVER says so too.
@@ -70,7 +71,7 @@ def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, 
         return _again(outcome, error, effect, try_number, began_at, now, jitter, plan)
     answer = _json_object(outcome.body)
     if 200 <= outcome.status < 300:
-        return _delivered(answer)
+        return _delivered(answer, is_clean=_is_clean(outcome))
     code = _receiver_code(answer)
     if _is_later(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
@@ -78,10 +79,13 @@ def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, 
     return _refused_for_good(outcome.status, code)
 
 
-def _delivered(answer: dict[str, Any]) -> Verdict:
+def _delivered(answer: dict[str, Any], *, is_clean: bool) -> Verdict:
     if not answer:
         return _DELIVERED
     ticket_id, url = _first(answer, "ticket_id", "id"), _first(answer, "ticket_url", "url")
+    if not is_clean:
+        # Clients are shown both: what must not be stored is no id and no link.
+        ticket_id, url = (None if each is None or has_forbidden(each) else each for each in (ticket_id, url))
     if url is not None and not url.startswith(("https://", "http://")):
         url = None
     return Verdict(Move.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url)
@@ -201,6 +205,11 @@ def _receiver_code(answer: dict[str, Any]) -> str | None:
     error = answer.get("error")
     told = [answer.get("code"), error.get("code") if isinstance(error, dict) else None]
     return next((code for code in told if isinstance(code, str) and code in RECEIVER_CODES), None)
+
+
+def _is_clean(outcome: Outcome) -> bool:
+    """Tell whether all of an answer was looked at already, and nothing found in it that must not be stored."""
+    return outcome.kept is not None and REDACTED not in outcome.kept and len(outcome.body) <= MAX_KEPT
 
 
 def _first(answer: dict[str, Any], *names: str) -> str | None:

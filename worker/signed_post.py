@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from schemas.delivery import Outcome
 from schemas.errors import RiskRelayError
-from schemas.kept_answer import kept_answer
+from schemas.kept_answer import kept_answer, without_secret
 from schemas.version import VERSION
 from storage.targets import secret_context
 from storage.vault import Vault
@@ -66,7 +66,8 @@ class SignedPost:
         except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it is judged like an answer that did not come
             _log.exception("delivery broke", extra=_named(message))
             return Outcome(error="internal_error")
-        return outcome._replace(kept=_kept(outcome.body, secret, message))
+        body = without_secret(outcome.body, secret)
+        return outcome._replace(body=body, kept=_kept(body, message))
 
     def _secret(self, message: Message) -> str | None:
         if message.secret_sealed is None:
@@ -79,9 +80,9 @@ def new_nonce() -> str:
     return secrets.token_hex(_NONCE_BYTES)
 
 
-def _kept(body: bytes, secret: str, message: Message) -> str | None:
+def _kept(body: bytes, message: Message) -> str | None:
     try:
-        return kept_answer(body, secret)
+        return kept_answer(body)
     except Exception:  # noqa: BLE001 - a bug of ours in reading an answer must not make it one that never came
         _log.exception("answer not kept", extra=_named(message))
         return None

@@ -60,6 +60,26 @@ def test_nothing_that_redis_names_is_run(
     assert not proof.exists()
 
 
+def test_a_ring_that_breaks_off_leaves_no_words_of_its_error_in_redis_or_the_log(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    receiver.gate.clear()
+    [export_id] = approved(receiver.url())
+    with Redis.from_url(redis.url) as client, start(**NO_SWEEP) as worker:
+        rings = Queue(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
+        # It answers when what it found has come back, and is not let.
+        job = rings.enqueue(doorbell.JOB, job_timeout=1)
+        wait_until(lambda: worker.has_told("a ring broke off"))
+        wait_until(lambda: job.get_status() == "failed")
+        result = job.latest_result()
+        assert result is not None
+        assert result.exc_string == ""
+        receiver.gate.set()
+        wait_until(is_exported(export_id))
+    assert {line["logger"] for line in worker.told if line["level"] == "error"} == {"worker.daemon"}
+    assert "(1 seconds)" not in worker.log.read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_an_idle_worker_at_once(start: Callable[..., WorkerProcess], number: signal.Signals) -> None:
     with start() as worker:

@@ -110,6 +110,26 @@ def test_the_door_shows_metrics_and_nothing_else(port: int) -> None:
     assert "Python" not in (answer.headers["Server"] or "")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"CANARY / HTTP/1.1",  # a method that it does not know
+        b"GET / CANARY",  # no version
+        b"GET / more CANARY HTTP/1.1",  # too many words
+        b"CANARY /",  # as HTTP/0.9 would say it
+        b"GET /CANARY HTTP/1.1",
+        b"GET / HTTP/9.CANARY",
+        b"GET /metricsCANARY HTTP/1.1\r\nCANARY: CANARY\r\nno header CANARY",
+    ],
+)
+def test_the_door_repeats_nothing_of_what_it_refuses(port: int, line: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(line + b"\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert b"Error response" in answer
+    assert b"CANARY" not in answer
+
+
 def test_a_page_is_put_together_once_for_all_who_ask_within_a_second(port: int, tmp_path: Path) -> None:
     (tmp_path / "metrics" / "worker").mkdir(parents=True)
     # Made by each look at the counts.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.delivery import Health, Outcome, Verdict
 from schemas.export_state import Move
+from schemas.kept_answer import kept_answer
 from schemas.targets import TargetStatus
 from worker import retries
 from worker.retries import Schedule, judge
@@ -388,6 +389,20 @@ TICKETS: Final = [
 def test_a_ticket_is_read_from_a_success(body: Any, ticket_id: str | None, url: str | None) -> None:
     verdict = judged(answer(201, body))
     assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (ticket_id, url)
+    assert verdict.move is Move.DELIVER
+
+
+@pytest.mark.parametrize("filler", ["", "long " * 600], ids=["looked at already", "longer than what is looked at"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bool) -> None:
+    said = {
+        "filler": filler,
+        "id": "4242 4242 4242 4242",
+        "url": "https://ada:Zk3jD92kd0qLw81m@tracker.example.com/1",
+    }
+    outcome = answer(201, said)
+    verdict = judged(outcome._replace(kept=kept_answer(outcome.body) if is_kept else None))
+    assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (None, None)
     assert verdict.move is Move.DELIVER
 
 

@@ -1,0 +1,83 @@
+"""Canaries in every spelling in every place: whatever is put where, it comes out where `KEPT` says or is seen nowhere."""
+
+import base64
+import html
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import pytest
+from falcon.testing import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.app import create_app
+from tests.canaries import columns, is_in
+from tests.factories import make_customer, make_settings
+from tests.fakes import FakeDoorbell, FakeLookup
+from tests.service.exchange import Call
+from tests.service.specified import COMPLIANCE, World, make_world
+from tests.service.spoiled import base_calls, changed, fresh, leaves
+from tests.service.test_canary import FORBIDDEN
+from tests.storefront import CLOUD
+
+#: What stands around a secret in a text, and how a text is written; what is decoded once is seen.
+AROUND: Final = ("{}", "Seen in the log:\n{}\nand then it stopped.", "a{} ", "{{{}}}", "<!-- {} -->", "{}{}", "  {}")
+WRITTEN: Final[dict[str, Callable[[str], str]]] = {
+    "in clear": str,
+    "percent": lambda text: quote(text, safe=""),
+    "HTML": html.escape,
+    "HTML numbers": lambda text: "".join(f"&#{ord(letter)};" for letter in text),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64 for addresses": lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
+}
+#: A rule reads what is decoded as it reads what stands in clear, but for what needs its own line or spelling.
+KINDS: Final = sorted(FORBIDDEN.keys() - {"percent", "base64", "HTML"})
+
+_numbers: Final = count(200_000)
+
+
+@pytest.fixture(scope="module")
+def world(module_database: Path) -> World:
+    """One installation of each kind, with every route, for all examples."""
+    customer, doorbell = make_customer(), FakeDoorbell()
+    unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
+    told = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(told, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    return make_world(told, client, doorbell, customer)
+
+
+@given(data=st.data())
+def test_what_must_never_be_taken_is_never_kept_however_it_is_written(world: World, data: st.DataObject) -> None:
+    text, secret = FORBIDDEN[data.draw(st.sampled_from(KINDS))]
+    spelled = data.draw(st.sampled_from(AROUND)).format(WRITTEN[data.draw(st.sampled_from(sorted(WRITTEN)))](text), "")
+    call, route = drawn(world, data, spelled, as_name=data.draw(st.booleans()))
+    answer = call.send(world.client)
+    assert answer.status_code < 500, (route, spelled, answer.text)
+    assert not is_in(f"{answer.text} {answer.headers}".encode(), secret)
+    if answer.status_code < 300:
+        # Taken, for what is not kept is not looked at: nothing of it may be there.
+        assert [name for name, found in columns().items() if is_in(found, secret)] == [], (route, spelled)
+
+
+@given(data=st.data(), words=st.text(min_size=1, max_size=40))
+def test_what_is_refused_leaves_no_trace_whatever_it_says(world: World, data: st.DataObject, words: str) -> None:
+    word = f"{words} cAnArY-{next(_numbers)}"
+    call, route = drawn(world, data, word, as_name=data.draw(st.booleans()))
+    answer = call.send(world.client)
+    assert answer.status_code < 500, (route, word, answer.text)
+    word = word.rpartition(" ")[2]
+    if answer.status_code >= 400:
+        assert not is_in(f"{answer.text} {answer.headers}".encode(), word), (route, answer.text)
+        assert [name for name, found in columns().items() if is_in(found, word)] == []
+
+
+def drawn(world: World, data: st.DataObject, text: str, *, as_name: bool) -> tuple[Call, str]:
+    """Return a request with a text in place of one of its members, or as the name of one, and its route."""
+    there = [(route, call) for route, call in base_calls(world.client.app, world) if call.body and route != COMPLIANCE]
+    route, base = data.draw(st.sampled_from(there))
+    body = fresh(route, base.json, next(_numbers))
+    pointer, _ = data.draw(st.sampled_from(list(leaves(body))))
+    return base.with_json(changed(body, pointer, {text: text} if as_name else text)), route

@@ -1,0 +1,314 @@
+"""A day of an installation with canaries in all that it is told; afterwards everything that is left behind is searched.
+
+Real processes that log at `debug`, a Redis that writes to disk and tells its commands, a Sentry, a collector of traces,
+receivers that put a canary wherever one fits. What is searched: every answer, every file that was written (logs, metrics,
+backups, the database with what it writes ahead), every column, PostgreSQL's own log, a dump of it, Redis, command lines,
+reports, spans, what commands print. Each member of each form by itself is the business of `tests/service/test_canary.py`.
+"""
+
+import base64
+import json
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+
+from bin.__main__ import riskrelay
+from storage import exports, targets
+from storage.clock import utc_now
+from storage.database import execute, is_sqlite, release
+from storage.vault import Vault
+from tests import canaries
+from tests.collectors import Sentry, TraceCollector
+from tests.factories import LOOPBACK, Customer, environment, make_approved, make_exports, make_target
+from tests.fakes import LoopbackServer, Peer
+from tests.servers import PostgresServer, RedisServer, free_port
+from tests.service.exchange import EXPORTS, RESULTS, TARGETS
+from tests.service.serving import Service
+from tests.service.spoiled import HEADERS
+from tests.worker.posting import make_certificate
+from tests.workers import RISKRELAY, WorkerProcess, wait_until
+
+#: What may come out nowhere: headers, queries, paths, unknown members, bodies that are refused; what is around a receiver's.
+NOWHERE: Final = "cAnArY-of-nowhere-4f1d9b"
+RECEIVER: Final = "cAnArY-of-a-receiver-8e2c7a"
+#: What the contract stores; it stands in the database, in what is read from it, and in what is delivered.
+TICKET: Final = "cAnArY-of-a-ticket-3b6f0d"
+#: A receiver's own words: the operator finds them with the attempt.
+SAID: Final = "cAnArY-of-words-5d0a1e"
+#: Where tickets go: the customer and the operator are shown it, and nobody else.
+ADDRESS: Final = "canary-of-an-address-1a7b3c"
+#: The secrets of the installation, and its key. They are sealed or not stored at all.
+SECRETS: Final = {
+    name: f"cAnArY-of-{name.lower().replace('_', '-')}-9c8d7e6f"
+    for name in ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
+}
+OWN_SECRET: Final = "cAnArY-of-one-target-2f4e6a8c"
+PASSWORD: Final = "cAnArY-of-a-password-7b9d1f3a"
+KEY: Final = b"cAnArY-of-the-key-0123456789abcd"
+
+#: A moment that no calendar reaches: what reads it breaks on it.
+BEYOND_TIME: Final = 10**18
+#: Where they belong: the answers that show them to whom they are, what operators type, columns, and copies of the tables.
+COPIES: Final = "copies of the tables"
+BELONGS: Final = {
+    TICKET: {
+        *("answer by hand 201", "answer list 200", "answer target 201", "command targets", COPIES),
+        *("exports.ticket", "findings.page_url", "findings.title", "page_results.url", "targets.name"),
+    },
+    SAID: {
+        *("attempts.answer", "exports.provider_ticket_id", "exports.provider_ticket_url"),
+        *("answer list 200", "command attempts", "command export", COPIES),
+    },
+    ADDRESS: {"answer target 201", "command targets", "targets.base_url", COPIES},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where everything is written, temporary files included; SQLite's file lies beside it."""
+    (tmp_path / "day" / "tmp").mkdir(parents=True)
+    return tmp_path / "day"
+
+
+@pytest.fixture
+def written_redis() -> Iterator[RedisServer]:
+    """A Redis of the test's own, which keeps what it was told on disk and wants a password."""
+    with RedisServer(persistent=True) as server:
+        server.order("ACL", "SETUSER", "riskrelay", "on", f">{PASSWORD}", "~*", "&*", "+@all")
+        yield server
+
+
+def talks(*statuses: int) -> Callable[[Peer], None]:
+    """Return what answers with these statuses, the last one from then on, with a canary wherever one fits."""
+    answers = iter(statuses)
+    said = json.dumps({"code": SAID, "id": SAID, "url": f"https://tracker.example.com/{SAID}", "message": SAID}).encode()
+    trailer = f"0\r\nX-Trailer: {RECEIVER}\r\n\r\n".encode()
+    body = f"{len(said):x};{RECEIVER}={RECEIVER}\r\n".encode() + said + b"\r\n" + trailer
+    headers = (
+        f"Transfer-Encoding: chunked\r\nRetry-After: {RECEIVER}\r\nSet-Cookie: s={RECEIVER}\r\nServer: {RECEIVER}\r\n"
+        f"Location: https://{RECEIVER}.example.com/{RECEIVER}\r\nContent-Type: text/{RECEIVER}\r\n"
+        f"X-{RECEIVER}: {RECEIVER}\r\n {RECEIVER}\r\nWWW-Authenticate: {RECEIVER}\r\n\r\n"
+    )
+
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            peer.send(f"HTTP/1.1 {next(answers, statuses[-1])} {RECEIVER}\r\n{headers}".encode() + body)
+
+    return behave
+
+
+def nonsense(peer: Peer) -> None:
+    """Answer what is no HTTP."""
+    peer.read()
+    peer.send(f"{RECEIVER} {RECEIVER}\r\n{RECEIVER}: {RECEIVER}\r\n\r\n".encode())
+
+
+def redirects(peer: Peer) -> None:
+    """Lead elsewhere."""
+    peer.read()
+    peer.answer(302, b"", Location=f"https://{RECEIVER}.example.com/?{RECEIVER}")
+
+
+def hostile_bytes() -> Iterator[bytes]:
+    """Requests that never reach the application, or break it off."""
+    word = NOWHERE.encode()
+    post = b"POST " + RESULTS.encode() + b" HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-Scanner-Secret: "
+    signed = post + SECRETS["SCANNER_SHARED_SECRET"].encode() + b"\r\n"
+    yield word + b" / HTTP/1.1\r\n\r\n"
+    yield b"GET /" + word + b" HTTP/" + word + b"\r\n\r\n"
+    yield b"GET / HTTP/1.1\r\n" + word + b"\r\n\r\n"
+    yield b"GET / HTTP/1.1\r\nHost: a\r\n" + word + b" : " + word + b"\r\n\r\n"
+    yield b"GET / HTTP/1.1\r\nHost: a\r\nX: " + word * 1000 + b"\r\n\r\n"
+    yield b"GET /" + word * 1000 + b" HTTP/1.1\r\n\r\n"
+    yield b"GET /%ff" + word + b"?%ff" + word + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    yield signed + b"Content-Length: " + word + b"\r\n\r\n" + word
+    yield signed + b"Transfer-Encoding: " + word + b"\r\n\r\n" + word
+    yield signed + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + word + b"\r\n" + word
+    yield signed + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n5;" + word + b'\r\n{"a": \r\n' + word
+    yield signed + b"Content-Length: 24\r\nConnection: close\r\n\r\n" + word
+    yield signed + b"Content-Length: 26\r\nConnection: close\r\n\r\n\xff\xfe" + word
+
+
+def ask(service: Service, customer: Customer) -> dict[str, bytes]:
+    """Ask in every way, with `NOWHERE` wherever nothing is kept; return the answers."""
+    carried = {name: NOWHERE for name in HEADERS if name not in {"X-Scanner-Secret", "Cookie"}}
+    carried |= {"Cookie": f"s={NOWHERE}", "X-" + NOWHERE: NOWHERE, "Traceparent": f"00-{NOWHERE}-01"}
+    secret = {"X-Scanner-Secret": SECRETS["SCANNER_SHARED_SECRET"]}
+    issue = {"code": "img-alt", "title": TICKET, "severity": "high", "description": TICKET}
+    page = {"url": f"https://shop.example/{TICKET}", NOWHERE: NOWHERE}
+    posted = {"scanRunId": 7, "status": "completed", "page": page, "issues": [issue], NOWHERE: {NOWHERE: [NOWHERE]}}
+    target = {"provider_key": "generic_webhook", "name": TICKET, "base_url": f"http://127.0.0.1:9/{ADDRESS}"}
+    query = f"?{NOWHERE}={NOWHERE}&token={NOWHERE}"
+    asked: dict[str, tuple[str, str, dict[str, str], object]] = {
+        "accepted": ("POST", RESULTS + query, secret, posted),
+        "repeated": ("POST", RESULTS + query, {**secret, "Idempotency-Key": "k1"}, posted),
+        "replayed": ("POST", RESULTS + query, {**secret, "Idempotency-Key": "k1"}, posted),
+        "conflict": ("POST", RESULTS + query, {**secret, "Idempotency-Key": "k1"}, {**posted, "scanRunId": 8}),
+        "dry": ("POST", f"{RESULTS}?dry_run=true&{NOWHERE}", secret, {**posted, "scanRunId": 9}),
+        "target": ("POST", TARGETS + query, customer.bearer, target),
+        "list": ("GET", EXPORTS + query, customer.bearer, None),
+        "by hand": ("POST", EXPORTS + query, customer.bearer, {"ticket": {"title": TICKET}}),
+        "refused": ("POST", EXPORTS + query, customer.bearer, {"ticket": {"title": 1, NOWHERE: NOWHERE}, "source": NOWHERE}),
+        "forbidden": ("POST", EXPORTS, customer.bearer, {"ticket": {"title": f"password='{NOWHERE}'", "password": NOWHERE}}),
+        "unsafe": ("POST", TARGETS, customer.bearer, {**target, "base_url": f"http://{NOWHERE}.example.invalid/{NOWHERE}"}),
+        "no token": ("GET", EXPORTS, {"Authorization": f"Bearer {NOWHERE}"}, None),
+        "no secret": ("POST", RESULTS, {"X-Scanner-Secret": NOWHERE}, posted),
+        "nowhere": ("GET", f"/{NOWHERE}/{NOWHERE}{query}", {}, None),
+        "no export": ("GET", f"{EXPORTS}/exp_{NOWHERE}", customer.bearer, None),
+        "no cursor": ("GET", f"{EXPORTS}?cursor={NOWHERE}&status={NOWHERE}", customer.bearer, None),
+        "method": ("DELETE", EXPORTS + query, customer.bearer, None),
+        "type": ("POST", EXPORTS, {**customer.bearer, "Content-Type": f"text/{NOWHERE}"}, {NOWHERE: NOWHERE}),
+        "metrics": ("GET", f"/metrics{query}", {}, None),
+        "ready": ("GET", f"/readyz{query}", {}, None),
+    }
+    answers = {}
+    for name, (method, path, headers, body) in asked.items():
+        answer = service.request(method, path, {**carried, **headers}, body)
+        answers[f"answer {name} {answer.status}"] = f"{answer.headers}".encode() + answer.content
+    for number, data in enumerate(hostile_bytes()):
+        answers[f"answer to bytes {number}"] = exchanged(service, data)
+    return answers
+
+
+def exchanged(service: Service, data: bytes) -> bytes:
+    """Send bytes and the end of them; return what came, which may be nothing."""
+    with service.connect() as connection, suppress(OSError):
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+    return b""
+
+
+def break_off(service: Service, customer: Customer) -> dict[str, bytes]:
+    """Break a row that is read, and a table that is written to; return the answers."""
+    [export_id] = make_exports(customer, 1)
+    broken = (json.dumps({"title": TICKET}), BEYOND_TIME, export_id)
+    execute("UPDATE exports SET ticket = ?, created_at = ? WHERE id = ?", broken)
+    release()
+    carried = {**customer.bearer, "User-Agent": NOWHERE, "Cookie": NOWHERE}
+    answers = [service.request("GET", f"{EXPORTS}/{export_id}?{NOWHERE}", carried)]
+    execute("ALTER TABLE exports RENAME TO exports_away")
+    release()
+    answers.append(service.request("POST", f"{EXPORTS}?{NOWHERE}", carried, {"ticket": {"title": NOWHERE}}))
+    execute("ALTER TABLE exports_away RENAME TO exports")
+    release()
+    # A table that is not there is an outage to SQLite, and a mistake to PostgreSQL.
+    assert [answer.status for answer in answers] == [500, 503 if is_sqlite() else 500]
+    return {f"answer broken {answer.status}": f"{answer.headers}".encode() + answer.content for answer in answers}
+
+
+def deliver(customer: Customer, receivers: list[LoopbackServer]) -> list[str]:
+    """Approve a ticket for each receiver, the first with a secret of its own; return their ids."""
+    ids = []
+    for number, receiver in enumerate(receivers):
+        target = make_target(customer, receiver.url(path=f"/{ADDRESS}-{number}?key={ADDRESS}"))
+        if number == 0:
+            targets.set_secret(target.id, OWN_SECRET, Vault([KEY]), utc_now())
+        ids.append(make_approved(customer, target.id, utc_now()))
+    release()
+    return ids
+
+
+def typed(folder: Path, given: dict[str, str], export_id: str) -> dict[str, bytes]:
+    """Run the commands that look, and one that copies everything; return what they print."""
+    commands = {
+        "doctor": ("doctor", "--json"),
+        "targets": ("target", "list", "--json"),
+        "secrets": ("secret", "list", "--json"),
+        "tokens": ("token", "list", "--json"),
+        "export": ("export", "show", export_id, "--json"),
+        "attempts": ("export", "attempts", export_id, "--json"),
+        "unknown": ("export", "show", f"exp_{NOWHERE}"),
+        "backup": ("backup", str(folder / "day.backup"), "--json"),
+    }
+    told = {name: CliRunner().invoke(riskrelay, words, env=given).output.encode() for name, words in commands.items()}
+    # In a process of its own: it meets the row that nothing can read, and what it says then is what a shell would show.
+    broken = [RISKRELAY, "export", "list", "--json"]
+    told["broken"] = subprocess.run(broken, cwd=folder, env=given, capture_output=True, check=False).stderr
+    return {f"command {name}": output for name, output in told.items()}
+
+
+def with_password(url: str) -> str:
+    """Return a database's URL with a password, which this PostgreSQL asks nobody for."""
+    return url.replace("//riskrelay@", f"//riskrelay:{PASSWORD}@")
+
+
+def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong(
+    tmp_path: Path,
+    folder: Path,
+    database: str,
+    customer: Customer,
+    written_redis: RedisServer,
+    postgres_server: PostgresServer,
+) -> None:
+    (folder / "secret").write_text(SECRETS["WEBHOOK_SECRET"])
+    (tmp_path / "certificate").mkdir()
+    context, _ = make_certificate(tmp_path / "certificate", f"{RECEIVER}.example.com".lower())
+    with ExitStack() as day:
+        monitor = day.enter_context(canaries.Monitor(written_redis.url))
+        sentry, traces = day.enter_context(Sentry()), day.enter_context(TraceCollector())
+        given = environment(
+            folder,
+            **{**LOOPBACK, **SECRETS, "WEBHOOK_SECRET": "", "WEBHOOK_SECRET_FILE": str(folder / "secret")},
+            DATABASE_URL=with_password(database),
+            LOG_LEVEL="debug",
+            LOG_FORMAT="json",
+            WEB_PROCESSES="1",
+            REDIS_URL=written_redis.url.replace("unix://", f"unix://riskrelay:{PASSWORD}@"),
+            ENCRYPTION_KEYS=base64.b64encode(KEY).decode(),
+            DEFAULT_PROJECT_ID=str(customer.project_id),
+            SENTRY_DSN=sentry.dsn,
+            OTEL_EXPORTER_OTLP_ENDPOINT=traces.endpoint,
+            WORKER_METRICS_BIND=f"127.0.0.1:{free_port()}",
+            RETRY_SCHEDULE="0,0,0",
+            TMPDIR=str(folder / "tmp"),
+        )
+        service = day.enter_context(Service(given))
+        settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
+        worker = day.enter_context(WorkerProcess(folder, given["DATABASE_URL"], given["REDIS_URL"], **settings))
+        receivers = [
+            day.enter_context(LoopbackServer(behave)) for behave in (talks(500, 200), talks(401), nonsense, redirects)
+        ]
+        receivers.append(day.enter_context(LoopbackServer(talks(200), context)))
+        ids = deliver(customer, receivers)
+        ended = ["exported", "failed", "failed", "failed", "failed"]
+        wait_until(lambda: [exports.get(each).status for each in ids] == ended, 60)
+        release()
+        places = ask(service, customer) | canaries.processes([service.pid, worker.process.pid])
+        places |= break_off(service, customer)
+        places |= canaries.columns()
+        release()
+        places |= typed(folder, given, ids[0])
+        worker.signal()
+        service.terminate()
+        assert (worker.wait(), service.exit_code()) == (0, 0)
+        places |= canaries.redis(written_redis.url)
+        written_by_redis = {f"Redis {name}": data for name, data in canaries.folder(written_redis.folder).items()}
+    (folder / "secret").unlink()
+    places |= {"Sentry": sentry.everything.encode(), "traces": traces.everything.encode(), **monitor.places}
+    places |= {**canaries.folder(folder), **written_by_redis}
+    path = Path(database.removeprefix("sqlite:///"))
+    places |= canaries.postgres(postgres_server, folder / "day.backup" if database.startswith("postgres") else None)
+    if database.startswith("sqlite"):
+        places |= {f"SQLite {each.name}": each.read_bytes() for each in path.parent.glob(f"{path.name}*")}
+
+    # It happened, and the search finds what is there to be found.
+    assert (bool(sentry.events), bool(traces.spans)) == (True, True)
+    assert "riskrelay.deliveries" in {line["logger"] for line in worker.told}
+    assert b"a bug ended this command (" in places["command broken"]
+    assert {word: found_in(places, word) for word in BELONGS} == BELONGS
+
+    nowhere = [NOWHERE, RECEIVER, *SECRETS.values(), OWN_SECRET, PASSWORD, KEY.decode(), customer.token]
+    assert canaries.traces(places, [*nowhere, base64.b64encode(KEY).decode()]) == []
+
+
+def found_in(places: canaries.Places, word: str) -> set[str]:
+    """Return where a word stands; the copies of the tables are told as one place."""
+    found = {trace.removeprefix(f"{word} in ") for trace in canaries.traces(places, [word])}
+    return {COPIES if name in {"dump", "file day.backup"} or name.startswith("SQLite ") else name for name in found}
