@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from bin.findings import Finding, Level, failure, ok, warning
+from schemas.setting_values import ENOUGH_SECRET_BYTES, HOW_TO_MAKE_ONE
 from schemas.settings import RouteFamily, Settings
 from schemas.targets import RESTORED, TargetStatus
 from storage import condition, installation, resealing, restoring, schema, workers
@@ -183,7 +184,7 @@ _EFFECTS: Final = {
 
 
 def secrets(settings: Settings) -> Iterator[Finding]:
-    """Is a secret missing, and what does not work without it?"""
+    """Is a secret missing or short, and what does not work without it?"""
     missing = [
         warning("secrets", f"{name} is not set: {effect}.", f"set it, or: bin/riskrelay secret set {state.name}")
         for state in SharedSecrets(settings, Vault(settings.encryption_keys)).states()
@@ -193,7 +194,23 @@ def secrets(settings: Settings) -> Iterator[Finding]:
     if settings.webhook_secret is None:
         told = "WEBHOOK_SECRET is not set: targets without a secret of their own are inactive."
         missing.append(warning("secrets", told, "set it, or give each one its own: bin/riskrelay secret set target ID"))
-    yield from missing or [ok("secrets", "Every secret that is needed is set.")]
+    told_of = [*missing, *_short_secrets(settings)]
+    yield from told_of or [ok("secrets", "Every secret that is needed is set.")]
+
+
+def _short_secrets(settings: Settings) -> list[Finding]:
+    """Tell which of the environment's secrets are short; how long others are is sealed with them."""
+    given = {
+        "SCANNER_SHARED_SECRET": settings.scanner_shared_secret,
+        "EMAIL_WEBHOOK_SECRET": settings.email_webhook_secret,
+        "STOREFRONT_WEBHOOK_SECRET": settings.storefront_webhook_secret,
+        "WEBHOOK_SECRET": settings.webhook_secret,
+    }
+    return [
+        warning("secrets", f"{name} has less than {ENOUGH_SECRET_BYTES} bytes.", f"set another one; {HOW_TO_MAKE_ONE}")
+        for name, secret in given.items()
+        if secret is not None and len(secret.encode()) < ENOUGH_SECRET_BYTES
+    ]
 
 
 def _no_redis(settings: Settings, why: str) -> Finding:

@@ -18,6 +18,14 @@ Parse = Callable[[str], Any]
 #: AES-256.
 KEY_BYTES: Final = 32
 
+#: A shared secret is refused below this. It can be tried over the network alone, some twenty times a minute, and eight
+#: characters by chance outlast that by far; what people think of while they try things out is shorter.
+LEAST_SECRET_BYTES: Final = 8
+#: Below this a secret that signs could be tried out elsewhere by whoever saw one signed message: it is taken, and told of.
+ENOUGH_SECRET_BYTES: Final = 16
+#: What to do about a secret that is too short.
+HOW_TO_MAKE_ONE: Final = "`openssl rand -hex 32` makes one"
+
 #: Hosts may be several, with a port each, none at all, or a socket's folder in percents.
 _POSTGRESQL_URL: Final = re.compile(
     r"postgres(?:ql)?://(?:{part}*(?::{part}*)?@)?(?:{host}(?:,{host})*)?(?:/{part}*)?(?:\?(?:{part}|[/?:@])*)?".format(
@@ -27,8 +35,15 @@ _POSTGRESQL_URL: Final = re.compile(
 )
 
 
-def text(value: str) -> str:
-    """Return the text as it is."""
+def secret(value: str) -> str:
+    """Return the secret as it is: text of LEAST_SECRET_BYTES bytes or more, or nothing."""
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        # Bytes of the environment that are no UTF-8; nobody could compare or sign with it later.
+        raise ValidationError("A secret is text in UTF-8.") from None
+    if 0 < size < LEAST_SECRET_BYTES:
+        raise ValidationError(f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}.")
     return value
 
 
@@ -81,6 +96,19 @@ def url_of(*beginnings: str) -> Parse:
     return parsed
 
 
+def public_url(value: str) -> str:
+    """Return the base of every address that clients are told, or nothing: it stands in answers, so no credentials in it."""
+    if not value:
+        return value
+    parts = _address(value)
+    if parts is None or "@" in parts.netloc or "?" in value or "#" in value or not (value.isascii() and value.isprintable()):
+        raise ValidationError(
+            "Give http://HOST or https://HOST, where needed with a port and a path: without user or password, query and "
+            "fragment; an international name as xn--…"
+        )
+    return value
+
+
 def sentry_dsn(value: str) -> str:
     """Return a DSN of Sentry, or nothing: a URL with a public key and a project's number."""
     if not value:
@@ -97,6 +125,8 @@ def otlp_endpoint(value: str) -> str:
     if not value:
         return value
     parts = _address(value)
+    if parts is not None and "@" in parts.netloc:
+        raise ValidationError("Leave user and password out: a collector's token goes into OTEL_EXPORTER_OTLP_HEADERS.")
     if parts is None or parts.query or parts.fragment or parts.path.rstrip("/").endswith("/v1/traces"):
         raise ValidationError("Give the collector's base URL, such as http://127.0.0.1:4318, without /v1/traces.")
     return value

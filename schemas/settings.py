@@ -151,7 +151,7 @@ SETTINGS: Final = (
     Setting(
         "PUBLIC_BASE_URL",
         "public_base_url",
-        values.url_of("http://", "https://"),
+        values.public_url,
         "",
         "how clients reach the service",
         shown="`http://<BIND>`",
@@ -159,7 +159,7 @@ SETTINGS: Final = (
     Setting(
         "SCANNER_SHARED_SECRET",
         "scanner_shared_secret",
-        values.text,
+        values.secret,
         None,
         "`X-Scanner-Secret` of scanner postbacks",
         shown="generated",
@@ -168,7 +168,7 @@ SETTINGS: Final = (
     Setting(
         "EMAIL_WEBHOOK_SECRET",
         "email_webhook_secret",
-        values.text,
+        values.secret,
         None,
         "`X-Email-Webhook-Secret` of inbound email",
         shown="generated",
@@ -177,7 +177,7 @@ SETTINGS: Final = (
     Setting(
         "STOREFRONT_WEBHOOK_SECRET",
         "storefront_webhook_secret",
-        values.text,
+        values.secret,
         None,
         "signs storefront webhooks",
         shown="generated",
@@ -186,7 +186,7 @@ SETTINGS: Final = (
     Setting(
         "WEBHOOK_SECRET",
         "webhook_secret",
-        values.text,
+        values.secret,
         None,
         "signs deliveries to targets without a secret of their own",
         shown="generated",

@@ -1,6 +1,9 @@
 """The house keeps its promises: one writer of a status, documents that know every route and error."""
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from falcon.inspect import inspect_routes
@@ -66,7 +69,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_every_opt_out_of_a_check_says_why() -> None:
     without_reason = re.compile(r"# (noqa(: [A-Z0-9, ]+)?|type: ignore(\[[a-z, -]+\])?)$")
-    written = [path for room in (*ROOMS, "tests", "bench", "examples") for path in (ROOT / room).rglob("*.py")]
+    written = [path for room in (*ROOMS, "tests", "bench", "soak", "examples") for path in (ROOT / room).rglob("*.py")]
     lines = {f"{path.relative_to(ROOT)}: {line.strip()}" for path in written for line in path.read_text().splitlines()}
     assert [line for line in sorted(lines) if without_reason.search(line)] == []
 
@@ -74,8 +77,65 @@ def test_every_opt_out_of_a_check_says_why() -> None:
 def test_links_between_documents_lead_somewhere() -> None:
     broken = [
         f"{document.relative_to(ROOT)} -> {link}"
-        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
         for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
         if not (document.parent / link).exists()
     ]
     assert broken == []
+
+
+#: What makes code, objects or commands out of data, however it is reached.
+MAKERS = {
+    "eval",
+    "exec",
+    "compile",
+    "pickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "yaml",
+    "xml",
+    "lxml",
+    "system",
+    "popen",
+    "getoutput",
+}
+#: What is no longer, or never was, fit for secrets.
+WEAK = {"md5", "sha1", "crypt", "DES", "ARC4", "ECB", "CBC", "PKCS1v15", "random"}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sources()}
+
+
+def names_used(tree: ast.AST) -> Iterator[str]:
+    """Give every module that is imported, and every function that is called by a name of its own or of a module."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name.partition(".")[0] for name in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from (module.partition(".")[0], *(name.name for name in names))
+            case ast.Call(func=ast.Name(id=name)):
+                yield name
+            case ast.Attribute(value=ast.Name(id="os" | "subprocess" | "hashlib" | "modes" | "padding"), attr=name):
+                yield name
+            case _:
+                pass
+
+
+def test_nothing_that_runs_makes_code_or_commands_of_data() -> None:
+    makers = {path: MAKERS & {*names_used(tree)} for path, tree in trees().items()}
+    assert {path: names for path, names in makers.items() if names} == {}
+    assert [path for path, tree in trees().items() for node in ast.walk(tree) if _asks_for_a_shell(node)] == []
+
+
+def _asks_for_a_shell(node: ast.AST) -> bool:
+    return isinstance(node, ast.keyword) and node.arg == "shell"
+
+
+def test_nothing_that_runs_hashes_or_draws_lots_in_a_weak_way() -> None:
+    weak = {path: WEAK & {*names_used(tree)} for path, tree in trees().items()}
+    # The jitter of a retry spreads load.
+    assert {path: names for path, names in weak.items() if names} == {"worker/delivery.py": {"random"}}

@@ -19,7 +19,15 @@ import yaml
 
 from bin.__main__ import riskrelay
 from bin.supervisor import STOP_GRACE_S
-from schemas.errors import NotFound, PayloadTooLarge, RateLimited, RiskRelayError, ServiceUnavailable, error_body
+from schemas.errors import (
+    Forbidden,
+    NotFound,
+    PayloadTooLarge,
+    RateLimited,
+    RiskRelayError,
+    ServiceUnavailable,
+    error_body,
+)
 from schemas.settings import FILE_SUFFIX, SETTINGS, Settings, load_settings
 from service.error_responses import STATUS
 from tests.factories import ENCRYPTION_KEY
@@ -356,7 +364,7 @@ def refusals_of(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (NGINX, [NotFound(), NotFound(), PayloadTooLarge(), RateLimited(1), ServiceUnavailable()]),
+        (NGINX, [Forbidden(), NotFound(), NotFound(), PayloadTooLarge(), RateLimited(1), ServiceUnavailable()]),
         (CADDY, [NotFound(), PayloadTooLarge(), ServiceUnavailable()]),
     ],
     ids=["nginx", "caddy"],
@@ -368,6 +376,26 @@ def test_what_a_proxy_refuses_by_itself_reads_like_the_service(text: str, expect
     for _, body in told:
         assert body.keys() == shape.keys()
         assert body["error"].keys() == shape["error"].keys()
+
+
+def test_a_proxy_redirects_no_token_and_asks_for_https_from_then_on() -> None:
+    """A client whose plain request is led to https has sent its token in the clear, and works: nobody notices."""
+    assert not re.search(r"return 30\d|rewrite ", NGINX)
+    assert "auto_https disable_redirects" in CADDY
+    for_a_year = r"max-age=31536000; includeSubDomains"
+    assert _only(r'^\theader Strict-Transport-Security "(.+)"$', CADDY) == for_a_year
+    # nginx hands headers down to no block that has one of its own.
+    tls = NGINX[NGINX.index("listen 443") :]
+    outer, *own = (block for block in re.split(r"(?=\n    location )", tls) if "add_header" in block)
+    assert len(own) == 5
+    assert all(f'Strict-Transport-Security "{for_a_year}" always;' in block for block in (outer, *own))
+    assert all("X-Content-Type-Options nosniff always;" in block for block in own)
+
+
+def test_a_proxy_speaks_tls_1_2_and_newer_alone() -> None:
+    assert _only(r"ssl_protocols\s+(.+);", NGINX) == "TLSv1.2 TLSv1.3"
+    # Caddy speaks nothing older unless it is told to.
+    assert "protocols" not in CADDY
 
 
 # --- containers ---------------------------------------------------------------

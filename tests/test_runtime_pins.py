@@ -1,11 +1,25 @@
-"""What runs needs only what `make setup` installs: the test tools must not hide a missing requirement."""
+"""What runs needs only what `make setup` installs, and all of it is pinned, by hash, and named in the bill of materials."""
 
+import configparser
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+LOCKS = sorted([*ROOT.glob("*.lock"), *ROOT.glob("bench/*.lock")])
+#: One requirement: its version to the last digit, where it counts, and the digest of every file that may be installed.
+PINNED = re.compile(
+    r"(?P<name>[a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(?P<version>[A-Za-z0-9.+!]+)(?: ; [^\n\\]+)?"
+    r"(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n"
+)
+#: A tool that a script brings for itself.
+PINNED_TOOL = re.compile(r"[a-z-]+(\[[a-z]+\])?==[0-9.]+")
+BILL = json.loads((ROOT / "docs" / "sbom.cdx.json").read_text())
 
 #: Imports everything that runs, in an interpreter that knows only the distributions named in the runtime's lock file.
 IMPORT_EVERYTHING = """
@@ -48,3 +62,85 @@ def test_everything_that_runs_imports_with_the_runtimes_pins_alone() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def pins(lock: Path) -> list[re.Match[str]]:
+    return list(PINNED.finditer(lock.read_text()))
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=[lock.name for lock in LOCKS])
+def test_a_lock_file_holds_versions_and_digests_and_nothing_else(lock: Path) -> None:
+    """No range, no digest of another kind, no address: where packages come from is the business of who installs them."""
+    text = lock.read_text()
+    assert pins(lock)
+    assert re.fullmatch(r"# Written by [^\n]+\n", PINNED.sub("", text))
+    assert "://" not in text
+
+
+def test_every_lock_file_is_known_to_be_one() -> None:
+    assert len(LOCKS) >= 6
+    installing = [ROOT / "bin" / "setup", ROOT / "deploy" / "docker" / "Dockerfile"]
+    for script in installing:
+        text = script.read_text()
+        assert "--require-hashes" in text
+        assert "--only-binary=:all:" in text
+
+
+def requirements(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+def test_every_requirement_has_its_reason_and_its_bounds() -> None:
+    settings = configparser.ConfigParser(interpolation=None)
+    # What stands above a requirement is a comment to whoever else reads the file.
+    settings.read_string((ROOT / "setup.cfg").read_text().replace("\n    # ", "\n    because: "))
+    extras = settings["options.extras_require"]
+    for wanted in [settings["options"]["install_requires"], *extras.values()]:
+        lines = requirements(wanted)
+        assert len(lines) % 2 == 0, lines
+        for reason, requirement in zip(lines[::2], lines[1::2], strict=True):
+            assert re.fullmatch(r"because: \S.+", reason), requirement
+            assert re.fullmatch(r"[A-Za-z0-9_-]+(\[[a-z,]+\])?>=[0-9.]+(,<[0-9]+)?", requirement), requirement
+
+
+def test_what_scripts_bring_for_themselves_is_pinned() -> None:
+    for script in ("lock", "audit"):
+        text = (ROOT / "bin" / script).read_text()
+        tools = re.findall(r"^(?:RESOLVER|BILL|TOOL|REDIS|POSTGRES|CELERY)='?([^'#\n]+?)'?(?: +#.*)?$", text, re.MULTILINE)
+        assert tools
+        assert [
+            tool for line in tools for tool in line.split() if not re.fullmatch(r"[a-z-]+(\[[a-z]+\])?==[0-9.]+", tool)
+        ] == []
+
+
+def test_the_bill_of_materials_is_what_is_pinned() -> None:
+    required = pins(ROOT / "requirements.lock")
+    optional = [pin for lock in ("extras", "redis") for pin in pins(ROOT / f"requirements-{lock}.lock")]
+    expected = [_component(pin, "required") for pin in required]
+    known = [each["purl"] for each in expected]
+    expected += [each for each in (_component(pin, "optional") for pin in optional) if each["purl"] not in known]
+    told = [{**each, "hashes": _digests(each)} for each in BILL["components"]]
+    assert sorted(told, key=_place) == sorted(expected, key=_place)
+
+
+def _place(component: dict[str, Any]) -> str:
+    return str(component["purl"])
+
+
+def _component(pin: re.Match[str], scope: str) -> dict[str, Any]:
+    where = f"pkg:pypi/{pin['name']}@{pin['version']}"
+    named = {"name": pin["name"], "version": pin["version"], "purl": where, "bom-ref": where}
+    return {"type": "library", "scope": scope, **named, "hashes": set(re.findall("[0-9a-f]{64}", pin["hashes"]))}
+
+
+def _digests(component: dict[str, Any]) -> set[str]:
+    assert {each["alg"] for each in component["hashes"]} == {"SHA-256"}
+    return {each["content"] for each in component["hashes"]}
+
+
+def test_the_bill_of_materials_is_the_same_wherever_it_is_written() -> None:
+    """No moment, no serial number and no place: it changes when what is pinned does."""
+    text = json.dumps({name: value for name, value in BILL.items() if name != "$schema"})
+    assert not re.search(r"://|timestamp|serialNumber|externalReferences|/tmp|/home|/root", text)
+    assert (BILL["bomFormat"], BILL["specVersion"]) == ("CycloneDX", "1.6")
+    assert BILL["metadata"]["component"]["version"] == re.findall(r'"(.+)"', (ROOT / "schemas/version.py").read_text())[-1]

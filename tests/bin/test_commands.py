@@ -184,9 +184,9 @@ def test_a_kind_of_token_cannot_have_the_others_abilities(shell: Shell, customer
     assert foreign in shell.refused("token", "create", "--user", customer_id.email, "--ability", foreign)
 
 
-@pytest.mark.parametrize("typed", ["s3cret", "s3cret\n", "s3cret\r\n"])
+@pytest.mark.parametrize("typed", ["s3cret-1", "s3cret-1\n", "s3cret-1\r\n"])
 def test_a_secret_comes_from_standard_input_without_its_newline(shell: Shell, typed: str, target_id: str) -> None:
-    plain = shell.json("secret", "set", "scanner", standard_input="s3cret")["fingerprint"]
+    plain = shell.json("secret", "set", "scanner", standard_input="s3cret-1")["fingerprint"]
     assert shell.json("secret", "set", "scanner", standard_input=typed)["fingerprint"] == plain
     result = shell.type("secret", "set", "target", target_id, standard_input=typed)
     assert result.exit_code == 0
@@ -198,6 +198,16 @@ def test_a_secret_comes_from_standard_input_without_its_newline(shell: Shell, ty
 def test_what_is_no_secret_is_refused_and_changes_nothing(shell: Shell, typed: str) -> None:
     before = shell.json("secret", "list")
     assert "one line" in shell.refused("secret", "set", "scanner", standard_input=typed)
+    assert shell.json("secret", "list") == before
+
+
+def test_a_secret_that_is_too_short_is_refused_with_the_remedy_and_changes_nothing(shell: Shell, target_id: str) -> None:
+    before = shell.json("secret", "list")
+    for words in (["scanner"], ["target", target_id]):
+        for typed in ("abcde", "hunter2\n"):
+            told = shell.refused("secret", "set", *words, standard_input=typed)
+            assert "openssl rand" in told
+            assert typed.strip() not in told
     assert shell.json("secret", "list") == before
 
 
@@ -243,7 +253,7 @@ def test_a_target_that_nothing_signs_for_is_not_resumed(shell: Shell, target_id:
     shell.json("target", "disable", target_id)
     shell.environment["WEBHOOK_SECRET"] = None
     assert "no secret" in shell.refused("target", "resume", target_id)
-    shell.json("secret", "set", "target", target_id, standard_input="its own")
+    shell.json("secret", "set", "target", target_id, standard_input="its very own")
     assert shell.json("target", "resume", target_id)["status"] == "active"
 
 

@@ -52,7 +52,7 @@ class Patient:
         self.env_file.chmod(0o600)
         self.data_dir = folder / "data"
         self.data_dir.mkdir(mode=0o700)
-        secrets = {"EMAIL_WEBHOOK_SECRET": "e", "STOREFRONT_WEBHOOK_SECRET": "s"}
+        secrets = {"EMAIL_WEBHOOK_SECRET": "e" * 16, "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
         address = service.url().rstrip("/")
         changes = {"DATABASE_URL": url, "REDIS_URL": redis.url, "PUBLIC_BASE_URL": address, **secrets}
         self.environment: dict[str, str | None] = dict(environment(self.data_dir, **changes))
@@ -276,6 +276,10 @@ def older_key_is_needed(patient: Patient) -> None:
     patient.environment["ENCRYPTION_KEYS"] = f"{OTHER_KEY},{patient.environment['ENCRYPTION_KEYS']}"
 
 
+def a_secret_is_short(patient: Patient) -> None:
+    patient.environment["WEBHOOK_SECRET"] = "fifteen letters"
+
+
 def a_secret_opens_with_no_key(patient: Patient) -> None:
     with patient.database():
         targets.set_secret(make_target(make_customer()).id, "s", Vault([NEW]), NOW)
@@ -326,6 +330,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (unset("SCANNER_SHARED_SECRET"), "secrets", "warning", "SCANNER_SHARED_SECRET", "secret set scanner"),
     (unset("EMAIL_WEBHOOK_SECRET"), "secrets", "warning", "EMAIL_WEBHOOK_SECRET", "secret set email"),
     (unset("WEBHOOK_SECRET"), "secrets", "warning", "targets without a secret", "secret set target"),
+    (a_secret_is_short, "secrets", "warning", "WEBHOOK_SECRET has less than 16 bytes", "openssl rand"),
 ]
 
 

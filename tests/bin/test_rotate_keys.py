@@ -22,7 +22,7 @@ from tests.shell import Shell
 from tests.workers import RISKRELAY
 
 OLD, NEW = b"A" * 32, b"B" * 32
-ENV_FILE = "# Ours.\nLOG_LEVEL=info\n\nexport  ENCRYPTION_KEYS = '{keys}'   # kept safe\r\nWEBHOOK_SECRET=\"a b\"\n"
+ENV_FILE = "# Ours.\nLOG_LEVEL=info\n\nexport  ENCRYPTION_KEYS = '{keys}'   # kept safe\r\nWEBHOOK_SECRET=\"a b and on\"\n"
 
 
 def text_of(*keys: bytes) -> str:
@@ -226,7 +226,7 @@ def test_no_secret_is_set_with_a_wrong_key(shell: KeyShell) -> None:
     with shell.database():
         [(target_id,)] = rows("SELECT MIN(id) FROM targets")
     for words in (["secret", "set", "scanner"], ["secret", "set", "target", target_id]):
-        result = CliRunner().invoke(riskrelay, words, env=shell.environment, input="s")
+        result = CliRunner().invoke(riskrelay, words, env=shell.environment, input="a new secret")
         assert (result.exit_code, "does not open" in result.stderr) == (1, True)
     with shell.database():
         assert rows("SELECT COUNT(*) FROM integration_secrets") == [(0,)]

@@ -268,7 +268,7 @@ def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) 
         [RISKRELAY, "secret", "set", "scanner"],
         cwd=tmp_path,
         env=given,
-        input="s3cret\n",
+        input="s3cret-1\n",
         capture_output=True,
         text=True,
         timeout=WITHIN_S,

@@ -27,6 +27,8 @@ from schemas.target_url import parse_networks, parse_ports
 NETWORKS = parse_networks("10.0.0.0/8,fd00::/8,192.0.2.1/32")
 KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
 OTHER_KEY = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
+CHECKED = "postgresql://u@db.example/d?sslmode=verify-full&sslrootcert=/etc/ssl/ca.pem"
+SECRETS = ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
 Load = Callable[..., Settings]
 
 
@@ -106,10 +108,12 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         ("DATABASE_URL", "postgres://u@h/d", "database_url", "postgres://u@h/d"),
         ("DATABASE_URL", "postgresql:///d?host=/run/postgresql", "database_url", "postgresql:///d?host=/run/postgresql"),
         ("DATABASE_URL", "postgresql://u:p%40x@h:1,[::1]:2/d", "database_url", "postgresql://u:p%40x@h:1,[::1]:2/d"),
+        ("DATABASE_URL", CHECKED, "database_url", CHECKED),
         ("DATABASE_URL", "sqlite:////srv/my data/r.db", "database_url", "sqlite:////srv/my data/r.db"),
         ("REDIS_URL", "rediss://h:6380/1", "redis_url", "rediss://h:6380/1"),
         ("BIND", "[::1]:9000", "bind", "[::1]:9000"),
         ("PUBLIC_BASE_URL", "https://risk.example/", "public_base_url", "https://risk.example"),
+        ("PUBLIC_BASE_URL", "http://[::1]:8000/under/a/path", "public_base_url", "http://[::1]:8000/under/a/path"),
         ("ENCRYPTION_KEYS", f"{KEY}, {OTHER_KEY}", "encryption_keys", (b"A" * 32, b"B" * 32)),
         ("DEFAULT_PROJECT_ID", "7", "default_project_id", 7),
         ("DELIVERY_TIMEOUT_S", "2.5", "delivery_timeout_s", 2.5),
@@ -121,6 +125,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4318/otlp/", "otlp_endpoint", "http://[::1]:4318/otlp/"),
         ("LOG_FORMAT", "text", "log_format", "text"),
         ("WEBHOOK_SECRET", "naïve secret ", "webhook_secret", "naïve secret "),
+        ("WEBHOOK_SECRET", "7 bytés", "webhook_secret", "7 bytés"),  # eight of them
     ],
 )
 def test_a_variable_replaces_the_default(load: Load, name: str, value: str, field: str, expected: Any) -> None:
@@ -158,6 +163,21 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("BIND", "127.0.0.1:65536"),
         ("PUBLIC_BASE_URL", "ftp://hunter2"),
         ("PUBLIC_BASE_URL", "[hunter2"),
+        ("PUBLIC_BASE_URL", "http://"),
+        # It stands in every Location and Link.
+        ("PUBLIC_BASE_URL", "https://admin:hunter2@risk.example"),
+        ("PUBLIC_BASE_URL", "https://hunter2@risk.example"),
+        ("PUBLIC_BASE_URL", "https://@risk.example/hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/?key=hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/?"),
+        ("PUBLIC_BASE_URL", "https://risk.example/#hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/\r\nX-Hunter: hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/\x7fhunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example:hunter2"),
+        ("PUBLIC_BASE_URL", "https://höhle.example/hunter2"),
+        # Seven bytes; and bytes that are no text.
+        *((name, "hunter2") for name in SECRETS),
+        *((name, "hunter2hunter2\udcff") for name in SECRETS),
         ("ENCRYPTION_KEYS", "hunter2"),
         ("ENCRYPTION_KEYS", "aHVudGVyMg=="),
         ("ENCRYPTION_KEYS", f"{KEY},hunter2é"),
@@ -201,6 +221,7 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "hunter2:4317"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:port"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:4318/v1/traces"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hunter2@collector.example:4318"),
         ("LOG_LEVEL", "hunter2"),
         ("LOG_FORMAT", "hunter2"),
     ],
@@ -232,24 +253,26 @@ def test_every_mistake_stands_in_one_report(load: Load, tmp_path: Path) -> None:
     assert str(refused.value) == refused.value.report()
 
 
-SECRETS = ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
-
-
 def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
     settings = load(
-        dict.fromkeys(SECRETS, "hunter2"),
+        dict.fromkeys(SECRETS, "hunter2!"),
         ENCRYPTION_KEYS=KEY,
         DATABASE_URL="postgresql://u:hunter2@h/d",
         REDIS_URL="redis://:hunter2@h",
     )
-    assert settings.webhook_secret == "hunter2"
+    assert settings.webhook_secret == "hunter2!"
     assert "hunter2" not in repr(settings) + str(settings)
     assert "AAAA" not in repr(settings)
 
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_may_stand_in_a_file_and_loses_one_newline(load: Load, tmp_path: Path, name: str) -> None:
-    for written, read in [("s3cret\n", "s3cret"), ("s3cret\r\n", "s3cret"), ("s3cret", "s3cret"), (" s3\n\n", " s3\n")]:
+    for written, read in [
+        ("s3cret!!\n", "s3cret!!"),
+        ("s3cret!!\r\n", "s3cret!!"),
+        ("s3cret!!", "s3cret!!"),
+        (" s3cret\n\n", " s3cret\n"),
+    ]:
         (tmp_path / "secret").write_bytes(written.encode())
         assert getattr(load({f"{name}_FILE": str(tmp_path / "secret")}), name.lower()) == read
 
@@ -270,9 +293,9 @@ def test_an_address_with_a_secret_in_it_may_stand_in_a_file(
 
 
 def test_the_env_file_may_name_a_file_too(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("s3cret\n")
+    (tmp_path / "secret").write_text("s3cret!!\n")
     (tmp_path / ".env").write_text(f"WEBHOOK_SECRET_FILE={tmp_path / 'secret'}\n")
-    assert load().webhook_secret == "s3cret"
+    assert load().webhook_secret == "s3cret!!"
 
 
 @pytest.mark.parametrize("name", [setting.name for setting in SETTINGS if setting.is_secret])

@@ -10,9 +10,10 @@ from falcon.testing import TestClient
 from freezegun import freeze_time
 
 from schemas.export_state import ExportStatus
+from schemas.principal import Ability, TokenKind
 from schemas.times import to_ms
 from service.app import create_app
-from storage import exports
+from storage import exports, tokens
 from storage.clock import utc_now
 from storage.database import execute
 from storage.integrations import Integration, SharedSecrets
@@ -89,6 +90,22 @@ def test_the_request_id_stands_in_the_access_log(client: TestClient, log_lines: 
     lines = [line for line in told if line["logger"] == "riskrelay.access"]
     assert [(line["method"], line["route"], line["status"]) for line in lines] == [("GET", f"{EXPORTS}/{{export_id}}", 401)]
     assert "exp_secret" not in log_lines.text
+
+
+def test_the_access_log_names_who_asked_also_where_they_were_refused(
+    client: TestClient, customer: Customer, log_lines: LogLines
+) -> None:
+    def asked(*headers: tuple[str, str]) -> tuple[object, ...]:
+        Call("POST", EXPORTS, (*headers, *JSON.items())).with_json({}).send(client)
+        line = json.loads(next(line for line in reversed(log_lines.lines) if '"riskrelay.access"' in line))
+        return line.get("caller"), line["status"]
+
+    _, reader = tokens.create(customer.email, TokenKind.API, utc_now(), [Ability.READ_EXPORTS])
+    known = f"user:{customer.user_id}"
+    assert asked(*customer.bearer.items()) == (known, 422)
+    assert asked(("Authorization", f"Bearer {reader}")) == (known, 403)
+    assert asked(("Authorization", f"Bearer {reader}x")) == (None, 401)
+    assert asked() == (None, 401)
 
 
 def test_the_access_log_names_the_rows_that_a_request_is_about(
