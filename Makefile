@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports bench bench-quick docs setup setup-test lock clean
+.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs setup setup-test lock clean
 
 # The caller's Python settings are not the project's.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -32,6 +32,15 @@ types: setup-test ## mypy, strict
 
 imports: setup-test ## which room may import which
 	@.venv/bin/lint-imports
+
+fuzz: setup-test ## the attacks of the tests with random inputs, for as long as it takes; ARGS="-k http" for a part of them
+	@exec $(PYTHON_HERE) -m pytest tests/fuzz --hypothesis-profile=long --timeout=0 $(ARGS)
+
+soak: setup-test ## kill everything at random under load and look for what was lost; ARGS="--hours 2" for longer
+	@exec $(PYTHON_HERE) -m soak $(ARGS)
+
+audit: ## look for known holes in what the lock files pin
+	@bin/audit
 
 bench: setup-test ## measure this machine, under half an hour; ARGS="--only requests" for a part of it
 	@exec $(PYTHON_HERE) -m bench $(ARGS)

@@ -1,0 +1,1 @@
+"""A development tool that kills a real installation again and again, and counts what was lost. Loopback only."""

@@ -1,0 +1,104 @@
+"""A good client: asks over one kept connection, and again with the same key where no answer came or "later" did.
+
+An answer that no client should ever see is noted as a surprise; a request whose patience ran out counts as not acknowledged.
+"""
+
+import http.client
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from soak.ledger import Ledger
+
+#: Answers by which the service says "later"; 409 only while the first request with the same key is still at work.
+_LATER: Final = frozenset({429, 503})
+_TIMEOUT_S: Final = 20.0
+#: Longer than anything here is away.
+_PATIENCE_S: Final = 90.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer; header names are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+class Asking:
+    """One client's connection to the service."""
+
+    def __init__(self, port: int, ledger: Ledger, counts: Counter[str], stop: threading.Event) -> None:
+        self._port = port
+        self._ledger = ledger
+        self._counts = counts
+        self._stop = stop
+        self._client: http.client.HTTPConnection | None = None
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Any = None,
+        expected: frozenset[int] = frozenset({200}),
+        content: bytes | None = None,
+    ) -> Answer | None:
+        """Ask until an answer is there; None where none came in time, or one that was not expected.
+
+        `content` is sent in place of `body`, byte by byte.
+        """
+        if content is None and body is not None:
+            content = json.dumps(body).encode()
+        typed = {**headers, **({"Content-Type": "application/json"} if content is not None else {})}
+        until, pause_s = time.monotonic() + _PATIENCE_S, _FIRST_PAUSE_S
+        while time.monotonic() < until:
+            answer = self._once(method, path, typed, content)
+            if answer is not None and not _is_later(answer):
+                return answer if self._is_expected(method, path, answer, expected) else None
+            self._counts["asked again"] += 1
+            # Also while stopping: what was asked is to be known.
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        self._counts["not acknowledged"] += 1
+        return None
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _once(self, method: str, path: str, headers: Mapping[str, str], content: bytes | None) -> Answer | None:
+        self._counts["requests"] += 1
+        client = self._client = self._client or http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        try:
+            client.request(method, path, content, dict(headers))
+            response = client.getresponse()
+            told = response.read()
+            body = json.loads(told) if told else None
+        except (OSError, http.client.HTTPException, ValueError):
+            # Killed in the middle of an answer, or not there at all.
+            self.close()
+            return None
+        self._counts[f"status {response.status}"] += 1
+        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, body)
+
+    def _is_expected(self, method: str, path: str, answer: Answer, expected: frozenset[int]) -> bool:
+        if answer.status in expected:
+            return True
+        self._ledger.note("surprise", method=method, path=path, status=answer.status, body=answer.body)
+        return False
+
+
+def _is_later(answer: Answer) -> bool:
+    if answer.status != 409:
+        return answer.status in _LATER
+    return isinstance(answer.body, dict) and answer.body["error"]["code"] == "IDEMPOTENCY_IN_PROGRESS"

@@ -1,0 +1,250 @@
+"""What clients do: hand in what there is to hand in, approve it, poll it, put some of it aside.
+
+Each client is a thread with a connection and a chance of its own. One more, the caretaker (`soak.caretaker`), does the rarer
+things. Names run through everything that is asked for: `soak-` and a number, found again in the row that it became.
+"""
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from soak.asking import Answer, Asking
+from soak.ledger import Ledger
+from soak.plan import Plan
+from tests.factories import (
+    SCANNER_SECRET,
+    capture,
+    cms_diagnostics,
+    issue,
+    plain_email,
+    postback,
+    storefront_diagnostics,
+)
+from tests.storefront import EMAIL_SECRET
+
+EXPORTS: Final = "/api/ticket-exports"
+TARGETS: Final = "/api/ticket-export-targets"
+
+_OK: Final = frozenset({200})
+CREATED: Final = frozenset({201})
+ACCEPTED: Final = frozenset({202})
+_POLLED: Final = frozenset({200, 304})
+
+#: Of what was prepared: so much is put aside, so much is left as it is, the rest is approved.
+_DISMISSED: Final = 0.04
+_LEFT: Final = 0.03
+#: Of approvals: so many are asked for once more with the same key, so many are polled.
+_REPEATED: Final = 0.1
+_POLLED_SHARE: Final = 0.5
+#: How often each kind of source comes, beside the others.
+_SOURCES: Final = {"postback": 3, "manual": 6, "email": 1, "capture": 1, "cms": 1, "storefront": 1}
+_MOST_ISSUES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What clients are given: an account's tokens and project, a shop's project, and the targets to approve for."""
+
+    bearer: Mapping[str, str]
+    platform: Mapping[str, str]
+    project_id: int
+    shop_project_id: int
+    shop_domain: str
+    targets: Sequence[str]
+
+
+class Pace:
+    """Whose turn it is: approvals are spread evenly, and those that outages held up are made good."""
+
+    def __init__(self, rate: float, stop: threading.Event) -> None:
+        self.stop = stop
+        self._rate = rate
+        self._began_at = time.monotonic()
+        self._numbers = itertools.count()
+
+    def wait(self) -> bool:
+        """Wait for the next turn; False where it is over."""
+        turn_at = self._began_at + next(self._numbers) / self._rate
+        return not self.stop.wait(max(0.0, turn_at - time.monotonic()))
+
+
+class Names:
+    """Fresh names and numbers, for all clients of a run."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def new(self) -> tuple[str, int]:
+        """Return a name and its number."""
+        number = next(self._numbers)
+        return f"soak-{number}", number
+
+
+@dataclass
+class Shared:
+    """What all clients of a run share."""
+
+    plan: Plan
+    known: Known
+    ledger: Ledger
+    names: Names
+    pace: Pace
+    counts: Counter[str]
+
+    @property
+    def approved(self) -> int:
+        """How many approvals were acknowledged."""
+        return self.counts["approved"]
+
+
+class Client(threading.Thread):
+    """One client: it hands something in, and does with each export what chance says."""
+
+    def __init__(self, shared: Shared, number: int, port: int) -> None:
+        super().__init__(name=f"client {number}", daemon=True)
+        self.chance = random.Random(f"{shared.plan.seed}:client:{number}")
+        self.shared = shared
+        self.ledger = shared.ledger
+        self.known = shared.known
+        self.asking = Asking(port, shared.ledger, shared.counts, shared.pace.stop)
+        self.failed: BaseException | None = None
+        self._hand_in: Mapping[str, Callable[[str, int], list[str]]] = {
+            "postback": self._post_back,
+            "manual": self.prepare,
+            "email": self._email,
+            "capture": lambda name, _: self.upload(
+                name, "/api/browser-extension/evidence-captures", capture(self.known.project_id, page_title=name)
+            ),
+            "cms": lambda name, _: self.upload(
+                name,
+                "/api/cms-plugins/cms-commerce/diagnostics",
+                cms_diagnostics(self.known.project_id, site_url=f"https://shop.example/{name}/"),
+            ),
+            "storefront": lambda name, _: self.upload(
+                name,
+                "/api/storefront-app/diagnostics",
+                storefront_diagnostics(self.known.shop_project_id, shop_domain=self.known.shop_domain, shop_name=name),
+            ),
+        }
+
+    def run(self) -> None:
+        """Act until it is over."""
+        try:
+            self.act()
+        except BaseException as failed:  # whoever started us looks at it
+            self.failed = failed
+            raise
+        finally:
+            self.asking.close()
+
+    def act(self) -> None:
+        """Hand in one thing after the other."""
+        while not self.shared.pace.stop.is_set():
+            [kind] = self.chance.choices(list(_SOURCES), list(_SOURCES.values()))
+            for export_id in self._hand_in[kind](*self.shared.names.new()):
+                if not self.deal_with(export_id):
+                    return
+
+    def deal_with(self, export_id: str) -> bool:
+        """Approve an export, or put it aside, or leave it; False where it is over."""
+        kind = self.chance.random()
+        if kind < _DISMISSED:
+            self._dismiss(export_id)
+        elif kind > _DISMISSED + _LEFT:
+            if not self.shared.pace.wait():
+                return False
+            self.approve(export_id, self.chance.choice(self.known.targets))
+            if self.chance.random() < _POLLED_SHARE:
+                self.poll(export_id)
+        return True
+
+    def approve(self, export_id: str, target_id: str) -> bool:
+        """Approve an export by what its ticket says now; tell whether that was acknowledged."""
+        read = self.ask("GET", f"{EXPORTS}/{export_id}")
+        if read is None:
+            return False
+        digest = read.body["ticket_digest"]
+        self.ledger.note("approving", export=export_id, target=target_id)
+        body = {"target_id": target_id, "ticket_digest": digest}
+        headers = self.keyed(f"approve-{export_id}")
+        answer = self.asking.ask("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
+        if answer is None:
+            return False
+        self.shared.counts["approved"] += 1
+        self.ledger.note("approved", export=export_id, target=target_id, digest=digest)
+        if self.chance.random() < _REPEATED:
+            self.asking.ask("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
+        return True
+
+    def poll(self, export_id: str) -> None:
+        """Read an export twice, the second time by the tag of the first."""
+        first = self.ask("GET", f"{EXPORTS}/{export_id}")
+        if first is None:
+            return
+        self._note_seen(export_id, first)
+        tagged = {**self.known.bearer, "If-None-Match": first.headers["etag"]}
+        second = self.asking.ask("GET", f"{EXPORTS}/{export_id}", tagged, expected=_POLLED)
+        if second is not None and second.status == 200:
+            self._note_seen(export_id, second)
+
+    def prepare(self, name: str, _: int = 0) -> list[str]:
+        """Prepare an export by hand; return its id, where that was acknowledged."""
+        body = {"ticket": {"title": f"Note {name}", "description": "x" * 400}, "source": {"type": "manual", "id": name}}
+        answer = self.keyed_post(name, 1, EXPORTS, self.known.bearer, body, CREATED)
+        return [] if answer is None else self._acknowledge(name, [answer.body["id"]])
+
+    def upload(self, name: str, path: str, body: Any) -> list[str]:
+        """Hand in an upload; return the id of its export, where that was acknowledged."""
+        answer = self.keyed_post(name, 1, path, self.known.platform, body, CREATED)
+        return [] if answer is None else self._acknowledge(name, [answer.body["handoff"]["ticket_export_id"]])
+
+    def ask(self, method: str, path: str, body: Any = None, expected: frozenset[int] = _OK) -> Answer | None:
+        """Ask with the API token; POSTs with a key that is new."""
+        headers = self.known.bearer if method == "GET" else self.keyed("-".join(map(str, self.shared.names.new())))
+        return self.asking.ask(method, path, headers, body, expected)
+
+    def keyed(self, key: str) -> dict[str, str]:
+        """The headers of a POST that may be repeated."""
+        return {**self.known.bearer, "Idempotency-Key": key}
+
+    def keyed_post(
+        self, name: str, rows: int, path: str, credential: Mapping[str, str], body: Any, expected: frozenset[int]
+    ) -> Answer | None:
+        """Ask for what becomes `rows` exports that carry `name`, with the name as the key."""
+        self.ledger.note("asked", name=name, rows=rows)
+        return self.asking.ask("POST", path, {**credential, "Idempotency-Key": name}, body, expected)
+
+    def _acknowledge(self, name: str, ids: list[str]) -> list[str]:
+        self.shared.counts["acknowledged"] += 1
+        self.ledger.note("acknowledged", name=name, ids=ids)
+        return ids
+
+    def _post_back(self, name: str, number: int) -> list[str]:
+        issues: list[Mapping[str, Any]] = [issue(f"rule-{each}") for each in range(self.chance.randint(1, _MOST_ISSUES))]
+        body = postback(number, issues, page={"url": f"https://shop.example/{name}/"})
+        secret = {"X-Scanner-Secret": SCANNER_SECRET}
+        answer = self.keyed_post(name, len(issues), "/api/scanner/results", secret, body, ACCEPTED)
+        return [] if answer is None else self._acknowledge(name, answer.body["ticket_exports"])
+
+    def _email(self, name: str, _: int) -> list[str]:
+        body = plain_email(message_id=f"<{name}@mail.example>", subject=f"About {name}")
+        answer = self.keyed_post(name, 1, "/api/email/webhook", {"X-Email-Webhook-Secret": EMAIL_SECRET}, body, ACCEPTED)
+        if answer is None:
+            return []
+        self._acknowledge(name, [])
+        listed = self.ask("GET", f"{EXPORTS}?source=inbound_email&limit=50")
+        items = [] if listed is None else listed.body["items"]
+        return [item["id"] for item in items if item["source"]["id"] == answer.body["id"]]
+
+    def _dismiss(self, export_id: str) -> None:
+        if self.ask("POST", f"{EXPORTS}/{export_id}/dismiss") is not None:
+            self.ledger.note("dismissed", export=export_id)
+
+    def _note_seen(self, export_id: str, answer: Answer) -> None:
+        if answer.body["status"] in {"exported", "dismissed"}:
+            self.ledger.note("seen", export=export_id, status=answer.body["status"])

@@ -1,0 +1,350 @@
+"""A real installation to be killed: service, workers, Redis and database as processes, and receivers beside it.
+
+What dies is started again, as an operator's service manager does. Everything is started on the main thread and ends with it.
+All that it leaves behind lies in one folder.
+"""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+from bench.durable_postgres import DurablePostgres
+from bin import child_process
+from soak.ledger import now_ms
+from soak.plan import Plan
+from soak.receivers import SHUT_ADDRESS
+from storage import schema
+from storage.database import OUTAGES, close_database, connection, open_database, rows
+from tests.factories import LOOPBACK, WEBHOOK_SECRET, environment
+from tests.servers import PostgresServer, RedisServer, processes_in
+from tests.storefront import CLOUD
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
+
+#: Below those that the kernel gives to clients: one of them could take the port of a server that is away for a moment.
+_PORTS: Final = range(20_000, 30_000)
+#: What the slowest machine worth soaking on needs to start, or to stop, any one process.
+WITHIN_S: Final = 60.0
+_LOOK_S: Final = 0.1
+#: A service manager's pause before it starts again what has died.
+_RESTART_AFTER_S: Final = 0.3
+
+#: How this installation differs from one as it comes: deadlines are shorter and retries come sooner, so that everything ends
+#: within minutes, and nobody is refused for asking often.
+SETTINGS: Final = {
+    **CLOUD,
+    "DELIVERY_TIMEOUT_S": "3",
+    "CONNECT_TIMEOUT_S": "2",
+    "RETRY_SCHEDULE": ",".join(["1"] * 4 + ["2"] * 4 + ["4"] * 40),
+    "RATE_LIMIT_PER_MINUTE": "1000000",
+    "LOG_FORMAT": "json",
+    "LOG_LEVEL": "info",
+}
+
+
+class Child:
+    """A command of the installation, started again whenever it has died."""
+
+    def __init__(self, name: str, command: list[str], env: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name.replace(' ', '-')}.log"
+        self._command = command
+        self._env = env
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._died_at: float | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as log:
+            self._process = child_process.start(self._command, env=self._env, cwd=self._folder, output=log)
+        self._died_at = None
+
+    def look(self) -> None:
+        """Start it again if it died a moment ago."""
+        if self.pid is not None:
+            return
+        now = time.monotonic()
+        self._died_at = self._died_at or now
+        if now - self._died_at >= _RESTART_AFTER_S:
+            self.start()
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send it a signal; tell whether there was somebody to take it."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        self._process.send_signal(number)
+        return True
+
+    def children(self) -> list[int]:
+        """The ids of its own child processes."""
+        return children_of(self.pid)
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether it has come so far that it takes SIGTERM for an order; before that it would just die of it."""
+        return bool(_caught(self.pid) & 1 << signal.SIGTERM - 1)
+
+    def tell_to_stop(self) -> None:
+        """Tell it to end in order, once it goes on where it stands still."""
+        self.send(signal.SIGCONT)
+        self.send(signal.SIGTERM)
+
+    def stop(self) -> int | None:
+        """Wait for its end in order and return its exit code; what does not end in time is killed, and has none."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    def kill(self) -> None:
+        """End it and what it has started."""
+        for pid in self.children():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.send(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+
+class ReceiverProcess:
+    """A receiver in a process of its own, which ends with its standard input."""
+
+    def __init__(self, folder: Path, number: int, plan: Plan, began_at_ms: int) -> None:
+        self.port = _free_port(SHUT_ADDRESS)
+        self.log = folder / f"receiver-{number}.log"
+        words = [str(folder), str(number), str(self.port), WEBHOOK_SECRET, str(plan.seed), str(began_at_ms)]
+        self._command = [sys.executable, "-m", "soak.receivers", *words]
+        self._is_moody = True
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where it takes posts."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def look(self) -> None:
+        """Start it if it does not run."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._close()
+        words = [*self._command, "moody" if self._is_moody else "kind"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                words, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def be_kind(self) -> None:
+        """Let it accept whatever comes from now on."""
+        self._is_moody = False
+        with suppress(OSError):  # it has just been killed, and comes back kind
+            _pipe(self._process).write(b"\n")
+            _pipe(self._process).flush()
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it."""
+        self.kill()
+        self._close()
+
+    def _close(self) -> None:
+        if self._process is not None:
+            with suppress(OSError):
+                _pipe(self._process).close()
+
+
+class Installation:
+    """Everything that runs; `url` is the service's, `receiver_urls` has the origin of each receiver."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.began_at_ms = now_ms()
+        self.redis = RedisServer(persistent=True)
+        self.postgres = DurablePostgres() if plan.database == "postgresql" else None
+        if self.postgres is not None:
+            self.postgres.port = _free_port()
+        self.port = _free_port()
+        self.receivers = [ReceiverProcess(folder, number, plan, self.began_at_ms) for number in range(plan.receivers)]
+        self.service: Child
+        self.workers: list[Child] = []
+        self.exit_codes: dict[str, int | None] = {}
+
+    @property
+    def children(self) -> list[Child]:
+        """What runs of the product itself."""
+        return [self.service, *self.workers]
+
+    @property
+    def servers(self) -> list[RedisServer | PostgresServer]:
+        """What the product stands on."""
+        return [self.redis, *([self.postgres] if self.postgres else [])]
+
+    def start(self, project_id: int) -> None:
+        """Start the service, the workers and the receivers, and wait until the service answers; the database is migrated."""
+        env = self._environment(project_id)
+        narrow = {**env, "TARGET_ALLOWED_NETWORKS": "127.0.0.1/32"}
+        self.service = Child("service", [RISKRELAY, "serve"], env, self.folder)
+        self.workers = [
+            Child(f"worker {number + 1}", [RISKRELAY, "work"], narrow, self.folder) for number in range(self.plan.workers)
+        ]
+        for receiver in self.receivers:
+            receiver.look()
+        for child in self.children:
+            child.start()
+        if not self.wait_until(self.is_answering):
+            raise AssertionError(f"The service does not answer after {WITHIN_S:g} s; see {self.service.log}")
+
+    def open_database(self) -> None:
+        """Start the servers, migrate a fresh database and open it in this process."""
+        for server in self.servers:
+            server.start()
+        self.database_url = self.postgres.create_database() if self.postgres else f"sqlite:///{self.folder / 'riskrelay.db'}"
+        open_database(self.database_url)
+        schema.migrate()
+
+    def look(self) -> None:
+        """Start again whatever has died."""
+        for child in self.children:
+            child.look()
+        for receiver in self.receivers:
+            receiver.look()
+        for server in self.servers:
+            if not server.is_running:
+                server.start()
+
+    def is_answering(self) -> bool:
+        """Tell whether the service takes connections and answers."""
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as asking:
+            asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            return asking.recv(12).endswith(b"200")
+        return False
+
+    def wait_until(self, is_so: Callable[[], object], within_s: float = WITHIN_S) -> bool:
+        """Wait until `is_so()`, and keep everything running meanwhile; tell whether it came to be."""
+        until = time.monotonic() + within_s
+        while not is_so():
+            if time.monotonic() > until:
+                return False
+            self.look()
+            time.sleep(_LOOK_S)
+        return True
+
+    def is_up(self) -> bool:
+        """Tell whether every process of the product could be stopped in order."""
+        return all(child.is_up for child in self.children)
+
+    def is_drained(self) -> bool:
+        """Tell whether nothing that was approved waits any more, and no compliance request does."""
+        try:
+            with connection():
+                waiting = rows(
+                    "SELECT (SELECT COUNT(*) FROM exports WHERE status IN ('approved', 'delivering', 'retry_scheduled')), "
+                    "(SELECT COUNT(*) FROM compliance_requests WHERE status <> 'done')"
+                )
+        except OUTAGES:
+            return False
+        return waiting == [(0, 0)]
+
+    def product_processes(self) -> Iterator[tuple[str, int]]:
+        """Yield a name and the id of every process of the product, and of Redis."""
+        for child in self.children:
+            if child.pid is not None:
+                yield child.name, child.pid
+        for number, pid in enumerate(sorted(self.service.children()), start=1):
+            yield f"service process {number}", pid
+        for pid in processes_in(self.redis.folder):
+            yield "redis", pid
+
+    def stop(self) -> None:
+        """End everything in order, and note how the product's processes ended; harmless when it has ended."""
+        running = self.children if hasattr(self, "service") else []
+        for child in running:
+            child.tell_to_stop()
+        for child in running:
+            self.exit_codes[child.name] = child.stop()
+        for receiver in self.receivers:
+            receiver.stop()
+        close_database()
+        for server in self.servers:
+            server.stop()
+
+    def keep_servers(self) -> None:
+        """Move what the servers have written into the folder, once everything has ended."""
+        for server, name in zip(self.servers, ("redis", "postgresql"), strict=False):
+            with suppress(shutil.Error, OSError):
+                shutil.move(str(server.folder), str(self.folder / name))
+
+    def remove_servers(self) -> None:
+        """Remove what the servers have written."""
+        for server in self.servers:
+            shutil.rmtree(server.folder, ignore_errors=True)
+
+    def _environment(self, project_id: int) -> dict[str, str]:
+        settings = {**SETTINGS, **LOOPBACK, "DEFAULT_PROJECT_ID": str(project_id), "BIND": f"127.0.0.1:{self.port}"}
+        return environment(self.folder, DATABASE_URL=self.database_url, REDIS_URL=self.redis.url, **settings)
+
+
+def children_of(pid: int | None) -> list[int]:
+    """Return the ids of the child processes of one, none where it has gone."""
+    if pid is None:
+        return []
+    try:
+        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _caught(pid: int | None) -> int:
+    """Return the signals that a process has a handler for, a bit each; none where it has gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return int(next(line for line in lines if line.startswith("SigCgt:")).split()[1], 16)
+
+
+def _free_port(*also_at: str) -> int:
+    """Return a port that is free on loopback, and at other addresses of it."""
+    while True:
+        port = random.choice(_PORTS)
+        if all(_is_free(address, port) for address in ("127.0.0.1", *also_at)):
+            return port
+
+
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def _pipe(process: subprocess.Popen[bytes] | None) -> IO[bytes]:
+    assert process is not None
+    assert process.stdin is not None
+    return process.stdin

@@ -1,0 +1,165 @@
+"""What a receiver does to a request, decided by a seed: it accepts, refuses, hangs, drips or lies.
+
+Every third target is honest all the time, so that lateness can be measured there. The others change their mood every few
+seconds; in a bad one most requests meet it, the rest are accepted, so that everything comes to an end.
+"""
+
+import asyncio
+import random
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+#: A mood lasts so long: a breaker opens within it, and has not grown to minutes by its end.
+MOOD_S: Final = 4.0
+#: Of the times of a target that is not honest, and of the requests in a bad one.
+_BAD_TIMES: Final = 0.35
+_BAD_REQUESTS: Final = 0.8
+_HONEST: Final = 3
+
+#: Longer than any deadline here: who hangs or drips is given up by the sender.
+_FOR_EVER_S: Final = 60.0
+_HUGE: Final = 2 * 1024 * 1024
+
+Do = Callable[["Peer"], Awaitable[None]]
+
+
+class Peer:
+    """One connection to a sender, from the side of a receiver that may misbehave."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        """Send everything."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def drip(self, data: bytes) -> None:
+        """Send a byte at a time, until the sender has gone."""
+        for byte in data:
+            await self.send(bytes([byte]))
+            await asyncio.sleep(0.1)
+
+    async def wait(self) -> None:
+        """Say nothing until the sender has gone."""
+        await asyncio.wait_for(self.reader.read(1), _FOR_EVER_S)
+
+    def reset(self) -> None:
+        """Hang up rudely: the sender's next read fails."""
+        sock: socket.socket = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """What is done; `status` is that of the answer whose head goes out, None where none does.
+
+    `keeps` tells whether the connection can be used again; `weight` how often it comes, beside the others.
+    """
+
+    name: str
+    do: Do
+    status: int | None = None
+    weight: int = 1
+    keeps: bool = False
+
+    @property
+    def accepts(self) -> bool:
+        """Tell whether the sender may take the ticket for accepted."""
+        return self.status is not None and 200 <= self.status < 300
+
+
+def head(status: int, length: int, *more: str) -> bytes:
+    """Return the head of an answer."""
+    lines = [f"HTTP/1.1 {status} Told", f"Content-Length: {length}", *more]
+    return ("\r\n".join([*lines, "", ""])).encode()
+
+
+def _answering(status: int, body: bytes = b"{}", *more: str, after_s: float = 0.0) -> Do:
+    async def answer(peer: Peer) -> None:
+        if after_s:
+            await asyncio.sleep(after_s)
+        await peer.send(head(status, len(body), "Content-Type: application/json", *more) + body)
+
+    return answer
+
+
+def _sending(data: bytes) -> Do:
+    async def send(peer: Peer) -> None:
+        await peer.send(data)
+
+    return send
+
+
+def _dripping(data: bytes) -> Do:
+    async def drip(peer: Peer) -> None:
+        await peer.drip(data)
+
+    return drip
+
+
+async def _reset(peer: Peer) -> None:
+    peer.reset()
+
+
+async def _claim_and_reset(peer: Peer) -> None:
+    await peer.send(head(200, 100) + b'{"id": "T-')
+    # What was sent has to be there before the end is: a reset may overtake it.
+    await asyncio.sleep(0.05)
+    peer.reset()
+
+
+_TICKET: Final = b'{"id": "T-1", "url": "https://tracker.example/T-1"}'
+
+ACCEPTS: Final = Mood("accepts", _answering(201, _TICKET), 201, keeps=True)
+GONE: Final = Mood("is gone", _answering(410), 410, keeps=True)
+_ACCEPTING: Final = (
+    ACCEPTS,
+    Mood("accepts without a word", _sending(b"HTTP/1.1 204 No Content\r\n\r\n"), 204, keeps=True),
+    Mood("accepts slowly", _answering(202, after_s=0.4), 202, keeps=True),
+)
+_BAD: Final = (
+    Mood("is overloaded", _answering(503), 503, weight=4, keeps=True),
+    Mood("is overloaded for a second", _answering(503, b"{}", "Retry-After: 1"), 503, weight=3, keeps=True),
+    Mood("wants fewer", _answering(429, b"{}", "Retry-After: 2"), 429, weight=4, keeps=True),
+    Mood("is broken", _answering(500, b"<h1>oops</h1>"), 500, weight=3, keeps=True),
+    Mood("does not like it", _answering(422, b'{"code": "WEBHOOK_VALIDATION_FAILED"}'), 422, keeps=True),
+    Mood("lets nobody in", _answering(401), 401, keeps=True),
+    Mood("sends elsewhere", _answering(307, b"", "Location: /elsewhere"), 307, keeps=True),
+    Mood("hangs", Peer.wait, weight=2),
+    Mood("drips its head", _dripping(b"HTTP/1.1 200 OK\r\nX-Filler: " + b"x" * 500), weight=2),
+    Mood("drips its body", _dripping(head(200, 500) + b"x" * 500), 200),
+    Mood("hangs up", _reset, weight=2),
+    Mood("claims and hangs up", _claim_and_reset, 200, weight=2),
+    Mood("promises more than it sends", _sending(head(200, 500) + b"{}"), 200),
+    Mood("breaks off in the head", _sending(b"HTTP/1.1 200 OK\r\nContent-Le"), weight=2),
+    Mood("speaks no HTTP", _sending(b"\x16\x03\x01 what?\r\n\r\n"), weight=2),
+    Mood("says too much", _sending(head(200, _HUGE) + b"x" * _HUGE), 200),
+    Mood("lies about its type", _sending(head(200, 4, "Content-Type: application/json") + b"\xff\xfe{}"), 200, keeps=True),
+)
+
+
+#: Every mood by its name.
+MOODS: Final = {mood.name: mood for mood in (*_ACCEPTING, *_BAD, GONE)}
+
+
+def is_honest(target: int) -> bool:
+    """Tell whether a target accepts all the time."""
+    return target % _HONEST == 0
+
+
+def mood_of(seed: int, target: int, elapsed_s: float, request: int) -> Mood:
+    """Return the mood in which a target meets its request number `request`, `elapsed_s` seconds into the run."""
+    if is_honest(target):
+        return ACCEPTS
+    now = random.Random(f"{seed}:mood:{target}:{int(elapsed_s / MOOD_S)}")
+    one = random.Random(f"{seed}:request:{target}:{request}")
+    if now.random() < _BAD_TIMES and one.random() < _BAD_REQUESTS:
+        [mood] = now.choices(_BAD, [mood.weight for mood in _BAD])
+        return mood
+    return one.choice(_ACCEPTING)

@@ -1,0 +1,192 @@
+"""One soak from beginning to end: start, load, kill, calm down, drain, stop, judge."""
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from soak.caretaker import Caretaker
+from soak.clients import Client, Known, Names, Pace, Shared
+from soak.installation import SETTINGS, Installation
+from soak.judging import Findings, Recorded, Row, judge
+from soak.ledger import ACTS, Ledger, now_ms, read
+from soak.mischief import Mischief
+from soak.moods import is_honest
+from soak.plan import Plan, faults, intervals
+from soak.receivers import SHUT_ADDRESS
+from soak.reporting import Report, read_logs
+from soak.samples import Sampler
+from storage.database import connection, execute, open_database, rows, transaction
+from tests.factories import make_customer, make_platform_token, make_project, make_target
+
+_LOOK_S: Final = 0.05
+#: Longer than a client's patience with two requests.
+_LAST_WORD_S: Final = 200.0
+#: A run that is not done by so many times its length and so many seconds more is ended as it is.
+_OVERTIME: Final = 1.5
+_OVERTIME_S: Final = 120.0
+_NAME: Final = re.compile(r"soak-\d+")
+#: What the schedule gives, and the first try.
+MOST_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
+_FACTS: Final = "facts.json"
+_EXPORTS: Final = "SELECT id, source_id, ticket, status, status_reason, target_id, body, attempts, redacted_at FROM exports"
+_ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
+
+
+def soak(plan: Plan, folder: Path) -> Report:
+    """Soak an installation in `folder`, where everything stays that it leaves behind, and return what came of it."""
+    with _installation(folder, plan) as installation:
+        known = _found(installation)
+        ledger = Ledger(folder / ACTS)
+        stop = threading.Event()
+        counts: Counter[str] = Counter()
+        shared = Shared(plan, known, ledger, Names(), Pace(plan.rate, stop), counts)
+        clients = _clients(shared, installation)
+        sampler = Sampler(installation, plan.sample_s, lambda: shared.approved)
+        mischief = Mischief(installation, ledger)
+        began_at = time.monotonic()
+        for thread in (sampler, *clients):
+            thread.start()
+        try:
+            _go_wrong(installation, mischief, shared)
+        finally:
+            stop.set()
+            mischief.end()
+        problems = _calm_down(installation, clients)
+        took_s, ended_at = time.monotonic() - began_at, time.monotonic()
+        if not installation.wait_until(installation.is_drained, plan.drain_s):
+            problems.append(f"Something still waits {plan.drain_s:g} s after the last kill.")
+        drained_s = time.monotonic() - ended_at
+        installation.wait_until(installation.is_up)
+        sampler.stop()
+        attempts = _count_attempts()
+        honest = [known.targets[number] for number in range(plan.targets) if is_honest(number)]
+        facts = {"plan": plan.record(), "honest": honest, "began_at": installation.began_at_ms, "ended_at": now_ms()}
+        (folder / _FACTS).write_text(json.dumps(facts))
+        found = _judged(folder)
+        installation.stop()
+    if mischief.kills < plan.kills or shared.approved < plan.exports:
+        problems.append(f"Only {mischief.kills} kills and {shared.approved} approvals came about.")
+    problems += [f"{name} ended with {code}." for name, code in installation.exit_codes.items() if code != 0]
+    fenced, complaints = read_logs([child.log for child in installation.children])
+    surprises = [
+        f"{act['method']} {act['path']} was answered with {act['status']}: {act['body']}"
+        for act in read(folder / ACTS)
+        if act["what"] == "surprise"
+    ]
+    return Report(
+        plan=plan,
+        findings=found,
+        counts=counts,
+        faults=mischief.done,
+        kills=mischief.kills,
+        took_s=took_s,
+        drained_s=drained_s,
+        fenced=fenced,
+        complaints=complaints,
+        exit_codes=installation.exit_codes,
+        surprises=surprises,
+        attempts=attempts,
+        samples=sampler.samples,
+        problems=problems,
+    )
+
+
+def judge_again(folder: Path) -> Findings:
+    """Judge what a soak on SQLite left in `folder` once more; return the findings."""
+    open_database(f"sqlite:///{folder / 'riskrelay.db'}")
+    return _judged(folder)
+
+
+def _judged(folder: Path) -> Findings:
+    facts = json.loads((folder / _FACTS).read_text())
+    arrivals = [line for path in sorted(folder.glob("arrivals-*.jsonl")) for line in read(path)]
+    with connection():
+        recorded = {row[0]: Recorded(row[1], row[2] + row[3]) for row in rows(_ATTEMPTS)}
+        return judge(read(folder / ACTS), arrivals, _rows(), recorded, MOST_ATTEMPTS, frozenset(facts["honest"]))
+
+
+@contextmanager
+def _installation(folder: Path, plan: Plan) -> Iterator[Installation]:
+    """Make an installation; nothing of it runs afterwards, and what its servers wrote stays where something failed."""
+    installation = Installation(folder, plan)
+    try:
+        installation.open_database()
+        yield installation
+    except BaseException:
+        installation.stop()
+        installation.keep_servers()
+        raise
+    installation.remove_servers()
+
+
+def _found(installation: Installation) -> Known:
+    """Make an account with its tokens, projects and targets, and start everything."""
+    plan, shop = installation.plan, "snow.shops.example"
+    with connection():
+        customer = make_customer()
+        shop_project = make_project(customer, shop)
+        platform = make_platform_token(customer)
+        urls = [f"{installation.receivers[n % plan.receivers].origin}/t/{n}" for n in range(plan.targets)]
+        with transaction():
+            targets = [make_target(customer, url).id for url in urls]
+            # As those that clients register: workers look at their addresses, too.
+            execute("UPDATE targets SET created_at = ?, validation_due_at = ?", (now_ms(), now_ms()))
+    installation.start(customer.project_id)
+    bearer = {"Authorization": f"Bearer {platform}"}
+    return Known(customer.bearer, bearer, customer.project_id, shop_project, shop, targets)
+
+
+def _clients(shared: Shared, installation: Installation) -> list[Client]:
+    origins = [receiver.origin for receiver in installation.receivers]
+    shut = [origin.replace("127.0.0.1", SHUT_ADDRESS) for origin in origins]
+    caretaker = Caretaker(shared, installation.port, origins, shut)
+    return [caretaker, *(Client(shared, number, installation.port) for number in range(shared.plan.clients))]
+
+
+def _go_wrong(installation: Installation, mischief: Mischief, shared: Shared) -> None:
+    """Let things go wrong, one after the other, until there were enough of them and enough was approved."""
+    plan, coming, pauses = shared.plan, faults(shared.plan), intervals(shared.plan)
+    began_at = time.monotonic()
+    until = began_at + plan.duration_s * _OVERTIME + _OVERTIME_S
+    next_at = began_at + next(pauses)
+    while time.monotonic() < until:
+        now = time.monotonic()
+        if mischief.kills >= plan.kills and shared.approved >= plan.exports and now - began_at >= plan.duration_s * 0.9:
+            return
+        if mischief.kills < plan.kills and now >= next_at:
+            mischief.do(next(coming))
+            # By the plan, not by the clock: what a restart took is made good.
+            next_at += next(pauses)
+        mischief.look()
+        installation.look()
+        time.sleep(_LOOK_S)
+
+
+def _calm_down(installation: Installation, clients: list[Client]) -> list[str]:
+    """Let receivers be kind and clients come to an end; return what is wrong with them."""
+    for receiver in installation.receivers:
+        receiver.be_kind()
+    installation.wait_until(lambda: not any(client.is_alive() for client in clients), _LAST_WORD_S)
+    return [f"{client.name} broke off: {client.failed!r}" for client in clients if client.failed] + [
+        f"{client.name} has not ended." for client in clients if client.is_alive()
+    ]
+
+
+def _count_attempts() -> int:
+    with connection():
+        return int(rows("SELECT COUNT(*) FROM attempts")[0][0])
+
+
+def _rows() -> Iterator[Row]:
+    """Yield every export as the database has it."""
+    for export_id, source_id, ticket, status, reason, target, body, attempts, redacted_at in rows(_EXPORTS):
+        name = _NAME.search(f"{source_id} {ticket if isinstance(ticket, str) else json.dumps(ticket)}")
+        sha256 = None if body is None else hashlib.sha256(body).hexdigest()
+        yield Row(export_id, name and name[0], status, reason, target, sha256, attempts, redacted_at)

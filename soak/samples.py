@@ -1,0 +1,152 @@
+"""What the product's processes take while they run: memory, descriptors, threads; and how many rows there are.
+
+A process is known by its role, so that one that was started again goes on where its predecessor ended. Whether a figure
+grows is told from a run without kills: after a warm-up, the second half is held against the first.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import linear_regression, median
+from typing import Any, Final
+
+from soak.installation import Installation
+from storage.database import OUTAGES, connection, is_sqlite, rows
+from storage.models import ALL
+
+_KIB_TO_MB: Final = 1024 / 1e6
+#: Counting rows reads whole indexes; so many samples go by between two counts.
+_ROWS_EVERY: Final = 6
+#: Caches fill, pools open, the allocator finds its size.
+_WARM_UP: Final = 0.25
+#: Less than that is no trend: there are figures on both sides of it in any run.
+_ENOUGH: Final = 8
+#: What a process's memory, descriptors and threads may differ by from one half to the other and still be flat.
+_FLAT_SHARE: Final = 0.05
+_FLAT: Final = {"pss_mb": 2.0, "rss_mb": 4.0, "descriptors": 6.0, "threads": 2.0}
+
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How one figure of one process went: medians of both halves after the warm-up, and the slope over them."""
+
+    process: str
+    figure: str
+    first: float
+    second: float
+    slope_per_hour: float
+    highest: float
+
+    @property
+    def is_flat(self) -> bool:
+        """Tell whether the second half is no higher than the first, but for what is noise."""
+        return self.second - self.first <= max(_FLAT[self.figure], self.first * _FLAT_SHARE)
+
+
+class Sampler(threading.Thread):
+    """Takes a sample every few seconds until it is told to stop."""
+
+    def __init__(self, installation: Installation, every_s: float, done: Callable[[], int]) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.samples: list[Sample] = []
+        self._installation = installation
+        self._every_s = every_s
+        self._done = done
+        self._stop_asked = threading.Event()
+        self._began_at = time.monotonic()
+
+    def run(self) -> None:
+        """Sample until stopped."""
+        number = 0
+        while True:
+            self.samples.append(self._sample(with_rows=number % _ROWS_EVERY == 0))
+            number += 1
+            if self._stop_asked.wait(self._every_s):
+                return
+
+    def stop(self) -> None:
+        """Stop, with a last sample of everything."""
+        self._stop_asked.set()
+        self.join()
+        self.samples.append(self._sample(with_rows=True))
+
+    def _sample(self, *, with_rows: bool) -> Sample:
+        taken: Sample = {"s": round(time.monotonic() - self._began_at, 1), "done": self._done(), "processes": {}}
+        for name, pid in self._installation.product_processes():
+            figures = _figures(pid)
+            if figures is not None:
+                taken["processes"][name] = figures
+        return {**taken, "database": _database()} if with_rows else taken
+
+
+def _figures(pid: int) -> dict[str, float] | None:
+    """Return what a process takes now; None where it has gone."""
+    try:
+        rollup = _fields(Path(f"/proc/{pid}/smaps_rollup"))
+        threads = _fields(Path(f"/proc/{pid}/status"))["Threads:"]
+        descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+        return {
+            "rss_mb": round(rollup["Rss:"] * _KIB_TO_MB, 2),
+            "pss_mb": round(rollup["Pss:"] * _KIB_TO_MB, 2),
+            "descriptors": descriptors,
+            "threads": threads,
+        }
+    except (OSError, KeyError):
+        return None
+
+
+def _fields(path: Path) -> dict[str, int]:
+    found = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in found if len(words) > 1 and words[1].isdigit()}
+
+
+def _database() -> dict[str, Any] | None:
+    try:
+        with connection():
+            counted = {table: rows(f"SELECT COUNT(*) FROM {table}")[0][0] for table in _TABLES}  # noqa: S608 - our own names
+            return {"bytes": _bytes(), "rows": {table: count for table, count in counted.items() if count}}
+    except OUTAGES:
+        return None
+
+
+_TABLES: Final = [str(model._meta.table_name) for model in ALL]
+
+
+def _bytes() -> int:
+    if is_sqlite():
+        return int(rows("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")[0][0])
+    return int(rows("SELECT pg_database_size(current_database())")[0][0])
+
+
+def trends(samples: Sequence[Sample]) -> list[Trend]:
+    """Return how each figure of each process went; none where there are too few samples to tell."""
+    series: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    warm = samples[int(len(samples) * _WARM_UP) :]
+    for sample in warm:
+        for process, figures in sample["processes"].items():
+            for figure, value in figures.items():
+                series[process, figure].append((sample["s"], value))
+    return [_trend(*key, points) for key, points in series.items() if len(points) >= _ENOUGH]
+
+
+def _trend(process: str, figure: str, points: Sequence[tuple[float, float]]) -> Trend:
+    half = len(points) // 2
+    slope, _ = linear_regression([s / 3600 for s, _ in points], [value for _, value in points])
+    return Trend(
+        process,
+        figure,
+        median(value for _, value in points[:half]),
+        median(value for _, value in points[half:]),
+        round(slope, 3),
+        max(value for _, value in points),
+    )
+
+
+def growing(found: Iterable[Trend]) -> list[Trend]:
+    """Return those that are not flat."""
+    return [trend for trend in found if not trend.is_flat]

@@ -1,0 +1,402 @@
+"""The soak sees what is lost, wrong or forbidden, repeats itself by its seed, and leaves nothing behind."""
+
+import itertools
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from schemas.times import to_ms
+from soak.judging import AFTERMATH_MS, AT_ONCE_MS, FRESH_MS, LATE_MS, Findings, Recorded, Row, judge, started_ms
+from soak.ledger import Ledger, read
+from soak.moods import ACCEPTS, MOODS, is_honest, mood_of
+from soak.plan import Fault, Plan, faults, intervals, sizes
+from soak.reporting import FENCED, read_logs
+from soak.samples import Sample, growing, trends
+from storage.identifiers import ATTEMPT, new_id
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+BEGAN: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+BEGAN_MS: Final = to_ms(BEGAN)
+PLAN: Final = Plan("postgresql", seed=7, duration_s=60, exports=600, kills=12, rate=10)
+MOST_ATTEMPTS: Final = 3
+
+_numbers: Final = itertools.count(1)
+
+#: A soak of seconds, with what a busy machine needs besides.
+WITHIN_S: Final = 280.0
+
+# One export that was asked for, approved and delivered; each case of the tables below changes one thing.
+ROW: Final = Row("exp_1", "soak-1", "exported", None, "tgt_1", "aa", 1)
+ACTS: Final[tuple[dict[str, Any], ...]] = (
+    {"what": "asked", "at": BEGAN_MS, "name": "soak-1", "rows": 1},
+    {"what": "acknowledged", "at": BEGAN_MS, "name": "soak-1", "ids": ["exp_1"]},
+    {"what": "approving", "at": BEGAN_MS, "export": "exp_1", "target": "tgt_1"},
+    {"what": "approved", "at": BEGAN_MS, "export": "exp_1", "target": "tgt_1", "digest": "sha256:1"},
+)
+
+
+def act(what: str, after_ms: int = 0, **told: Any) -> dict[str, Any]:
+    return {"what": what, "at": BEGAN_MS + after_ms, **told}
+
+
+def arrival(after_ms: int = 100, mood: str = ACCEPTS.name, **changes: Any) -> dict[str, Any]:
+    """Return the line of an attempt that started `after_ms` after the beginning and arrived at once."""
+    at = BEGAN_MS + after_ms
+    line = {
+        "what": "arrived",
+        "at": at,
+        "path": "/t/0",
+        "type": "ticket.export",
+        "export": "exp_1",
+        "key": "exp_1",
+        "attempt": new_id(ATTEMPT, datetime.fromtimestamp(at / 1000, UTC)),
+        "nonce": f"nonce-{next(_numbers)}",
+        "is_signed": True,
+        "sha256": "aa",
+        "digest": "sha256:1",
+        "mood": mood,
+        "status": MOODS[mood].status,
+    }
+    return {**line, **changes}
+
+
+def answered(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {"what": "answered", "at": line["at"], "attempt": line["attempt"]}
+
+
+def judged(
+    *more: Mapping[str, Any],
+    arrivals: list[dict[str, Any]] | None = None,
+    rows: list[Row] | None = None,
+    recorded: Mapping[str, Recorded] | None = None,
+    without: str = "",
+) -> Findings:
+    """Judge the one export: with more acts, or without those of one kind, other arrivals, other rows."""
+    acts = [line for line in ACTS if line["what"] != without]
+    came = [arrival()] if arrivals is None else arrivals
+    honest = frozenset({"tgt_1"})
+    return judge([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MOST_ATTEMPTS, honest)
+
+
+def test_what_was_approved_and_arrived_is_clean() -> None:
+    findings = judged()
+    assert findings.is_clean
+    assert findings.counts == {"exported": 1}
+    assert (findings.late, findings.repeated.total()) == (0, 0)
+
+
+LOST: Final = [
+    # nothing is there at all: the request, its id, its approval
+    (lambda: judged(rows=[], arrivals=[]), "was acknowledged and is not there"),
+    # exported by the database's word alone
+    (lambda: judged(arrivals=[]), "no receiver accepted it"),
+    # the receiver was asked and refused
+    (lambda: judged(arrivals=[arrival(mood="is overloaded")]), "no receiver accepted it"),
+    # it still waits when everything has ended
+    (lambda: judged(rows=[replace(ROW, status="retry_scheduled")]), "is retry_scheduled in the end"),
+    # failed, but its receiver said nothing that leads there
+    (lambda: judged(rows=[replace(ROW, status="failed", reason="receiver_gone")], arrivals=[]), "gave no reason for"),
+    # given up before its schedule was spent
+    (
+        lambda: judged(rows=[replace(ROW, status="failed", reason="attempts_exhausted", attempts=2)], arrivals=[]),
+        "gave no reason for",
+    ),
+    # nobody turned its target off, or could have blocked it
+    (lambda: judged(rows=[replace(ROW, status="failed", reason="target_disabled")], arrivals=[]), "gave no reason for"),
+    (lambda: judged(rows=[replace(ROW, status="blocked", reason="address_private")], arrivals=[]), "gave no reason for"),
+    # two findings of one postback, of which one is gone
+    (
+        lambda: judged(
+            act("asked", name="soak-2", rows=2),
+            act("acknowledged", name="soak-2", ids=[]),
+            rows=[ROW, replace(ROW, id="exp_2", name="soak-2", status="prepared", target=None)],
+        ),
+        "has 1 rows instead of 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "told"), LOST, ids=map(str, range(len(LOST))))
+def test_what_is_not_there_is_lost(found: Callable[[], Findings], told: str) -> None:
+    findings = found()
+    assert any(told in sentence for sentence in findings.lost), findings
+    assert not findings.is_clean
+
+
+LEGITIMATE: Final = [
+    # it refused the ticket
+    (replace(ROW, status="failed", reason="WEBHOOK_VALIDATION_FAILED"), [arrival(mood="does not like it")]),
+    (replace(ROW, status="failed", reason="redirect_refused"), [arrival(mood="sends elsewhere")]),
+    # every try was made
+    (replace(ROW, status="failed", reason="attempts_exhausted", attempts=3), [arrival(mood="hangs")]),
+    # its person asked to be forgotten
+    (replace(ROW, name=None, status="failed", reason="redacted", redacted_at=BEGAN_MS), []),
+]
+
+
+@pytest.mark.parametrize(("row", "arrivals"), LEGITIMATE, ids=map(str, range(len(LEGITIMATE))))
+def test_what_its_receiver_refused_for_good_is_not_lost(row: Row, arrivals: list[dict[str, Any]]) -> None:
+    assert judged(rows=[row], arrivals=arrivals).is_clean
+
+
+def test_what_was_never_acknowledged_may_be_there_or_not_but_whole() -> None:
+    asked = act("asked", name="soak-2", rows=2)
+    halves = [replace(ROW, id=f"exp_{number}", name="soak-2", status="prepared", target=None) for number in (2, 3)]
+    assert judged(asked).is_clean
+    assert judged(asked, rows=[ROW, *halves]).is_clean
+    assert "by halves" in judged(asked, rows=[ROW, halves[0]]).wrong[0]
+    third = replace(halves[0], id="exp_4")
+    assert "3 times instead of 2" in judged(asked, rows=[ROW, *halves, third]).wrong[0]
+
+
+WRONG: Final = [
+    (lambda: judged(arrivals=[arrival(is_signed=False)]), "signature that does not verify"),
+    (lambda: judged(arrivals=[arrival(sha256="bb")]), "other bytes than the frozen ones"),
+    (lambda: judged(arrivals=[arrival(digest="sha256:2")]), "another ticket than the approved one"),
+    (lambda: judged(arrivals=[arrival(key="exp_2")]), "another Idempotency-Key"),
+    (lambda: judged(arrivals=[arrival(nonce="n"), arrival(nonce="n")]), "a nonce that was there before"),
+    # a client saw it exported
+    (
+        lambda: judged(act("seen", export="exp_1", status="exported"), rows=[replace(ROW, status="approved")]),
+        "was exported and is approved now",
+    ),
+    # twice for one request
+    (lambda: judged(rows=[ROW, replace(ROW, id="exp_2", status="prepared")]), "2 times instead of 1"),
+]
+
+
+@pytest.mark.parametrize(("found", "told"), WRONG, ids=map(str, range(len(WRONG))))
+def test_what_is_not_what_was_approved_is_wrong(found: Callable[[], Findings], told: str) -> None:
+    findings = found()
+    assert any(told in sentence for sentence in findings.wrong), findings
+    assert not findings.is_clean
+
+
+FORBIDDEN: Final = [
+    (lambda: judged(without="approving"), "nobody ever approved it"),
+    (lambda: judged(act("dismissed", export="exp_1")), "was dismissed"),
+    (lambda: judged(arrivals=[arrival(), arrival(path="/elsewhere")]), "where nobody may go"),
+    (lambda: judged(arrivals=[arrival(), arrival(path="/shut")]), "where nobody may go"),
+    (
+        lambda: judged(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)], arrivals=[arrival(60_000)]),
+        "after its redaction",
+    ),
+    (lambda: judged(act("disabled", target="tgt_1"), arrivals=[arrival(FRESH_MS + 1)]), "after its target was disabled"),
+    (
+        lambda: judged(act("paused", target="tgt_1"), act("resuming", 2_000, target="tgt_1"), arrivals=[arrival(1_000)]),
+        "while its target was paused",
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "told"), FORBIDDEN, ids=map(str, range(len(FORBIDDEN))))
+def test_what_must_not_arrive_is_forbidden(found: Callable[[], Findings], told: str) -> None:
+    findings = found()
+    assert any(told in sentence for sentence in findings.forbidden), findings
+    assert not findings.is_clean
+
+
+ALLOWED: Final = [
+    # it had begun by then, or was seen to be allowed a moment before
+    [act("disabled", target="tgt_1"), arrival(FRESH_MS)],
+    # before the pause, and after it
+    [act("paused", 500, target="tgt_1"), act("resuming", 900, target="tgt_1"), arrival(100)],
+    [act("paused", 500, target="tgt_1"), act("resuming", 900, target="tgt_1"), arrival(901)],
+]
+
+
+@pytest.mark.parametrize("lines", ALLOWED, ids=map(str, range(len(ALLOWED))))
+def test_what_had_begun_before_is_allowed(lines: list[dict[str, Any]]) -> None:
+    *acts, came = lines
+    assert judged(*acts, arrivals=[came]).is_clean
+
+
+def test_a_repeat_needs_a_cause() -> None:
+    first, second = arrival(100), arrival(9_000)
+    came = [first, answered(first), second]
+    assert "no cause" in judged(arrivals=came).wrong[0]
+    # Only a whole answer counts as given.
+    assert judged(arrivals=[first, second]).is_clean
+    # Its worker never wrote it, because something was killed then, or stood still.
+    killed = act("fault done", 200, kind="worker killed", began_at=BEGAN_MS + 200, pause_s=0.0)
+    assert judged(killed, arrivals=came).repeated == {"after a fault": 1}
+    long_ago = act("fault done", -AFTERMATH_MS - 1, kind="worker killed", began_at=0, pause_s=0.0)
+    assert not judged(long_ago, arrivals=came).is_clean
+    # Its worker had given it up already.
+    lost = {first["attempt"]: Recorded("retryable", BEGAN_MS + 3_000)}
+    assert judged(arrivals=came, recorded=lost).repeated == {"answer lost": 1}
+    # It was written as delivered, and sent again all the same: no fault accounts for that.
+    known = {first["attempt"]: Recorded("delivered", second["at"] - AT_ONCE_MS - 1)}
+    assert not judged(killed, arrivals=came, recorded=known).is_clean
+
+
+def test_what_comes_later_than_promised_is_counted() -> None:
+    assert judged(arrivals=[arrival(LATE_MS)]).late == 0
+    findings = judged(arrivals=[arrival(LATE_MS + 1), arrival(LATE_MS + 500)])
+    assert (findings.late, findings.worst_late_ms) == (1, LATE_MS + 1)
+
+
+def test_an_attempt_tells_by_its_id_when_it_started() -> None:
+    assert started_ms(new_id(ATTEMPT, BEGAN)) == BEGAN_MS
+
+
+# duration, exports, kills, rate: as given, and as they follow from each other
+SIZES: Final = [
+    ((None, None, None, None), (180.0, 2520, 40, 14.0)),  # some minutes
+    ((None, 20_000, 300, None), (20_000 / 14, 20_000, 300, 14.0)),  # as long as the exports take
+    ((None, 100, 200, None), (900.0, 100, 200, 100 / 900)),  # as long as the kills take
+    ((3600.0, None, 0, 20.0), (3600.0, 72_000, 0, 20.0)),  # endurance
+    ((100.0, 200, None, None), (100.0, 200, 22, 2.0)),  # a length and a number of exports
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), SIZES, ids=map(str, range(len(SIZES))))
+def test_each_size_follows_from_the_others(given: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+    assert sizes(*given) == pytest.approx(expected)
+
+
+def test_the_same_seed_does_the_same_in_the_same_order() -> None:
+    def first_of(plan: Plan) -> list[tuple[Fault, float]]:
+        return list(itertools.islice(zip(faults(plan), intervals(plan), strict=False), 200))
+
+    assert first_of(PLAN) == first_of(PLAN)
+    assert first_of(PLAN) != first_of(replace(PLAN, seed=8))
+    moods = [mood_of(7, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
+    assert moods == [mood_of(7, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
+    assert moods != [mood_of(8, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
+
+
+def test_every_kind_of_fault_and_every_mood_comes() -> None:
+    kinds = {fault.kind for fault in itertools.islice(faults(PLAN), 1000)}
+    assert len(kinds) == 13
+    on_sqlite = {fault.kind for fault in itertools.islice(faults(replace(PLAN, database="sqlite")), 1000)}
+    assert kinds - on_sqlite == {kind for kind in kinds if kind.startswith("postgresql")} != set()
+    met = {mood_of(7, target, s, 1).name for target in range(60) for s in range(0, 400, 4)}
+    # Whoever is gone has an address of its own.
+    assert met == set(MOODS) - {"is gone"}
+
+
+def test_every_third_target_is_honest_all_the_time() -> None:
+    assert [is_honest(target) for target in range(6)] == [True, False, False, True, False, False]
+    assert {mood_of(7, 3, s, 1) for s in range(400)} == {ACCEPTS}
+
+
+def sample(s: float, **figures: float) -> Sample:
+    return {"s": s, "done": 0, "processes": {"worker 1": figures}}
+
+
+def test_what_grows_is_told_from_what_is_noise() -> None:
+    flat = [sample(s, pss_mb=60 + s % 3, descriptors=40 + s % 5, threads=48) for s in range(0, 3600, 10)]
+    assert growing(trends(flat)) == []
+    # 10 MB an hour, and a descriptor every three minutes; what happens in the warm-up does not count.
+    leaking = [sample(s, pss_mb=60 + s / 360, descriptors=40 + s // 180, threads=48) for s in range(0, 3600, 10)]
+    assert {trend.figure for trend in growing(trends(leaking))} == {"pss_mb", "descriptors"}
+    [memory] = [trend for trend in trends(leaking) if trend.figure == "pss_mb"]
+    assert memory.slope_per_hour == pytest.approx(10, abs=0.01)
+    warmed = [sample(s, pss_mb=60 + min(s, 600) / 60) for s in range(0, 3600, 10)]
+    assert growing(trends(warmed)) == []
+
+
+def test_too_few_samples_tell_nothing() -> None:
+    assert trends([sample(s, pss_mb=60 + s) for s in range(8)]) == []
+
+
+def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    ledger = Ledger(path)
+    ledger.note("arrived", export="exp_1")
+    ledger.close()
+    with path.open("a") as file:
+        file.write('{"what": "arr')
+    assert [line["what"] for line in read(path)] == ["arrived"]
+    assert list(read(tmp_path / "none")) == []
+
+
+def test_refused_results_and_complaints_are_counted_from_the_logs(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"level": "warning", "message": FENCED}),
+        json.dumps({"level": "info", "message": "worker started"}),
+        *(json.dumps({"level": "error", "message": f"Worker (pid:{pid}) ended"}) for pid in (12, 345)),
+        "Traceback (most recent call last):",
+    ]
+    path = tmp_path / "worker.log"
+    path.write_text("\n".join(lines) + "\n")
+    fenced, complaints = read_logs([path])
+    assert fenced == 1
+    assert complaints == {"error: Worker (pid:*) ended": 2, "(a line that is none of the log's)": 1}
+
+
+def run_soak(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "soak", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+
+
+@pytest.mark.timeout(300)
+def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Path) -> None:
+    told = tmp_path / "report.json"
+    words = ("--seconds", "8", "--kills", "4", "--rate", "10", "--seed", "30")
+    done = run_soak("--database", "sqlite", *words, "--keep", str(tmp_path / "kept"), "--into", str(told))
+    assert done.returncode == 0, done.stdout + done.stderr
+    [report] = json.loads(told.read_text())["runs"]
+    assert (report["kills"], report["lost"], report["wrong"], report["forbidden"]) == (4, 0, 0, 0)
+    assert report["approved"] >= 80
+    assert report["exported"] + report["failed"] + report["blocked"] >= report["approved"]
+    folder = tmp_path / "kept" / "sqlite"
+    # One of those that were acknowledged and delivered goes behind its back.
+    with sqlite3.connect(folder / "riskrelay.db") as database:
+        [(gone,)] = database.execute("SELECT id FROM exports WHERE status = 'exported' ORDER BY id LIMIT 1").fetchall()
+        for table, column in (
+            ("attempts", "export_id"),
+            ("handoffs", "export_id"),
+            ("inbound_emails", "export_id"),
+            ("exports", "id"),
+        ):
+            database.execute(f"DELETE FROM {table} WHERE {column} = ?", (gone,))  # noqa: S608 - our own names
+    again = run_soak("--judge", str(folder))
+    assert again.returncode == 1
+    assert f"lost: Export {gone} was approved and is not there." in again.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_soak_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    words = ["--database", "sqlite", "--seconds", "60", "--keep", str(folder)]
+    soaking = subprocess.Popen([sys.executable, "-m", "soak", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + WITHIN_S / 2
+        while not any(folder.rglob("arrivals-*.jsonl")):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert processes_that_name(folder)
+        soaking.send_signal(signal.SIGTERM)
+        _, told = soaking.communicate(timeout=WITHIN_S / 2)
+    finally:
+        soaking.kill()
+        soaking.wait()
+    assert soaking.returncode == 128 + signal.SIGTERM
+    assert f"Logs, database and ledger: {folder / 'sqlite'}" in told
+    assert processes_that_name(folder) == []
+
+
+def processes_that_name(folder: Path) -> list[int]:
+    """Return the processes whose command or working folder names `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes() + os.fsencode((process / "cwd").readlink())
+        except OSError:  # it has just ended, or is none of our business
+            continue
+        if os.fsencode(folder) in words:
+            found.append(int(process.name))
+    return found
