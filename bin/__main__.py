@@ -1,6 +1,7 @@
 """`bin/riskrelay`: every verb as one command. A verb's module is loaded when the verb is named, so that help is quick."""
 
 import importlib
+import os
 import sys
 from types import TracebackType
 from typing import Any, Final
@@ -86,12 +87,21 @@ def _told(refused: RiskRelayError) -> str:
     return f"{refused.message}: {about}" if about else refused.message
 
 
-def _tell_bug(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+def _tell_bug(_type: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     """Tell what ended a command unforeseen, as the logs do: its words may quote a row, and cron mails them to somebody."""
     from storage.logs import quiet_trace  # noqa: PLC0415 - help is quick without it
 
     click.echo(quiet_trace(error), err=True)
-    click.echo(f"riskrelay: a bug ended this command ({kind.__name__}); the lines above say where.", err=True)
+    click.echo(f"riskrelay: a bug ended this command ({_kind(error)}); the lines above say where.", err=True)
+
+
+def _kind(error: BaseException) -> str:
+    """Name the kind of an error, and what the system calls its number: it quotes nothing, and may say what to mend."""
+    name = type(error).__name__
+    # Others count in numbers of their own: those of names and of TLS.
+    if isinstance(error, OSError) and error.errno and type(error).__module__ == "builtins":
+        return f"{name}: {os.strerror(error.errno)}"
+    return name
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -161,7 +161,8 @@ def _is_basic(value: str) -> bool:
     whole = value.rstrip('"')
     try:
         login = b64decode(whole[: len(whole) // 4 * 4], validate=True)
-    except NotBase64:
+    except ValueError:
+        # Also of what is not ASCII: a pattern that minds no case takes the long s and the Kelvin sign for letters.
         return False
     return b":" in login
 

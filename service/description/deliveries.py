@@ -62,8 +62,8 @@ _MEANINGS: Final = {
     "501": "`failed` with `receiver_rejected`.",
     "505": "`failed` with `receiver_rejected`.",
     "503": "Tried again, not before `Retry-After` where there is one; the whole target waits for it.",
-    "5XX": "Tried again on the schedule: 5 s, 30 s, 2 min, 10 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, for three days "
-    "at most.",
+    "5XX": "Tried again on the schedule, which is 5 s, 30 s, 2 min, 10 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, for three "
+    "days at most, where the operator has set no other.",
 }
 
 

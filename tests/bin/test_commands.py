@@ -1,12 +1,15 @@
 """The commands, as an operator types them: what they print, what they refuse, how they exit."""
 
+import errno
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from bin.__main__ import _tell_bug
 from schemas.exports import Approval
 from schemas.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.scanner import PostbackForm
@@ -99,6 +102,7 @@ def test_an_account_can_be_kept_from_webhooks(shell: Shell) -> None:
         (("grant", "add", "--user", "nobody@example.com", "--project", "1"), "no user"),
         (("token", "create", "--user", "nobody@example.com"), "no user"),
         (("token", "revoke", "9"), "no token 9"),
+        (("token", "revoke", "--user", "nobody@example.com"), "no user"),
         (("target", "show", "tgt_none"), "no such ticket export target"),
         (("target", "pause", "tgt_none"), "no such ticket export target"),
         (("export", "show", "exp_none"), "no such ticket export"),
@@ -170,6 +174,16 @@ def test_a_token_can_be_limited_listed_and_revoked(shell: Shell, customer_id: Cu
     assert shell.json("token", "revoke", str(made["id"]))["revoked_at"] is not None
     listed = {record["id"]: record for record in shell.json("token", "list")}
     assert listed[made["id"]]["revoked_at"] is not None
+
+
+def test_all_tokens_of_a_user_can_be_revoked_at_once(shell: Shell, customer_id: Customer) -> None:
+    made = shell.json("token", "create", "--user", customer_id.email)
+    revoked = shell.json("token", "revoke", "--user", customer_id.email)
+    assert made["id"] in [record["id"] for record in revoked]
+    assert all(record["revoked_at"] is not None for record in shell.json("token", "list"))
+    assert "no token left" in shell.type("token", "revoke", "--user", customer_id.email).output
+    for words in ((), (str(made["id"]), "--user", customer_id.email)):
+        assert shell.type("token", "revoke", *words).exit_code == 2
 
 
 def test_a_token_without_named_abilities_has_all_but_the_console(shell: Shell, customer_id: Customer) -> None:
@@ -469,3 +483,23 @@ def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id:
         assert schema.pending() == []
         assert [target.id for target in targets.all_targets(None)] == [target_id]
     close_database()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "told", "/a/place"), "OSError: No space left on device"),
+        (PermissionError(errno.EACCES, "told", "/a/place"), "PermissionError: Permission denied"),
+        (OSError("told"), "OSError"),  # no number
+        (socket.gaierror(socket.EAI_NONAME, "told"), "gaierror"),  # numbers of its own
+        (KeyError("told"), "KeyError"),
+    ],
+)
+def test_a_bug_names_its_kind_and_the_system_s_reason_alone(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tell_bug(type(error), error, None)
+    complaint = capsys.readouterr().err
+    assert complaint.endswith(f"riskrelay: a bug ended this command ({told}); the lines above say where.\n")
+    assert "/a/place" not in complaint
+    assert " told" not in complaint.replace(told, "")

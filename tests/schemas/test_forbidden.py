@@ -371,6 +371,12 @@ def test_credentials_in_text_are_refused_by_their_rule(text: str, code: str) -> 
     assert codes({"page": {"title": text}}) == [code]
 
 
+@pytest.mark.parametrize("letter", ["\u017f", "\u212a", "\u0130", "\u0131"])
+def test_letters_that_only_look_like_ascii_to_a_pattern_break_nothing(letter: str) -> None:
+    # The long s, the Kelvin sign, and the two other i: no base64, so no login.
+    assert codes(f"Authorization: Basic YW5u{letter}nMzY3JldA==") == []
+
+
 PAGE = "<title>Shop</title></head><body><p>Hello</p></body></html>"
 DOCUMENTS = [
     (f"<!DOCTYPE html><html lang='de'><head>{PAGE}", "html_document"),
