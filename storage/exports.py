@@ -320,13 +320,20 @@ def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: 
     return [claim_from(row, lease, now) for row in due]
 
 
-def is_held(claim: Claim, now: datetime) -> bool:
-    """Tell whether an attempt may start by this claim at `now`: its lease stands, and its target takes attempts."""
+def look_again(claim: Claim, now: datetime) -> Claim | None:
+    """Return a claim as it stands at `now`, with the secret that its target has by then.
+
+    None where no attempt may start by it: its lease is gone, or its target takes none.
+    """
     asked = (
-        "SELECT 1 FROM exports e JOIN targets t ON t.id = e.target_id "  # noqa: S608 - our own names
+        "SELECT t.secret_sealed FROM exports e JOIN targets t ON t.id = e.target_id "  # noqa: S608 - our own names
         f"WHERE e.id = ? AND e.lease = ? AND e.due_at > ? AND {_OPEN}"
     )
-    return bool(rows(asked, (claim.export_id, claim.lease, to_ms(now), to_ms(now))))
+    found = rows(asked, (claim.export_id, claim.lease, to_ms(now), to_ms(now)))
+    if not found:
+        return None
+    [(sealed,)] = found
+    return claim._replace(secret_sealed=None if sealed is None else bytes(sealed))
 
 
 def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: int) -> int:

@@ -2,7 +2,7 @@
 
 It runs on a thread of the pool; what it returns is written by the drain. Between a claim and its turn the export may have
 been redacted, the target turned off, the lease lost: what has waited is looked at once more, and no attempt starts that must
-not.
+not. Its target may have got another secret: it signs then.
 """
 
 import random
@@ -24,14 +24,14 @@ from worker.signed_post import Message, Post, SignedPost, new_nonce
 FRESH: Final = timedelta(milliseconds=200)
 
 
-def is_held(claim: Claim, now: datetime) -> bool:
-    """Ask whether an attempt may still start; while the database is away nobody can say so, and nothing is sent."""
+def look_again(claim: Claim, now: datetime) -> Claim | None:
+    """Return the claim as it stands now, None where no attempt may start by it; while the database is away none does."""
     try:
         with connection():
-            return exports.is_held(claim, now)
+            return exports.look_again(claim, now)
     except OUTAGES as gone:
         away.DATABASE.note(gone)
-        return False
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Terms:
     schedule: Schedule
     now: Callable[[], datetime]
     jitter: Callable[[], float] = lambda: random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
-    is_held: Callable[[Claim, datetime], bool] = is_held
+    look_again: Callable[[Claim, datetime], Claim | None] = look_again
 
 
 class Courier:
@@ -56,8 +56,10 @@ class Courier:
         """Make one attempt and judge it; None where it was not to be made any more, and nothing was sent."""
         started_at = self._terms.now()
         # A clock that was set back makes old claims look new: any distance counts.
-        if abs(started_at - claim.claimed_at) > FRESH and not self._terms.is_held(claim, started_at):
+        seen = claim if abs(started_at - claim.claimed_at) <= FRESH else self._terms.look_again(claim, started_at)
+        if seen is None:
             return None
+        claim = seen
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
         # Whatever is logged or reported meanwhile, by whoever is called from here, says which delivery it is about.
         logs.concern(export_id=claim.export_id, attempt_id=attempt_id, target_id=claim.target_id, attempt=claim.attempt)

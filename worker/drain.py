@@ -309,6 +309,7 @@ class Drain:
                 exports.postpone([each.claim for each in returned if each.is_unsent], now, worker)
                 # Others may have kept the transaction waiting for as long as most of a lease.
                 now = self._terms.now()
+                claiming = claiming and not self._was_set_by(now)
                 claims = self._claim(plan or self._plan(returned, now), now) if claiming else []
             _log_late(attempts, moved)
             self._terms.count(attempts, moved)
@@ -379,9 +380,14 @@ class Drain:
     def _step_s(self) -> float:
         """Return by how many seconds the wall clock has left the monotonic one since the last time; 0 the first time."""
         before, self._clocks = self._clocks, (self._terms.now(), time.monotonic())
-        if before is None:
-            return 0.0
-        return (self._clocks[0] - before[0]).total_seconds() - (self._clocks[1] - before[1])
+        return 0.0 if before is None else _apart_s(before, self._clocks)
+
+    def _was_set_by(self, now: datetime) -> bool:
+        """Tell whether the clock was set since this tick looked: by what it shows now, leases that are held seem to be over.
+
+        The next tick renews those of this worker.
+        """
+        return self._clocks is not None and abs(_apart_s(self._clocks, (now, time.monotonic()))) > CLOCK_STEP_S
 
     def _renew(self) -> None:
         """Show that this worker lives: renew the leases of what it holds, and learn its share of the targets."""
@@ -439,6 +445,11 @@ class Drain:
 
     def _has_waited_enough(self, _state: RetryCallState) -> bool:
         return time.monotonic() - self._stopped_at > self._terms.farewell_s
+
+
+def _apart_s(before: tuple[datetime, float], after: tuple[datetime, float]) -> float:
+    """Return by how many seconds a wall clock has left the monotonic one between two looks at both."""
+    return (after[0] - before[0]).total_seconds() - (after[1] - before[1])
 
 
 def _log_outage(state: RetryCallState) -> None:

@@ -111,7 +111,7 @@ def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
         half = len(claims) // 2
         attempts = [attempted(claim, at=now) for claim in claims[:half]]
 
-        require_no_scan(asked(exports.is_held, claims[0], now))
+        require_no_scan(asked(exports.look_again, claims[0], now))
         require_no_scan(asked(exports.renew, claims, now, LEASE_S))
         require_no_scan(asked(exports.record_attempts, attempts, now, WORKER))
         require_no_scan(asked(exports.postpone, claims[half:], now, WORKER))

@@ -11,9 +11,10 @@ import pytest
 from schemas.delivery import Attempted, Claim, Outcome
 from schemas.export_state import Move
 from schemas.version import VERSION
+from storage import targets
 from storage.targets import secret_context
 from storage.vault import Vault
-from tests.factories import NOW, WEBHOOK_SECRET
+from tests.factories import NOW, WEBHOOK_SECRET, Customer, claim_due, make_approved, make_target
 from worker.delivery import Courier, Terms
 from worker.retries import Schedule
 from worker.signing import SignatureVerdict, verify
@@ -62,7 +63,7 @@ def courier(
     post: FakePost, secret: str | None = WEBHOOK_SECRET, keys: tuple[bytes, ...] = (KEY,), retries: int = 2
 ) -> Courier:
     schedule = Schedule((5,) * retries, timedelta(hours=1))
-    return Courier(post, Vault(keys), Terms(secret, schedule, Clock(), lambda: 0.0, lambda *_: True))
+    return Courier(post, Vault(keys), Terms(secret, schedule, Clock(), lambda: 0.0, lambda claim, _now: claim))
 
 
 def delivered(by: Courier, claim: Claim = CLAIM) -> Attempted:
@@ -140,6 +141,18 @@ def test_a_rotated_secret_signs_the_next_delivery() -> None:
         assert signature(post, secret) is SignatureVerdict.OK
 
 
+def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new_one(customer: Customer) -> None:
+    post, vault, target = FakePost(), Vault([KEY]), make_target(customer)
+    carrier = Courier(post, vault, Terms(WEBHOOK_SECRET, Schedule((5,), timedelta(hours=1)), Clock(), lambda: 0.0))
+    for before, after in ((None, OWN_SECRET), (OWN_SECRET, "rotated")):
+        make_approved(customer, target.id)
+        [claim] = claim_due(1, NOW, 60, "worker:test")
+        assert (claim.secret_sealed is None) == (before is None)
+        targets.set_secret(target.id, after, vault, NOW)
+        carrier.deliver(claim)
+        assert signature(post, after) is SignatureVerdict.OK
+
+
 def test_an_older_key_still_opens_a_secret() -> None:
     post = FakePost()
     courier(post, keys=(b"n" * 32, KEY)).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
@@ -190,6 +203,15 @@ def test_what_a_receiver_says_is_kept_without_the_secret_that_it_may_have_echoed
     attempt = delivered(courier(FakePost(lambda: Outcome(status=401, body=body))))
     assert attempt.outcome.kept == '{"error": "expected [redacted]"}'
     assert delivered(courier(FakePost())).outcome.kept is None
+
+
+@pytest.mark.parametrize("secret", ['"', "id", ":", "T-1", "ticket"])
+def test_a_secret_from_before_there_was_a_least_length_spoils_no_answer(secret: str) -> None:
+    post = FakePost(lambda: Outcome(status=200, body=b'{"id": "T-1", "note": "a ticket"}'))
+    attempt = delivered(courier(post), CLAIM._replace(secret_sealed=sealed(secret)))
+    assert attempt.verdict.provider_ticket_id == "T-1"
+    assert attempt.outcome.kept is not None
+    assert secret not in attempt.outcome.kept.replace("[redacted]", "")
 
 
 def test_a_log_of_a_broken_delivery_holds_neither_secret_nor_body(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,14 +14,16 @@ import psycopg
 import pytest
 
 from schemas.delivery import Claim, Outcome
+from schemas.times import to_ms
 from storage import exports, schema, targets
 from storage.clock import utc_now
-from storage.database import close_database, connection, execute, open_database, release, rows
+from storage.database import close_database, connection, database, execute, open_database, release, rows
 from storage.vault import Vault
-from tests.factories import Customer, make_customer
+from tests.factories import NOW, Customer, make_approved, make_customer
 from tests.worker.drains import (
     NO_SWEEP_S,
     PATIENCE_S,
+    Clock,
     FakePost,
     all_exported,
     approved,
@@ -203,6 +205,37 @@ def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(custom
         wait_until(lambda: late.at_once == 0)
     assert exports.get(export_id).status == "exported"
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
+
+
+def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(customer: Customer) -> None:
+    [held_id] = approved(customer, now=NOW)
+    post, clock = FakePost(), StepsWithinATransaction()
+    post.gate.clear()
+    with draining(post, concurrency=8, now=clock, renew_s=600) as drain:
+        wait_until(lambda: post.at_once == 1)
+        # At the same target: what is due there lets a worker look at what is held there.
+        make_approved(customer, str(exports.get(held_id).target_id), NOW)
+        clock.is_to_step = True
+        drain.drain(1.0)
+        wait_until(lambda: not clock.is_to_step)
+        # By then a tick has seen that its clock was set, and renewed the lease.
+        wait_until(lambda: rows("SELECT due_at FROM exports WHERE id = ?", (held_id,))[0][0] > to_ms(clock.at))
+        assert exports.get(held_id).attempts == 1
+        post.gate.set()
+        wait_until(lambda: exports.get(held_id).status == "exported")
+    assert post.sent[held_id] == 1
+
+
+class StepsWithinATransaction(Clock):
+    """A clock that is set an hour ahead once, while whoever reads it is in the middle of a transaction."""
+
+    is_to_step = False
+
+    def __call__(self) -> datetime:
+        if self.is_to_step and database.in_transaction():
+            self.is_to_step = False
+            self.advance(3600)
+        return super().__call__()
 
 
 def test_an_answer_of_failure_is_written_with_its_next_attempt(customer: Customer) -> None:

@@ -1,0 +1,409 @@
+"""What clients and receivers may rely on, said once more and without the product's code: the model that the machine checks.
+
+It keeps of each export what its clients were told and what its receivers saw, replays the audit trail, and after every step
+compares: the rows with the trail, the trail with the legal moves, arrivals with what was due and allowed before the step,
+attempts with the moods that they met. `docs/delivery.md` and `docs/api.md` are its source.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from schemas.times import from_ms
+from storage.database import rows
+from tests.fuzz.moody_receiver import Arrival, MoodyReceiver
+from tests.fuzz.mortal_worker import MAX_AGE, RETRIES_S, MortalWorker
+
+FINISHED: Final = frozenset({"exported", "failed", "blocked", "dismissed"})
+FINAL: Final = frozenset({"exported", "dismissed"})
+ON_ITS_WAY: Final = frozenset({"approved", "delivering", "retry_scheduled"})
+
+#: From where to where each action of the trail leads.
+LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
+    "prepare": (frozenset({None}), "prepared"),
+    "approve": (frozenset({"prepared"}), "approved"),
+    "dismiss": (frozenset({"prepared"}), "dismissed"),
+    "claim": (ON_ITS_WAY, "delivering"),
+    "deliver": (frozenset({"delivering"}), "exported"),
+    "reschedule": (frozenset({"delivering"}), "retry_scheduled"),
+    "postpone": (frozenset({"delivering"}), "retry_scheduled"),
+    "fail": (frozenset({"delivering"}), "failed"),
+    "block": (ON_ITS_WAY, "blocked"),
+    "withdraw": (ON_ITS_WAY, "failed"),
+    "retry": (frozenset({"failed", "blocked"}), "approved"),
+    # What is finished is emptied and stays what it is.
+    "redact": (FINISHED, None),
+}
+#: What workers do by themselves; everything else happens because somebody asked for it.
+OF_WORKERS: Final = frozenset({"claim", "deliver", "reschedule", "postpone", "fail", "block", "withdraw"})
+#: Answers that were lost on our side of the line: the receiver may have meant what it said.
+LOST: Final = frozenset({"deadline_exceeded", "connect_timeout"})
+
+
+class Row(NamedTuple):
+    """An export as it is stored."""
+
+    id: str
+    status: str
+    reason: str | None
+    target_id: str | None
+    body: bytes | None
+    digest: str
+    attempts: int
+    due_at: datetime | None
+    lease: str | None
+    version: int
+    created_at: datetime
+    approved_at: datetime | None
+    finished_at: datetime | None
+    redacted_at: datetime | None
+    provider_ticket_id: str | None
+
+
+class TargetRow(NamedTuple):
+    """A target as it is stored."""
+
+    id: str
+    status: str
+    held_until: datetime | None
+    base_url: str
+
+
+class AttemptRow(NamedTuple):
+    """An attempt as it is stored."""
+
+    id: str
+    export_id: str
+    number: int
+    outcome: str
+    status: int | None
+    error_code: str | None
+    retry_after_s: int | None
+    nonce: str
+
+
+@dataclass(slots=True)
+class Known:
+    """What the model knows of one export beside its row."""
+
+    mentions_person: bool = False
+    status: str | None = None
+    claims: int = 0
+    postponed: int = 0
+    verdicts: int = 0
+    #: Since it was approved, retried or recovered last.
+    tries: int = 0
+    began_at: datetime | None = None
+    #: No attempt may begin before, by what its last answer asked for.
+    not_before: datetime | None = None
+    reasons: list[str | None] = field(default_factory=list)
+
+
+class Model:
+    """The truth as the contract has it; `look` compares it with what is there, and moves it on."""
+
+    def __init__(self, receiver: MoodyReceiver) -> None:
+        self.receiver = receiver
+        self.clock = receiver.clock
+        self.known: dict[str, Known] = {}
+        self.rows: dict[str, Row] = {}
+        self.targets: dict[str, TargetRow] = {}
+        self.workers: list[MortalWorker] = []
+        #: Whether workers were at work since the last look, and whether one of them had slept before.
+        self.worked = self.woke = False
+        #: What was asked for since the last look, and must have happened exactly so.
+        self.asked: Counter[tuple[str, str]] = Counter()
+        #: Whether somebody is being forgotten: from the acknowledged request until it is carried out.
+        self.forgetting = False
+        self._attempts: dict[str, AttemptRow] = {}
+        self._arrivals: list[Arrival] = []
+        self._holds: dict[str, datetime] = {}
+        #: Targets that said since the last look that they are no more.
+        self._gone: set[str] = set()
+        self._trail_read = rows("SELECT COALESCE(MAX(id), 0) FROM audit_entries")[0][0]
+
+    # --- what the machine tells
+
+    def prepared(self, export_id: str, *, mentions_person: bool = False) -> None:
+        """Take note that a request which prepared this export was acknowledged."""
+        assert export_id not in self.known, f"{export_id} was acknowledged twice"
+        self.known[export_id] = Known(mentions_person)
+        self.asked[export_id, "prepare"] += 1
+
+    def ask(self, action: str, export_ids: Iterable[str]) -> None:
+        """Take note that something was asked for and acknowledged."""
+        for export_id in export_ids:
+            self.asked[export_id, action] += 1
+
+    def resumed(self, target_id: str) -> None:
+        """Take note that a target is to be tried now, whatever its receiver asked for."""
+        self._holds.pop(target_id, None)
+
+    def pruned(self, before: datetime) -> None:
+        """Forget what was over before a moment, and see that it is gone and nothing else."""
+        left = {row[0] for row in rows("SELECT id FROM exports")}
+        for row in list(self.rows.values()):
+            over_at = row.created_at if row.status == "prepared" else row.finished_at
+            is_over = over_at is not None and over_at < before
+            assert is_over or row.id in left, f"{row.id} is gone and was not over"
+            # One that ended before it began, by a clock that was set back, may stay until it has that age too.
+            assert not is_over or row.created_at >= before or row.id not in left, f"{row.id} is over and still there"
+            if row.id not in left:
+                del self.rows[row.id], self.known[row.id]
+        self._attempts = {each.id: each for each in self._attempts.values() if each.export_id in left}
+
+    def is_due(self, row: Row) -> bool:
+        """Tell whether a worker may take an export now."""
+        target = self.targets.get(row.target_id or "")
+        is_open = target is not None and target.status == "active" and not _is_after(target.held_until, self.clock.at)
+        return is_open and row.due_at is not None and row.due_at <= self.clock.at
+
+    # --- the comparison
+
+    def look(self) -> None:
+        """Compare everything; what is found wrong is an AssertionError that names it."""
+        before, found = self.rows, {row.id: row for row in _exports()}
+        targets = {row.id: row for row in _targets()}
+        assert found.keys() == self.known.keys(), f"nobody or everybody asked for {found.keys() ^ self.known.keys()}"
+        arrived = self.receiver.arrivals[len(self._arrivals) :]
+        for arrival in arrived:
+            self._check_arrival(arrival, before)
+        moved = self._replay_the_trail()
+        self._check_attempts(moved)
+        for arrival in arrived:
+            self._learn_of(arrival)
+        for row in found.values():
+            self._check_row(row, before.get(row.id))
+        self._check_asked(moved)
+        for target_id in self._gone:
+            assert targets[target_id].status in {"disabled", "blocked"}, f"{targets[target_id]} said that it is gone"
+        assert not self.receiver.complaints, self.receiver.complaints
+        self.rows, self.targets = found, targets
+        self.worked = self.woke = False
+        self.asked.clear()
+        self._gone.clear()
+        self.clock.shown = {self.clock.at}
+
+    def _replay_the_trail(self) -> list[tuple[str, str, str | None]]:
+        """Follow every entry since the last look; return which export took which action, and why."""
+        asked = (
+            "SELECT id, subject_id, action, status_before, status_after, reason FROM audit_entries "
+            "WHERE id > ? AND subject_id LIKE ? ORDER BY id"
+        )
+        moved = []
+        for entry_id, export_id, action, status_before, status_after, reason in rows(asked, (self._trail_read, "exp_%")):
+            self._trail_read = entry_id
+            sources, leads_to = LEGAL[action]
+            known = self.known[export_id]
+            told = f"{export_id}: {action} from {status_before} to {status_after} ({reason})"
+            assert status_before == known.status, f"{told}, but it was {known.status}"
+            assert status_before in sources, told
+            assert status_after == (status_before if leads_to is None else leads_to), told
+            known.status = status_after
+            self._count(known, action, reason)
+            moved.append((export_id, action, reason))
+        return moved
+
+    def _count(self, known: Known, action: str, reason: str | None) -> None:
+        match action:
+            case "claim":
+                known.claims += 1
+                known.tries += 1
+            case "postpone":
+                known.postponed += 1
+                known.tries -= 1
+            case "approve" | "retry":
+                known.tries, known.began_at, known.not_before = 0, self.clock.at, None
+            case "deliver" | "reschedule" | "fail":
+                known.verdicts += 1
+                known.reasons.append(reason)
+            case "block" if reason != "target_blocked":
+                known.verdicts += 1
+                known.reasons.append(reason)
+
+    def _check_asked(self, moved: list[tuple[str, str, str | None]]) -> None:
+        """See that people's wishes were carried out and nothing else was done in their name, once each."""
+        by_people = Counter((export_id, action) for export_id, action, reason in moved if _is_asked_for(action, reason))
+        if self.forgetting:
+            forgotten = {each for each in by_people if self.rows_redacted(each[0])}
+            by_people = Counter({each: count for each, count in by_people.items() if each not in forgotten})
+        assert by_people == self.asked, f"done: {by_people}, asked for: {self.asked}"
+        by_workers = [each for each in moved if not _is_asked_for(each[1], each[2])]
+        assert self.worked or not by_workers, f"no worker was at work, but: {by_workers}"
+
+    def rows_redacted(self, export_id: str) -> bool:
+        """Tell whether an export was emptied by a wish that stands; one that speaks of nobody must not be."""
+        found = rows("SELECT redacted_at FROM exports WHERE id = ?", (export_id,))[0][0] is not None
+        assert not found or self.known[export_id].mentions_person, f"{export_id} speaks of nobody and was redacted"
+        return found
+
+    # --- requests as they arrived, and attempts as they were written
+
+    def _check_arrival(self, arrival: Arrival, before: Mapping[str, Row]) -> None:
+        told = f"{arrival.export_id} at {arrival.at} as {arrival.id}"
+        # What was claimed before the clock was set back is sent after it.
+        latest = max(self.clock.shown)
+        row = before.get(arrival.export_id)
+        assert row is not None, f"{told}: sent before it was approved"
+        target = self.targets[row.target_id or ""]
+        assert arrival.request.body == row.body, f"{told}: other bytes than were approved"
+        assert target.base_url.endswith(arrival.path), f"{told}: at another target's place"
+        assert row.redacted_at is None, f"{told}: sent after it was redacted"
+        assert row.status in ON_ITS_WAY, f"{told}: sent while {row.status}"
+        assert target.status == "active", f"{told}: sent while its target was {target.status}"
+        assert not _is_after(target.held_until, latest), f"{told}: sent while its target was held"
+        held_on = self.woke and row.status == "delivering"
+        assert held_on or not _is_after(row.due_at, latest), f"{told}: sent before it was due, {row.due_at}"
+        assert not _is_after(self._holds.get(target.id), latest), f"{told}: sent before its receiver wanted any"
+        assert not _is_after(self.known[row.id].not_before, latest), f"{told}: sent before its receiver wanted it"
+        for earlier in self.receiver.arrivals:
+            if earlier is arrival:
+                break
+            if earlier.export_id == arrival.export_id:
+                self._check_repeat(earlier, arrival, told)
+
+    def _check_repeat(self, earlier: Arrival, arrival: Arrival, told: str) -> None:
+        assert earlier.id != arrival.id, f"{told}: the same attempt twice"
+        assert earlier.request.body == arrival.request.body, f"{told}: other bytes than before"
+        is_one_step = earlier not in self._arrivals
+        if is_one_step and len(self.clock.shown) == 1:
+            raise AssertionError(f"{told}: sent twice at the same time")
+        if earlier.mood.leads_to == "delivered":
+            attempt = self._attempts.get(earlier.id)
+            was_lost = attempt is not None and attempt.error_code in LOST
+            # One that was delivered in this very step is not read yet.
+            assert was_lost or (is_one_step and attempt is None) or self._is_unlucky(earlier.id), f"{told}: sent again"
+
+    def _is_unlucky(self, attempt_id: str) -> bool:
+        """Tell whether the worker that sent an attempt may have lost its lease over it."""
+        return any(attempt_id in worker.sent and worker.is_unlucky for worker in self.workers)
+
+    def _check_attempts(self, moved: list[tuple[str, str, str | None]]) -> None:
+        arrivals = {arrival.id: arrival for arrival in self.receiver.arrivals}
+        reasons = {export_id: reason for export_id, action, reason in moved if action in {"fail", "block"}}
+        for attempt in _attempts():
+            if attempt.id in self._attempts:
+                assert attempt._replace(nonce="") == self._attempts[attempt.id]._replace(nonce=""), f"{attempt} changed"
+                continue
+            self._attempts[attempt.id] = attempt
+            self._check_attempt(attempt, arrivals.get(attempt.id), reasons.get(attempt.export_id))
+        for arrival in self.receiver.arrivals[len(self._arrivals) :]:
+            assert arrival.id in self._attempts or self._is_unlucky(arrival.id), f"{arrival} left no attempt"
+        delivered = Counter(each.export_id for each in self._attempts.values() if each.outcome == "delivered")
+        assert set(delivered.values()) <= {1}, f"delivered more than once: {delivered}"
+
+    def _check_attempt(self, attempt: AttemptRow, arrival: Arrival | None, reason: str | None) -> None:
+        known = self.known[attempt.export_id]
+        if attempt.outcome == "exhausted":
+            spent = known.tries > len(RETRIES_S)
+            too_old = known.began_at is not None and self.clock.at - known.began_at > MAX_AGE - timedelta(days=1, hours=1)
+            assert spent or too_old or len(self.clock.shown) > 1, f"{attempt} gave up after {known.tries} tries"
+        if arrival is None:
+            assert attempt.outcome in {"retryable", "exhausted", "refused"}, f"{attempt} arrived nowhere"
+            assert attempt.status is None, f"{attempt} arrived nowhere"
+            return
+        assert attempt.nonce == arrival.request.headers["x-service-nonce"], f"{attempt} has another nonce than was sent"
+        if attempt.error_code in LOST:
+            return
+        mood = arrival.mood
+        assert attempt.status == mood.status, f"{attempt} met {mood}"
+        assert attempt.retry_after_s == (mood.asks_s or None), f"{attempt} met {mood}"
+        match mood.leads_to:
+            case "delivered":
+                assert attempt.outcome == "delivered", f"{attempt} met {mood}"
+            case "later":
+                assert attempt.outcome in {"retryable", "exhausted"}, f"{attempt} met {mood}"
+                assert attempt.outcome == "exhausted" or known.tries <= len(RETRIES_S), f"{attempt} is one too many"
+            case for_good:
+                assert attempt.outcome == "rejected", f"{attempt} met {mood}"
+                assert reason == for_good, f"{attempt} failed as {reason}"
+                if for_good == "receiver_gone":
+                    self._gone.add(self.rows[attempt.export_id].target_id or "")
+
+    def _learn_of(self, arrival: Arrival) -> None:
+        """Keep what a receiver asked for, where its answer was read; a clock that moved meanwhile makes it hard to say."""
+        self._arrivals.append(arrival)
+        attempt = self._attempts.get(arrival.id)
+        if attempt is None or attempt.error_code in LOST or len(self.clock.shown) > 1 or arrival.mood.leads_to != "later":
+            return
+        known, mood = self.known[arrival.export_id], arrival.mood
+        if attempt.outcome == "retryable":
+            wait_s = max(mood.asks_s, mood.holds_s, 0 if mood.asks_s else RETRIES_S[known.tries - 1])
+            known.not_before = arrival.at + timedelta(seconds=wait_s)
+        target_id = self.rows[arrival.export_id].target_id or ""
+        if mood.holds_s:
+            until = arrival.at + timedelta(seconds=mood.holds_s)
+            self._holds[target_id] = max(until, self._holds.get(target_id, until))
+
+    # --- rows
+
+    def _check_row(self, row: Row, before: Row | None) -> None:
+        known = self.known[row.id]
+        assert row.status == known.status, f"{row.id} is {row.status}, the trail says {known.status}"
+        assert row.attempts == known.claims - known.postponed, f"{row.id} counts {row.attempts} attempts: {known}"
+        written = [each for each in self._attempts.values() if each.export_id == row.id]
+        assert len(written) == known.verdicts, f"{row.id} has {len(written)} attempts: {known}"
+        assert len({each.number for each in written}) == len(written), f"{row.id} numbers attempts twice: {written}"
+        is_waiting = row.status in ON_ITS_WAY
+        assert (row.due_at is not None) == is_waiting, f"{row.id} is {row.status} and due at {row.due_at}"
+        assert (row.lease is not None) == (row.status == "delivering"), f"{row.id} is {row.status} with lease {row.lease}"
+        assert (row.finished_at is not None) == (row.status in FINISHED), f"{row.id} is {row.status}: {row.finished_at}"
+        # A reason exactly where there is something to explain.
+        must, may = row.status in {"failed", "blocked"}, row.status in {"failed", "blocked", "dismissed"}
+        assert bool(row.reason) or not must, f"{row.id} is {row.status} and does not say why"
+        assert row.reason is None or may, f"{row.id} is {row.status} because {row.reason}"
+        if row.redacted_at is not None:
+            assert known.mentions_person, f"{row.id} speaks of nobody and was redacted"
+            assert row.body in {None, b""}, f"{row.id} was redacted and says something"
+        if before is not None:
+            self._check_change(row, before)
+
+    def _check_change(self, row: Row, before: Row) -> None:
+        if row._replace(due_at=None) != before._replace(due_at=None):
+            assert row.version > before.version, f"{row.id} changed under the same version: {before} {row}"
+        assert before.target_id in {None, row.target_id}, f"{row.id} changed its target"
+        assert before.redacted_at in {None, row.redacted_at}, f"{row.id} was redacted twice"
+        if before.status in FINAL:
+            assert (row.status, row.finished_at, row.attempts) == (before.status, before.finished_at, before.attempts), (
+                f"{row.id} left {before.status}: {row}"
+            )
+        if row.redacted_at is None:
+            assert row.digest == before.digest, f"{row.id} has another ticket than before"
+            assert before.body in {None, row.body}, f"{row.id} has other bytes than were approved"
+            is_exported = before.status == "exported"
+            assert not is_exported or row == before, f"{row.id} was exported and changed: {row}"
+
+
+def _is_after(moment: datetime | None, at: datetime) -> bool:
+    return moment is not None and moment > at
+
+
+def _is_asked_for(action: str, reason: str | None) -> bool:
+    return action not in OF_WORKERS or reason == "redacted"
+
+
+def _exports() -> list[Row]:
+    asked = (
+        "SELECT id, status, status_reason, target_id, body, ticket_digest, attempts, due_at, lease, version, created_at, "
+        "approved_at, finished_at, redacted_at, provider_ticket_id FROM exports ORDER BY id"
+    )
+    return [Row(*_moments(row, {7, 10, 11, 12, 13}, blob=4)) for row in rows(asked)]
+
+
+def _targets() -> list[TargetRow]:
+    asked = "SELECT id, status, held_until, base_url FROM targets"
+    return [TargetRow(*_moments(row, {2})) for row in rows(asked)]
+
+
+def _attempts() -> list[AttemptRow]:
+    asked = "SELECT id, export_id, number, outcome, response_status, error_code, retry_after_s, nonce FROM attempts"
+    return [AttemptRow(*row) for row in rows(asked)]
+
+
+def _moments(row: tuple[Any, ...], places: set[int], blob: int | None = None) -> list[Any]:
+    read = [from_ms(value) if place in places else value for place, value in enumerate(row)]
+    if blob is not None and read[blob] is not None:
+        read[blob] = bytes(read[blob])
+    return read

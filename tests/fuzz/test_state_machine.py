@@ -1,0 +1,789 @@
+"""The model that breaks things: any order of requests, deaths, moods and clock steps, and the contract holds after each.
+
+The application answers through its test client and workers drain in this process, on a real database, with a real Redis and
+a real receiver on loopback; `tests/fuzz/model.py` says what must hold.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.testing import Result, TestClient
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from schemas.settings import Settings
+from service.app import create_app
+from storage import clock as storage_clock
+from storage import compliance, doorbell, exports, recoveries, retention, targets
+from storage.database import connection, execute, release, rows, transaction
+from storage.database import database as opened
+from storage.doorbell import Doorbell
+from storage.integrations import Integration, SharedSecrets
+from storage.models import ALL
+from storage.vault import Vault
+from tests.factories import (
+    LOOPBACK,
+    NOW,
+    SCANNER_SECRET,
+    WEBHOOK_SECRET,
+    Customer,
+    capture,
+    issue,
+    make_customer,
+    make_platform_token,
+    make_settings,
+    plain_email,
+    postback,
+)
+from tests.fakes import FakeLookup
+from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
+from tests.fuzz.moody_receiver import KIND, MOODS, ModelClock, MoodyReceiver, Place
+from tests.fuzz.mortal_worker import DEATHS, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
+from tests.servers import REDIS_FAILURES, RedisServer
+from tests.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
+from worker.compliance import Clerk
+from worker.http_client import HttpClient
+from worker.recoveries import Recoverer
+
+#: A busy machine answers itself well within it; a receiver that hangs costs as much.
+DEADLINE_S: Final = 0.5
+#: As long as a worker that died keeps what it held, and a little more.
+OVER_A_LEASE_S: Final = 6.5
+#: A Redis that is stopped or restarted takes a tenth of a second; these take nothing.
+AWAY: Final = ("emptied", "read-only", "refusing writes", "full")
+FORWARDS_S: Final = (0.3, 4.0, OVER_A_LEASE_S, 31.0, 150.0, 3600.0, 26 * 3600.0, 4 * 86400.0, 91 * 86400.0)
+BACKWARDS_S: Final = (-2.0, -600.0, -86400.0)
+SAFE, UNSAFE = ["127.0.0.1"], ["10.0.0.1"]
+#: Beyond what any run asks for: limits have tests of their own.
+UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
+
+#: What may happen to the targets, or to what is held for them, while somebody sleeps over it.
+MEANWHILE: Final = (
+    "its lease is over",
+    "another one takes over",
+    "the clock is set back",
+    "targets are disabled",
+    "targets are paused",
+    "secrets are rotated",
+    "its person is forgotten",
+)
+
+EXPORTS: Final = "/api/ticket-exports"
+TARGETS: Final = "/api/ticket-export-targets"
+
+anything = st.integers(0, 11)
+hands = st.sampled_from([1, 2, 4])
+#: Tickets, each of somebody who may ask to be forgotten, or of nobody.
+people = st.lists(st.booleans(), min_size=1, max_size=5)
+moods = st.lists(st.sampled_from(sorted(MOODS)), min_size=1, max_size=3)
+#: How the service dies within a request: at the n-th look at its clock, or before it rings; or does not.
+deaths = st.sampled_from(["no", "no", "no", "ring", 1, 2, 3, 4, 5])
+
+
+class ServiceDied(BaseException):
+    """The end of the process that answered; nothing of the framework catches it."""
+
+
+class MortalDoorbell(Doorbell):
+    """Rings, unless the service dies before."""
+
+    dies = False
+
+    def ring(self) -> bool:
+        if self.dies:
+            raise ServiceDied
+        return super().ring()
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What all runs stand in: the servers, the settings, the folder."""
+
+    settings: Settings
+    redis: RedisServer
+    receiver: MoodyReceiver
+    lookup: FakeLookup
+    client: HttpClient
+    bell: MortalDoorbell
+
+
+@dataclass(slots=True)
+class Kept:
+    """An answer to a keyed request, to be given again."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    status: int
+    text: str
+    at: datetime
+
+
+@dataclass(slots=True)
+class Polled:
+    """What a client was told of an export last."""
+
+    tag: str
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Machine(RuleBasedStateMachine):
+    """Everything that may happen to an installation, one step at a time.
+
+    What is drawn never depends on how far threads have come: the same numbers say the same in every run, and a rule that has
+    nothing to do does nothing.
+    """
+
+    def __init__(self, house: House) -> None:
+        super().__init__()
+        self.house = house
+        self.clock = house.receiver.clock
+        self.clock.at, self.clock.shown = NOW, {NOW}
+        house.receiver.begin_anew()
+        house.redis.flush()
+        _empty()
+        self.numbers = count(1)
+        self.customer: Customer = give_shop(make_customer())
+        self.platform = {"Authorization": f"Bearer {make_platform_token(self.customer)}"}
+        self.settings = replace(house.settings, default_project_id=self.customer.project_id)
+        self.vault = Vault(self.settings.encryption_keys)
+        self.client = TestClient(create_app(self.settings, house.bell, house.lookup))
+        self.scanner_secret = SCANNER_SECRET
+        self.model = Model(house.receiver)
+        self.sleepers: list[MortalWorker] = []
+        self.target_ids: list[str] = []
+        self.kept: list[Kept] = []
+        self.polled: dict[str, Polled] = {}
+        self.is_redis_well = True
+        self.mend_redis: Callable[[RedisServer], None] = lambda _server: None
+
+    # --- requests, and deaths within them
+
+    def post(
+        self, path: str, body: dict[str, Any], headers: dict[str, str], *, keyed: bool = True, death: str | int = "no"
+    ) -> Result:
+        """Post as a client does that repeats what it got no answer to, with the same key."""
+        sent = {**headers, "Content-Type": "application/json"}
+        if keyed or death != "no":
+            sent["Idempotency-Key"] = f"key {next(self.numbers)}"
+        answer = self._dying(path, body, sent, death) or self._send(path, body, sent)
+        if "Idempotency-Key" in sent and answer.status_code < 300:
+            self.kept.append(Kept(path, sent, body, answer.status_code, answer.text, self.clock.at))
+        return answer
+
+    def _send(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Result:
+        answer = self.client.simulate_post(path, body=json.dumps(body), headers=headers)
+        assert answer.status_code < 500, answer.text
+        return answer
+
+    def _dying(self, path: str, body: dict[str, Any], headers: dict[str, str], death: str | int) -> Result | None:
+        """Send while death is near; None where it came first."""
+        if death == "no":
+            return None
+        looks = count(1)
+
+        def fuse() -> None:
+            if next(looks) == death:
+                raise ServiceDied
+
+        self.clock.fuse, self.house.bell.dies = fuse, death == "ring"
+        try:
+            return self._send(path, body, headers)
+        except ServiceDied:
+            release()
+            return None
+        finally:
+            self.clock.fuse, self.house.bell.dies = (lambda: None), False
+
+    def pick(self, number: int, *statuses: str) -> str | None:
+        """Return one of the exports, by a number that says the same in every run; mostly one in these statuses."""
+        ids = list(self.model.known)
+        fitting = [each for each in ids if each in self.model.rows and self.model.rows[each].status in statuses]
+        # One number in six asks for any: what is refused is tried too.
+        chosen = fitting if fitting and number % 6 else ids
+        return chosen[number % len(chosen)] if chosen else None
+
+    def target(self, number: int) -> str:
+        """Return one of the targets."""
+        return self.target_ids[number % len(self.target_ids)]
+
+    def place(self, target_id: str) -> Place:
+        """Return where a target leads to."""
+        return self.house.receiver.places[f"/hook/{self.target_ids.index(target_id)}"]
+
+    def rang(self) -> None:
+        """See that a ring waits for the workers, if Redis could take one."""
+        if self.is_redis_well:
+            with doorbell.connect(self.house.redis.url) as client:
+                assert doorbell.queue(client).count >= 1, "something is due and nobody rang"
+
+    # --- what comes in
+
+    @initialize(own_secret=st.booleans())
+    def begin(self, own_secret: bool) -> None:
+        """Two targets, one of them perhaps with a secret of its own, and some tickets."""
+        for number in range(2):
+            self.house.lookup.table[f"t{number}.example.com"] = SAFE
+            self.house.receiver.places[f"/hook/{number}"] = Place(WEBHOOK_SECRET)
+            url = f"http://t{number}.example.com:{self.house.receiver.port}/hook/{number}"
+            body = {"provider_key": "generic_webhook", "base_url": url, "name": "T"}
+            made = self.post(TARGETS, body, self.customer.bearer)
+            assert made.status_code == 201, made.text
+            self.target_ids.append(made.json["id"])
+        if own_secret:
+            self.rotate_target_secret(0)
+        for number in range(3):
+            self.by_hand(mentions=number == 0, death="no")
+        self.model.look()
+        for number in range(2):
+            self.approve(number, number, "none", "no")
+
+    @rule(codes=st.lists(anything, min_size=1, max_size=3), run=anything, keyed=st.booleans(), death=deaths)
+    def postback(self, codes: list[int], run: int, keyed: bool, death: str | int) -> None:
+        known = {row[0] for row in rows("SELECT code FROM findings")}
+        new = {f"code-{code}" for code in codes} - known
+        body = postback(run + 1, [issue(f"code-{code}", location=f"#{code}") for code in codes])
+        answer = self.post("/api/scanner/results", body, {"X-Scanner-Secret": self.scanner_secret}, keyed=keyed, death=death)
+        assert answer.status_code == 202, answer.text
+        assert answer.json["findings"] == {"new": len(new), "seen": len(set(codes)) - len(new)}, answer.text
+        assert len(answer.json["ticket_exports"]) == len(new), answer.text
+        for export_id in answer.json["ticket_exports"]:
+            self.model.prepared(export_id)
+
+    @rule(mentions=st.booleans(), death=deaths)
+    def by_hand(self, mentions: bool, death: str | int) -> None:
+        told = f"{ADA.email} waits for an answer." if mentions else "The field has no name."
+        ticket = {"title": f"Ticket {next(self.numbers)}", "description": told}
+        body = {"ticket": ticket, "project_id": self.customer.project_id}
+        answer = self.post(EXPORTS, body, self.customer.bearer, death=death)
+        assert answer.status_code == 201, answer.text
+        self.model.prepared(answer.json["id"], mentions_person=mentions)
+
+    @rule(number=anything, mentions=st.booleans(), keyed=st.booleans(), death=deaths)
+    def email(self, number: int, mentions: bool, keyed: bool, death: str | int) -> None:
+        message_id = f"<{number}-{mentions}@mail.example>"
+        sender = ADA.email if mentions else "somebody@mail.example"
+        before = {row[0] for row in rows("SELECT export_id FROM inbound_emails")}
+        body = plain_email(message_id=message_id, from_=sender)
+        answer = self.post("/api/email/webhook", body, {"X-Email-Webhook-Secret": EMAIL_SECRET}, keyed=keyed, death=death)
+        assert answer.status_code == 202, answer.text
+        made = {row[0] for row in rows("SELECT export_id FROM inbound_emails")} - before
+        assert len(made) == (not answer.json["duplicate"]), answer.text
+        for export_id in made:
+            self.model.prepared(export_id, mentions_person=mentions)
+
+    @rule(mentions=st.booleans(), death=deaths)
+    def evidence(self, mentions: bool, death: str | int) -> None:
+        told = f"Sold to {ADA.email}." if mentions else "The total is missing."
+        body = capture(self.customer.project_id, selected_text=told)
+        answer = self.post("/api/browser-extension/evidence-captures", body, self.platform, death=death)
+        assert answer.status_code == 201, answer.text
+        self.model.prepared(answer.json["handoff"]["ticket_export_id"], mentions_person=mentions)
+
+    # --- what people decide
+
+    @rule(number=anything, at=anything, digest=st.sampled_from(["none", "none", "right", "wrong"]), death=deaths)
+    def approve(self, number: int, at: int, digest: str, death: str | int) -> None:
+        export_id, target_id = self.pick(number, "prepared"), self.target(at)
+        if export_id is None:
+            return
+        row = self.model.rows[export_id]
+        told = {"right": row.digest, "wrong": "sha256:" + "0" * 64}.get(digest)
+        body = {"target_id": target_id, **({"ticket_digest": told} if told else {})}
+        is_open = self.model.targets[target_id].status in {"active", "paused"}
+        if digest == "wrong":
+            expected = 409
+        elif row.target_id == target_id:
+            expected = 202
+        elif row.status != "prepared":
+            expected = 409
+        else:
+            expected = 202 if is_open else 422
+        answer = self.post(f"{EXPORTS}/{export_id}/approve", body, self.customer.bearer, death=death)
+        assert answer.status_code == expected, f"{answer.text}; {row}"
+        if expected == 202 and row.target_id is None:
+            self.model.ask("approve", [export_id])
+            # A service that died before it rang rings when it answers the repeat.
+            self.rang()
+
+    @rule(number=anything, death=deaths)
+    def dismiss(self, number: int, death: str | int) -> None:
+        export_id = self.pick(number, "prepared")
+        if export_id is None:
+            return
+        is_prepared = self.model.rows[export_id].status == "prepared"
+        answer = self.post(f"{EXPORTS}/{export_id}/dismiss", {}, self.customer.bearer, death=death)
+        assert answer.status_code == (200 if is_prepared else 409), answer.text
+        self.model.ask("dismiss", [export_id] if is_prepared else [])
+
+    @rule(number=anything, death=deaths)
+    def retry(self, number: int, death: str | int) -> None:
+        export_id = self.pick(number, "failed", "blocked")
+        if export_id is None:
+            return
+        row = self.model.rows[export_id]
+        may = row.status in {"failed", "blocked"} and row.redacted_at is None
+        target = self.model.targets.get(row.target_id or "")
+        was_blocked = target is not None and target.status == "blocked"
+        if may and target is not None:
+            may = target.status in {"active", "paused"} or (was_blocked and self.is_safe(target.id))
+        answer = self.post(f"{EXPORTS}/{export_id}/retry", {}, self.customer.bearer, death=death)
+        assert answer.status_code == (202 if may else 409), f"{answer.text}; {row}, {target}"
+        if may and target is not None:
+            self.model.ask("retry", [export_id])
+            self.rang()
+            if was_blocked:
+                self.model.resumed(target.id)
+
+    @rule(at=anything, verb=st.sampled_from(["pause", "resume", "resume", "disable"]), death=deaths)
+    def turn(self, at: int, verb: str, death: str | int) -> None:
+        target_id = self.target(at)
+        status = self.model.targets[target_id].status
+        answer = self.post(f"{TARGETS}/{target_id}/{verb}", {}, self.customer.bearer, death=death)
+        expected, leads_to = 200, {"pause": "paused", "resume": "active", "disable": "disabled"}[verb]
+        if verb == "pause" and status not in {"active", "paused"}:
+            expected, leads_to = 409, status
+        if verb == "resume" and status != "active" and not self.is_safe(target_id):
+            expected, leads_to = 422, status
+        assert answer.status_code == expected, f"{answer.text}; {status}"
+        assert rows("SELECT status FROM targets WHERE id = ?", (target_id,)) == [(leads_to,)]
+        if verb == "resume" and expected == 200:
+            self.model.resumed(target_id)
+
+    @rule(at=anything)
+    def recover(self, at: int) -> None:
+        target_id = self.target(at)
+        if self.model.targets[target_id].status not in {"active", "paused"}:
+            return
+        wanted = [
+            row.id
+            for row in self.model.rows.values()
+            if row.target_id == target_id and row.status in {"failed", "blocked"} and row.redacted_at is None
+        ]
+        since = datetime(2020, 1, 1, tzinfo=NOW.tzinfo)
+        with connection():
+            held = recoveries.begin(target_id, since, self.clock.at, "operator")
+        recoverer = Recoverer(self.house.bell, storage_clock.utc_now)
+        while recoverer.put_back(held).progress is recoveries.Progress.MOVED:
+            pass
+        self.model.ask("retry", wanted)
+
+    def is_safe(self, target_id: str) -> bool:
+        """Tell whether a target's name leads to an address that is allowed."""
+        return self.house.lookup.table[f"t{self.target_ids.index(target_id)}.example.com"] == SAFE
+
+    # --- repeats
+
+    @rule(number=anything)
+    def repeat(self, number: int) -> None:
+        """The same key and body: the same answer, byte for byte, and nothing is done."""
+        if not self.kept:
+            return
+        kept = self.kept[number % len(self.kept)]
+        answer = self._send(kept.path, kept.body, self._present(kept.headers))
+        assert answer.status_code == kept.status, answer.text
+        assert answer.headers.get("Idempotency-Replayed") == "true", answer.text
+        redacted = '{"redacted": true}'
+        assert answer.text == kept.text or (answer.text == redacted and self.may_be_redacted(kept)), answer.text
+
+    @rule(number=anything)
+    def repeat_changed(self, number: int) -> None:
+        """The same key and another body: refused, and nothing is done."""
+        if not self.kept:
+            return
+        kept = self.kept[number % len(self.kept)]
+        body = {**kept.body, "ticket_digest": "sha256:1"} if kept.path.endswith("approve") else _changed(kept)
+        if body is None:
+            return
+        answer = self._send(kept.path, body, self._present(kept.headers))
+        assert answer.status_code == 409, answer.text
+        assert answer.json["error"]["code"] == "IDEMPOTENCY_CONFLICT", answer.text
+
+    def may_be_redacted(self, kept: Kept) -> bool:
+        """Tell whether an answer speaks of an export that was emptied, or of what it was prepared from."""
+        emptied = {row.id for row in self.model.rows.values() if row.redacted_at is not None}
+        return any(export_id in kept.text for export_id in emptied) or kept.path == "/api/email/webhook"
+
+    def _present(self, headers: dict[str, str]) -> dict[str, str]:
+        """Authenticate as it is right now: a repeat needs it too."""
+        is_scanner = "X-Scanner-Secret" in headers
+        return {**headers, **({"X-Scanner-Secret": self.scanner_secret} if is_scanner else {})}
+
+    # --- polls
+
+    @rule(number=anything)
+    def poll(self, number: int) -> None:
+        """What a client is told fits the row, what it was told before, and the tag that it was told it under."""
+        export_id = self.pick(number)
+        if export_id is None:
+            return
+        row = self.model.rows[export_id]
+        answer = self.client.simulate_get(f"{EXPORTS}/{export_id}", headers=self.customer.bearer)
+        assert answer.status_code == 200, answer.text
+        record, tag = answer.json, answer.headers["etag"]
+        assert (record["status"], record["status_reason"]) == (row.status, row.reason)
+        assert record["attempts"] == row.attempts
+        seconds = record.pop("retry_after_seconds", None)
+        assert (seconds is not None) == (row.status == "retry_scheduled"), answer.text
+        assert answer.headers.get("retry-after") == (None if seconds is None else str(seconds))
+        assert seconds is None or seconds >= 1
+        before = self.polled.get(export_id)
+        if before is not None:
+            self._check_told_before(before, record, tag)
+        self.polled[export_id] = Polled(tag, record)
+        known = self.client.simulate_get(f"{EXPORTS}/{export_id}", headers={**self.customer.bearer, "If-None-Match": tag})
+        assert known.status_code == 304
+        told = self.client.simulate_get(f"{EXPORTS}/{export_id}/attempts", headers=self.customer.bearer).json["items"]
+        assert len(told) <= record["attempts"], told
+
+    def _check_told_before(self, before: Polled, record: dict[str, Any], tag: str) -> None:
+        if tag == before.tag:
+            assert record == before.record, f"the same tag, another record: {before.record} {record}"
+        if before.record["status"] in {"exported", "dismissed"}:
+            assert record["status"] == before.record["status"]
+            assert record["finished_at"] == before.record["finished_at"]
+        assert before.record["target_id"] in {None, record["target_id"]}
+        assert before.record["approved_at"] in {None, record["approved_at"]}
+        assert before.record["created_at"] == record["created_at"]
+
+    # --- workers
+
+    def worker(self, concurrency: int, fate: Fate | None = None) -> MortalWorker:
+        """Return a new worker process, as far as it can be one here."""
+        name = f"worker:model:{next(self.numbers)}"
+        post = self.house.client.post
+        made = MortalWorker(name, post, self.vault, WEBHOOK_SECRET, self.clock, concurrency, fate)
+        self.model.workers.append(made)
+        return made
+
+    def work(self, workers: list[MortalWorker], rings: int = 1) -> None:
+        """Let workers work, and hear the rings that lie in Redis."""
+        if self.is_redis_well:
+            with doorbell.connect(self.house.redis.url) as client:
+                client.delete(doorbell.queue(client).key)
+        self.house.bell.answer()
+        all_at_once(workers, rings)
+        self.model.worked = True
+        for worker in workers:
+            # Who has just started cannot know that the clock was set, and takes a lease for lapsed before it is renewed.
+            worker.was_misled = len(workers) > 1 and len(self.clock.shown) > 1
+        self.sleepers += [worker for worker in workers if worker.is_asleep]
+        for worker in workers:
+            assert worker.is_asleep or worker.is_dead or not rows("SELECT 1 FROM workers WHERE name = ?", (worker.name,))
+
+    @rule(concurrency=hands, rings=st.integers(1, 3))
+    def drain(self, concurrency: int, rings: int) -> None:
+        self.work([self.worker(concurrency)], rings)
+
+    @rule(of_whom=people, at=anything, chosen=moods, concurrency=hands)
+    def approve_and_drain(self, of_whom: list[bool], at: int, chosen: list[str], concurrency: int) -> None:
+        """What most steps are to come to."""
+        self.mood(at, chosen)
+        self.approve_new(of_whom, at)
+        self.work([self.worker(concurrency)])
+
+    @rule(at=anything, chosen=moods, seconds=st.sampled_from(FORWARDS_S), concurrency=hands)
+    def wait_and_drain(self, at: int, chosen: list[str], seconds: float, concurrency: int) -> None:
+        self.mood(at, chosen)
+        self.step_clock(seconds)
+        self.work([self.worker(concurrency)])
+
+    @rule(at=anything, mood=st.sampled_from(["is ill", "hangs up", "is ill for a while"]))
+    def fail_throughout(self, at: int, mood: str) -> None:
+        """A receiver that does nothing but fail, until the schedule is spent."""
+        self.approve_new([False], at)
+        export_id = list(self.model.known)[-1]
+        self.mood(at, [mood])
+        # Others of the target may have its few attempts first: its breaker opens meanwhile.
+        for _ in range(4 * len(RETRIES_S)):
+            if self.model.rows[export_id].status in FINISHED:
+                break
+            self.step_clock(4000)
+            self.work([self.worker(2)])
+            self.model.look()
+
+    @rule(all_hands=st.lists(hands, min_size=2, max_size=3))
+    def drain_together(self, all_hands: list[int]) -> None:
+        self.work([self.worker(concurrency) for concurrency in all_hands])
+
+    @rule(point=st.sampled_from(DEATHS), nth=st.integers(1, 3), concurrency=hands, joined=st.booleans())
+    def drain_and_die(self, point: str, nth: int, concurrency: int, joined: bool) -> None:
+        self.approve_new([True, False, False, False], 0)
+        doomed = self.worker(concurrency, Fate(point, nth))
+        self.work([doomed, self.worker(2)] if joined else [doomed])
+
+    @rule(point=st.sampled_from(SLEEPS), nth=st.integers(1, 2))
+    def drain_and_sleep(self, point: str, nth: int) -> None:
+        self.approve_new([True, False, False, False], 0)
+        self.work([self.worker(1, Fate(point, nth, only_sleeps=True))])
+        # Longer than an attempt may start after its row was seen.
+        self.clock.step(0.3)
+
+    def approve_new(self, of_whom: list[bool], at: int) -> None:
+        """Prepare tickets, of a person or not, and approve them for one target, which is as well as it can be."""
+        self.revive(at)
+        for mentions in of_whom:
+            self.by_hand(mentions, "no")
+            self.model.look()
+            self.approve(-1, at, "none", "no")
+            self.model.look()
+
+    def revive(self, at: int) -> None:
+        """Let a target take attempts now: without it, most of a long run would be spent with targets that take none."""
+        number = self.target_ids.index(self.target(at))
+        self.house.lookup.table[f"t{number}.example.com"] = SAFE
+        self.turn(at, "resume", "no")
+        self.model.look()
+
+    @rule(number=anything, dies=st.booleans())
+    def wake(self, number: int, dies: bool) -> None:
+        if not self.sleepers:
+            return
+        sleeper = self.sleepers.pop(number % len(self.sleepers))
+        self.model.worked = self.model.woke = True
+        if dies:
+            sleeper.kill()
+        else:
+            sleeper.wake()
+
+    @rule(point=st.sampled_from(SLEEPS), meanwhile=st.sampled_from(MEANWHILE), dies=st.booleans())
+    def sleep_through(self, point: str, meanwhile: str, dies: bool) -> None:
+        """A worker stands still while what it holds becomes another's business, and wakes to that or dies of it."""
+        self.drain_and_sleep(point, 1)
+        self.model.look()
+        self.let_happen(meanwhile)
+        self.model.look()
+        self.wake(-1, dies)
+
+    def let_happen(self, meanwhile: str) -> None:
+        """Do one of MEANWHILE."""
+        match meanwhile:
+            case "its lease is over":
+                self.clock.step(OVER_A_LEASE_S)
+            case "another one takes over":
+                self.clock.step(OVER_A_LEASE_S)
+                self.work([self.worker(2)])
+            case "the clock is set back":
+                self.clock.step(-600)
+            case "targets are disabled":
+                self.turn(0, "disable", "no")
+                self.turn(1, "disable", "no")
+            case "targets are paused":
+                self.turn(0, "pause", "no")
+                self.turn(1, "pause", "no")
+            case "secrets are rotated":
+                self.rotate_target_secret(0)
+                self.rotate_target_secret(1)
+            case "its person is forgotten":
+                self.ask_to_forget()
+                self.model.look()
+                self.forget(None)
+
+    @rule()
+    def sweep(self) -> None:
+        """What a sweep counts as due is what the model says is due."""
+        with connection():
+            counted = exports.count_due(self.clock.at, 1000)
+        assert counted == sum(self.model.is_due(row) for row in self.model.rows.values())
+
+    # --- what happens to them
+
+    @rule(at=anything, chosen=moods)
+    def mood(self, at: int, chosen: list[str]) -> None:
+        place = self.place(self.target(at))
+        place.moods, place.answered = chosen, 0
+
+    @rule(at=anything, is_safe=st.booleans())
+    def move_address(self, at: int, is_safe: bool) -> None:
+        """A name leads elsewhere. What it led to counts for kept connections a while: those are closed."""
+        number = self.target_ids.index(self.target(at))
+        self.house.lookup.table[f"t{number}.example.com"] = SAFE if is_safe else UNSAFE
+        self.house.client.close()
+
+    @rule(seconds=st.sampled_from(FORWARDS_S + BACKWARDS_S))
+    def step_clock(self, seconds: float) -> None:
+        self.clock.step(seconds)
+        # Nobody was at work meanwhile: what follows happens at one moment.
+        self.clock.shown = {self.clock.at}
+        self._forget_answers(self.clock.at - timedelta(hours=72))
+
+    def _forget_answers(self, before: datetime) -> None:
+        self.kept = [kept for kept in self.kept if kept.at >= before]
+
+    @rule(name=st.sampled_from(AWAY))
+    def break_redis(self, name: str) -> None:
+        if self.is_redis_well:
+            strike, self.mend_redis = REDIS_FAILURES[name]
+            strike(self.house.redis)
+            self.is_redis_well = False
+
+    @rule()
+    def mend(self) -> None:
+        if self.is_redis_well:
+            return
+        self.mend_redis(self.house.redis)
+        # Whatever mark was left there runs out by itself, after seconds that no test waits for.
+        self.house.redis.flush()
+        self.is_redis_well = True
+
+    @rule(at=anything)
+    def rotate_target_secret(self, at: int) -> None:
+        target_id, secret = self.target(at), f"secret of target {next(self.numbers)}"
+        with connection():
+            targets.set_secret(target_id, secret, self.vault, self.clock.at)
+        self.place(target_id).secret = secret
+
+    @rule()
+    def rotate_scanner_secret(self) -> None:
+        before, self.scanner_secret = self.scanner_secret, f"secret of scanner {next(self.numbers)}"
+        with connection():
+            SharedSecrets(self.settings, self.vault).set(Integration.SCANNER, self.scanner_secret, self.clock.at)
+        headers = {"X-Scanner-Secret": before, "Content-Type": "application/json"}
+        refused = self._send("/api/scanner/results", postback(), headers)
+        assert refused.status_code == 401, refused.text
+
+    # --- what is forgotten
+
+    @rule()
+    def ask_to_forget(self) -> None:
+        person = replace(ADA, orders=(880_000_000 + next(self.numbers),))
+        assert send_webhook(self.client, "customers/redact", redact_body(person)).status_code == 204
+        self.model.forgetting = True
+
+    @rule(dies_at=st.sampled_from([None, None, 3, 5, 8, 12]))
+    def forget(self, dies_at: int | None) -> None:
+        """Carry out what was asked for; who dies at it leaves it to the next one, after its lease."""
+        if not self.model.forgetting:
+            return
+        looks = count(1)
+
+        def now() -> datetime:
+            if next(looks) == dies_at:
+                raise ServiceDied
+            return self.clock.at
+
+        clerk = Clerk(self.vault, "worker:clerk", now)
+        try:
+            while clerk.carry_out_next():
+                pass
+        except ServiceDied:
+            release()
+        assert clerk.broken_off == 0
+        with connection():
+            is_done = compliance.count_unfinished() == 0
+        if is_done:
+            self.see_forgotten()
+
+    def see_forgotten(self) -> None:
+        """See that nothing of the person is left, and that nobody is sent it."""
+        assert traces_of(ADA, stored()) == []
+        for export_id, known in self.model.known.items():
+            assert self.model.rows_redacted(export_id) == known.mentions_person, export_id
+        self.model.look()
+        for row in self.model.rows.values():
+            assert row.redacted_at is None or row.status in FINISHED, row
+        self.model.forgetting = False
+
+    @rule(at=anything, is_much_later=st.booleans())
+    def prune(self, at: int, is_much_later: bool) -> None:
+        """Remove what is old; what waits stays, however old it is."""
+        self.approve_new([False], at)
+        if is_much_later:
+            self.step_clock(max(FORWARDS_S))
+        until = retention.cutoffs(self.clock.at, self.settings.retention, self.settings.idempotency_ttl)
+        with connection():
+            for _ in retention.removed(until):
+                pass
+        self.model.pruned(until.over)
+        self._forget_answers(until.answered)
+
+    # --- what must hold
+
+    @invariant()
+    def everything_is_explained(self) -> None:
+        self.model.look()
+
+    def teardown(self) -> None:
+        """Be kind: let everybody wake, everything be mended, and days pass; then nothing may be left on its way."""
+        try:
+            # Whatever has failed is not made to look like something else.
+            if sys.exception() is None:
+                self._end_well()
+        finally:
+            for sleeper in self.sleepers:
+                sleeper.kill()
+            self.mend_redis(self.house.redis)
+
+    def _end_well(self) -> None:
+        while self.sleepers:
+            self.wake(0, dies=False)
+            self.model.look()
+        for number, target_id in enumerate(self.target_ids):
+            self.house.lookup.table[f"t{number}.example.com"] = SAFE
+            self.mood(number, [KIND])
+            if self.model.targets[target_id].status == "paused":
+                self.turn(number, "resume", "no")
+        self.model.look()
+        for _ in range(12):
+            if not (self.model.forgetting or any(row.status in ON_ITS_WAY for row in self.model.rows.values())):
+                break
+            # Past every lease, hold and delay there is; the breaker lets single attempts through.
+            self.clock.step(25 * 3600)
+            self.drain(4, 1)
+            self.model.look()
+            self.forget(None)
+            self.model.look()
+        left = [row for row in self.model.rows.values() if row.status not in {"prepared", *FINISHED}]
+        assert left == []
+
+
+def _changed(kept: Kept) -> dict[str, Any] | None:
+    """Return another body that is as right as the first; None where a route takes none."""
+    changes: dict[str, dict[str, Any]] = {
+        EXPORTS: {"ticket": {"title": "Another one"}},
+        "/api/scanner/results": {"issues": []},
+        "/api/email/webhook": {"subject": "Another one"},
+        "/api/browser-extension/evidence-captures": {"page_title": "Another one"},
+        TARGETS: {"name": "Another one"},
+    }
+    return {**kept.body, **changes[kept.path]} if kept.path in changes else None
+
+
+def _empty() -> None:
+    with transaction():
+        for model in reversed(ALL):
+            execute(f"DELETE FROM {model._meta.table_name}")  # noqa: S608 - our own names
+
+
+@pytest.fixture
+def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """An installation on either database whose clock is the model's."""
+    clock = ModelClock(NOW)
+    # The one reader of wall time: whoever imports `utc_now` reads this one.
+    monkeypatch.setattr(storage_clock, "datetime", clock)
+    told = threading.excepthook
+    monkeypatch.setattr(threading, "excepthook", lambda of: None if of.exc_type is Died else told(of))
+    made = make_settings(tmp_path, {**CLOUD, **LOOPBACK, **UNLIMITED, "DATABASE_URL": database, "REDIS_URL": redis.url})
+    lookup = FakeLookup({})
+    client = HttpClient(made.target_policy, lookup, DEADLINE_S, DEADLINE_S, connections=16)
+    with MoodyReceiver(clock) as receiver:
+        yield House(made, redis, receiver, lookup, client, MortalDoorbell(doorbell.connect(redis.url)))
+        client.close()
+
+
+@pytest.mark.timeout(0)
+def test_whatever_happens_in_whatever_order_the_contract_holds(house: House) -> None:
+    assert not opened.in_transaction()
+    size = settings()
+    # To begin a run costs as much as twenty steps, and much needs a story before it: fewer runs, and longer ones.
+    longer = settings(max_examples=max(1, size.max_examples // 5), stateful_step_count=size.stateful_step_count * 2)
+    run_state_machine_as_test(lambda: Machine(house), settings=longer)  # type: ignore[arg-type]  # takes what makes one too
