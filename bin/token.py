@@ -1,6 +1,7 @@
 """`token`: API and platform tokens, shown once."""
 
 from datetime import timedelta
+from typing import Final
 
 import click
 
@@ -12,6 +13,9 @@ from schemas.times import rfc3339, rfc3339_or_none
 from storage import tokens
 from storage.clock import utc_now
 from storage.models import Token
+
+#: What a person reads of a token in a list.
+_COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
 
 
 @click.group()
@@ -58,17 +62,31 @@ def list_tokens(as_json: bool) -> None:
     """List tokens; never the tokens themselves."""
     with opened():
         records = [_record(row) for row in Token.select().order_by(Token.id)]
-        columns = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
-        print_records(records, as_json, columns, "There are no tokens; see `token create`.")
+        print_records(records, as_json, _COLUMNS, "There are no tokens; see `token create`.")
 
 
-@token.command(epilog="Example: riskrelay token revoke 3\n\nExit codes: 0 revoked, 1 there is no such token, 2 wrong usage.")
-@click.argument("token_id", type=ROW_ID)
+@token.command(
+    epilog="""\b
+Examples:
+  riskrelay token revoke 3
+  riskrelay token revoke --user ada@example.com
+
+\b
+Exit codes: 0 revoked, 1 there is no such token or user, 2 wrong usage."""
+)
+@click.argument("token_id", type=ROW_ID, required=False)
+@click.option("--user", "email", help="Revoke every token of this user instead.")
 @json_option
-def revoke(token_id: int, as_json: bool) -> None:
-    """Revoke a token; the next request with it gets 401."""
+def revoke(token_id: int | None, email: str | None, as_json: bool) -> None:
+    """Revoke a token, or all of a user who leaves; the next request with one gets 401."""
+    if (token_id is None) == (email is None):
+        raise click.UsageError("Name one token by its id, or a user with --user.")
     with opened():
-        print_record(_record(tokens.revoke(token_id, utc_now())), as_json)
+        if token_id is not None:
+            print_record(_record(tokens.revoke(token_id, utc_now())), as_json)
+        elif email is not None:
+            revoked = [_record(row) for row in tokens.revoke_all(email, utc_now())]
+            print_records(revoked, as_json, _COLUMNS, "This user had no token left to revoke.")
 
 
 def _record(row: Token) -> dict[str, object]:

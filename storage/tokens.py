@@ -13,7 +13,7 @@ from schemas.errors import Conflict, NotFound
 from schemas.principal import ABILITIES, DEFAULT_ABILITIES, Ability, TokenKind, TokenPrincipal
 from schemas.times import to_ms
 from storage.accounts import user_by_email
-from storage.audit import append
+from storage.audit import Entry, append, append_all
 from storage.columns import JsonField
 from storage.database import rows, transaction
 from storage.models import Token
@@ -34,6 +34,7 @@ HOLDERS: Final = "tokens k JOIN users u ON u.id = k.user_id JOIN accounts a ON a
 IS_LIVE: Final = "k.token_sha256 = ? AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)"
 
 _FIND: Final = f"SELECT {COLUMNS} FROM {HOLDERS} WHERE {IS_LIVE}"  # noqa: S608 - our own names
+_REVOKE_ALL: Final = "UPDATE tokens SET revoked_at = ? WHERE user_id = ? AND revoked_at IS NULL RETURNING id"
 #: Of lists of abilities, which tokens have in common; to read one anew costs 3 µs of each request.
 _MOST_LISTS: Final = 256
 
@@ -77,6 +78,15 @@ def revoke(token_id: int, now: datetime) -> Token:
         if Token.update(revoked_at=now).where(Token.id == token_id, Token.revoked_at.is_null()).execute():
             append(now, "operator", "revoke_token", f"token:{token_id}")
         return Token.get_by_id(token_id)
+
+
+def revoke_all(email: str, now: datetime) -> list[Token]:
+    """Revoke every token of a user and return those that were not revoked before. Raises NotFound for the user."""
+    with transaction():
+        revoked = rows(_REVOKE_ALL, (to_ms(now), user_by_email(email).id))
+        ids = sorted(row[0] for row in revoked)
+        append_all([Entry(to_ms(now), "operator", "revoke_token", f"token:{token_id}") for token_id in ids])
+        return list(Token.select().where(Token.id << ids).order_by(Token.id))
 
 
 def principal_for(text: str, now: datetime) -> TokenPrincipal | None:

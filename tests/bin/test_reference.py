@@ -30,7 +30,7 @@ PROMISED: Final = """
     init, run, serve, work, migrate --check,
     account add --no-webhooks, user add --account, project add --account --shop-domain, report add --project,
     scan-run add --project --id, grant add --user --project --report,
-    token create --user --kind --ability --name --expires-days, token list, token revoke,
+    token create --user --kind --ability --name --expires-days, token list, token revoke --user,
     secret set scanner, secret set email, secret set storefront, secret set target, secret list,
     target list, target show, target validate, target ping, target pause, target resume --all, target disable,
     export list, export show, export prepare, export approve, export retry, export dismiss,

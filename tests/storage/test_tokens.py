@@ -8,6 +8,7 @@ import pytest
 
 from schemas.errors import Conflict, NotFound
 from schemas.principal import ABILITIES, DEFAULT_ABILITIES, Ability, TokenKind
+from schemas.times import to_ms
 from storage import tokens
 from storage.database import execute, rows
 from tests.factories import NOW, Customer, make_customer
@@ -118,8 +119,27 @@ def test_a_revoked_token_stops_with_the_next_request(customer: Customer) -> None
     assert told == [("create_token",), ("revoke_token",)]
 
 
+def test_a_user_who_leaves_loses_every_token_and_nobody_else_does(customer: Customer) -> None:
+    other = make_customer()
+    early, _ = tokens.create(customer.email, TokenKind.API, NOW, name="early")
+    tokens.revoke(early.id, NOW)
+    _, platform = tokens.create(customer.email, TokenKind.PLATFORM, NOW)
+    later = NOW + timedelta(days=1)
+    revoked = tokens.revoke_all(customer.email, later)
+    assert [tokens.principal_for(text, later) for text in (customer.token, platform)] == [None, None]
+    assert tokens.principal_for(other.token, later) is not None
+    assert [row.revoked_at for row in revoked] == [later, later]
+    # What was revoked before keeps its moment, and each has one line in the ledger.
+    assert rows("SELECT revoked_at FROM tokens WHERE id = ?", (early.id,)) == [(to_ms(NOW),)]
+    told = rows("SELECT subject_id FROM audit_entries WHERE action = 'revoke_token' ORDER BY id")
+    assert told == [(f"token:{row.id}",) for row in (early, *revoked)]
+    assert tokens.revoke_all(customer.email, later) == []
+
+
 def test_unknown_users_and_tokens_are_not_found(database: str) -> None:
     with pytest.raises(NotFound):
         tokens.create("nobody@example.com", TokenKind.API, NOW)
     with pytest.raises(NotFound):
         tokens.revoke(999, NOW)
+    with pytest.raises(NotFound):
+        tokens.revoke_all("nobody@example.com", NOW)
