@@ -18,7 +18,7 @@ from soak.ledger import Ledger
 _LATER: Final = frozenset({429, 503})
 _TIMEOUT_S: Final = 20.0
 #: Longer than anything here is away.
-_PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 90.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.5
 
@@ -58,7 +58,7 @@ class Asking:
         if content is None and body is not None:
             content = json.dumps(body).encode()
         typed = {**headers, **({"Content-Type": "application/json"} if content is not None else {})}
-        until, pause_s = time.monotonic() + _PATIENCE_S, _FIRST_PAUSE_S
+        until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
         while time.monotonic() < until:
             answer = self._once(method, path, typed, content)
             if answer is not None and not _is_later(answer):

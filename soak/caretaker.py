@@ -5,6 +5,8 @@ what may arrive. Whatever it pauses it resumes before it goes on.
 """
 
 import json
+import math
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +21,8 @@ _ACCEPTED_OR_TOO_LATE: Final = frozenset({202, 409})
 _EVERY_S: Final = 2.0
 _PAUSE_S: Final = 2.0
 _FEW: Final = 3
+#: Each one reads all that is stored, which takes longer and longer; what comes faster than it is done would never end.
+_FORGET_EVERY_S: Final = 60.0
 
 
 class Caretaker(Client):
@@ -29,6 +33,7 @@ class Caretaker(Client):
         self.name = "caretaker"
         self._origins = origins
         self._shut_origins = shut_origins
+        self._forgot_at = -math.inf
         self._acts: list[Callable[[], None]] = [
             self._pause,
             self._disable,
@@ -87,7 +92,10 @@ class Caretaker(Client):
         self.ask("POST", f"{TARGETS}/{self.chance.choice(self.known.targets)}/ping")
 
     def _forget_somebody(self) -> None:
-        """Hand in what names a person, approve it, and have the person forgotten at once."""
+        """Hand in what names a person, approve it, and have the person forgotten at once; not too often."""
+        if time.monotonic() - self._forgot_at < _FORGET_EVERY_S:
+            return
+        self._forgot_at = time.monotonic()
         name, number = self.shared.names.new()
         person = Person(88_000_000 + number, f"person.{number}@mail.example", f"+1 555 {number:07}", (770_000_000 + number,))
         body = capture(self.known.shop_project_id, page_title=name, selected_text=f"Ask {person.email} about it.")
@@ -102,6 +110,7 @@ class Caretaker(Client):
             "X-Platform-Topic": "customers/redact",
             "X-Platform-Shop-Domain": self.known.shop_domain,
         }
+        self.ledger.note("forgetting", export=export_id)
         if self.asking.ask("POST", WEBHOOKS, headers, expected=_TAKEN, content=content) is not None:
             self.ledger.note("redacting", export=export_id)
 

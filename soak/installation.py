@@ -279,13 +279,17 @@ class Installation:
         for pid in processes_in(self.redis.folder):
             yield "redis", pid
 
-    def stop(self) -> None:
-        """End everything in order, and note how the product's processes ended; harmless when it has ended."""
+    def stop_product(self) -> None:
+        """End the product's processes in order, and note how they ended; harmless when they have."""
         running = self.children if hasattr(self, "service") else []
         for child in running:
             child.tell_to_stop()
         for child in running:
             self.exit_codes[child.name] = child.stop()
+
+    def stop(self) -> None:
+        """End everything in order; harmless when it has ended."""
+        self.stop_product()
         for receiver in self.receivers:
             receiver.stop()
         close_database()
@@ -297,11 +301,6 @@ class Installation:
         for server, name in zip(self.servers, ("redis", "postgresql"), strict=False):
             with suppress(shutil.Error, OSError):
                 shutil.move(str(server.folder), str(self.folder / name))
-
-    def remove_servers(self) -> None:
-        """Remove what the servers have written."""
-        for server in self.servers:
-            shutil.rmtree(server.folder, ignore_errors=True)
 
     def _environment(self, project_id: int) -> dict[str, str]:
         settings = {**SETTINGS, **LOOPBACK, "DEFAULT_PROJECT_ID": str(project_id), "BIND": f"127.0.0.1:{self.port}"}

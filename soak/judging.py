@@ -2,10 +2,11 @@
 
 Three findings mean that the product broke its word: `lost` (acknowledged and not there, or approved and neither delivered
 nor visibly failed or blocked by what its receiver did), `wrong` (bytes that nobody approved, a signature that does not
-verify, a row too many, a state that changed that never may, a repeat without a cause) and `forbidden` (an arrival of what
-was never approved, was put aside, was redacted, or whose target was off; an address where nobody may go). What came `late`,
-and what was `repeated` after a receiver had accepted it, are counted; the cause of a repeat is an answer that got lost, or
-something that was made to go wrong.
+verify, a row too many, a state that changed that never may, a repeat without a cause, a person forgotten whom nobody named
+or not forgotten who was named) and `forbidden` (an arrival of what was never approved, was put aside, was redacted, or whose
+target was off; an address where nobody may go, or another target's). What came `late`, and what was `repeated` after a
+receiver had accepted it, are counted; the cause of a repeat is an answer that got lost, or something that was made to go
+wrong.
 """
 
 from collections import Counter, defaultdict
@@ -43,7 +44,10 @@ _TIME_CHARACTERS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An export as the database has it in the end; `sha256` is that of its frozen bytes, times are in ms since 1970."""
+    """An export as the database has it in the end; times are in ms since 1970.
+
+    `sha256` is that of its frozen bytes, `path` that of its target's URL.
+    """
 
     id: str
     name: str | None
@@ -53,6 +57,7 @@ class Row:
     sha256: str | None
     attempts: int
     redacted_at: int | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +97,11 @@ def judge(
     """Return what the ledger and the database say of each other.
 
     `acts` and `arrivals` are lines as `soak.clients`, `soak.mischief` and `soak.receivers` note them; `recorded` are the
-    attempts that the database has, by their ids; `most_attempts` is what an export gets
-    before it is given up; `honest` are the targets whose receivers never refuse, where lateness counts.
+    attempts that the database has, by their ids; `most_attempts` is what an export gets before it is given up; `honest` are
+    the targets whose receivers never refuse, where lateness counts.
     """
     case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, most_attempts, honest)
-    for finding in (_names, _acknowledged, _states, _approved, _repeats, _bytes, _allowed, _lateness):
+    for finding in (_names, _acknowledged, _states, _approved, _redacted, _repeats, _bytes, _allowed, _lateness):
         finding(case)
     return case.findings
 
@@ -161,6 +166,9 @@ def _names(case: _Case) -> None:
             case.findings.lost.append(f"Request {name} was acknowledged and has {there} rows instead of {wanted}.")
         elif 0 < there < wanted:
             case.findings.wrong.append(f"Request {name} is there by halves: {there} rows of {wanted}.")
+    asked = {act["name"] for act in case.acts["asked"]}
+    unasked = [row.id for row in case.rows.values() if row.redacted_at is None and row.name not in asked]
+    case.findings.wrong.extend(f"Export {export_id} is there, and nobody asked for it." for export_id in unasked)
 
 
 def _acknowledged(case: _Case) -> None:
@@ -180,16 +188,24 @@ def _states(case: _Case) -> None:
             case.findings.lost.append(f"Export {export_id} was {status} and is not there.")
         elif row.status != status:
             case.findings.wrong.append(f"Export {export_id} was {status} and is {row.status} now.")
+    for line in case.tickets:
+        row, attempt = case.rows.get(str(line["export"])), case.recorded.get(line["attempt"])
+        if row is None or attempt is None or row.redacted_at is not None:
+            continue
+        if attempt.outcome == DELIVERED and row.status != "exported":
+            case.findings.wrong.append(f"Export {row.id} was delivered by {line['attempt']} and is {row.status} now.")
 
 
 def _approved(case: _Case) -> None:
     """Every approval arrived, or visibly failed or was blocked for a reason that its receiver gave."""
-    for export_id in case.approvals():
+    for export_id, approval in case.approvals().items():
         row = case.rows.get(export_id)
         if row is None:
             case.findings.lost.append(f"Export {export_id} was approved and is not there.")
             continue
         case.findings.counts[row.status] += 1
+        if row.target != approval["target"]:
+            case.findings.wrong.append(f"Export {export_id} was approved for {approval['target']} and has {row.target}.")
         why = _why_lost(case, row)
         if why is not None:
             case.findings.lost.append(f"Export {export_id} was approved and {why}")
@@ -216,6 +232,18 @@ def _why_lost(case: _Case, row: Row) -> str | None:
         case _:
             return f"is {row.status} in the end."
     return None if is_so else f"is {row.status} ({row.reason}), which its receiver gave no reason for."
+
+
+def _redacted(case: _Case) -> None:
+    """Whoever was to be forgotten is, and nobody else."""
+    for act in case.acts["redacting"]:
+        row = case.rows.get(act["export"])
+        if row is not None and row.redacted_at is None:
+            case.findings.wrong.append(f"Export {row.id} was to be redacted and was not.")
+    forgotten = {act["export"] for act in case.acts["forgetting"]}
+    for row in case.rows.values():
+        if row.redacted_at is not None and row.id not in forgotten:
+            case.findings.wrong.append(f"Export {row.id} was redacted, and nobody asked for it.")
 
 
 def _repeats(case: _Case) -> None:
@@ -289,6 +317,8 @@ def _why_forbidden(case: _Case, line: Line) -> Iterator[str]:
         yield "after its redaction."
     if row.target is None:
         return
+    if line["path"] != row.path:
+        yield f"at {line['path']}, which is not where its target is."
     disabled_at = case.disabled_at.get(row.target)
     if disabled_at is not None and started_at > disabled_at + FRESH_MS:
         yield "after its target was disabled."

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
+from soak.asking import PATIENCE_S
 from soak.caretaker import Caretaker
 from soak.clients import Client, Known, Names, Pace, Shared
 from soak.installation import SETTINGS, Installation
@@ -35,7 +37,10 @@ _NAME: Final = re.compile(r"soak-\d+")
 #: What the schedule gives, and the first try.
 MOST_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
 _FACTS: Final = "facts.json"
-_EXPORTS: Final = "SELECT id, source_id, ticket, status, status_reason, target_id, body, attempts, redacted_at FROM exports"
+_EXPORTS: Final = (
+    "SELECT e.id, e.source_id, e.ticket, e.status, e.status_reason, e.target_id, e.body, e.attempts, e.redacted_at, "
+    "t.base_url FROM exports e LEFT JOIN targets t ON t.id = e.target_id"
+)
 _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 
 
@@ -65,14 +70,17 @@ def soak(plan: Plan, folder: Path) -> Report:
         drained_s = time.monotonic() - ended_at
         installation.wait_until(installation.is_up)
         sampler.stop()
+        # What a process has begun arrives before it has ended, and is judged with the rest.
+        installation.stop_product()
         attempts = _count_attempts()
         honest = [known.targets[number] for number in range(plan.targets) if is_honest(number)]
         facts = {"plan": plan.record(), "honest": honest, "began_at": installation.began_at_ms, "ended_at": now_ms()}
         (folder / _FACTS).write_text(json.dumps(facts))
         found = _judged(folder)
-        installation.stop()
     if mischief.kills < plan.kills or shared.approved < plan.exports:
         problems.append(f"Only {mischief.kills} kills and {shared.approved} approvals came about.")
+    if counts["not acknowledged"]:
+        problems.append(f"{counts['not acknowledged']} requests had no answer after {PATIENCE_S:g} s of asking again.")
     problems += [f"{name} ended with {code}." for name, code in installation.exit_codes.items() if code != 0]
     fenced, complaints = read_logs([child.log for child in installation.children])
     surprises = [
@@ -114,16 +122,14 @@ def _judged(folder: Path) -> Findings:
 
 @contextmanager
 def _installation(folder: Path, plan: Plan) -> Iterator[Installation]:
-    """Make an installation; nothing of it runs afterwards, and what its servers wrote stays where something failed."""
+    """Make an installation; nothing of it runs afterwards, and what its servers wrote is in `folder` with the rest."""
     installation = Installation(folder, plan)
     try:
         installation.open_database()
         yield installation
-    except BaseException:
+    finally:
         installation.stop()
         installation.keep_servers()
-        raise
-    installation.remove_servers()
 
 
 def _found(installation: Installation) -> Known:
@@ -186,7 +192,8 @@ def _count_attempts() -> int:
 
 def _rows() -> Iterator[Row]:
     """Yield every export as the database has it."""
-    for export_id, source_id, ticket, status, reason, target, body, attempts, redacted_at in rows(_EXPORTS):
+    for export_id, source_id, ticket, status, reason, target, body, attempts, redacted_at, url in rows(_EXPORTS):
         name = _NAME.search(f"{source_id} {ticket if isinstance(ticket, str) else json.dumps(ticket)}")
         sha256 = None if body is None else hashlib.sha256(body).hexdigest()
-        yield Row(export_id, name and name[0], status, reason, target, sha256, attempts, redacted_at)
+        path = url and urlsplit(url).path
+        yield Row(export_id, name and name[0], status, reason, target, sha256, attempts, redacted_at, path)

@@ -37,7 +37,7 @@ _numbers: Final = itertools.count(1)
 WITHIN_S: Final = 280.0
 
 # One export that was asked for, approved and delivered; each case of the tables below changes one thing.
-ROW: Final = Row("exp_1", "soak-1", "exported", None, "tgt_1", "aa", 1)
+ROW: Final = Row("exp_1", "soak-1", "exported", None, "tgt_1", "aa", 1, path="/t/0")
 ACTS: Final[tuple[dict[str, Any], ...]] = (
     {"what": "asked", "at": BEGAN_MS, "name": "soak-1", "rows": 1},
     {"what": "acknowledged", "at": BEGAN_MS, "name": "soak-1", "ids": ["exp_1"]},
@@ -147,7 +147,7 @@ LEGITIMATE: Final = [
 
 @pytest.mark.parametrize(("row", "arrivals"), LEGITIMATE, ids=map(str, range(len(LEGITIMATE))))
 def test_what_its_receiver_refused_for_good_is_not_lost(row: Row, arrivals: list[dict[str, Any]]) -> None:
-    assert judged(rows=[row], arrivals=arrivals).is_clean
+    assert judged(act("forgetting", export="exp_1"), rows=[row], arrivals=arrivals).is_clean
 
 
 def test_what_was_never_acknowledged_may_be_there_or_not_but_whole() -> None:
@@ -171,6 +171,22 @@ WRONG: Final = [
         lambda: judged(act("seen", export="exp_1", status="exported"), rows=[replace(ROW, status="approved")]),
         "was exported and is approved now",
     ),
+    # an answer said so, and it was made undone
+    (
+        lambda: judged(
+            arrivals=[arrival(attempt="att_01")],
+            recorded={"att_01": Recorded("delivered", BEGAN_MS)},
+            rows=[replace(ROW, status="retry_scheduled")],
+        ),
+        "was delivered by att_01 and is retry_scheduled now",
+    ),
+    # another target than the approved one
+    (lambda: judged(rows=[replace(ROW, target="tgt_2")]), "was approved for tgt_1 and has tgt_2"),
+    # forgotten by itself, or not when it was asked for
+    (lambda: judged(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)]), "was redacted, and nobody asked for it"),
+    (lambda: judged(act("forgetting", export="exp_1"), act("redacting", export="exp_1")), "was to be redacted and was not"),
+    # a row that nobody asked for
+    (lambda: judged(rows=[ROW, replace(ROW, id="exp_2", name=None, status="prepared")]), "nobody asked for it"),
     # twice for one request
     (lambda: judged(rows=[ROW, replace(ROW, id="exp_2", status="prepared")]), "2 times instead of 1"),
 ]
@@ -188,6 +204,7 @@ FORBIDDEN: Final = [
     (lambda: judged(act("dismissed", export="exp_1")), "was dismissed"),
     (lambda: judged(arrivals=[arrival(), arrival(path="/elsewhere")]), "where nobody may go"),
     (lambda: judged(arrivals=[arrival(), arrival(path="/shut")]), "where nobody may go"),
+    (lambda: judged(arrivals=[arrival(), arrival(path="/t/1")]), "at /t/1, which is not where its target is"),
     (
         lambda: judged(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)], arrivals=[arrival(60_000)]),
         "after its redaction",
@@ -345,7 +362,7 @@ def run_soak(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(300)
 def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Path) -> None:
     told = tmp_path / "report.json"
-    words = ("--seconds", "8", "--kills", "4", "--rate", "10", "--seed", "30")
+    words = ("--seconds", "8", "--kills", "4", "--rate", "10", "--seed", "30", "--receivers", "1")
     done = run_soak("--database", "sqlite", *words, "--keep", str(tmp_path / "kept"), "--into", str(told))
     assert done.returncode == 0, done.stdout + done.stderr
     [report] = json.loads(told.read_text())["runs"]
@@ -371,7 +388,7 @@ def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Pa
 @pytest.mark.timeout(300)
 def test_a_soak_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    words = ["--database", "sqlite", "--seconds", "60", "--keep", str(folder)]
+    words = ["--database", "sqlite", "--seconds", "60", "--workers", "1", "--receivers", "1", "--keep", str(folder)]
     soaking = subprocess.Popen([sys.executable, "-m", "soak", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         until = time.monotonic() + WITHIN_S / 2
