@@ -45,11 +45,12 @@ class Patience:
 
 
 class Awaits(Enum):
-    """What is awaited from the client; the earlier, the less is lost with the connection."""
+    """What the client is awaited with, or to take; the earlier, the less is lost with the connection."""
 
     REQUEST = auto()
     REST = auto()
     BODY = auto()
+    ANSWER = auto()
 
 
 class HeadTooSlow(ParseException):  # type: ignore[misc]  # gunicorn has no annotations
@@ -66,6 +67,7 @@ class ClientConnection:
         self._patience = patience
         self._is_new = True
         self._is_let_go = False
+        self._sends_since: float | None = None
         self._expect(Awaits.REQUEST, self._patience.head_s)
 
     def __getattr__(self, name: str) -> Any:
@@ -91,7 +93,7 @@ class ClientConnection:
         """
         self._give_way()
         if self._is_let_go:
-            return b""
+            return self._gone()
         began_at = time.monotonic()
         try:
             data = self._read(size, began_at)
@@ -104,16 +106,26 @@ class ClientConnection:
     def sendall(self, data: bytes) -> None:
         """Send an answer, at the pace of a poor line at least. Raises BrokenPipeError where the client does not read it."""
         self._socket.settimeout(self._patience.body_s + len(data) / self._patience.bytes_per_s)
+        self._sends_since = time.monotonic()
         try:
             self._socket.sendall(data)
-        except TimeoutError:
+        except OSError as error:
+            if not (self._is_let_go or isinstance(error, TimeoutError)):
+                raise
             raise BrokenPipeError(errno.EPIPE, "The client does not read its answer.") from None
+        finally:
+            self._sends_since = None
+
+    def send(self, data: bytes) -> int:
+        """Send what gunicorn says before an answer, in the same manner."""
+        self.sendall(data)
+        return len(data)
 
     def let_go(self) -> None:
-        """Let whoever reads from the client find that it hung up, as soon as there is nothing left to read."""
+        """Let whoever reads from the client, or sends to it, find that it hung up."""
         self._is_let_go = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RD)
+            self._socket.shutdown(socket.SHUT_RD if self._sends_since is None else socket.SHUT_RDWR)
 
     def linger(self) -> None:
         """Say that nothing more follows, and take for a moment what the client still sends.
@@ -129,12 +141,19 @@ class ClientConnection:
     @property
     def order(self) -> tuple[int, float]:
         """Who hangs on longest for the least comes first."""
+        if self._sends_since is not None:
+            return Awaits.ANSWER.value, self._sends_since
         return self.awaits.value, self._since
 
     @property
     def may_go(self) -> bool:
-        """Whether the client is being waited for, and not being answered."""
-        return self._is_read and not self._is_let_go
+        """Whether the client is being waited for: to say something, or to take its answer."""
+        return (self._is_read or self._sends_since is not None) and not self._is_let_go
+
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether there is no request of the client that has begun to be answered."""
+        return self.awaits is not Awaits.BODY
 
     def _expect(self, awaits: Awaits, left_s: float) -> None:
         self.awaits = awaits
@@ -167,9 +186,15 @@ class ClientConnection:
     def _end(self, error: OSError) -> bytes:
         # gevent raises in whoever waits when a socket is shut.
         if self._is_let_go:
-            return b""
+            return self._gone()
         if not isinstance(error, TimeoutError) or self.awaits is not Awaits.REQUEST:
             raise error
         if self._received:
             raise HeadTooSlow
+        return b""
+
+    def _gone(self) -> bytes:
+        """Tell whoever was let go in a body that it took too long: what came of it is no mistake of the client."""
+        if self.awaits is Awaits.BODY:
+            raise TimeoutError
         return b""

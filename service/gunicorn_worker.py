@@ -22,9 +22,27 @@ from service.seats import Seats
 
 #: How long answers are given without a look at who else waits. To look takes 2 µs.
 _TURN_S: Final = 0.005
+#: A round of gevent's loop. After `sleep(0)` it goes on with whoever slept, up to fifty times, before it looks at a socket.
+_ROUND_S: Final = 0.000_001
 #: What is left of a refused body is read so far for the sake of the connection; beyond that a new one is cheaper.
 _REST_BYTES: Final = 64 * 1024
 _KEY: Final = "IDEMPOTENCY-KEY"
+
+
+class GiveWay:
+    """Lets others go on where this process has given answers for a while."""
+
+    def __init__(self) -> None:
+        self._gave_way_at = 0.0
+
+    def __call__(self) -> None:
+        """Serve everybody else who is there, where that was not done just now."""
+        now = time.monotonic()
+        if now - self._gave_way_at > _TURN_S:
+            # Who runs meanwhile has a turn too, and a crowd that just came soon waits where `Seats` sees it.
+            self._gave_way_at = now
+            gevent.sleep(_ROUND_S)
+            self._gave_way_at = time.monotonic()
 
 
 class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no annotations
@@ -41,7 +59,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         super().__init__(*args, **kwargs)
         self._seats = Seats(self.worker_connections)
         self._connections: dict[gevent.Greenlet, ClientConnection] = {}
-        self._gave_way_at = 0.0
+        self._give_way = GiveWay()
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve a connection to its end."""
@@ -77,15 +95,12 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
             sock.linger()
             raise StopIteration
 
-    def _give_way(self) -> None:
-        if time.monotonic() - self._gave_way_at > _TURN_S:
-            gevent.sleep(0)
-            self._gave_way_at = time.monotonic()
-
     def notify(self) -> None:
-        """Report to the parent once a second, and once stopping, hang up on whoever asks nothing."""
+        """Report to the parent once a second, and look who is in the way; once stopping, whoever asks nothing is."""
         super().notify()
-        if not self.alive:
+        if self.alive:
+            self._seats.look_round()
+        else:
             self._seats.close()
 
     def handle_error(self, _req: Any, client: ClientConnection, _addr: Any, exc: BaseException) -> None:

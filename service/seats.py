@@ -2,15 +2,16 @@
 
 A connection that waits for its client costs nothing but its place, so all of them may be kept while there is room. When the
 last one is taken, the service hangs up on clients that it waits for: those of the address that holds most, and among them
-those that have asked for nothing for longest. Who asks at once is served; who keeps a connection between polls opens a new
-one. Behind a proxy all clients have one address, and the longest idle goes.
+those that have asked for nothing for longest; then those that stall in a body, then those that do not take their answer.
+Who asks at once is served; who keeps a connection between polls opens a new one. Behind a proxy all clients have one
+address, and the longest idle goes.
 """
 
 from collections import Counter
 from heapq import nsmallest
 from typing import Final
 
-from service.client_connection import Awaits, ClientConnection
+from service.client_connection import ClientConnection
 
 #: One in so many gets up at once: to look for them takes 0.3 ms among a thousand, too much to do it for each that comes.
 _PART: Final = 50
@@ -33,10 +34,18 @@ class Seats:
         """Get up."""
         self._taken.discard(connection)
 
+    def look_round(self) -> None:
+        """Make room where all seats are taken: they were all busy, it may be, when the last one was.
+
+        Nobody else would, for with no seat left nobody comes.
+        """
+        if len(self._taken) >= self._count:
+            self._make_room()
+
     def close(self) -> None:
         """Let go of whoever asks nothing."""
         for each in self._taken:
-            if each.awaits is not Awaits.BODY:
+            if each.asks_nothing:
                 each.let_go()
 
     def _make_room(self) -> None:

@@ -211,6 +211,8 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+# A thousand requests, each with a dozen checks; a busy machine takes several times as long.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("database_url", ["sqlite_url", "postgres_url"] if IS_LONG else ["sqlite_url"], indirect=True)
 def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> None:
     api = DescribedApi(tmp_path, UNLIMITED)

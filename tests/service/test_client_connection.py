@@ -1,6 +1,7 @@
-"""How long a client is waited for, over real sockets, with little patience."""
+"""How long a client is waited for, over real sockets, with little patience; who gets up for others, and whose turn it is."""
 
 import errno
+import time
 from collections.abc import Iterator
 from itertools import repeat
 
@@ -10,6 +11,7 @@ from gevent import socket
 from gunicorn.http.errors import LimitRequestHeaders
 
 from service.client_connection import MOST_HEAD_BYTES, ClientConnection, HeadTooSlow, Patience
+from service.gunicorn_worker import GiveWay
 from service.seats import Seats
 
 LITTLE = Patience(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_body_s=0.5, linger_s=0.05)
@@ -94,6 +96,17 @@ def test_what_has_come_is_read_however_late_it_is_looked_at(pair: tuple[ClientCo
     assert connection.recv(10) == b"{}"
 
 
+def test_what_came_while_the_process_could_not_look_is_read(pair: tuple[ClientConnection, socket.socket]) -> None:
+    """When it looks again, the time is over as well."""
+    connection, client = pair
+    connection.expect_body()
+    reading = gevent.spawn(connection.recv, 10)
+    gevent.sleep(0)
+    client.sendall(b"{}")
+    time.sleep(LITTLE.body_s * 3)
+    assert reading.get(timeout=5) == b"{}"
+
+
 def test_an_answer_that_nobody_reads_is_given_up(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     slow = ClientConnection(connection.dup(), "10.0.0.1", nothing, Patience(body_s=0.05, bytes_per_s=10**9))
@@ -127,11 +140,51 @@ def test_what_comes_as_its_client_is_let_go_is_not_begun(pair: tuple[ClientConne
     assert reading.get(timeout=5) == b""
 
 
+def test_who_is_let_go_in_a_body_took_too_long(pair: tuple[ClientConnection, socket.socket]) -> None:
+    """The part that came is no mistake of the client: it may come again."""
+    connection, client = pair
+    connection.expect_body()
+    client.sendall(b"{")
+    assert connection.recv(10) == b"{"
+    reading = gevent.spawn(connection.recv, 10)
+    gevent.sleep(0)
+    connection.let_go()
+    for end in (lambda: reading.get(timeout=5), lambda: connection.recv(10)):
+        with pytest.raises(TimeoutError):
+            end()
+
+
+def test_who_is_let_go_need_not_take_its_answer(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, _ = pair
+    patient = ClientConnection(connection.dup(), "10.0.0.1", nothing, Patience())
+    sending = gevent.spawn(patient.sendall, b"a" * 10_000_000)
+    gevent.sleep(0)
+    patient.let_go()
+    with pytest.raises(BrokenPipeError):
+        sending.get(timeout=5)
+    patient.close()
+
+
 def test_a_socket_that_broke_is_no_silence(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     connection.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         connection.recv(10)
+
+
+def test_who_gives_way_lets_what_came_be_heard() -> None:
+    ours, theirs = socket.socketpair()
+    hearing = gevent.spawn(ours.recv, 1)
+    gevent.sleep(0)
+    theirs.sendall(b"a")
+    give_way = GiveWay()
+    for _ in range(3):
+        # As long as a turn may be, and longer.
+        time.sleep(0.01)
+        give_way()
+    assert hearing.ready()
+    ours.close()
+    theirs.close()
 
 
 # --- who gets up --------------------------------------------------------------
@@ -154,9 +207,13 @@ class Sitting:
         self.seats.take(connection)
         connection.expect_body() if what == "body" else connection.expect_request(60)
         if what != "answer":
-            gevent.spawn(connection.recv, 10)
-            gevent.sleep(0)
+            self.wait(connection, what)
         return connection
+
+    def wait(self, connection: ClientConnection, what: str = "request") -> None:
+        """Let a client be waited for from now on."""
+        gevent.spawn(connection.sendall, b"a" * 10_000_000) if what == "taking" else gevent.spawn(connection.recv, 10)
+        gevent.sleep(0)
 
     def leave(self) -> None:
         for each in self._connections:
@@ -183,6 +240,9 @@ GETS_UP = [
     ([("a", "body"), ("a", "request"), ("a", "request")], 1),
     # Who stalls in a body, where there is nobody else.
     ([("a", "body"), ("a", "body"), ("a", "body")], 0),
+    # Who does not take what was asked for, where there is nobody else; before it, who stalls in a body.
+    ([("a", "taking"), ("a", "taking"), ("a", "taking")], 0),
+    ([("a", "taking"), ("a", "body"), ("a", "taking")], 1),
     # Nobody who is being answered.
     ([("a", "answer"), ("a", "answer"), ("b", "request")], 2),
 ]
@@ -198,8 +258,19 @@ def test_the_last_seat_is_made_free_again(there: list[tuple[str, str]], gone: in
     assert changed == [gone]
 
 
+def test_where_all_were_busy_when_the_last_seat_was_taken_it_is_made_free_later(sitting: Sitting) -> None:
+    """Once every seat is taken nobody comes who would ask for one."""
+    connections = [sitting.come("a", "answer") for _ in range(4)]
+    sitting.seats.look_round()
+    for each in connections[2:]:
+        sitting.wait(each)
+    sitting.seats.look_round()
+    assert [each.may_go for each in connections] == [False, False, False, True]
+
+
 def test_while_there_is_room_everybody_stays(sitting: Sitting) -> None:
     connections = [sitting.come("a") for _ in range(3)]
+    sitting.seats.look_round()
     assert all(each.may_go for each in connections)
 
 

@@ -9,6 +9,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from tests.service.serving import Answer, Service, read_answer
 
 LIMIT_BYTES = 16 * 1024
 SCANNER = {"X-Scanner-Secret": SCANNER_SECRET}
+#: How many statements wait for a lock of ours.
+WAITING = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
 
 
 @pytest.fixture
@@ -309,7 +313,7 @@ def test_a_process_killed_inside_its_transaction_leaves_nothing(postgres_url: st
     ):
         holder.execute("LOCK TABLE exports IN ACCESS EXCLUSIVE MODE")
         posted_once = pool.submit(service.request, "POST", RESULTS, headers, ten_issues(1))
-        wait_until(lambda: asked(postgres_url, "SELECT COUNT(*) FROM pg_locks WHERE NOT granted") != [(0,)])
+        wait_until(lambda: asked(postgres_url, WAITING) != [(0,)])
         for pid in service.workers:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises((OSError, http.client.HTTPException)):
@@ -370,6 +374,27 @@ def test_a_client_that_keeps_its_connection_does_not_hold_up_the_stop(sqlite_url
         assert service.exit_code() == 0
         # gunicorn's own worker would wait for the whole graceful timeout of 15 s.
         assert time.monotonic() - asked_at < 10
+
+
+def test_who_was_busy_when_the_last_place_was_taken_gives_way_to_who_comes_later(postgres_url: str, tmp_path: Path) -> None:
+    """All of them wait for a lock of ours, so that nobody could be hung up on; answered, they keep their places."""
+    customer, places = customer_in(postgres_url), 3
+    asking = raw(b"GET", EXPORTS.encode(), *(f"{name}: {value}".encode() for name, value in customer.bearer.items()))
+    small = {**settings(tmp_path, postgres_url, customer), "WEB_PROCESSES": "1", "WEB_THREADS": str(places)}
+    with Service(small) as service, ExitStack() as kept, psycopg.connect(postgres_url) as holder:
+        holder.execute("LOCK TABLE exports IN ACCESS EXCLUSIVE MODE")
+        clients = []
+        for number in range(places):
+            clients.append(kept.enter_context(service.connect()))
+            clients[-1].sendall(asking)
+            wait_until(partial(_waiting, postgres_url, number + 1))
+        holder.rollback()
+        assert [read_answer(client).status for client in clients] == [200] * places
+        assert service.request("GET", "/healthz", timeout_s=20).status == 200
+
+
+def _waiting(url: str, count: int) -> bool:
+    return asked(url, WAITING) == [(count,)]
 
 
 def listens(service: Service) -> bool:
