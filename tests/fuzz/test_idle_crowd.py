@@ -1,4 +1,4 @@
-"""A crowd that holds connections and asks for nothing, or takes nothing, while an honest client asks.
+"""A crowd that holds connections and asks for nothing, while an honest client asks.
 
 A few hundred against a service with few places in `make test`; 10,000 against a service as it is by default in `make fuzz`,
 which logs what the honest client met and what the crowd cost: `--log-cli-level=info` shows it.
@@ -29,11 +29,7 @@ HOLDS: Final = {
     "in a head": f"GET {EXPORTS} HTTP/1.1\r\nHost: x\r\nX-Slow: ".encode(),
     "in a body": f"POST {COMPLIANCE} HTTP/1.1\r\nX-Platform-Hmac-Sha256: a\r\nContent-Length: 1000\r\n\r\n ".encode(),
     "after an answer": PROBE,
-    # Larger than what the kernel keeps for who takes nothing.
-    "before it takes its answers": b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 10,
 }
-#: What the kernel keeps for a client of the crowd.
-TAKES_BYTES: Final = 4096
 #: From addresses of their own: one address has no more than some 28,000 ports to come from.
 SOURCES: Final = [f"127.0.3.{number}" for number in range(1, 11)]
 #: How long the honest client waits for an answer, and for its first one, for which it queues behind the whole crowd.
@@ -83,14 +79,10 @@ def crowd(port: int, count: int, said: bytes) -> Iterator[list[socket.socket]]:
     there: list[socket.socket] = []
     try:
         for number in range(count):
-            client = socket.socket()
-            there.append(client)
-            client.settimeout(60)
-            # Before it connects, which is when the other side learns it.
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, TAKES_BYTES)
-            client.bind((SOURCES[number % len(SOURCES)], 0))
-            client.connect(("127.0.0.1", port))
+            source = SOURCES[number % len(SOURCES)]
+            client = socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(source, 0))
             client.sendall(said)
+            there.append(client)
         yield there
     finally:
         for client in there:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,23 @@ def test_a_client_that_resets_its_connection_leaves_no_error_behind(impatient: S
         client.close()
     assert impatient.request("GET", "/healthz").status == 200
     assert [line for line in impatient.log.read_text().splitlines() if '"level": "error"' in line] == []
+
+
+#: Requests whose answers are more than any kernel keeps for who takes nothing of them: 60 of 140 KB.
+ASKED = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60
+
+
+def test_who_takes_no_answer_keeps_no_place_that_others_need(tmp_path: Path, migrated_sqlite: Path) -> None:
+    """None of them is waited for to say anything; nobody needs a secret to ask so."""
+    few = {**installed(tmp_path, migrated_sqlite), "WEB_THREADS": "4"}
+    with Service(few) as service, ExitStack() as crowd:
+        for _ in range(8):
+            client = crowd.enter_context(socket.socket())
+            # Before it connects, which is when the other side learns it.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", service.port))
+            client.sendall(ASKED)
+        assert service.request("GET", "/healthz", timeout_s=20).status == 200
 
 
 # --- who sends without end ----------------------------------------------------
