@@ -361,6 +361,12 @@ def _be_a_worker() -> object:
 
 
 @pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Doors do not depend on the database: who a token belongs to, and whose a row is, is asked of both elsewhere."""
+    return sqlite_url
+
+
+@pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> Scene:
     """A cloud installation, where every route is on."""
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
