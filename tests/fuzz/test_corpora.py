@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import forbidden
@@ -21,6 +21,9 @@ from tests.service.exchange import everything_stored
 from tests.service.specified import World
 
 JSON_TEXTS: Final = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
+IS_LONG: Final = settings.get_current_profile_name() == "long"
+#: To a database an address is one text among others, and those go into both.
+BOTH: Final = ("sqlite", "postgresql")
 #: Everything that a body may be answered with that is wrong or right in one place.
 ANSWERS: Final = {200, 201, 202, 204, 403, 409, 422}
 
@@ -31,19 +34,14 @@ def world(module_database: Path) -> World:
     return patient_world(module_database)
 
 
-@pytest.fixture
-def is_long(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--hypothesis-profile") == "long")
-
-
 def places_of(world: World, which: str) -> tuple[Any, list[tuple[Any, ...]]]:
     body = json.loads(calls(world)[which].body)
     return body, list(texts(body))
 
 
-def spread(which: str, samples: Sequence[str], places: Sequence[Any], *, is_long: bool) -> Iterator[tuple[str, Any]]:
+def spread(which: str, samples: Sequence[str], places: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """Yield each sample with every place, or this route's share of them with one place each."""
-    if is_long:
+    if IS_LONG:
         yield from product(samples, places)
     else:
         share = samples[WHICH.index(which) :: len(WHICH)]
@@ -59,10 +57,10 @@ def refusals(answer: Any) -> list[Mapping[str, str]]:
 
 @pytest.mark.skipif(not JSON_TEXTS, reason=f"no JSON corpus in {CORPORA}")
 @pytest.mark.parametrize("which", WHICH)
-def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: World, is_long: bool) -> None:
+def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: World) -> None:
     """None of them is a body of ours, so those that parse are refused for their shape."""
     before = everything_stored()
-    files = JSON_TEXTS if is_long else JSON_TEXTS[WHICH.index(which) :: len(WHICH)]
+    files = JSON_TEXTS if IS_LONG else JSON_TEXTS[WHICH.index(which) :: len(WHICH)]
     answers = {file.name: send_raw(world, which, file.read_bytes()) for file in files}
     assert {name: answer.status_code for name, answer in answers.items() if answer.status_code != 422} == {}
     codes = {name: refusals(answer)[0]["code"] for name, answer in answers.items()}
@@ -75,10 +73,11 @@ SHOWN: Final = {"6", "7", "8", "by hand"}
 
 
 @pytest.mark.parametrize("which", WHICH)
-def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World, is_long: bool) -> None:
+@pytest.mark.parametrize("module_database", BOTH if IS_LONG else BOTH[:1], indirect=True)
+def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World) -> None:
     body, places = places_of(world, which)
     addresses = [place for place in places if place[-1] not in {"message_id", "id"}]
-    for text, place in spread(which, url_texts(), addresses, is_long=is_long):
+    for text, place in spread(which, url_texts(), addresses):
         answer = send(world, which, put(body, place, text))
         assert answer.status_code in ANSWERS, (text, place, answer.text)
         if answer.status_code == 422:
@@ -88,9 +87,9 @@ def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, w
 
 
 @pytest.mark.parametrize("which", WHICH)
-def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World, is_long: bool) -> None:
+def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World) -> None:
     body, places = places_of(world, which)
-    for text, place in spread(which, naughty_strings(), places, is_long=is_long):
+    for text, place in spread(which, naughty_strings(), places):
         answer = send(world, which, put(body, place, text))
         assert answer.status_code in ANSWERS, (text, place, answer.text)
         if answer.status_code == 422:
@@ -100,13 +99,13 @@ def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: 
 
 
 @pytest.mark.parametrize("which", [which for which in WHICH if which != "9"])
-def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, world: World, is_long: bool) -> None:
+def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, world: World) -> None:
     """Compliance webhooks are not searched: a person's data is what they are about. Of a message id a digest is kept."""
     body, places = places_of(world, which)
     places = [place for place in places if place[-1] != "message_id"]
     before = everything_stored()
     known = [text for text in secrets() if forbidden.find(text, frozenset())]
-    for text, place in spread(which, known, places, is_long=is_long):
+    for text, place in spread(which, known, places):
         answer = send(world, which, put(body, place, text))
         assert answer.status_code == 422, (text, place, answer.text)
         # An address that is none, or a URL that does not parse, may be refused as that before.

@@ -239,6 +239,7 @@ def with_password(url: str) -> str:
     return url.replace("//riskrelay@", f"//riskrelay:{PASSWORD}@")
 
 
+@pytest.mark.timeout(300)  # a whole day of an installation, and a search in all that it leaves
 def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong(
     tmp_path: Path,
     folder: Path,
