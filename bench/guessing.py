@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -118,16 +119,15 @@ def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
     }
     malformed = {name: f"{text[:-1]}{'1' if text[-1] == '0' else '0'}" for name, text in list(told.items())[:4]}
     return {
-        f"token, {kind}": {name: lambda text=text: tokens.principal_for(text, now) for name, text in told.items()},  # type: ignore[misc]  # bound per guess
+        f"token, {kind}": {name: partial(tokens.principal_for, text, now) for name, text in told.items()},
         f"token of a poll, {kind}": {
-            f"{name}{where}": lambda text=text, asked=asked: polls.look(text, asked, now)  # type: ignore[misc]  # bound per guess
+            f"{name}{where}": partial(polls.look, text, asked, now)
             for name, text in told.items()
             for where, asked in (("", export_id), (", no export", "exp_nobody"))
             if not where or name == "shares nothing (control)"
         },
         f"token, wrong checksum, {kind}": {
-            name: lambda text=text: tokens.principal_for(text, now)  # type: ignore[misc]  # bound per guess
-            for name, text in malformed.items()
+            name: partial(tokens.principal_for, text, now) for name, text in malformed.items()
         },
     }
 
@@ -164,10 +164,7 @@ def _of_secrets(folder: Path) -> dict[str, dict[str, Guess]]:
     }
     return {
         "scanner's secret": {name: _refusal(check, create_req(headers={_HEADER: text})) for name, text in told.items()},
-        "storefront's signature": {
-            name: lambda text=text: is_signed(_BODY, text, right.encode())  # type: ignore[misc]  # bound per guess
-            for name, text in signed.items()
-        },
+        "storefront's signature": {name: partial(is_signed, _BODY, text, right.encode()) for name, text in signed.items()},
     }
 
 

@@ -19,13 +19,11 @@ from typing import Final
 from limits import RateLimitItemPerSecond
 
 from schemas.errors import RateLimited
-from service.counters import Clock, Counters, Window
+from service.counters import MOMENT_S, Clock, Counters, Window
 from service.remembered import Remembered
 
 #: What the windows of addresses are called.
 _KIND: Final = "address"
-#: Redis counts whole milliseconds: the window is open one later than it says.
-_MOMENT_S: Final = 0.001
 
 _log: Final = logging.getLogger(__name__)
 
@@ -109,7 +107,7 @@ class BlockedAddresses:
             self._close(block, window)
 
     def _close(self, block: _Block, window: Window) -> None:
-        block.until = self._clock() + window.opens_in_s + _MOMENT_S
+        block.until = self._clock() + window.opens_in_s + MOMENT_S
 
     def _require_over(self, block: _Block) -> None:
         wait_s = block.until - self._clock()

@@ -26,6 +26,9 @@ _STAY_AWAY_S: Final = 5.0
 #: Principals and addresses in memory, some hundred bytes each; whoever is forgotten is counted on in Redis.
 MOST_REMEMBERED: Final = 10_000
 
+#: Redis counts whole milliseconds: a window is open one later than it says.
+MOMENT_S: Final = 0.001
+
 Clock: TypeAlias = Callable[[], float]
 Told = TypeVar("Told")
 

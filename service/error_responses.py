@@ -102,6 +102,7 @@ def _wants_problem_json(req: falcon.Request) -> bool:
 
 
 def problem_body(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an error as RFC 9457 has it; `told` is the `error` of our own body."""
     return {
         "type": "about:blank",
         "title": told["message"],

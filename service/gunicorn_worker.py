@@ -18,6 +18,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from schemas.errors import PayloadTooLarge, RiskRelayError, TooSlow, ValidationFailed, error_body
 from service.client_connection import ClientConnection, HeadTooSlow, Patience
+from service.safe_headers import SAFE_HEADERS
 from service.seats import Seats
 
 #: How long answers are given without a look at who else waits. To look takes 2 µs.
@@ -110,10 +111,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
             self.log.error("a connection broke: %s", type(exc).__name__)
         body = json.dumps(error_body(error, f"req_{secrets.token_hex(13)}")).encode()
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        safe = (
-            "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
-            "Content-Security-Policy: default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
-        )
+        safe = "".join(f"{name}: {value}\r\n" for name, value in SAFE_HEADERS)
         try:
             write_nonblock(client, f"{head}{safe}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         except OSError:

@@ -17,7 +17,7 @@ from schemas.errors import RateLimited
 from schemas.settings import Settings
 from service.blocked_addresses import BlockedAddresses
 from service.counted_address import counted_address
-from service.counters import Clock, Counters, Window
+from service.counters import MOMENT_S, Clock, Counters, Window
 from service.remembered import Remembered
 
 #: What settings count by.
@@ -25,8 +25,6 @@ WINDOW_S: Final = 60
 
 #: One reservation is this part of the limit: a second's worth of a minute. Limits below twice this are counted singly.
 _SHARES: Final = 60
-#: Redis counts whole milliseconds: the window is open one later than it says.
-_MOMENT_S: Final = 0.001
 
 
 class Limits:
@@ -119,7 +117,7 @@ class _Allowance:
         self._left = count
         self._unreserved = max(0, window.remaining - count)
         self._ends_at = asked_at + window.ends_in_s
-        self._opens_at = -math.inf if count else answered_at + window.opens_in_s + _MOMENT_S
+        self._opens_at = -math.inf if count else answered_at + window.opens_in_s + MOMENT_S
 
     def spend(self, now: float) -> _Standing:
         """Spend one, if there is one."""

@@ -9,6 +9,7 @@ import falcon
 
 from schemas.errors import NotFound
 from service.metrics import Requests
+from service.safe_headers import SAFE_HEADERS
 from storage import database, identifiers, logs, traces
 from storage.clock import utc_now
 
@@ -16,15 +17,6 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 #: What our routes call the ids that stand in their paths.
 _IDS: Final = {"export_id": identifiers.EXPORT, "target_id": identifiers.TARGET}
-
-#: The API serves data, never documents: nothing of it may be sniffed, kept, framed or referred to.
-_SAFE_HEADERS: Final = (
-    ("X-Content-Type-Options", "nosniff"),
-    ("Cache-Control", "no-store"),
-    ("Referrer-Policy", "no-referrer"),
-    # What `default-src` does not stand in for is named as well.
-    ("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
-)
 
 
 class Manners:
@@ -46,7 +38,7 @@ class Manners:
         logs.concern(request_id=request_id)
         context.span = traces.request_began(req.method, req.env.get("HTTP_TRACEPARENT"))
         resp.set_header("X-Request-Id", request_id)
-        resp.set_headers(_SAFE_HEADERS)
+        resp.set_headers(SAFE_HEADERS)
         if req.path.startswith("//"):
             # The router takes any number of slashes for one; a proxy that keeps /metrics to itself need not.
             raise NotFound

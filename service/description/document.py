@@ -49,7 +49,7 @@ customer's order or a whole page is refused with the rule that it breaks, and st
 What is no HTTP, or not by its rules, is refused before any route is known: 400 `VALIDATION_FAILED`, 414 and 431
 `PAYLOAD_TOO_LARGE`.
 """
-_AS_IF: Final = "what would have been stored. Ids in it are of nothing."
+_AS_IF: Final = "With `dry_run`: what would have been stored. Ids in it are of nothing."
 
 _HEADERS: Final[Mapping[str, tuple[str, bool, Mapping[str, Any]]]] = {
     "RequestId": ("Your `X-Request-Id`, or a fresh one.", True, {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"}),
@@ -176,10 +176,7 @@ class _Writer:
             return
         if operation.has_dry_run:
             [first] = described.answers
-            as_if = Good(
-                200, "With `dry_run`: what would have been stored. Ids in it are of nothing.", first.schema, first.example
-            )
-            yield "200", self._good(as_if, operation)
+            yield "200", self._good(Good(200, _AS_IF, first.schema, first.example), operation)
         challenges = isinstance(operation.authenticate, Bearer)
         found = refusals.codes(operation, resource.path, described.refusals)
         for status, told in refusals.by_status(found):

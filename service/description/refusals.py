@@ -28,8 +28,8 @@ _TOLD: Final[Mapping[str, str]] = {
     "VALIDATION_FAILED": "`details.fields` names every member that is refused, and why. Nothing was stored.",
     "RATE_LIMITED": "Too many requests, or too many failures to authenticate from this address; wait for `Retry-After`.",
     "INTERNAL_ERROR": "Something broke; tell the operator the request id.",
-    "SERVICE_UNAVAILABLE": "The database is away, locked or full, or a secret is not configured; try again with the "
-    "same key.",
+    "SERVICE_UNAVAILABLE": "The database is away, locked or full, a secret is not configured, or too many large bodies are "
+    "read at once; try again with the same key, after `Retry-After` where there is one.",
 }
 _EXAMPLE_FIELD: Final = errors.FieldProblem("/page/url", "invalid_url", "Not a valid URL.")
 

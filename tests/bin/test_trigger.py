@@ -114,7 +114,7 @@ def test_what_a_worker_would_do_with_the_answer_is_told(
 
 def test_another_secret_is_refused_by_the_receiver(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
     receiver, got = start()
-    result = trigger("--to", receiver.url, "--json", secret="another")
+    result = trigger("--to", receiver.url, "--json", secret="another-secret")
     assert result.exit_code == 1
     assert got[0].verdict is SignatureVerdict.SIGNATURE_WRONG
     assert told(result)["error_code"] == "WEBHOOK_SIGNATURE_INVALID"

@@ -35,9 +35,22 @@ TOLERATED: Final = 40
 
 
 def grown_by(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[int, Counter[str]]:
-    """Return how many more containers there are after `rounds` of some work, and of which types."""
+    """Return how many more containers there are after `rounds` of some work, and of which types; of three tries the least.
+
+    What piles up does so in each try; what a thread of an earlier test lets go of or takes in between, in one of them.
+    """
     for _ in range(rounds // 2):
         work()
+    tries = (_grown_once(work, rounds) for _ in range(3))
+    least = next(tries)
+    for each in tries:
+        if least[0] < TOLERATED:
+            break
+        least = min(least, each, key=lambda told: told[0])
+    return least
+
+
+def _grown_once(work: Callable[[], object], rounds: int) -> tuple[int, Counter[str]]:
     before = _containers()
     for _ in range(rounds):
         work()

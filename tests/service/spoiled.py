@@ -17,6 +17,7 @@ from falcon.inspect import inspect_routes
 from service.app import App
 from tests.canaries import numbered
 from tests.factories import capture, cms_diagnostics, issue, plain_email, postback, postmark_email, storefront_diagnostics
+from tests.service.bodies import BY_HAND
 from tests.service.exchange import EXPORTS, JSON, RESULTS, TARGETS, Call, target_request
 from tests.service.specified import (
     CAPTURES,
@@ -46,17 +47,6 @@ HEADERS: Final = (
 #: Answers about them are refusals; each is tried by itself.
 DECIDING: Final = ("Accept", "Content-Type", "Content-Encoding", "Authorization", "X-Platform-Hmac-Sha256")
 
-_BY_HAND: Final = {
-    "ticket": {
-        "title": "Missing name",
-        "description": "The field has no name.",
-        "severity": "high",
-        "page_url": "https://shop.example/",
-        "labels": ["a11y"],
-        "evidence": {"rule": "label"},
-    },
-    "source": {"type": "manual", "id": "note-1"},
-}
 _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
 _HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}}
 #: What a message with an attachment is in the plain form.
@@ -317,7 +307,7 @@ def _bodies(world: World) -> dict[str, list[Any]]:
             postmark_email(CcFull=[mailbox], BccFull=[mailbox], Attachments=[*postmark_email()["Attachments"], *_ENCLOSED]),
         ],
         TARGETS: [target_request(max_per_minute=60)],
-        EXPORTS: [{**_BY_HAND, "project_id": project_id}],
+        EXPORTS: [{**BY_HAND, "project_id": project_id}],
         f"{EXPORTS}/{{export_id}}/approve": [{"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64}],
         CAPTURES: [{**capture(project_id), **report}],
         CMS: [{**cms_diagnostics(project_id), **report}],
