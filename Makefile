@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs setup setup-test lock clean
+.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs runtimes setup setup-test lock clean
 
 # The caller's Python settings are not the project's.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -20,7 +20,7 @@ demo: setup ## the whole story on a throw-away instance: scan, approve, deliver,
 	@exec bin/riskrelay demo
 
 test: setup-test ## run every test; ARGS="-k name" goes to pytest
-	@exec $(PYTHON_HERE) -m pytest -n 2 --dist loadfile $(ARGS)
+	@exec $(PYTHON_HERE) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint types imports test ## lint, types, imports and the tests
 
@@ -48,8 +48,12 @@ bench: setup-test ## measure this machine, under half an hour; ARGS="--only requ
 bench-quick: setup-test ## the same in under three minutes: fewer rounds, and not everything
 	@exec $(PYTHON_HERE) -m bench --quick $(ARGS)
 
-docs: setup ## write the tables of settings and commands, and docs/commands.md, anew from the code
+docs: setup-test ## write the reference and the Postman collection anew from the code, and the documents as a site into build/site
 	@$(PYTHON_HERE) -m bin.reference
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_HERE) -m mkdocs build --strict
+
+runtimes: ## install the browser and the languages that tests of examples and pages drive, with Debian's packages; as root
+	@bin/runtimes
 
 setup: ## make .venv with everything pinned; quick when it is done; EXTRAS=1 adds what Sentry and OpenTelemetry need
 	@bin/setup $(if $(EXTRAS),--extras)
