@@ -1,11 +1,14 @@
 """All wiring of the inbound door on one screen."""
 
+from typing import Any
+
 import falcon
 
 from schemas.settings import Settings
 from service import error_responses
 from service.admission import Admission
 from service.api_description import ApiDescription
+from service.api_page import ApiPage
 from service.big_bodies import Rooms
 from service.compliance import ComplianceWebhooks
 from service.email import EmailWebhook
@@ -39,15 +42,22 @@ def create_app(
 
     `doorbell` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
     """
-    vault = Vault(settings.encryption_keys)
-    once = Once(settings.idempotency_ttl)
-    bell = doorbell or Doorbell(connect(settings.redis_url))
-    webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    check = AddressCheck(settings, lookup or NameLookup())
-
     admission = Admission(settings.max_body_bytes, limits or Limits(settings), rooms)
     app: App = falcon.App(middleware=[Manners(Requests()), admission])
     error_responses.install(app)
+    for resource in served(settings, doorbell or Doorbell(connect(settings.redis_url)), lookup or NameLookup()):
+        app.add_route(resource.path, resource)
+    return app
+
+
+def served(settings: Settings, bell: Doorbell, lookup: NameLookup) -> tuple[Any, ...]:
+    """Return the resources that an installation serves, each with its `path` and its responders."""
+    vault = Vault(settings.encryption_keys)
+    once = Once(settings.idempotency_ttl)
+    webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
+    check = AddressCheck(settings, lookup)
+    page = ApiPage()
+
     resources = (
         ScannerResults(SharedSecrets(settings, vault), once, settings.default_project_id),
         EmailWebhook(SharedSecrets(settings, vault), once, settings.default_project_id),
@@ -71,8 +81,8 @@ def create_app(
         Health(),
         Readiness(bell, vault),
         Metrics(settings.data_dir, bell),
+        page,
+        page.files,
     )
-    served = [resource for resource in resources if resource.family in settings.route_families]
-    for resource in (*served, ApiDescription(served, settings.public_base_url)):
-        app.add_route(resource.path, resource)
-    return app
+    of_this_mode = [resource for resource in resources if resource.family in settings.route_families]
+    return (*of_this_mode, ApiDescription(of_this_mode, settings.public_base_url))

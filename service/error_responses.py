@@ -45,6 +45,9 @@ _FRAMEWORK: Final[Mapping[int, type[errors.RiskRelayError]]] = {
     422: errors.ValidationFailed,
 }
 
+#: What broke behind an answer that was written already leaves its headers there: where a record is read, say.
+_OF_WHAT_WAS_DONE: Final = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -87,6 +90,8 @@ def _broken(req: falcon.Request, resp: falcon.Response, error: Exception, _param
 
 def _answer(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
     resp.status = STATUS[error.code]
+    for name in _OF_WHAT_WAS_DONE:
+        resp.delete_header(name)
     if error.retry_after_s is not None:
         resp.set_header("Retry-After", str(error.retry_after_s))
     if error.code == "UNAUTHORIZED" and req.context.get("challenge"):

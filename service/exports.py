@@ -16,6 +16,7 @@ from schemas.principal import Ability, TokenKind
 from schemas.settings import RouteFamily
 from schemas.ticket import SOURCE_TYPES
 from schemas.times import to_ms
+from service import etags
 from service.admission import Operation
 from service.auth import Bearer, PollingBearer
 from service.idempotency import Answer, Once
@@ -97,7 +98,7 @@ class TicketExport:
         seconds = wait_s(export, now_ms)
         if seconds is not None:
             resp.set_header("Retry-After", str(seconds))
-        if _has_this_version(req, tag):
+        if etags.has(req, tag):
             resp.status = falcon.HTTP_304
             return
         resp.data = record_json(export, now_ms)
@@ -124,12 +125,3 @@ class TicketExportAttempts:
         answer_list(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
 
     on_head = on_get
-
-
-def _has_this_version(req: falcon.Request, tag: str) -> bool:
-    # What a client was told comes back as it is, nearly always; falcon reads whatever else the header may say.
-    told = req.env.get("HTTP_IF_NONE_MATCH")
-    if told is None or told == f'"{tag}"':
-        return told is not None
-    known = req.if_none_match
-    return known is not None and any(each == "*" or str(each) == tag for each in known)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -16,6 +15,7 @@ import falcon
 
 from schemas.errors import ValidationFailed
 from schemas.fields import problem
+from service.dry_run import rehearsed
 from storage import database, idempotency, logs
 from storage.clock import utc_now
 
@@ -87,19 +87,12 @@ class Once:
             _send(resp, done.status, done.headers, done.body)
 
 
-class _NotMeant(Exception):
-    """Takes back what a dry run did."""
-
-
 def _try(resp: falcon.Response, work: Callable[[], Answer], beforehand: Callable[[], None] | None) -> None:
     """Do everything that would be done, answer what would be stored, and store nothing."""
     if beforehand is not None:
         database.release()
         beforehand()
-    with suppress(_NotMeant), database.transaction():
-        answer = work()
-        raise _NotMeant
-    _send(resp, 200, {}, _text(answer))
+    _send(resp, 200, {}, _text(rehearsed(work)))
 
 
 def request_digest(req: falcon.Request) -> str | None:

@@ -48,7 +48,8 @@ class Manners:
     ) -> None:
         """Let the log name the rows that the path names; what has not the form of an id is the client's own word."""
         if params:
-            logs.also_concern(**{name: value for name, value in params.items() if identifiers.is_id(_IDS[name], value)})
+            named = {name: value for name, value in params.items() if name in _IDS and identifiers.is_id(_IDS[name], value)}
+            logs.also_concern(**named)
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, _req_succeeded: bool) -> None:
         """Give the connection back, count, and write the access log.

@@ -5,7 +5,8 @@ It imports nothing: gunicorn's parent process loads it before gevent has patched
 
 from typing import Final
 
-#: The API serves data, never documents: nothing of it may be sniffed, kept, framed or referred to.
+#: The API serves data: nothing of it may be sniffed, kept, framed or referred to. `service.api_page` says what its one
+#: document may do.
 SAFE_HEADERS: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),

@@ -60,7 +60,7 @@ class SignedPost:
             secret = self._secret(message)
             if secret is None:
                 return Outcome(error="no_secret")
-            outcome = self._post(message.url, _headers(message, secret), message.body)
+            outcome = self._post(message.url, signed_headers(message, secret), message.body)
         except RiskRelayError as broken:
             _log.error("delivery not possible", extra={**_named(message), "error": type(broken).__name__})
             return Outcome(error="secret_unreadable")
@@ -83,19 +83,8 @@ def new_nonce() -> str:
     return secrets.token_hex(_NONCE_BYTES)
 
 
-def _kept(body: bytes, message: Message) -> str | None:
-    try:
-        return kept_answer(body)
-    except Exception:  # noqa: BLE001 - a bug of ours in reading an answer must not make it one that never came
-        _log.exception("answer not kept", extra=_named(message))
-        return None
-
-
-def _named(message: Message) -> dict[str, str]:
-    return {"attempt_id": message.id, "target_id": message.target_id}
-
-
-def _headers(message: Message, secret: str) -> dict[str, str]:
+def signed_headers(message: Message, secret: str) -> dict[str, str]:
+    """Return the headers of a message, signed with a secret that is not empty."""
     timestamp = int(message.at.timestamp())
     return {
         "Content-Type": "application/json",
@@ -106,3 +95,15 @@ def _headers(message: Message, secret: str) -> dict[str, str]:
         "Idempotency-Key": message.key,
         "X-Request-Id": message.id,
     }
+
+
+def _kept(body: bytes, message: Message) -> str | None:
+    try:
+        return kept_answer(body)
+    except Exception:  # noqa: BLE001 - a bug of ours in reading an answer must not make it one that never came
+        _log.exception("answer not kept", extra=_named(message))
+        return None
+
+
+def _named(message: Message) -> dict[str, str]:
+    return {"attempt_id": message.id, "target_id": message.target_id}

@@ -30,20 +30,33 @@ _HEADERS: Final = (
         "X-Service-Timestamp",
         "Seconds since 1970, fresh for each attempt. Refuse one five minutes away.",
         "^[0-9]+$",
+        "1772366700",
     ),
-    ("X-Service-Nonce", "Fresh for each attempt. Refuse one that you have seen in the last ten minutes.", "^[0-9a-f]{32}$"),
+    (
+        "X-Service-Nonce",
+        "Fresh for each attempt. Refuse one that you have seen in the last ten minutes.",
+        "^[0-9a-f]{32}$",
+        "3f1a9c5be07d42688b6e0d4f7a21c953",
+    ),
     (
         "X-Service-Signature",
         "HMAC-SHA-256 with the shared secret over timestamp, `.`, nonce, `.` and the raw body. Verify it before you parse.",
         "^sha256=[0-9a-f]{64}$",
+        "sha256=5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c",
     ),
     (
         "Idempotency-Key",
         "The export's or the ping's id, the same for every attempt. Look it up first.",
         None,
+        EXPORT_ID,
     ),
-    ("X-Request-Id", "The attempt's id, which `listTicketExportAttempts` tells too.", None),
-    ("User-Agent", f"Who calls, such as `RiskRelay/{VERSION}`.", None),
+    (
+        "X-Request-Id",
+        "The attempt's id, which `listTicketExportAttempts` tells too.",
+        None,
+        "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
+    ),
+    ("User-Agent", "Who calls.", None, f"RiskRelay/{VERSION}"),
 )
 
 #: What an answer makes of an export; of a ping it is only told.
@@ -105,6 +118,6 @@ def _outbound(
     }
 
 
-def _parameter(name: str, told: str, pattern: str | None) -> dict[str, Any]:
+def _parameter(name: str, told: str, pattern: str | None, example: str) -> dict[str, Any]:
     schema = {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
-    return {"in": "header", "name": name, "description": told, "required": True, "schema": schema}
+    return {"in": "header", "name": name, "description": told, "required": True, "schema": schema, "example": example}

@@ -15,6 +15,7 @@ from schemas.fields import Form
 from schemas.principal import ABILITIES, TokenKind
 from schemas.version import VERSION
 from service.admission import Body, Operation
+from service.api_page import ApiPage
 from service.auth import Bearer, SharedSecret, StorefrontSignature
 from service.description import deliveries, exports, health, intake, refusals, targets, uploads
 from service.description.inputs import described_members, own_schema, with_aliases
@@ -48,20 +49,22 @@ customer's order or a whole page is refused with the rule that it breaks, and st
 
 What is no HTTP, or not by its rules, is refused before any route is known: 400 `VALIDATION_FAILED`, 414 and 431
 `PAYLOAD_TOO_LARGE`.
+
+Served at `/openapi.json`, and as a page at [`/docs`]({page}).
 """
 _AS_IF: Final = "With `dry_run`: what would have been stored. Ids in it are of nothing."
 
+_LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
+_POLICY: Final = {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'}
 _HEADERS: Final[Mapping[str, tuple[str, bool, Mapping[str, Any]]]] = {
     "RequestId": ("Your `X-Request-Id`, or a fresh one.", True, {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"}),
-    "RateLimit": (
-        "`r` requests may follow within `t` seconds.",
-        True,
-        {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'},
-    ),
-    "RateLimitPolicy": (
-        "`q` requests may be made within any `w` seconds.",
-        True,
-        {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'},
+    "RateLimit": ("`r` requests may follow within `t` seconds.", True, _LIMIT),
+    "RateLimitPolicy": ("`q` requests may be made within any `w` seconds.", True, _POLICY),
+    "RateLimitOptional": ("`r` requests may follow within `t` seconds; there once we know who asks.", False, _LIMIT),
+    "RateLimitPolicyOptional": (
+        "`q` requests may be made within any `w` seconds; there once we know who asks.",
+        False,
+        _POLICY,
     ),
     "RetryAfter": ("Whole seconds to wait.", True, {"type": "integer", "minimum": 1}),
     "RetryAfterOptional": ("Whole seconds to wait, where waiting helps.", False, {"type": "integer", "minimum": 1}),
@@ -94,7 +97,10 @@ class _Writer:
             version=VERSION,
             openapi_version="3.1.0",
             plugins=[plugin],
-            info={"description": _ABOUT, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+            info={
+                "description": _ABOUT.format(page=f"{public_base_url}{ApiPage.path}"),
+                "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            },
             servers=[{"url": public_base_url}],
             security=[],
         )
@@ -139,7 +145,9 @@ class _Writer:
         if "IssueInput" in schemas:
             schemas["IssueInput"] = with_aliases(schemas["IssueInput"])
         described_members(schemas)
-        whole["components"]["parameters"] = _used(whole["components"]["parameters"], "parameters", whole["paths"])
+        components = whole["components"]
+        components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
+        components["securitySchemes"] = _asked_for(components["securitySchemes"], whole["paths"])
         tags.add(deliveries.TAG)
         whole["tags"] = [{"name": name, "description": told} for name, told in _TAGS.items() if name in tags]
         return {**whole, "webhooks": webhooks}
@@ -159,9 +167,8 @@ class _Writer:
         return {**told, "responses": dict(self._answers(resource, operation, described))}
 
     def _body(self, operation: Operation, form: Form, described: Described) -> dict[str, Any]:
-        media: dict[str, Any] = {"schema": self._input(form)}
-        if described.examples:
-            media["examples"] = {name: {"value": value} for name, value in described.examples.items()}
+        examples = described.examples or {"Nothing": {}}
+        media = {"schema": self._input(form), "examples": {name: {"value": each} for name, each in examples.items()}}
         return {"required": operation.body is not Body.OPTIONAL, "content": {"application/json": media}}
 
     def _input(self, form: Form) -> dict[str, Any]:
@@ -173,12 +180,15 @@ class _Writer:
         for good in described.answers:
             yield str(good.status), self._good(good, operation)
         if operation is None:
+            yield from self._refusals(described.refusals, challenges=False)
             return
         if operation.has_dry_run:
             [first] = described.answers
-            yield "200", self._good(Good(200, _AS_IF, first.schema, first.example), operation)
+            yield "200", self._good(described.rehearsal or Good(200, _AS_IF, first.schema, first.example), operation)
         challenges = isinstance(operation.authenticate, Bearer)
-        found = refusals.codes(operation, resource.path, described.refusals)
+        yield from self._refusals(refusals.codes(operation, resource.path, described.refusals), challenges=challenges)
+
+    def _refusals(self, found: Iterable[str], *, challenges: bool) -> Iterator[tuple[str, Any]]:
         for status, told in refusals.by_status(found):
             name = refusals.component_name(told, challenges=challenges)
             if name not in self._responses:
@@ -189,11 +199,15 @@ class _Writer:
     def _good(self, good: Good, operation: Operation | None) -> dict[str, Any]:
         told: dict[str, Any] = {"description": good.told, "headers": refusals.references(_headers(good, operation))}
         if good.schema is not None or good.example is not None:
-            schema = {"type": "string" if good.media_type == "text/plain" else "object"}
-            media = {"schema": schema if good.schema is None else self._resolve(good.schema), "example": good.example}
-            told["content"] = {good.media_type: media}
+            examples = {good.media_type: good.example, **good.others}
+            told["content"] = {kind: {"schema": self._shape(good, kind), "example": each} for kind, each in examples.items()}
         links = {name: _link(name) for name in good.links if name in self._served}
         return {**told, "links": links} if links else told
+
+    def _shape(self, good: Good, media_type: str) -> dict[str, Any]:
+        if good.schema is not None:
+            return self._resolve(good.schema)
+        return {"type": "string" if media_type.startswith("text/") else "object"}
 
 
 def _methods(resource: Any) -> list[str]:
@@ -202,7 +216,7 @@ def _methods(resource: Any) -> list[str]:
 
 
 def _parameters(resource: Any, operation: Operation | None, described: Described) -> Iterator[str]:
-    for member, name in (("{export_id}", "ExportId"), ("{target_id}", "TargetId")):
+    for member, name in (("{export_id}", "ExportId"), ("{target_id}", "TargetId"), ("{file}", "PageFile")):
         if member in resource.path:
             yield name
     yield from described.parameters
@@ -266,6 +280,13 @@ def _token_scheme(kind: TokenKind) -> dict[str, str]:
         f"A token of kind `{kind.value}`, made with `bin/riskrelay token create`. It has some of the abilities {abilities}."
     )
     return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": told}
+
+
+def _asked_for(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
+    """Return those credentials that some operation asks for."""
+    operations = [operation for item in paths.values() for operation in item.values()]
+    asked = {name for operation in operations for needed in operation["security"] for name in needed}
+    return {name: scheme for name, scheme in schemes.items() if name in asked}
 
 
 def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:

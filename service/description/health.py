@@ -1,8 +1,9 @@
-"""The open routes in words: health, metrics, this description."""
+"""The open routes in words: health, metrics, this description and its page."""
 
 from typing import Final
 
 from schemas.answers import Alive, Ready
+from service.api_page import ApiPage, ApiPageFiles
 from service.description.operations import Described, Good, Operations
 from service.health import Health, Readiness
 from service.metrics import Metrics
@@ -69,6 +70,38 @@ OPERATIONS: Final[Operations] = {
             Good(200, "The description.", example={"openapi": "3.1.0"}, headers=("ETag",)),
             Good(304, "You have this one already.", headers=("ETag",)),
         ),
+        parameters=("IfNoneMatch",),
+    ),
+    ("GET", ApiPage.path): Described(
+        id="readPage",
+        tag=TAG,
+        summary="This description as a page",
+        description="For people: Swagger UI shows the description and tries it out, with a token that is typed in and "
+        "kept nowhere. Where Swagger UI's files are not installed there is no page.",
+        answers=(
+            Good(200, "The page.", example="<!doctype html>\n", headers=("ETag",), media_type="text/html"),
+            Good(304, "You have this one already.", headers=("ETag",)),
+        ),
+        refusals=("NOT_FOUND",),
+        parameters=("IfNoneMatch",),
+    ),
+    ("GET", ApiPageFiles.path): Described(
+        id="readPageFile",
+        tag=TAG,
+        summary="What the page loads",
+        description="Scripts and style sheets of the page.",
+        answers=(
+            Good(
+                200,
+                "The file.",
+                example='"use strict";\n',
+                headers=("ETag",),
+                media_type="text/javascript",
+                others={"text/css": "body { margin: 0 }\n"},
+            ),
+            Good(304, "You have this one already.", headers=("ETag",)),
+        ),
+        refusals=("NOT_FOUND",),
         parameters=("IfNoneMatch",),
     ),
 }

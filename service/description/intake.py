@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from schemas.answers import EmailReceipt, PostbackReceipt
+from schemas.answers import ComplianceReceipt, EmailReceipt, PostbackReceipt
 from service.compliance import ComplianceWebhooks
 from service.description.operations import EXPORT_ID, Described, Good, Operations
 from service.email import EmailWebhook
@@ -105,6 +105,18 @@ OPERATIONS: Final[Operations] = {
         "matches the raw body (else 401), topic and shop are fit, the body agrees with both headers (else 422). A "
         "worker carries it out within 30 days. The same webhook twice is one request.",
         answers=(Good(204, "The request is stored."),),
+        rehearsal=Good(
+            200,
+            "With `dry_run`: what the ledger would say.",
+            ComplianceReceipt,
+            {
+                "status": "accepted",
+                "duplicate": False,
+                "topic": "customers/redact",
+                "shop_domain": "snow.shops.example",
+                "due_at": "2026-03-31T12:00:00.000Z",
+            },
+        ),
         refusals=("SIGNATURE_INVALID",),
         parameters=("Topic", "ShopDomain"),
         examples={

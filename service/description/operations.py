@@ -14,6 +14,7 @@ from schemas.compliance import SHOP_HEADER, TOPIC_HEADER, Topic
 from schemas.export_state import ExportStatus
 from schemas.targets import TargetStatus
 from schemas.ticket import SOURCE_TYPES
+from service.api_page import FILES
 from service.paging import DEFAULT_LIMIT, MAX_LIMIT
 
 #: Ids and instants of the examples.
@@ -34,6 +35,8 @@ class Good:
     headers: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     media_type: str = "application/json"
+    #: Other media types that it may come in, with an example each.
+    others: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Described:
     refusals: tuple[str, ...] = ()
     #: Names of parameters in `PARAMETERS`.
     parameters: tuple[str, ...] = ()
+    #: What a dry run answers, where that is something else than the first answer.
+    rehearsal: Good | None = None
     #: Bodies that are taken, by a name.
     examples: Mapping[str, Any] = field(default_factory=dict)
 
@@ -107,6 +112,14 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         "`true` or `1` does everything but storing, and answers 200 with what would have been stored.",
         {"type": "string", "enum": ["true", "1", "false", "0"]},
     ),
+    "PageFile": {
+        "in": "path",
+        "name": "file",
+        "description": "Its name.",
+        "required": True,
+        "schema": {"type": "string", "enum": list(FILES)},
+        "example": "page.js",
+    },
     "Limit": _query(
         "limit",
         "How many entries a page has at most.",

@@ -17,7 +17,7 @@ _TOLD: Final[Mapping[str, str]] = {
     "SIGNATURE_INVALID": "The signature does not match the raw body.",
     "FORBIDDEN": "Known, but not allowed: a token without the ability, of the wrong kind, or an account that may not "
     "do this.",
-    "NOT_FOUND": "There is no such id, or it is another account's.",
+    "NOT_FOUND": "There is nothing of this name or id, or it is another account's.",
     "NOT_ACCEPTABLE": "`Accept` leaves no room for JSON.",
     "REQUEST_TIMEOUT": "The body did not come in time; send it again.",
     "CONFLICT": "The state of the record does not allow it; read it again.",
@@ -85,8 +85,10 @@ def _headers(status: int, told: tuple[str, ...], *, challenges: bool) -> dict[st
         names.append("Challenge")
     if status == STATUS["RATE_LIMITED"]:
         names.append("RetryAfter")
-    if "IDEMPOTENCY_IN_PROGRESS" in told:
+    if {"IDEMPOTENCY_IN_PROGRESS", "SERVICE_UNAVAILABLE"} & {*told}:
         names.append("RetryAfterOptional")
+    if status != STATUS["UNAUTHORIZED"]:
+        names += ["RateLimitOptional", "RateLimitPolicyOptional"]
     return references(names)
 
 
@@ -98,6 +100,8 @@ HEADER_NAMES: Final[Mapping[str, str]] = {
     "RetryAfterOptional": "Retry-After",
     "RateLimit": "RateLimit",
     "RateLimitPolicy": "RateLimit-Policy",
+    "RateLimitOptional": "RateLimit",
+    "RateLimitPolicyOptional": "RateLimit-Policy",
     "Location": "Location",
     "ETag": "ETag",
     "Link": "Link",

@@ -11,7 +11,10 @@ from jsonschema_rs import Draft202012Validator
 
 from service.api_description import ApiDescription
 from service.description.document import document
+from service.description.refusals import HEADER_NAMES
 
+#: Headers of ours that some answers have and others have not.
+_HEADERS: Final = frozenset(HEADER_NAMES.values())
 #: What every route may say without being described: what it takes, and that it takes no other method.
 _OF_ANY_ROUTE: Final = frozenset({405})
 
@@ -34,8 +37,9 @@ class Described:
         return [*self._of_headers(response, answer), *self._of_body(response, answer, is_head=method == "HEAD")]
 
     def _of_headers(self, response: Any, answer: Result) -> list[str]:
-        found = []
-        for name, reference in response.get("headers", {}).items():
+        told = response.get("headers", {})
+        found = [f"{name} is not described" for name in _HEADERS - {*told} if answer.headers.get(name) is not None]
+        for name, reference in told.items():
             header, value = self._resolved(reference), answer.headers.get(name)
             if value is None:
                 found += [f"{name} is missing"] if header["required"] else []

@@ -270,7 +270,7 @@ class _Open:
 
 
 def _reached(route: str, world: World) -> str:
-    return route.format(export_id=world.export_id, target_id=world.target_id)
+    return route.format(export_id=world.export_id, target_id=world.target_id, file="index.css")
 
 
 def _calls(world: World, method: str, route: str) -> list[Call]:

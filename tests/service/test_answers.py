@@ -352,6 +352,8 @@ def test_a_bug_is_told_without_what_it_said(
 
     assert_is_error(answer, 500, "INTERNAL_ERROR")
     assert answer.json["error"]["message"] == "Something went wrong."
+    # The answer had been written when the bell broke.
+    assert "location" not in answer.headers
     assert CANARY not in answer.text
     assert CANARY not in log_lines.text
     [line] = [json.loads(line) for line in log_lines.lines if '"level": "error"' in line]

@@ -13,6 +13,7 @@ from falcon.inspect import inspect_routes
 from falcon.testing import TestClient
 from jsonschema_rs import Draft202012Validator
 from openapi_spec_validator import validate
+from requests.structures import CaseInsensitiveDict
 
 from schemas import forbidden
 from schemas.pings import PingOrder, ping_body
@@ -80,7 +81,7 @@ def test_it_tells_whom_each_route_takes(database: str, tmp_path: Path) -> None:
     # The console is no part of the API.
     assert abilities == {ability.value for each in ABILITIES.values() for ability in each} - {"console"}
     is_open = {path for _, path, operation in operations(told) if not operation["security"]}
-    assert is_open == {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+    assert is_open == {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 
 def test_every_operation_and_every_member_says_what_it_is(database: str, tmp_path: Path) -> None:
@@ -147,6 +148,49 @@ def examples_of(resource: Any, method: str, folder: Path) -> list[Any]:
     operation = told["paths"][resource.path].get(method.lower(), {})
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     return [example["value"] for example in content.get("examples", {}).values()]
+
+
+def test_every_body_has_an_example(database: str, tmp_path: Path) -> None:
+    told = described_in("cloud", tmp_path)
+    without = [
+        op["operationId"]
+        for _, _, op in operations(told)
+        for media in op.get("requestBody", {}).get("content", {}).values()
+        if not media.get("examples")
+    ]
+    assert without == []
+    for name, item in told["webhooks"].items():
+        for header in item["post"]["parameters"]:
+            validator = Draft202012Validator(header["schema"])
+            assert [problem.message for problem in validator.iter_errors(header["example"])] == [], (name, header["name"])
+
+
+def test_it_says_where_it_is_served(database: str, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"PUBLIC_BASE_URL": "https://risk.example.com/relay/"})
+    told = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))).simulate_get("/openapi.json").json
+    assert told["servers"] == [{"url": "https://risk.example.com/relay"}]
+    assert "(https://risk.example.com/relay/docs)" in told["info"]["description"]
+
+
+def test_a_refusal_tells_of_the_headers_it_has(database: str, tmp_path: Path) -> None:
+    responses = described_in("cloud", tmp_path)["components"]["responses"]
+    assert set(responses["RateLimited"]["headers"]) == {"X-Request-Id", "Retry-After", "RateLimit", "RateLimit-Policy"}
+    assert set(responses["ServiceUnavailable"]["headers"]) == set(responses["RateLimited"]["headers"])
+    assert set(responses["UnauthorizedWithChallenge"]["headers"]) == {"X-Request-Id", "WWW-Authenticate"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "schemes"),
+    [
+        ("cloud", {"apiToken", "platformToken", "scannerSecret", "emailSecret", "storefrontSignature"}),
+        ("self-hosted", {"apiToken", "scannerSecret", "emailSecret"}),
+        ("webhook-only", {"apiToken"}),
+    ],
+)
+def test_it_tells_of_no_credential_that_the_mode_does_not_take(
+    mode: str, schemes: set[str], database: str, tmp_path: Path
+) -> None:
+    assert described_in(mode, tmp_path)["components"]["securitySchemes"].keys() == schemes
 
 
 def test_the_examples_of_answers_are_as_described(database: str, tmp_path: Path) -> None:
@@ -226,8 +270,11 @@ def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer
     assert changed(json={name: value for name, value in answer.json.items() if name != "status"}) != []
     assert changed(json={**answer.json, "status": "lost"}) != []
     assert changed(status_code=418) == ["status 418 is not described"]
-    assert changed(headers={**answer.headers, "content-type": "text/html"}) != []
-    assert changed(headers={"content-type": "application/json"}) != []
+    html = CaseInsensitiveDict({**answer.headers, "content-type": "text/html"})
+    assert changed(headers=html) == ["the media type text/html is not described"]
+    assert "X-Request-Id is missing" in changed(headers=CaseInsensitiveDict({"content-type": "application/json"}))
+    led_on = CaseInsensitiveDict({**answer.headers, "location": "https://risk.example.com/"})
+    assert changed(headers=led_on) == ["Location is not described"]
 
 
 class _Changed:

@@ -1,4 +1,4 @@
-"""The API is not for browsers: no answer invites one to show, keep, frame or follow anything."""
+"""The API is not for browsers: no answer but its page invites one to show, keep, frame or follow anything."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from falcon.inspect import inspect_routes
 from falcon.testing import Result, TestClient
 
+from service.api_page import CONTENT_SECURITY_POLICY
 from service.app import App, create_app
 from tests.factories import Customer, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
@@ -17,7 +18,9 @@ from tests.service.exchange import SAFE_HEADERS
 FROM_ELSEWHERE: Final = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Cookie": "session=1"}
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 #: The same for everybody, so that whoever has it may keep it and ask whether it still holds.
-DESCRIPTION: Final = "/openapi.json"
+KEPT: Final = frozenset({"/openapi.json", "/docs", "/docs/page.js"})
+#: The one document, which a browser is to show.
+PAGE: Final = "/docs"
 #: Neither changes anything nor is told back what was sent.
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
@@ -36,7 +39,8 @@ def app(customer: Customer, tmp_path: Path) -> App:
 
 def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Result]:
     """Ask every route, and one that is not there, by every method."""
-    paths = [route.path.replace("{export_id}", "exp_1").replace("{target_id}", "tgt_1") for route in inspect_routes(app)]
+    ids = {"export_id": "exp_1", "target_id": "tgt_1", "file": "page.js"}
+    paths = [route.path.format(**ids) for route in inspect_routes(app)]
     assert len(paths) >= 20
     client = TestClient(app)
     return {
@@ -50,8 +54,10 @@ def test_no_answer_invites_a_browser(app: App) -> None:
     for asked, answer in answers(app, FROM_ELSEWHERE).items():
         names = {name.lower() for name in answer.headers}
         told = {name: answer.headers.get(name) for name in SAFE_HEADERS}
-        if asked in {("GET", DESCRIPTION), ("HEAD", DESCRIPTION)}:
-            assert told.pop("cache-control") in {"no-cache", "no-store"}
+        if asked[0] in {"GET", "HEAD"} and asked[1] in KEPT:
+            assert told.pop("cache-control") == "no-cache"
+        if asked in {("GET", PAGE), ("HEAD", PAGE)}:
+            assert told.pop("content-security-policy") == CONTENT_SECURITY_POLICY
         assert told.items() <= SAFE_HEADERS.items(), asked
         # No origin is allowed anything, nobody is recognised by a cookie, and nobody is led elsewhere.
         assert not [name for name in names if name.startswith("access-control-")], asked

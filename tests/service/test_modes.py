@@ -58,7 +58,7 @@ def test_exports_and_health_are_everywhere(changes: dict[str, str], customer: Cu
 
 
 #: Open to whoever reaches the address.
-OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 
 def test_every_other_route_asks_who_is_calling(customer: Customer, tmp_path: Path) -> None:

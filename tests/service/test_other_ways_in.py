@@ -19,7 +19,7 @@ from tests.service.exchange import EXPORTS, JSON, RESULTS, TARGETS, everything_s
 from tests.storefront import CLOUD, EMAIL_SECRET, signature
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE")
-OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
 MODES: Final = ("cloud", "self-hosted", "webhook-only")
 

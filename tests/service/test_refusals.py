@@ -450,7 +450,7 @@ METHODS = [
     *(
         wrong_method(method, path, "GET, HEAD, OPTIONS")
         for method in ("POST", "DELETE")
-        for path in ("/healthz", "/readyz", "/metrics", "/openapi.json")
+        for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/page.js", "/docs/nothing")
     ),
 ]
 

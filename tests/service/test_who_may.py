@@ -53,7 +53,7 @@ TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 
 #: Open to whoever reaches the address.
-OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 LET_THROUGH: Final = "let through"
 

@@ -197,7 +197,7 @@ def test_a_process_logs_to_standard_error_in_the_form_and_from_the_level_it_is_t
         # a thread that ends in order
         ("t = threading.Thread(target=sys.exit); t.start(); t.join()", None, None),
     ],
-    ids=["process", "thread", "finalizer", "warning", "misformed", "quoting", "exit"],
+    ids=["process", "thread", "finalizer", "warning", "malformed", "quoting", "exit"],
 )
 def test_whatever_python_would_print_is_a_line_without_the_words_of_an_error(
     code: str, message: str | None, kind: str | None
