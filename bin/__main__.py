@@ -39,6 +39,7 @@ VERBS = {
     "completion": "completion",
     "listen": "listen",
     "trigger": "trigger",
+    "import-scan": "import_scan",
     "demo": "demo",
 }
 

@@ -40,6 +40,9 @@ SIGNATURE_INVALID = "WEBHOOK_SIGNATURE_INVALID"
 VALIDATION_FAILED = "WEBHOOK_VALIDATION_FAILED"
 RATE_LIMITED = "WEBHOOK_RATE_LIMITED"
 
+# The type of a test event.
+PING = "target.ping"
+
 # The statuses of which a sender expects a Retry-After.
 _WAITABLE = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -65,7 +68,7 @@ class Received:
 
     `at` is aware. `export_id`, `kind` (`ticket.export`, `target.ping`) and `title` are the sender's words,
     read from the body even when its signature is wrong; None where they are absent. `repeat` says that the
-    Idempotency-Key has been answered with 2xx before.
+    Idempotency-Key has been accepted before, `is_dropped` that the answer was never sent.
     """
 
     at: datetime
@@ -80,18 +83,21 @@ class Received:
     title: str | None
     repeat: bool
     answer: Answer
+    is_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Misbehaviour:
     """How to fail: the first requests get `failures` in their order, a status each, whatever they hold.
 
-    `retry_after_s` goes along with 429 and 503. Every answer waits for `delay_s` first.
+    `retry_after_s` goes along with 429 and 503. Every answer waits for `delay_s` first. The next `drops` requests are
+    dealt with like any other, and their answers are lost: the connection is closed in place of them.
     """
 
     failures: tuple[int, ...] = ()
     retry_after_s: int | None = None
     delay_s: float = 0.0
+    drops: int = 0
 
 
 class Receiver:
@@ -122,6 +128,7 @@ class Receiver:
         self._received: deque[Received] = deque(maxlen=MAX_KEPT)
         self._count = 0
         self._due_failures = deque(misbehaviour.failures)
+        self._due_drops = misbehaviour.drops
         self._nonces = _Memory()
         self._tickets = _Memory()
         self._stopping = threading.Event()
@@ -167,14 +174,15 @@ class Receiver:
         self.stop()
 
     def receive(self, path: str, headers: Message, body: bytes) -> Answer | None:
-        """Judge one request, record it, and return its answer, None when the receiver is being stopped."""
+        """Judge one request, record it, and return its answer, None when it is lost or the receiver is being stopped."""
         with self._lock:
             received = self._judge(path, headers, body)
             self._received.append(received)
             self._count += 1
             if self._on_received is not None:
                 self._on_received(received)
-        return None if self._stopping.wait(self._misbehaviour.delay_s) else received.answer
+        is_lost = self._stopping.wait(self._misbehaviour.delay_s) or received.is_dropped
+        return None if is_lost else received.answer
 
     def _judge(self, path: str, headers: Message, body: bytes) -> Received:
         at = self._now()
@@ -182,7 +190,8 @@ class Receiver:
         event = _read_object(body)
         key = headers.get("Idempotency-Key")
         repeat = key is not None and key in self._tickets
-        answer = self._planned_failure() or _refusal(verdict, event) or self._accept(key)
+        failure = self._planned_failure()
+        answer = failure or _refusal(verdict, event) or self._accept(key, _text(event, "type"))
         return Received(
             at=at,
             path=path,
@@ -196,6 +205,7 @@ class Receiver:
             title=_text(event, "ticket", "title"),
             repeat=repeat,
             answer=answer,
+            is_dropped=failure is None and self._is_to_be_dropped(),
         )
 
     def _planned_failure(self) -> Answer | None:
@@ -206,8 +216,14 @@ class Receiver:
         elsewhere = (("Location", self.url + "elsewhere"),) if status // 100 == 3 else ()
         return Answer(status, {"code": _code_of(status)}, wait_s, elsewhere)
 
-    def _accept(self, key: str | None) -> Answer:
-        """Open a ticket, or find the one that the same key opened before."""
+    def _is_to_be_dropped(self) -> bool:
+        self._due_drops -= 1
+        return self._due_drops >= 0
+
+    def _accept(self, key: str | None, kind: str | None) -> Answer:
+        """Open a ticket, or find the one that the same key opened before; a test event opens none."""
+        if kind == PING:
+            return Answer(HTTPStatus.OK, {"status": "pong"})
         number = self._tickets.number(key) if key is not None else self._tickets.next_number()
         return Answer(HTTPStatus.OK, {"ticket_id": f"DEV-{number}", "url": f"{self.url}tickets/DEV-{number}"})
 
@@ -295,7 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(length)
         answer = self.server.receiver.receive(self.path, self.headers, body) if len(body) == length else None
-        if answer is None:  # half a body, or the receiver is going away
+        if answer is None:  # half a body, an answer to be lost, or the receiver is going away
             self.close_connection = True
             return
         self._send(answer)

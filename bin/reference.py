@@ -1,4 +1,4 @@
-"""The reference that is made from the code: the README's tables of settings and commands, and docs/commands.md.
+"""The reference that is made from the code: the README's tables, docs/commands.md, docs/settings.md, codes of errors.
 
 `make docs` writes them; a test fails while they differ from the code.
 """
@@ -12,15 +12,25 @@ from typing import Final
 
 import click
 
+from bin import postman_collection, vectors
 from bin.__main__ import VERBS, riskrelay
-from schemas.settings import SETTINGS, Setting
+from schemas import fields, forbidden
+from schemas.errors import RiskRelayError
+from schemas.settings import FILE_SUFFIX, SETTINGS, Setting
+from service.error_responses import STATUS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 README: Final = ROOT / "README.md"
 COMMANDS: Final = ROOT / "docs" / "commands.md"
+SETTINGS_PAGE: Final = ROOT / "docs" / "settings.md"
+ERROR_CODES: Final = ROOT / "docs" / "error-codes.md"
+VECTORS: Final = ROOT / "examples" / "vectors.json"
+COLLECTION: Final = ROOT / "examples" / "riskrelay.postman_collection.json"
 
 #: As wide as the other documents.
 WIDTH: Final = 125
+#: What stands for a default that is none.
+NOTHING: Final = "\u2013"
 
 _PREFORMATTED: Final = "\b\n"
 #: What click calls a number, and the largest one that the database takes: nobody reaches it.
@@ -50,7 +60,15 @@ class Leaf:
 def documents() -> dict[Path, str]:
     """Return every document that is made from the code, as it should be."""
     tables = {"settings": settings_table(), "commands": commands_table()}
-    return {README: with_tables(README.read_text(encoding="utf-8"), tables), COMMANDS: commands_page()}
+    codes = {"error codes": error_codes_table(), "field codes": field_codes_table()}
+    return {
+        README: with_tables(README.read_text(encoding="utf-8"), tables),
+        COMMANDS: commands_page(),
+        SETTINGS_PAGE: settings_page(),
+        ERROR_CODES: with_tables(ERROR_CODES.read_text(encoding="utf-8"), codes),
+        VECTORS: vectors.document(),
+        COLLECTION: postman_collection.document(),
+    }
 
 
 def with_tables(document: str, tables: Mapping[str, str]) -> str:
@@ -72,6 +90,51 @@ def settings_table() -> str:
     secrets = ", ".join(f"`{each.name}`" for each in SETTINGS if each.is_secret)
     told = _wrapped(f"Secrets, which are better kept in files (`<NAME>_FILE`): {secrets}.")
     return "\n".join(["| name | default | |", "|---|---|---|", *rows, "", *told])
+
+
+def settings_page() -> str:
+    """Return docs/settings.md."""
+    head = [
+        "# Settings",
+        "",
+        *_wrapped(
+            "Every setting, made by `make docs` from the code. Values come from the environment, then from the `.env` of "
+            "the folder that a command is typed in, or else of the checkout; each also from the file that `<NAME>_FILE` "
+            "names. A wrong value, or one given twice, stops the start with exit code 2 and every mistake in one report. "
+            "A setting that is not there has its default; what `init` writes into `.env` is called generated."
+        ),
+    ]
+    return "\n".join([*head, *(line for setting in SETTINGS for line in _setting(setting))]).rstrip() + "\n"
+
+
+def _setting(setting: Setting) -> Iterator[str]:
+    yield from [f"## {setting.name}", ""]
+    meaning = setting.meaning[0].upper() + setting.meaning[1:] if setting.meaning[0].islower() else setting.meaning
+    default = "None by default." if _default(setting) == NOTHING else f"Default: {_default(setting)}."
+    secret = f" A secret: better in a file, named by `{setting.name}{FILE_SUFFIX}`." if setting.is_secret else ""
+    yield from _wrapped(f"{meaning}. {default}{secret}")
+
+
+def error_codes_table() -> str:
+    """Return the table of the codes of answers, each with its status and what its message says."""
+    kinds = {kind.code: kind for kind in reversed(_kinds(RiskRelayError))}
+    rows = [f"| `{code}` | {status} | {_sentence(kinds[code])} |" for code, status in STATUS.items()]
+    return "\n".join(["| code | status | `message`, where nothing closer is known |", "|---|---|---|", *rows, ""])
+
+
+def field_codes_table() -> str:
+    """Return the table of the codes of fields, those of forbidden content after all others."""
+    rows = [f"| `{code}` | {_cell(told)} |" for each in (fields.MESSAGES, forbidden.MESSAGES) for code, told in each.items()]
+    return "\n".join(["| code | `message` |", "|---|---|", *rows, ""])
+
+
+def _kinds(kind: type[RiskRelayError]) -> list[type[RiskRelayError]]:
+    """Return an error and those that are made of it, the more general first."""
+    return [kind, *(each for child in kind.__subclasses__() for each in _kinds(child))]
+
+
+def _sentence(kind: type[RiskRelayError]) -> str:
+    return _cell(" ".join((kind.__doc__ or "").split()))
 
 
 def commands_table() -> str:
@@ -114,7 +177,7 @@ def _leaves(words: tuple[str, ...], command: click.Command, parent: click.Contex
 
 
 def _default(setting: Setting) -> str:
-    return setting.shown or (f"`{setting.default}`" if setting.default else "\u2013")
+    return setting.shown or (f"`{setting.default}`" if setting.default else NOTHING)
 
 
 def _shape(verb: str) -> str:
@@ -148,7 +211,7 @@ def _described(leaf: Leaf) -> Iterator[str]:
         yield from _wrapped(paragraph)
     pieces = leaf.command.collect_usage_pieces(leaf.context)
     usage = " ".join(["bin/riskrelay", *leaf.words, *(piece for piece in pieces if leaf.options or piece != "[OPTIONS]")])
-    yield from ["```", usage, "```", ""]
+    yield from ["```text", usage, "```", ""]
     if leaf.options:
         yield from ["| option | |", "|---|---|", *(_option(each, leaf.context) for each in leaf.options), ""]
     for paragraph in (leaf.command.epilog or "").split("\n\n"):
@@ -166,7 +229,7 @@ def _told(paragraph: str) -> list[str]:
     heading, colon, rest = paragraph.removeprefix(_PREFORMATTED).partition(":")
     lines = [line.strip() for line in rest.strip().splitlines()]
     if heading.startswith("Example"):
-        return ["```sh", *lines, "```", ""]
+        return ["<!-- not run: its names and ids are made up -->", "```sh", *lines, "```", ""]
     return _wrapped(f"{heading}{colon} {'; '.join(lines)}")
 
 

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from bin.listen import listen
 from bin.receiver import MAX_BODY_BYTES, Misbehaviour, Received, Receiver
+from tests.terminals import Terminal
 from worker.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, SignatureVerdict, sign
 
 ROOT = Path(__file__).parents[2]
@@ -216,6 +217,28 @@ def test_a_delay_holds_back_the_answer_alone(start: Callable[..., Receiver]) -> 
     began = time.monotonic()
     assert deliver(receiver.url).status_code == 200
     assert time.monotonic() - began >= 0.3
+
+
+def test_a_lost_answer_is_a_ticket_all_the_same_and_its_repeat_is_known(start: Callable[..., Receiver]) -> None:
+    receiver = start(misbehaviour=Misbehaviour((503,), drops=2))
+    assert deliver(receiver.url).status_code == 503
+    for _ in range(2):
+        with pytest.raises(requests.ConnectionError):
+            deliver(receiver.url)
+    assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
+    assert [(each.is_dropped, each.repeat) for each in receiver.received] == [
+        (False, False),  # failed, as was asked for first
+        (True, False),
+        (True, True),
+        (False, True),
+    ]
+
+
+def test_a_test_event_is_accepted_and_opens_no_ticket(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    ping = b'{"type": "target.ping", "id": "png_1"}'
+    assert deliver(receiver.url, ping, Idempotency_Key="png_1").json() == {"status": "pong"}
+    assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
 
 
 def test_stopping_does_not_wait_for_a_delay(start: Callable[..., Receiver]) -> None:
@@ -417,6 +440,72 @@ def test_json_puts_one_line_a_request_on_standard_output_and_nothing_else(
     assert second["answer"]["ticket_id"] == "DEV-1"
     assert (second["export_id"], second["request_id"], second["type"]) == ("exp_1", "att_1", "ticket.export")
     assert SECRET.decode() not in out + err
+
+
+def test_what_a_wrong_signature_fits_is_told(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0")
+    url, body = listening.url(), json.dumps({"id": "exp_1", "type": "ticket.export"}, indent=1).encode()
+    at, nonce = now(), "b" * 32
+    compact = json.dumps(json.loads(body), separators=(",", ":")).encode()
+    for signature in (sign(SECRET, at, nonce, compact), sign(SECRET + b"\n", at, nonce, body), "sha256=" + "0" * 64):
+        changed: dict[str, Any] = {NONCE_HEADER.replace("-", "_"): nonce, SIGNATURE_HEADER.replace("-", "_"): signature}
+        assert deliver(url, body, at=at, **changed).status_code == 401
+    _, out, err = listening.finish(signal.SIGTERM)
+    assert [line for line in out.splitlines() if line.startswith("  suspect")] == [
+        "  suspect    it fits the body re-serialised compact: sign and verify the raw bytes, not JSON that was written anew",
+        "  suspect    it fits the secret with a line's end behind it: compare the two secrets byte for byte",
+    ]
+    assert SECRET.decode() not in out + err
+
+
+def test_requests_are_kept_as_they_came_for_their_owner_alone(run: Callable[..., Listening], tmp_path: Path) -> None:
+    folder = tmp_path / "kept" / "requests"
+    listening = run("--port", "0", "--save", str(folder), "--json", "--drop", "1")
+    url = listening.url(on_stderr=True)
+    with pytest.raises(requests.ConnectionError):
+        deliver(url, body_of("Größe"), at=now())
+    deliver(url, b"\xff\r\n\r\nno JSON", at=now(), Idempotency_Key="../../etc/x")
+    _, out, err = listening.finish(signal.SIGTERM)
+    first, second = (json.loads(line) for line in out.splitlines())
+    paths = sorted(folder.iterdir())
+    assert [str(path) for path in paths] == [first["saved"], second["saved"]]
+    assert (first["status"], first["answer"], second["status"]) == (None, None, 422)
+    assert [path.name.partition("-")[2] for path in paths] == ["exp_1.http", "etcx.http"]
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    head, _, body = paths[1].read_bytes().partition(b"\r\n\r\n")
+    assert (head.split(b"\r\n")[0], body) == (b"POST / HTTP/1.1", b"\xff\r\n\r\nno JSON")
+    assert b"\r\nX-Request-Id: att_1\r\n" in head
+    assert SECRET not in paths[0].read_bytes() + out.encode() + err.encode()
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_answer_leaves(
+    run: Callable[..., Listening], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    listening = run("--port", "0", "--save", str(tmp_path / "file" / "folder"))
+    assert deliver(listening.url(), at=now()).status_code == 200
+    _, out, err = listening.finish(signal.SIGTERM)
+    assert "  answered   200 DEV-1\n" in out
+    assert f"Not saved in {tmp_path}/file/folder: Not a directory." in err
+
+
+@pytest.mark.parametrize("wanted", [{}, {"NO_COLOR": "1"}], ids=["colours", "none"])
+def test_a_secret_is_typed_unseen_and_colours_are_for_a_terminal_that_wants_them(
+    tmp_path: Path, wanted: dict[str, str]
+) -> None:
+    terminal = Terminal(tmp_path, "listen", "--port", "0", "--secret-stdin", **wanted)
+    terminal.read_until("Secret: ")
+    terminal.type(SECRET.decode() + "\n")
+    url = terminal.read_until("/ (Ctrl-C to stop)").split()[-4]
+    assert deliver(url, at=now()).status_code == 200
+    terminal.read_until("DEV-1")
+    terminal.process.send_signal(signal.SIGTERM)
+    shown = terminal.read_until("Stopped after 1 requests.")
+    assert terminal.end() == 0
+    assert ("\x1b[32mok\x1b[0m" in shown) == (not wanted)
+    assert ("\x1b[" in shown) == (not wanted)
+    assert SECRET.decode() not in shown
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"", b"\nanother line\n"])

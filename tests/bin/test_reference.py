@@ -1,8 +1,6 @@
-"""The documents and the code name the same settings and commands, and each command says how it is used."""
+"""What is made from the code is as the code says, and each command says how it is used."""
 
 import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +10,9 @@ from click.testing import CliRunner
 
 from bin import reference
 from bin.__main__ import VERBS, riskrelay
-from bin.reference import Leaf, leaves
-from schemas.errors import RiskRelayError
-from schemas.settings import FILE_SUFFIX, SETTINGS
-
-ROOT: Final = Path(__file__).resolve().parents[2]
-DOCUMENTS: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-LEAVES: Final = {leaf.words: leaf for leaf in leaves()}
-GROUPS: Final = {words[:length] for words in LEAVES for length in range(1, len(words))}
+from bin.reference import leaves
+from schemas.settings import SETTINGS
+from tests.docs.named import LEAVES, called, command_lines, flags, wrong_with
 
 #: What runs until it is stopped, and what prints no record but text to be read or sourced, or JSON lines in any case.
 WITHOUT_JSON: Final = {("init",), ("run",), ("serve",), ("work",), ("completion",), ("demo",), ("compliance", "export")}
@@ -37,66 +29,9 @@ PROMISED: Final = """
     export recover --target --since --show --cancel,
     doctor, sweep --dry-run --limit, prune --dry-run --limit, compliance run --dry-run --limit, compliance list,
     rotate-keys --dry-run --limit, backup, restore, completion,
-    listen --port --secret-stdin --fail --times --retry-after --delay
+    listen --port --secret-stdin --fail --times --retry-after --delay,
+    import-scan --format --scan-run --to --secret-stdin --dry-run
 """
-
-#: Names in capitals that documents speak of and that are no settings, by what they are.
-OTHERS: Final = {
-    # the reader's own shell variables
-    "TOKEN", "EXPORT", "TARGET", "SECRET",
-    # what receivers answer, and what a name of the README's code holds
-    "WEBHOOK_SIGNATURE_INVALID", "WEBHOOK_VALIDATION_FAILED", "WEBHOOK_RATE_LIMITED",
-    # make's, and what other programs read from the environment
-    "ARGS", "EXTRAS", "PYTHON", "LANG", "HOME", "PATH", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
-}  # fmt: skip
-#: Variables of programs that have many of their own.
-OTHER_FAMILIES: Final = ("OTEL_", "PG", "POSTGRES_", "PROMETHEUS_", "SSL_")
-
-
-def flags(leaf: Leaf) -> set[str]:
-    named = {name for option in leaf.options for name in (*option.opts, *option.secondary_opts)}
-    return {*named, "--help", "-h"}
-
-
-def called(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the longest command that `words` begin with, and what follows it."""
-    length = max((len(path) for path in (*LEAVES, *GROUPS) if tuple(words[: len(path)]) == path), default=0)
-    return tuple(words[:length]), words[length:]
-
-
-def wrong_with(words: list[str]) -> str | None:
-    """Return what is wrong with a command line, None where there is nothing."""
-    path, rest = called(words)
-    if path not in LEAVES:
-        # A group may be named alone, or with something in place of one of its commands.
-        is_told = path in GROUPS and (not rest or not re.fullmatch(r"[a-z][a-z-]*", rest[0]))
-        return None if is_told else f"no command: {' '.join(words)}"
-    unknown = [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in flags(LEAVES[path])]
-    return f"{' '.join(path)} has no {', '.join(unknown)}" if unknown else None
-
-
-def command_lines(text: str) -> Iterator[list[str]]:
-    """Yield the words of every call of the program in a text, up to what ends a command in a shell."""
-    for line in text.replace("\\\n", " ").splitlines():
-        # Behind an option it is a user of that name.
-        for found in re.finditer(r"(?:^|(?<!-\w)[\s$(`;|\"'/])riskrelay +(?P<words>[a-z][^`]*)", line):
-            yield _words(re.split(r"[;|&)>]| #|  +\(", found["words"])[0])
-
-
-def inline_commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of every inline code that begins with a verb that has commands: `target resume ID`."""
-    for code in re.findall(r"`([^`\n]+)`", text):
-        words = code.replace("\\|", "|").split()
-        if len(words) > 1 and (words[0],) in GROUPS:
-            yield from ([*words[:1], name, *words[2:]] for name in words[1].split("|"))
-
-
-def _words(text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = text.split()
-    return [word.rstrip(",.:") for word in words]
 
 
 # --- what is made from the code
@@ -167,60 +102,6 @@ def test_a_verb_has_a_summary(verb: str) -> None:
 def test_what_was_promised_is_there(promised: str) -> None:
     assert called(promised.split())[0] in LEAVES
     assert wrong_with(promised.split()) is None
-
-
-# --- documents name what there is
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_that_a_document_names_is_there_with_its_options(document: Path) -> None:
-    text = document.read_text()
-    named = [*command_lines(text), *inline_commands(text)]
-    assert [wrong for words in named if (wrong := wrong_with(words))] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("bin/riskrelay token create --user a", None),
-        ("`bin/riskrelay token make`", "no command: token make"),
-        ("`bin/riskrelay frobnicate`", "no command: frobnicate"),
-        ("X=$(bin/riskrelay token create --usr a)", "token create has no --usr"),
-        ("see `target resume ID`", None),
-        ("see `target revive ID`", "no command: target revive ID"),
-        ("see `target pause|revive`", "no command: target revive"),
-        ("`target --all`", None),
-        ("run riskrelay sweep --dry-run, then another", None),
-        ("install -o riskrelay -g riskrelay riskrelay /srv", None),
-        (
-            'docker compose exec service /srv/riskrelay/bin/riskrelay account make "My company"',
-            "no command: account make My company",
-        ),
-        ("`sweep`", None),
-    ],
-)
-def test_a_command_that_is_not_there_is_found(text: str, wrong: str | None) -> None:
-    found = [wrong_with(words) for words in (*command_lines(text), *inline_commands(text))]
-    assert [each for each in found if each] == ([] if wrong is None else [wrong])
-
-
-def known_names() -> set[str]:
-    codes = {kind.code for kind in every_error(RiskRelayError)}
-    return {setting.name + suffix for setting in SETTINGS for suffix in ("", FILE_SUFFIX)} | codes | OTHERS
-
-
-def every_error(kind: type[RiskRelayError]) -> Iterator[type[RiskRelayError]]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from every_error(child)
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_setting_that_a_document_names_is_there(document: Path) -> None:
-    text = document.read_text()
-    named = {*re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=[^`]*)?`", text)}
-    named |= {*re.findall(r"^(?:export )?([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)=", text, re.MULTILINE)}
-    assert sorted(name for name in named - known_names() if not name.startswith(OTHER_FAMILIES)) == []
 
 
 def test_help_cuts_no_summary_off() -> None:

@@ -1,0 +1,337 @@
+// Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+//
+//     WEBHOOK_SECRET=... PORT=9000 java Receiver.java
+//     java Receiver.java --vectors vectors.json      # try it on the test vectors
+//
+// Needs nothing but Java 17 or newer. Run it, or copy from it.
+
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.MessageDigest;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.HexFormat;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.TreeMap;
+import java.util.concurrent.Executors;
+import java.util.function.Predicate;
+import java.util.stream.Stream;
+import javax.crypto.Mac;
+import javax.crypto.spec.SecretKeySpec;
+
+public class Receiver {
+    static final long TOLERANCE_S = 300; // how far the sender's clock may be off
+    static final long REMEMBERED_S = 2 * TOLERANCE_S; // a nonce can come again for as long as its timestamp is accepted
+    static final int MAX_REMEMBERED = 100_000; // bounds the memory: beyond it the oldest are forgotten
+    static final int MAX_BODY_BYTES = 4 * 1024 * 1024;
+    static final String IDLE_TIMEOUT_S = "30";
+
+    /**
+     * Tell whether a request is genuine, fresh, and here for the first time. There are several secrets while they are
+     * rotated; names of headers know no case; body is the raw bytes of getInputStream(), before anything parses them; now is
+     * in unix seconds. isReplay remembers a nonce and tells whether it was known; it is asked last, so that forgers cannot
+     * fill the memory.
+     */
+    static boolean verify(
+            List<String> secrets, Map<String, String> headers, byte[] body, long now, Predicate<String> isReplay) {
+        String timestamp = headers.getOrDefault("X-Service-Timestamp", "");
+        String nonce = headers.getOrDefault("X-Service-Nonce", "");
+        // Without these forms signed bytes could move between timestamp, nonce and body.
+        if (!timestamp.matches("[0-9]{1,15}") || !nonce.matches("[0-9A-Fa-f]{32}")) return false;
+        if (Math.abs(now - Long.parseLong(timestamp)) > TOLERANCE_S) return false;
+        byte[] given = headers.getOrDefault("X-Service-Signature", "").getBytes(StandardCharsets.UTF_8);
+        boolean isSigned = false;
+        for (String secret : secrets) {
+            byte[] expected = ("sha256=" + hmac(secret, timestamp + "." + nonce + ".", body)).getBytes(StandardCharsets.UTF_8);
+            isSigned |= MessageDigest.isEqual(expected, given);
+        }
+        return isSigned && !isReplay.test(nonce);
+    }
+
+    static String hmac(String secret, String prefix, byte[] body) {
+        try {
+            Mac mac = Mac.getInstance("HmacSHA256");
+            mac.init(new SecretKeySpec(secret.getBytes(StandardCharsets.UTF_8), "HmacSHA256"));
+            mac.update(prefix.getBytes(StandardCharsets.UTF_8));
+            return HexFormat.of().formatHex(mac.doFinal(body));
+        } catch (GeneralSecurityException e) {
+            throw new IllegalStateException("Every Java has HmacSHA256.", e);
+        }
+    }
+
+    record Answer(int status, Map<String, String> body, Map<String, String> headers) {
+        static Answer refusal(int status, String code) {
+            return new Answer(status, Map.of("code", code), Map.of());
+        }
+    }
+
+    // What is remembered in memory here, a real receiver keeps in its database.
+    final List<String> secrets;
+    final int ratePerMinute; // 0 is no limit
+    final Map<String, Long> nonces = new Memory<>(); // and when each was seen
+    final List<Long> letThrough = new ArrayList<>(); // when, within the last minute
+    final Map<String, String> tickets = new Memory<>(); // by Idempotency-Key: a unique column beside the ticket
+    int lastNumber = 0;
+
+    Receiver(List<String> secrets, int ratePerMinute) {
+        this.secrets = secrets;
+        this.ratePerMinute = ratePerMinute;
+    }
+
+    /** Judge one request; 2xx says that the ticket is ours from now on. */
+    synchronized Answer receive(Map<String, String> headers, byte[] body, long now) {
+        if (!verify(secrets, headers, body, now, nonce -> isReplay(nonce, now))) {
+            return Answer.refusal(401, "WEBHOOK_SIGNATURE_INVALID");
+        }
+        long waitS = waitS(now);
+        if (waitS > 0) {
+            return new Answer(429, Map.of("code", "WEBHOOK_RATE_LIMITED"), Map.of("Retry-After", Long.toString(waitS)));
+        }
+        Map<?, ?> event = readEvent(body);
+        if ("target.ping".equals(event.get("type"))) return new Answer(200, Map.of(), Map.of()); // a test: no ticket
+        String key = headers.getOrDefault("Idempotency-Key", "");
+        boolean hasTitle = event.get("ticket") instanceof Map<?, ?> ticket && ticket.get("title") instanceof String;
+        if (!"ticket.export".equals(event.get("type")) || !hasTitle || key.isEmpty()) {
+            return Answer.refusal(422, "WEBHOOK_VALIDATION_FAILED");
+        }
+        String id = ticketFor(key);
+        return new Answer(200, Map.of("id", id, "url", "https://tracker.example/" + id), Map.of());
+    }
+
+    boolean isReplay(String nonce, long now) {
+        nonces.values().removeIf(at -> at < now - REMEMBERED_S);
+        return nonces.putIfAbsent(nonce, now) != null;
+    }
+
+    long waitS(long now) {
+        letThrough.removeIf(at -> at <= now - 60);
+        if (ratePerMinute == 0) return 0;
+        if (letThrough.size() >= ratePerMinute) return letThrough.get(0) + 60 - now;
+        letThrough.add(now);
+        return 0;
+    }
+
+    /** Open a ticket, once a key: a delivery whose answer was lost comes again. */
+    String ticketFor(String key) {
+        return tickets.computeIfAbsent(key, unused -> "T-" + ++lastNumber); // your tracker takes the ticket here
+    }
+
+    @SuppressWarnings("serial")
+    static class Memory<V> extends LinkedHashMap<String, V> {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<String, V> eldest) {
+            return size() > MAX_REMEMBERED;
+        }
+    }
+
+    static Map<?, ?> readEvent(byte[] body) {
+        try {
+            String text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(body)).toString();
+            return new Json(text).read() instanceof Map<?, ?> event ? event : Map.of();
+        } catch (CharacterCodingException | IllegalArgumentException e) {
+            return Map.of();
+        }
+    }
+
+    void handle(HttpExchange exchange) throws IOException {
+        try (exchange) {
+            byte[] body = exchange.getRequestBody().readNBytes(MAX_BODY_BYTES + 1);
+            Map<String, String> headers = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
+            exchange.getRequestHeaders().forEach((name, values) -> headers.put(name, String.join(", ", values)));
+            if (!exchange.getRequestMethod().equals("POST")) {
+                write(exchange, new Answer(405, Map.of(), Map.of("Allow", "POST")));
+            } else if (body.length > MAX_BODY_BYTES) {
+                write(exchange, Answer.refusal(413, "WEBHOOK_VALIDATION_FAILED"));
+            } else {
+                write(exchange, receive(headers, body, System.currentTimeMillis() / 1000));
+            }
+        }
+    }
+
+    static void write(HttpExchange exchange, Answer answer) throws IOException {
+        // Nothing in an answer needs escaping.
+        Stream<String> members = answer.body.entrySet().stream().map(e -> "\"%s\": \"%s\"".formatted(e.getKey(), e.getValue()));
+        byte[] content = ("{" + String.join(", ", members.toList()) + "}").getBytes(StandardCharsets.UTF_8);
+        exchange.getResponseHeaders().set("Content-Type", "application/json");
+        answer.headers.forEach(exchange.getResponseHeaders()::set);
+        exchange.sendResponseHeaders(answer.status, content.length);
+        exchange.getResponseBody().write(content);
+    }
+
+    /** Tell whether one test vector gets its answer. */
+    static boolean passes(Map<?, ?> vector) {
+        long now = number(vector.get("now"));
+        Receiver receiver = new Receiver(strings(vector.get("secrets")), (int) number(vector.get("rate_per_minute")));
+        strings(vector.get("seen")).forEach(nonce -> receiver.nonces.put(nonce, now));
+        ((List<?>) vector.get("earlier")).forEach(at -> receiver.letThrough.add(number(at)));
+        Map<String, String> headers = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
+        for (Object header : (List<?>) vector.get("headers")) {
+            headers.merge(strings(header).get(0), strings(header).get(1), (one, other) -> one + ", " + other);
+        }
+        Answer told = receiver.receive(headers, Base64.getDecoder().decode((String) vector.get("body_base64")), now);
+        Map<?, ?> expect = (Map<?, ?>) vector.get("expect");
+        return told.status == number(expect.get("status"))
+                && Objects.equals(told.body.get("code"), expect.get("code"))
+                && expect.get("ticket").equals(told.body.containsKey("id"))
+                && told.headers.containsKey("Retry-After") == (told.status == 429);
+    }
+
+    static List<String> strings(Object list) {
+        return ((List<?>) list).stream().map(String.class::cast).toList();
+    }
+
+    static long number(Object value) {
+        return ((Double) value).longValue();
+    }
+
+    static int runVectors(String path) throws IOException {
+        List<?> vectors = (List<?>) ((Map<?, ?>) new Json(Files.readString(Path.of(path))).read()).get("vectors");
+        List<?> failed = vectors.stream().filter(vector -> !passes((Map<?, ?>) vector)).toList();
+        failed.forEach(vector -> System.out.println("failed: " + ((Map<?, ?>) vector).get("name")));
+        System.out.printf("%d passed, %d failed%n", vectors.size() - failed.size(), failed.size());
+        return failed.isEmpty() ? 0 : 1;
+    }
+
+    public static void main(String[] args) throws IOException {
+        if (args.length == 2 && args[0].equals("--vectors")) System.exit(runVectors(args[1]));
+        Map<String, String> environment = System.getenv();
+        List<String> secrets = Stream.of("WEBHOOK_SECRET", "WEBHOOK_SECRET_OLD")
+                .map(name -> environment.getOrDefault(name, "")).filter(secret -> !secret.isEmpty()).toList();
+        if (secrets.isEmpty()) {
+            System.err.println("Set WEBHOOK_SECRET to the secret that deliveries are signed with.");
+            System.exit(2);
+        }
+        System.setProperty("sun.net.httpserver.maxReqTime", IDLE_TIMEOUT_S); // whoever dawdles is hung up on
+        int port = Integer.parseInt(environment.getOrDefault("PORT", "9000"));
+        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 0);
+        Receiver receiver = new Receiver(secrets, Integer.parseInt(environment.getOrDefault("RATE_PER_MINUTE", "0")));
+        server.createContext("/", receiver::handle);
+        server.setExecutor(Executors.newFixedThreadPool(32));
+        server.start();
+        System.out.println("Listening on http://127.0.0.1:" + server.getAddress().getPort());
+    }
+
+    /** Reads JSON, for Java brings nothing that does; in an application your framework has a better one. */
+    static final class Json {
+        private static final int MAX_DEPTH = 100;
+        private final String text;
+        private int at = 0;
+        private int depth = 0;
+
+        Json(String text) {
+            this.text = text;
+        }
+
+        /** Return maps, lists, strings, doubles, booleans and null. Throws IllegalArgumentException for anything else. */
+        Object read() {
+            Object value = value();
+            if (peek() != 0) throw wrong();
+            return value;
+        }
+
+        private Object value() {
+            switch (peek()) {
+                case '{': return object();
+                case '[': return array();
+                case '"': return string();
+                case 't': return word("true", true);
+                case 'f': return word("false", false);
+                case 'n': return word("null", null);
+                default: return number();
+            }
+        }
+
+        private Map<String, Object> object() {
+            Map<String, Object> members = new LinkedHashMap<>();
+            open();
+            for (char end = ','; end == ','; end = next(",}")) {
+                if (members.isEmpty() && peek() == '}') continue;
+                if (peek() != '"') throw wrong();
+                String name = string();
+                next(":");
+                members.put(name, value());
+            }
+            depth--;
+            return members;
+        }
+
+        private List<Object> array() {
+            List<Object> items = new ArrayList<>();
+            open();
+            for (char end = ','; end == ','; end = next(",]")) {
+                if (items.isEmpty() && peek() == ']') continue;
+                items.add(value());
+            }
+            depth--;
+            return items;
+        }
+
+        private String string() {
+            StringBuilder found = new StringBuilder();
+            for (at++; at < text.length() && text.charAt(at) != '"'; at++) {
+                if (text.charAt(at) < ' ') throw wrong();
+                found.append(text.charAt(at) == '\\' ? escaped() : text.charAt(at));
+            }
+            if (at++ >= text.length()) throw wrong();
+            return found.toString();
+        }
+
+        private char escaped() {
+            char letter = ++at < text.length() ? text.charAt(at) : 0;
+            int known = "\"\\/bfnrt".indexOf(letter);
+            if (known >= 0) return "\"\\/\b\f\n\r\t".charAt(known);
+            String digits = text.substring(at, Math.min(at + 5, text.length()));
+            if (!digits.matches("u[0-9A-Fa-f]{4}")) throw wrong();
+            at += 4;
+            return (char) Integer.parseInt(digits.substring(1), 16);
+        }
+
+        private Double number() {
+            int from = at;
+            while (at < text.length() && "+-.0123456789Ee".indexOf(text.charAt(at)) >= 0) at++;
+            String digits = text.substring(from, at);
+            if (!digits.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([Ee][+-]?[0-9]+)?")) throw wrong();
+            return Double.valueOf(digits);
+        }
+
+        private Object word(String word, Object value) {
+            if (!text.startsWith(word, at)) throw wrong();
+            at += word.length();
+            return value;
+        }
+
+        private void open() {
+            at++;
+            if (++depth > MAX_DEPTH) throw wrong();
+        }
+
+        private char next(String expected) {
+            char found = peek();
+            if (found == 0 || expected.indexOf(found) < 0) throw wrong();
+            at++;
+            return found;
+        }
+
+        /** Return the next character that is no space, 0 at the end. */
+        private char peek() {
+            while (at < text.length() && " \t\r\n".indexOf(text.charAt(at)) >= 0) at++;
+            return at < text.length() ? text.charAt(at) : 0;
+        }
+
+        private IllegalArgumentException wrong() {
+            return new IllegalArgumentException("This is no JSON.");
+        }
+    }
+}

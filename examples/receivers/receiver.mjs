@@ -1,0 +1,163 @@
+// Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+//
+//     WEBHOOK_SECRET=... PORT=9000 node receiver.mjs
+//     node receiver.mjs --vectors vectors.json      # try it on the test vectors
+//
+// Needs nothing but Node.js 18 or newer. Run it, copy from it, or import { verify } from "./receiver.mjs".
+
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { readFileSync, realpathSync } from "node:fs";
+import { createServer } from "node:http";
+import { pathToFileURL } from "node:url";
+
+const TOLERANCE_S = 300; // how far the sender's clock may be off
+const REMEMBERED_S = 2 * TOLERANCE_S; // a nonce can come again for as long as its timestamp is accepted
+const MAX_REMEMBERED = 100_000; // bounds the memory: beyond it the oldest are forgotten
+const MAX_BODY_BYTES = 4 * 1024 * 1024;
+
+// Tell whether a request is genuine, fresh, and here for the first time. `secrets` are several while they are rotated;
+// `headers` has lower-case names, as Node.js gives them; `body` is a Buffer of the raw bytes, read before anything parses
+// them; `now` is in unix seconds. `isReplay(nonce)` remembers a nonce and tells whether it was known; it is asked last, so
+// that forgers cannot fill the memory.
+export function verify(secrets, headers, body, now, isReplay) {
+  const timestamp = headers["x-service-timestamp"] ?? "";
+  const nonce = headers["x-service-nonce"] ?? "";
+  // Without these forms signed bytes could move between timestamp, nonce and body.
+  if (!/^[0-9]{1,15}$/.test(timestamp) || !/^[0-9A-Fa-f]{32}$/.test(nonce)) return false;
+  if (Math.abs(now - Number(timestamp)) > TOLERANCE_S) return false;
+  const given = Buffer.from(headers["x-service-signature"] ?? "");
+  const matches = secrets.map((secret) => {
+    const digest = createHmac("sha256", secret).update(`${timestamp}.${nonce}.`).update(body).digest("hex");
+    const expected = Buffer.from(`sha256=${digest}`);
+    return given.length === expected.length && timingSafeEqual(given, expected);
+  });
+  return matches.includes(true) && !isReplay(nonce);
+}
+
+// Judges requests. It remembers in memory what a real one keeps in its database.
+export class Receiver {
+  constructor(secrets, ratePerMinute = 0) {
+    this.secrets = secrets;
+    this.ratePerMinute = ratePerMinute; // 0 is no limit
+    this.nonces = new Map(); // and when each was seen
+    this.letThrough = []; // when, within the last minute
+    this.tickets = new Map(); // by Idempotency-Key: in a database, a unique column beside the ticket
+    this.lastNumber = 0;
+  }
+
+  // Judge one request; 2xx says that the ticket is ours from now on.
+  receive(headers, body, now) {
+    if (!verify(this.secrets, headers, body, now, (nonce) => this.isReplay(nonce, now))) {
+      return { status: 401, body: { code: "WEBHOOK_SIGNATURE_INVALID" } };
+    }
+    const waitS = this.waitS(now);
+    if (waitS > 0) return { status: 429, body: { code: "WEBHOOK_RATE_LIMITED" }, headers: { "Retry-After": String(waitS) } };
+    const event = readEvent(body);
+    const key = headers["idempotency-key"];
+    if (event?.type === "target.ping") return { status: 200, body: {} }; // a test: no ticket
+    if (event?.type !== "ticket.export" || typeof event.ticket?.title !== "string" || !key) {
+      return { status: 422, body: { code: "WEBHOOK_VALIDATION_FAILED" } };
+    }
+    const id = this.ticketFor(key, event.ticket);
+    return { status: 200, body: { id, url: `https://tracker.example/${id}` } };
+  }
+
+  isReplay(nonce, now) {
+    for (const [oldest, at] of this.nonces) {
+      if (at >= now - REMEMBERED_S) break;
+      this.nonces.delete(oldest);
+    }
+    if (this.nonces.has(nonce)) return true;
+    remember(this.nonces, nonce, now);
+    return false;
+  }
+
+  waitS(now) {
+    this.letThrough = this.letThrough.filter((at) => at > now - 60);
+    if (this.ratePerMinute && this.letThrough.length >= this.ratePerMinute) return this.letThrough[0] + 60 - now;
+    if (this.ratePerMinute) this.letThrough.push(now);
+    return 0;
+  }
+
+  // Open a ticket, once a key: a delivery whose answer was lost comes again.
+  ticketFor(key, ticket) {
+    if (!this.tickets.has(key)) remember(this.tickets, key, `T-${++this.lastNumber}`); // your tracker takes `ticket` here
+    return this.tickets.get(key);
+  }
+}
+
+function remember(memory, name, value) {
+  memory.set(name, value);
+  if (memory.size > MAX_REMEMBERED) memory.delete(memory.keys().next().value);
+}
+
+function readEvent(body) {
+  try {
+    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
+  } catch {
+    return null;
+  }
+}
+
+function serve(receiver, port) {
+  const server = createServer({ requestTimeout: 30_000, headersTimeout: 30_000 }, (request, response) => {
+    const answer = ({ status, body, headers = {} }) => {
+      response.writeHead(status, { "Content-Type": "application/json", ...headers }).end(JSON.stringify(body));
+    };
+    const chunks = [];
+    let size = 0;
+    request.on("data", (chunk) => {
+      size += chunk.length;
+      if (size <= MAX_BODY_BYTES) {
+        chunks.push(chunk);
+      } else if (!response.headersSent) {
+        answer({ status: 413, body: { code: "WEBHOOK_VALIDATION_FAILED" }, headers: { Connection: "close" } });
+      }
+    });
+    request.on("end", () => {
+      if (response.headersSent) return;
+      if (request.method !== "POST") answer({ status: 405, body: {}, headers: { Allow: "POST" } });
+      else answer(receiver.receive(request.headers, Buffer.concat(chunks), Math.floor(Date.now() / 1000)));
+    });
+  });
+  server.listen(port, "127.0.0.1", () => console.log(`Listening on http://127.0.0.1:${server.address().port}`));
+}
+
+// Tell whether one test vector gets its answer.
+function passes(vector) {
+  const receiver = new Receiver(vector.secrets, vector.rate_per_minute);
+  receiver.nonces = new Map(vector.seen.map((nonce) => [nonce, vector.now]));
+  receiver.letThrough = vector.earlier;
+  const headers = {};
+  for (const [name, value] of vector.headers) {
+    const before = headers[name.toLowerCase()];
+    headers[name.toLowerCase()] = before === undefined ? value : `${before}, ${value}`;
+  }
+  const told = receiver.receive(headers, Buffer.from(vector.body_base64, "base64"), vector.now);
+  const { status, code, ticket } = vector.expect;
+  const right = told.status === status && (told.body.code ?? null) === code && "id" in told.body === ticket;
+  return right && (told.headers?.["Retry-After"] !== undefined) === (status === 429);
+}
+
+function runVectors(path) {
+  const { vectors } = JSON.parse(readFileSync(path, "utf8"));
+  const failed = vectors.filter((vector) => !passes(vector));
+  for (const { name } of failed) console.log(`failed: ${name}`);
+  console.log(`${vectors.length - failed.length} passed, ${failed.length} failed`);
+  process.exitCode = failed.length ? 1 : 0;
+}
+
+function main() {
+  if (process.argv[2] === "--vectors") return runVectors(process.argv[3]);
+  const { WEBHOOK_SECRET, WEBHOOK_SECRET_OLD, PORT = "9000", RATE_PER_MINUTE = "0" } = process.env;
+  const secrets = [WEBHOOK_SECRET, WEBHOOK_SECRET_OLD].filter(Boolean);
+  if (!secrets.length) {
+    console.error("Set WEBHOOK_SECRET to the secret that deliveries are signed with.");
+    process.exitCode = 2;
+    return;
+  }
+  serve(new Receiver(secrets, Number(RATE_PER_MINUTE)), Number(PORT));
+}
+
+// Imported, it only brings its names.
+if (process.argv[1] && import.meta.url === pathToFileURL(realpathSync(process.argv[1])).href) main();

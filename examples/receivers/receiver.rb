@@ -1,0 +1,208 @@
+# frozen_string_literal: true
+
+# Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+#
+#     WEBHOOK_SECRET=... PORT=9000 ruby receiver.rb
+#     ruby receiver.rb --vectors vectors.json      # try it on the test vectors
+#
+# Needs nothing but Ruby 3.0 or newer. Run it, copy from it, or require_relative "receiver" and call verify.
+
+require "json"
+require "openssl"
+require "socket"
+require "timeout"
+
+TOLERANCE_S = 300 # how far the sender's clock may be off
+REMEMBERED_S = 2 * TOLERANCE_S # a nonce can come again for as long as its timestamp is accepted
+MAX_REMEMBERED = 100_000 # bounds the memory: beyond it the oldest are forgotten
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_HEADERS = 100
+IDLE_TIMEOUT_S = 30
+REASONS = { 200 => "OK", 401 => "Unauthorized", 405 => "Method Not Allowed", 411 => "Length Required",
+            413 => "Content Too Large", 422 => "Unprocessable Content", 429 => "Too Many Requests" }.freeze
+
+# Tell whether a request is genuine, fresh, and here for the first time. `secrets` are several while they are rotated;
+# `headers` has lower-case names; `body` is the raw bytes (in Rails: request.raw_post), read before anything parses them;
+# `now` is in unix seconds. The block remembers a nonce and tells whether it was known; it is asked last, so that forgers
+# cannot fill the memory.
+def verify(secrets, headers, body, now)
+  timestamp = headers.fetch("x-service-timestamp", "")
+  nonce = headers.fetch("x-service-nonce", "")
+  # Without these forms signed bytes could move between timestamp, nonce and body.
+  return false unless timestamp.match?(/\A[0-9]{1,15}\z/) && nonce.match?(/\A[0-9A-Fa-f]{32}\z/)
+  return false if (now - timestamp.to_i).abs > TOLERANCE_S
+
+  given = headers.fetch("x-service-signature", "")
+  message = "#{timestamp}.#{nonce}.".b + body.b
+  matches = secrets.map do |secret|
+    OpenSSL.secure_compare("sha256=#{OpenSSL::HMAC.hexdigest("SHA256", secret, message)}", given)
+  end
+  matches.any? && !yield(nonce)
+end
+
+# Judges requests. It remembers in memory what a real one keeps in its database.
+class Receiver
+  attr_writer :nonces, :let_through
+
+  def initialize(secrets, rate_per_minute = 0)
+    @secrets = secrets
+    @rate_per_minute = rate_per_minute # 0 is no limit
+    @nonces = {} # and when each was seen
+    @let_through = [] # when, within the last minute
+    @tickets = {} # by Idempotency-Key: in a database, a unique column beside the ticket
+    @last_number = 0
+    @lock = Mutex.new
+  end
+
+  # Judge one request; return status, body, headers. 2xx says that the ticket is ours from now on.
+  def receive(headers, body, now)
+    @lock.synchronize do
+      genuine = verify(@secrets, headers, body, now) { |nonce| replay?(nonce, now) }
+      return [401, { code: "WEBHOOK_SIGNATURE_INVALID" }, {}] unless genuine
+
+      seconds = wait_s(now)
+      return [429, { code: "WEBHOOK_RATE_LIMITED" }, { "Retry-After" => seconds.to_s }] if seconds.positive?
+
+      event = read_event(body)
+      return [200, {}, {}] if event["type"] == "target.ping" # a test: no ticket
+
+      key = headers.fetch("idempotency-key", "")
+      ticket = event["ticket"]
+      is_ticket = event["type"] == "ticket.export" && ticket.is_a?(Hash) && ticket["title"].is_a?(String)
+      return [422, { code: "WEBHOOK_VALIDATION_FAILED" }, {}] unless is_ticket && !key.empty?
+
+      id = ticket_for(key, ticket)
+      [200, { id: id, url: "https://tracker.example/#{id}" }, {}]
+    end
+  end
+
+  private
+
+  def replay?(nonce, now)
+    @nonces.shift while @nonces.any? && @nonces.first.last < now - REMEMBERED_S
+    return true if @nonces.key?(nonce)
+
+    remember(@nonces, nonce, now)
+    false
+  end
+
+  def wait_s(now)
+    @let_through = @let_through.select { |at| at > now - 60 }
+    return 0 if @rate_per_minute.zero?
+    return @let_through.first + 60 - now if @let_through.size >= @rate_per_minute
+
+    @let_through << now
+    0
+  end
+
+  # Open a ticket, once a key: a delivery whose answer was lost comes again.
+  def ticket_for(key, _ticket)
+    remember(@tickets, key, "T-#{@last_number += 1}") unless @tickets.key?(key) # your tracker takes the ticket here
+    @tickets[key]
+  end
+
+  def remember(memory, name, value)
+    memory[name] = value
+    memory.shift if memory.size > MAX_REMEMBERED
+  end
+
+  def read_event(body)
+    text = body.dup.force_encoding("UTF-8")
+    event = text.valid_encoding? ? JSON.parse(text) : nil
+    event.is_a?(Hash) ? event : {}
+  rescue JSON::ParserError
+    {}
+  end
+end
+
+# One request on one connection. In an application your web server does this.
+class Connection
+  def initialize(socket, receiver)
+    @socket = socket
+    @receiver = receiver
+  end
+
+  def serve
+    answer = Timeout.timeout(IDLE_TIMEOUT_S) { read_and_judge }
+    write(*answer) if answer
+  rescue Timeout::Error, SystemCallError, IOError
+    nil # the sender hung up, or says nothing: there is nobody to answer
+  ensure
+    @socket.close
+  end
+
+  private
+
+  def read_and_judge
+    line = @socket.gets("\r\n", 8192) or return
+    headers = read_headers
+    return [405, {}, { "Allow" => "POST" }] unless line.start_with?("POST ")
+
+    length = headers.fetch("content-length", "")
+    return [411, { code: "WEBHOOK_VALIDATION_FAILED" }, {}] unless length.match?(/\A[0-9]{1,15}\z/)
+    return [413, { code: "WEBHOOK_VALIDATION_FAILED" }, {}] if length.to_i > MAX_BODY_BYTES
+
+    body = @socket.read(length.to_i) || ""
+    @receiver.receive(headers, body, Time.now.to_i) if body.bytesize == length.to_i
+  end
+
+  def read_headers
+    headers = {}
+    MAX_HEADERS.times do
+      line = @socket.gets("\r\n", 8192, chomp: true)
+      return headers if line.nil? || line.empty?
+
+      name, value = line.split(":", 2).map(&:strip)
+      headers[name.downcase] = [headers[name.downcase], value.to_s].compact.join(", ")
+    end
+    raise IOError, "more headers than any sender needs"
+  end
+
+  def write(status, body, headers)
+    content = JSON.generate(body)
+    all = { "Content-Type" => "application/json", "Content-Length" => content.bytesize, "Connection" => "close" }
+    lines = all.merge(headers).map { |name, value| "#{name}: #{value}\r\n" }
+    @socket.write("HTTP/1.1 #{status} #{REASONS.fetch(status)}\r\n#{lines.join}\r\n#{content}")
+  end
+end
+
+def serve(receiver, port)
+  server = TCPServer.new("127.0.0.1", port)
+  puts "Listening on http://127.0.0.1:#{server.addr[1]}"
+  $stdout.flush
+  loop { Thread.new(server.accept) { |socket| Connection.new(socket, receiver).serve } }
+rescue Interrupt
+  nil
+end
+
+# Tell whether one test vector gets its answer.
+def passes?(vector)
+  receiver = Receiver.new(vector["secrets"], vector["rate_per_minute"])
+  receiver.nonces = vector["seen"].to_h { |nonce| [nonce, vector["now"]] }
+  receiver.let_through = vector["earlier"]
+  headers = {}
+  vector["headers"].each { |name, value| headers[name.downcase] = [headers[name.downcase], value].compact.join(", ") }
+  status, body, further = receiver.receive(headers, vector["body_base64"].unpack1("m0"), vector["now"])
+  told = { "status" => status, "code" => body[:code], "ticket" => body.key?(:id) }
+  told == vector["expect"] && further.key?("Retry-After") == (status == 429)
+end
+
+def run_vectors(path)
+  vectors = JSON.parse(File.read(path, encoding: "UTF-8"))["vectors"]
+  failed = vectors.reject { |vector| passes?(vector) }
+  failed.each { |vector| puts "failed: #{vector["name"]}" }
+  puts "#{vectors.size - failed.size} passed, #{failed.size} failed"
+  failed.empty?
+end
+
+def main
+  exit(run_vectors(ARGV[1])) if ARGV[0] == "--vectors"
+  secrets = ENV.values_at("WEBHOOK_SECRET", "WEBHOOK_SECRET_OLD").reject { |secret| secret.to_s.empty? }
+  if secrets.empty?
+    warn "Set WEBHOOK_SECRET to the secret that deliveries are signed with."
+    exit 2
+  end
+  serve(Receiver.new(secrets, ENV.fetch("RATE_PER_MINUTE", "0").to_i), ENV.fetch("PORT", "9000").to_i)
+end
+
+main if $PROGRAM_NAME == __FILE__

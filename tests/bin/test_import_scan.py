@@ -1,0 +1,854 @@
+"""Reports of scanners, damaged and whole, on their way to tickets: read, sent to stand-ins, and to the real service.
+
+`scan_reports/` holds the reports; its README tells which tool wrote them, and how.
+"""
+
+import contextlib
+import copy
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bin.__main__ import riskrelay
+from bin.receiver import Receiver
+from bin.scan_reports.document import MAX_REPORT_BYTES, UnreadableReport
+from bin.scan_reports.flaws import Flaw
+from bin.scan_reports.formats import FORMATS, flaws_in, severity_table
+from bin.scan_reports.pages import MAX_POSTBACK_BYTES, Import, page_address, prepare, run_number
+from bin.scan_sender import Relay, send_all
+from schemas.findings import by_fingerprint
+from schemas.forbidden import find
+from schemas.scanner import MAX_ISSUES, PostbackForm
+from storage import schema
+from storage.clock import utc_now
+from storage.database import close_database, connection, open_database
+from tests.factories import LOOPBACK, SCANNER_SECRET, WEBHOOK_SECRET, Customer, environment, make_customer, make_target
+from tests.servers import RedisServer
+from tests.service.serving import Service
+from tests.workers import WorkerProcess, wait_until
+from worker.signing import SignatureVerdict
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+REPORTS: Final = Path(__file__).parent / "scan_reports"
+FILES: Final = {
+    "zap": REPORTS / "zap.json",
+    "lighthouse": REPORTS / "lighthouse.json",
+    "nuclei": REPORTS / "nuclei.jsonl",
+    "wapiti": REPORTS / "wapiti.json",
+    "sarif": REPORTS / "sarif.json",
+}
+#: What each report says, as JSON.
+VALUES: Final[dict[str, Any]] = {
+    name: [json.loads(line) for line in path.read_text().splitlines()] if name == "nuclei" else json.loads(path.read_text())
+    for name, path in FILES.items()
+}
+SHOP: Final = "https://shop.example/"
+LOCAL_SHOP: Final = "http://shop.example/"
+
+
+def imported(name: str, content: bytes | None = None) -> Import:
+    return prepare(flaws_in(FILES[name].read_bytes() if content is None else content, name), 7)
+
+
+def told(found: Import) -> list[tuple[str, str, str, str]]:
+    """Say of each issue: page, severity, code, location."""
+    return [
+        (each.url, issue["severity"], issue["code"], issue["location"])
+        for each in found.postbacks
+        for issue in each.body["issues"]
+    ]
+
+
+def marks(found: Import) -> set[str]:
+    """Return the fingerprints that the service computes."""
+    form: Any = PostbackForm()
+    read = [form.read(each.body) for each in found.postbacks]
+    return {mark for postback in read for mark in by_fingerprint(postback.page, postback.issues)}
+
+
+# ── what becomes of a report ───────────────────────────────────────────────
+
+BECOMES: Final = {
+    "zap": [
+        # the payload of the attack is not a page's address
+        (f"{SHOP}search?q=", "high", "zap:40012", "parameter q"),
+        (f"{SHOP}subscribe", "high", "zap:40012", "POST request, parameter email"),
+        (SHOP, "medium", "zap:10038-1", "page"),
+        (SHOP, "info", "zap:10096", "page"),
+        # plain values tell products apart
+        (f"{SHOP}product?id=12&colour=blue", "medium", "zap:10038-1", "page"),
+        # a session does not
+        (f"{SHOP}cart?sid=", "low", "zap:10010", "parameter session"),
+    ],
+    "nuclei": [
+        (f"{LOCAL_SHOP}.git/config", "medium", "nuclei:git-config", "page"),
+        (f"{LOCAL_SHOP}.git/config", "low", "nuclei:git-config-version", "format"),
+        (LOCAL_SHOP, "info", "nuclei:missing-headers", "permissions-policy"),
+        (LOCAL_SHOP, "info", "nuclei:missing-headers", "referrer-policy"),
+        # the payload ends in a number of its own in each scan
+        (f"{LOCAL_SHOP}search?q=", "high", "nuclei:reflected-markup", "parameter q"),
+    ],
+    "wapiti": [
+        (LOCAL_SHOP, "low", "wapiti:content-security-policy-configuration", "CSP is not set"),
+        (LOCAL_SHOP, "low", "wapiti:clickjacking-protection", "X-Frame-Options is not set"),
+        (LOCAL_SHOP, "low", "wapiti:mime-type-confusion", "X-Content-Type-Options is not set"),
+        (LOCAL_SHOP, "low", "wapiti:httponly-flag-cookie", "HttpOnly flag is not set in the cookie : session"),
+        (LOCAL_SHOP, "low", "wapiti:secure-flag-cookie", "Secure flag is not set in the cookie : session"),
+        (f"{LOCAL_SHOP}product", "medium", "wapiti:reflected-cross-site-scripting", "parameter colour"),
+        (f"{LOCAL_SHOP}search", "medium", "wapiti:reflected-cross-site-scripting", "parameter q"),
+        (f"{LOCAL_SHOP}subscribe", "medium", "wapiti:reflected-cross-site-scripting", "parameter email"),
+    ],
+    "sarif": [
+        (SHOP, "medium", "shop-scan:SS001", "page"),
+        # an address that counts from a base
+        (f"{SHOP}product?id=12", "low", "shop-scan:SS002", "main > img.hero"),
+        # by its number in the list of artifacts; the rule's security-severity counts for more than the level
+        (f"{SHOP}cart", "critical", "shop-scan:SS003", "page"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", BECOMES)
+def test_a_report_becomes_issues_by_page(name: str) -> None:
+    assert sorted(told(imported(name))) == sorted(BECOMES[name])
+
+
+def test_lighthouse_tells_elements_of_accessibility_and_the_page_of_anything_else() -> None:
+    found = told(imported("lighthouse"))
+    assert {url for url, *_ in found} == {LOCAL_SHOP}
+    by_place = {(code, place): severity for _, severity, code, place in found}
+    assert by_place["lighthouse:image-alt", "body > img.hero"] == "critical"
+    assert by_place["lighthouse:color-contrast", "body > p"] == "high"
+    # a score of 0, and one of 0.84
+    assert by_place["lighthouse:meta-description", "page"] == "medium"
+    assert by_place["lighthouse:total-blocking-time", "page"] == "low"
+    codes = {code for code, _ in by_place}
+    # passed, not applicable, and shown by another audit
+    assert codes.isdisjoint({"lighthouse:is-on-https", "lighthouse:video-caption", "lighthouse:cache-insight"})
+
+
+@pytest.mark.parametrize(
+    ("name", "canaries"),
+    [
+        ("zap", ["scrIpt", "8c1f0b6e", "9f8e7d6c", "1700000000"]),
+        ("nuclei", ["8c1f0b6e", "Bearer", "203.0.113.7", "HTTP/1.1", "9967"]),
+        ("wapiti", ["ScRiPt", "HTTP/1.1", "curl"]),
+        ("lighthouse", ["<p style", "snippet"]),
+    ],
+)
+def test_what_a_scanner_sent_and_got_is_not_taken_over(name: str, canaries: list[str]) -> None:
+    whole = FILES[name].read_text()
+    content = b"".join(each.content for each in imported(name).postbacks).decode()
+    assert [each for each in canaries if each not in whole] == []
+    assert [each for each in canaries if each in content] == []
+
+
+def test_what_has_no_page_is_told() -> None:
+    assert imported("nuclei").left_out == (
+        "1 without the http or https address of a page, the first by the rule nuclei:open-port",
+    )
+    files = prepare(flaws_in((REPORTS / "files.sarif").read_bytes(), "sarif"), 7)
+    assert files.postbacks == ()
+    assert "2 without" in files.left_out[0]
+    # Nuclei's own SARIF has no addresses.
+    lost = prepare(flaws_in((REPORTS / "nuclei.sarif").read_bytes(), "sarif"), 7)
+    assert (lost.postbacks, lost.left_out[0].partition(" ")[0]) == ((), "5")
+
+
+def test_a_rule_is_found_by_its_id_since_its_number_may_be_of_another() -> None:
+    value = json.loads((REPORTS / "nuclei.sarif").read_text())
+    wrong = [each for each in value["runs"][0]["results"] if each.get("ruleIndex") == 2]
+    assert {each["ruleId"] for each in wrong} == {"git-config"}
+    titles = {each.code: each.title for each in flaws_in(json.dumps(value).encode(), "sarif")}
+    assert titles["nuclei:git-config"].startswith("Git configuration in the open")
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "url"),
+    [
+        ("ssl", "shop.example:443", "https://shop.example:443/"),
+        ("dns", "shop.example", "https://shop.example/"),
+        ("ssl", "shop example", None),
+        ("tcp", "shop.example:6379", None),
+    ],
+)
+def test_what_nuclei_tells_of_a_certificate_or_a_name_is_the_sites(kind: str, at: str, url: str | None) -> None:
+    match = {"template-id": "a", "type": kind, "matched-at": at}
+    [flaw] = flaws_in(json.dumps([match]).encode(), "nuclei")
+    assert page_address(flaw.url) == url
+
+
+#: What Wapiti says of a flaw that is none of a parameter, and what of it is the place.
+SAID: Final = [
+    ("X-Frame-Options is not set", "X-Frame-Options is not set"),
+    # what it quotes may be another text in the next scan
+    ("The page answers with: 'w3x9q'", "The page answers with"),
+    ("Backup file https://shop.example/a.bak found", "Backup file"),
+    ("Answered after 15023 ms", "Answered after"),
+    # a technology, whose version changes
+    ('{"name": "nginx", "versions": ["1.25.3"], "categories": ["Web servers"]}', "nginx"),
+    ("", "page"),
+    ("[" * 100_000, "page"),
+]
+
+
+@pytest.mark.parametrize(("info", "place"), SAID, ids=range(len(SAID)))
+def test_what_wapiti_says_is_a_place_up_to_where_it_quotes(info: str, place: str) -> None:
+    value = copy.deepcopy(VALUES["wapiti"])
+    csp(value)["info"] = info
+    assert (LOCAL_SHOP, "low", "wapiti:content-security-policy-configuration", place) in told(
+        imported("wapiti", json.dumps(value).encode())
+    )
+
+
+#: A result of SARIF that says no more of a flaw than that there is none.
+NO_FLAW: Final[list[dict[str, Any]]] = [
+    {"kind": "pass"},
+    {"kind": "notApplicable"},
+    {"baselineState": "absent"},
+    {"suppressions": [{"kind": "inSource"}]},
+    {"suppressions": [{"kind": "external", "status": "accepted"}]},
+]
+A_FLAW: Final[list[dict[str, Any]]] = [
+    {"kind": "open"},
+    {"baselineState": "unchanged"},
+    {"suppressions": []},
+    {"suppressions": [{"kind": "external", "status": "rejected"}]},
+    {"locations": [], "webRequest": {"target": SHOP}},
+]
+
+
+@pytest.mark.parametrize("change", [*NO_FLAW, *A_FLAW], ids=str)
+def test_a_result_that_passed_or_was_suppressed_is_none(change: dict[str, Any]) -> None:
+    value = copy.deepcopy(VALUES["sarif"])
+    value["runs"][0]["results"][0].update(change)
+    found = told(imported("sarif", json.dumps(value).encode()))
+    assert ((SHOP, "medium", "shop-scan:SS001", "page") in found) == (change in A_FLAW)
+
+
+def test_an_alert_without_instances_is_one_of_the_site() -> None:
+    value = copy.deepcopy(VALUES["zap"])
+    del xss(value)["instances"]
+    assert (SHOP, "high", "zap:40012", "page") in told(imported("zap", json.dumps(value).encode()))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_severity_of_a_format_becomes_one_of_ours(name: str) -> None:
+    assert {to for _, to in FORMATS[name].severities} <= {"critical", "high", "medium", "low", "info"}
+
+
+def test_the_document_shows_the_table_of_severities() -> None:
+    assert severity_table() in (ROOT / "docs" / "scanners.md").read_text()
+
+
+#: Each severity as a report has it.
+SEVERITIES: Final = [
+    (
+        "zap",
+        lambda value, said: value["site"][0]["alerts"][0].update(riskcode=said),
+        {"3": "high", "0": "info", "9": "info"},
+    ),
+    ("zap", lambda value, said: value["site"][0]["alerts"][0].update(riskcode=int(said)), {"2": "medium", "1": "low"}),
+    ("nuclei", lambda value, said: value[0]["info"].update(severity=said), {"critical": "critical", "unknown": "info"}),
+    (
+        "wapiti",
+        lambda value, said: csp(value).update(level=said),
+        {4: "critical", 3: "high", 2: "medium", 1: "low", 0: "info"},
+    ),
+    ("sarif", lambda value, said: value["runs"][0]["results"][0].update(level=said), {"error": "high", "none": "info"}),
+    (
+        "sarif",
+        lambda value, said: value["runs"][0]["results"][0].update(properties={"security-severity": said}),
+        # nothing above 0 leaves the level of the rule
+        {"9.0": "critical", "8.9": "high", "4": "medium", 0.1: "low", "0.0": "medium", "high": "medium"},
+    ),
+]
+
+
+def xss(value: Any) -> dict[str, Any]:
+    alert: dict[str, Any] = value["site"][0]["alerts"][0]
+    return alert
+
+
+def csp(value: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = value["vulnerabilities"]["Content Security Policy Configuration"][0]
+    return entry
+
+
+@pytest.mark.parametrize(("name", "change", "expected"), SEVERITIES)
+def test_severities_follow_the_table(name: str, change: Callable[[Any, Any], None], expected: dict[Any, str]) -> None:
+    codes = {"zap": "zap:40012", "nuclei": "nuclei:git-config", "sarif": "shop-scan:SS001"}
+    for said, becomes in expected.items():
+        value = copy.deepcopy(VALUES[name])
+        change(value, said)
+        found = told(imported(name, json.dumps(value).encode()))
+        code = codes.get(name, "wapiti:content-security-policy-configuration")
+        assert {severity for _, severity, each, _ in found if each == code} == {becomes}
+
+
+#: An address of a report, the parameter that was attacked, what is kept of it.
+ADDRESSES: Final = [
+    ("https://shop.example", "", SHOP),
+    ("https://admin:hunter22@shop.example/a", "", f"{SHOP}a"),
+    ("https://SHOP.example:8443/a#top", "", "https://shop.example:8443/a"),
+    ("http://[::1]:8080/a", "", "http://[::1]:8080/a"),
+    (f"{SHOP}?page=cart&id=7", "", f"{SHOP}?page=cart&id=7"),
+    (f"{SHOP}?page=cart", "page", f"{SHOP}?page="),
+    (f"{SHOP}?q=%3Cscript%3E&token=abc&email=me", "", f"{SHOP}?q=&token=&email="),
+    (f"{SHOP}?%3Cscript%3E=1&filter%5Bsize%5D=1", "", f"{SHOP}?filter%5Bsize%5D=1"),
+    (f"{SHOP}?<b>=1&a=1", "", f"{SHOP}?a=1"),
+    (f"{SHOP}#!/cart", "", f"{SHOP}#!/cart"),
+    ("shop.example:443", "", None),
+    ("ftp://shop.example/", "", None),
+    ("file:///srv/shop/app.py", "", None),
+    ("https://[::1/", "", None),
+    ("https://shop.example:99999/", "", None),
+    ("https:///a", "", None),
+    (f"{SHOP}\x1b[31m", "", None),
+    ("", "", None),
+    (f"{SHOP}{'a' * 3000}", "", None),
+]
+
+
+@pytest.mark.parametrize(("url", "parameter", "kept"), ADDRESSES)
+def test_an_address_is_made_fit_to_be_kept(url: str, parameter: str, kept: str | None) -> None:
+    assert page_address(url, parameter) == kept
+
+
+# ── the same flaws are the same findings ───────────────────────────────────
+
+
+def test_the_next_scan_with_the_same_flaws_has_the_same_fingerprints() -> None:
+    """Other ids, moments, payloads and addresses of the visit; the same flaws."""
+    changes = {
+        "zap": [
+            ("%3CscrIpt%3Ealert%281%29", "%3Cimg+src%3Dx%3E"),
+            ("9f8e7d6c5b4a", "0a1b2c3d4e5f"),
+            ('"id": "3"', '"id": "31"'),
+        ],
+        "nuclei": [("2026-11-22T04", "2026-11-23T05"), ("8c1f0b6e", "99999999"), ("99678330", "99671234")],
+        "wapiti": [("Sun, 22 Nov 2026", "Mon, 23 Nov 2026"), ("Firefox", "Chrome")],
+        "lighthouse": [("2026-11-22T03", "2026-11-23T04"), ("1-3-IMG", "2-9-IMG")],
+        "sarif": [('"startLine": 4', '"startLine": 40'), ('"1.0"', '"1.1"')],
+    }
+    for name, path in FILES.items():
+        before, after = path.read_text(), path.read_text()
+        for old, new in changes[name]:
+            after = after.replace(old, new)
+        assert after != before, name
+        assert marks(imported(name, after.encode())) == marks(imported(name)), name
+
+
+def test_the_same_file_is_the_same_run_and_the_same_keys() -> None:
+    content = FILES["zap"].read_bytes()
+    assert run_number(content) == run_number(content) != run_number(content + b" ")
+    assert len(str(run_number(content))) == 12
+    assert [each.key for each in imported("zap").postbacks] == [each.key for each in imported("zap").postbacks]
+    other_run = prepare(flaws_in(content, "zap"), 8)
+    assert {each.key for each in other_run.postbacks}.isdisjoint(each.key for each in imported("zap").postbacks)
+
+
+def flaw(code: str, location: str, description: str = "") -> Flaw:
+    return Flaw(SHOP, code, "A flaw", "low", description, location)
+
+
+def test_a_page_with_more_flaws_than_a_postback_takes_loses_none() -> None:
+    flaws = [flaw(f"rule-{number}", "page") for number in range(2 * MAX_ISSUES + 200)]
+    found = prepare(flaws, 7)
+    assert [len(each.body["issues"]) for each in found.postbacks] == [MAX_ISSUES, MAX_ISSUES, 200]
+    assert (found.pages, found.flaws, found.left_out, len(marks(found))) == (1, len(flaws), (), len(flaws))
+
+
+def test_flaws_that_only_their_order_tells_apart_share_a_postback() -> None:
+    """The service numbers what looks alike, such as generated names, within a postback."""
+    others = [flaw(f"rule-{number}", "page") for number in range(MAX_ISSUES - 5)]
+    alike = [flaw("contrast", f"#ember{number}") for number in range(1000, 1010)]
+    found = prepare([alike[0], *others, *alike[1:]], 7)
+    assert len(marks(found)) == found.flaws == len(others) + len(alike)
+    too_many = prepare([flaw("contrast", f"#ember{number}") for number in range(1000, 1000 + MAX_ISSUES + 3)], 7)
+    assert (too_many.flaws, len(marks(too_many))) == (MAX_ISSUES, MAX_ISSUES)
+    assert too_many.left_out[0].startswith("3 that only their order")
+
+
+def test_a_postback_stays_small() -> None:
+    found = prepare([flaw(f"rule-{number}", "page", f"{number}" + "é" * 1900) for number in range(400)], 7)
+    assert len(found.postbacks) > 1
+    assert max(len(each.content) for each in found.postbacks) < MAX_POSTBACK_BYTES + 1000
+
+
+def test_a_text_that_the_service_would_refuse_is_left_out_and_the_flaw_goes() -> None:
+    leaky = flaw("leak", "page", "Seen: Authorization: Bearer 8c1f0b6e4d2a4f7c9b3e5a7d1c0f2e4b")
+    [postback] = prepare([leaky, flaw("other", "page", "Harmless.")], 7).postbacks
+    assert [issue.get("description") for issue in postback.body["issues"]] == [None, "Harmless."]
+    assert find(postback.body, frozenset()) == ()
+
+
+# ── damaged reports ────────────────────────────────────────────────────────
+
+#: A report, the format it is taken for, what is said of it.
+UNREADABLE: Final = [
+    (b"", "zap", "The report is empty; did the scan end well?"),
+    (b" \n", "sarif", "The report is empty"),
+    (b"{", "zap", "ends too soon, after line 1, column 2"),
+    (FILES["zap"].read_bytes()[:700], "zap", "ends too soon"),
+    (b'{"site": [}', "zap", "not JSON at line 1, column 11"),
+    (b"<html></html>", "zap", "HTML or XML; let the scanner write JSON"),
+    (b"\x1f\x8b\x08", "zap", "compressed; unpack it first"),
+    (b'{"site": "\xff"}', "zap", "no text from byte 11 on"),
+    (b"[" * 200_000, "zap", "nested too deeply"),
+    (b'{"site": ' + b"9" * 5000 + b"}", "zap", "a number with thousands of digits"),
+    (b"{}\n{}", "zap", "not JSON at line 2, column 1: Extra data"),
+    (b'{"template-id": "a"}\n{"template-id": ', "nuclei", "ends too soon, after line 2, column"),
+    (b'{"template-id": "a"}\n\n{]', "nuclei", "not JSON at line 3, column 2"),
+    (b"null", "lighthouse", "does not look like a Lighthouse report, nor like any other that is read"),
+    (b"[]", "zap", "does not look like a ZAP report"),
+    (FILES["sarif"].read_bytes(), "zap", "looks like a SARIF report: --format sarif"),
+    (FILES["nuclei"].read_bytes().splitlines()[0], "wapiti", "looks like a Nuclei report: --format nuclei"),
+    (FILES["zap"].read_bytes(), "nuclei", "looks like a ZAP report: --format zap"),
+    (b'{"@version": "2", "site": [{"alerts": 1}]}', "zap", "/site/0/alerts is not an array."),
+    (
+        b'{"@version": "2", "site": [{"alerts": [{"instances": [7]}]}]}',
+        "zap",
+        "/alerts/0/instances/0 is not an object.",
+    ),
+    (b'[{"template-id": ["a"]}]', "nuclei", "/0/template-id is not a text."),
+    (b'{"runs": [{"results": [{"message": "no"}]}]}', "sarif", "/runs/0/results/0/message is not an object."),
+    (b'{"lighthouseVersion": "12", "audits": {"a/b": 1}}', "lighthouse", "/audits/a~1b is not an object."),
+    (
+        b'{"lighthouseVersion": "12", "audits": {}, "runtimeError": {"code": "NO_FCP"}}',
+        "lighthouse",
+        "load the page (NO_FCP)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "name", "said"), UNREADABLE, ids=range(len(UNREADABLE)))
+def test_a_damaged_report_is_told_in_one_line_with_its_place(content: bytes, name: str, said: str) -> None:
+    with pytest.raises(UnreadableReport) as refused:
+        flaws_in(content, name)
+    assert said in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_report_that_is_too_large_is_refused_before_it_is_read() -> None:
+    with pytest.raises(UnreadableReport, match="over 64 MiB"):
+        flaws_in(b" " * (MAX_REPORT_BYTES + 1), "zap")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_reports_of_windows_are_read(encoding: str) -> None:
+    for name, path in FILES.items():
+        assert told(imported(name, path.read_text().replace("\n", "\r\n").encode(encoding))) == told(imported(name))
+
+
+def test_an_array_of_nuclei_says_the_same_as_its_lines() -> None:
+    assert told(imported("nuclei", json.dumps(VALUES["nuclei"]).encode())) == told(imported("nuclei"))
+
+
+NOTHING_FOUND: Final = [
+    ("zap", b'{"@version": "2.16.1", "site": []}'),
+    ("zap", b'{"@version": "2.16.1", "site": {"alerts": []}}'),
+    ("lighthouse", b'{"lighthouseVersion": "12", "audits": {}, "categories": {}}'),
+    # nuclei writes an empty file
+    ("nuclei", b""),
+    ("nuclei", b"[]"),
+    ("wapiti", b'{"vulnerabilities": {"SQL Injection": []}, "infos": {}}'),
+    ("sarif", b'{"version": "2.1.0", "runs": [{"results": null}]}'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), NOTHING_FOUND)
+def test_a_report_without_flaws_is_one(name: str, content: bytes) -> None:
+    assert imported(name, content).postbacks == ()
+
+
+#: What stands where something else is expected.
+STRANGE: Final = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=30),
+    st.sampled_from(["\x00", "\ud800", "https://[", f"https://u:p@shop.example/?t={'a1' * 20}", "9" * 300, "é" * 9000]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return every container of a value with each of its keys."""
+    found, waiting = [], [value]
+    while waiting:
+        node = waiting.pop()
+        keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+        for key in keys:
+            found.append((node, key))
+            waiting.append(node[key])
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([*FILES]), st.lists(st.tuples(st.integers(0, 10**6), STRANGE), min_size=1, max_size=4))
+@example("sarif", [(0, {"driver": []})])
+def test_a_mangled_report_is_refused_or_makes_postbacks_that_the_service_takes(
+    name: str, changes: list[tuple[int, Any]]
+) -> None:
+    value = copy.deepcopy(VALUES[name])
+    for number, strange in changes:
+        at = places(value)
+        if at:
+            node, key = at[number % len(at)]
+            node[key] = strange
+    form: Any = PostbackForm()
+    with contextlib.suppress(UnreadableReport):
+        for postback in imported(name, json.dumps(value).encode()).postbacks:
+            form.read(json.loads(postback.content))
+            assert find(postback.body, frozenset()) == ()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([*FILES]), st.integers(0, 10**6), st.binary(max_size=8))
+def test_a_report_with_other_bytes_in_it_is_read_or_refused(name: str, at: int, other: bytes) -> None:
+    content = FILES[name].read_bytes()
+    at %= len(content)
+    with contextlib.suppress(UnreadableReport):
+        imported(name, content[:at] + other + content[at + len(other) + 1 :])
+
+
+# ── sending ────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class StandIn:
+    """Answers as the service does, each key once; what stands in `first` is answered before that."""
+
+    first: list[tuple[int, dict[str, str], Any]] = field(default_factory=list)
+    asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+    url: str = ""
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    def answer(self, path: str, headers: dict[str, str], body: Any) -> tuple[int, dict[str, str], Any]:
+        self.asked.append((path, headers, body))
+        if self.first:
+            return self.first.pop(0)
+        if "dry_run" in path:
+            return 200, {}, self._accepted(body)
+        key = headers["Idempotency-Key"]
+        if key in self._known:
+            return 202, {"Idempotency-Replayed": "true"}, self._known[key]
+        self._known[key] = self._accepted(body)
+        return 202, {}, self._known[key]
+
+    def _accepted(self, body: Any) -> Any:
+        count = len(body["issues"])
+        exports = [f"exp_{len(self._known)}_{number}" for number in range(count)]
+        findings = {"new": count, "seen": 0}
+        return {"scan_run_id": body["scanRunId"], "status": "accepted", "findings": findings, "ticket_exports": exports}
+
+
+#: For an answer of `first` that goes on as usual.
+def accepted(new: int = 1) -> tuple[int, dict[str, str], Any]:
+    return 202, {}, {"findings": {"new": new, "seen": 0}, "ticket_exports": ["exp_x"] * new}
+
+
+@pytest.fixture
+def relay() -> Iterator[StandIn]:
+    stand_in = StandIn()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, headers, answer = stand_in.answer(self.path, dict(self.headers.items()), body)
+            content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Keep the tests' output quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    stand_in.url = f"http://127.0.0.1:{server.server_address[1]}"
+    yield stand_in
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relay: StandIn) -> Callable[..., Result]:
+    """Type `riskrelay import-scan` for the stand-in, in a folder without an installation."""
+    monkeypatch.chdir(tmp_path)
+
+    def type_(name: str, *words: str, file: Path | None = None, standard_input: str | None = None, **env: str) -> Result:
+        command = ["import-scan", "--format", name, str(file or FILES[name]), *words]
+        given = {"SCANNER_SHARED_SECRET": SCANNER_SECRET, "PUBLIC_BASE_URL": relay.url, **env}
+        return CliRunner().invoke(riskrelay, command, env=given, input=standard_input)
+
+    return type_
+
+
+def record(result: Result) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(result.stdout)
+    return told
+
+
+def test_a_page_is_a_postback_with_a_key_of_its_own(relay: StandIn, typed: Callable[..., Result], tmp_path: Path) -> None:
+    result = typed("zap", "--scan-run", "42", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [body["page"]["url"] for _, _, body in relay.asked] == [
+        f"{SHOP}search?q=",
+        f"{SHOP}subscribe",
+        SHOP,
+        f"{SHOP}product?id=12&colour=blue",
+        f"{SHOP}cart?sid=",
+    ]
+    assert {(path, headers["X-Scanner-Secret"], body["scanRunId"]) for path, headers, body in relay.asked} == {
+        ("/api/scanner/results", SCANNER_SECRET, 42)
+    }
+    assert len({headers["Idempotency-Key"] for _, headers, _ in relay.asked}) == 5
+    done = record(result)
+    assert (done["pages"], done["flaws"], done["sent"], done["findings"]) == (5, 6, 5, {"new": 6, "seen": 0})
+    assert len(done["ticket_exports"]) == 6
+    # no database, no folder, no log
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_person_reads_what_came_of_it_and_each_export_alone_on_its_line(typed: Callable[..., Result]) -> None:
+    lines = typed("wapiti").stdout.splitlines()
+    run = run_number(FILES["wapiti"].read_bytes())
+    assert lines[:2] == [f"Wapiti report: 8 flaws on 4 pages, scan run {run}.", "8 tickets prepared, 0 were known already."]
+    assert all(line.startswith("exp_") for line in lines[2:])
+    assert len(lines) == 10
+    assert "8 tickets would be prepared" in typed("wapiti", "--dry-run").stdout
+
+
+def test_typing_the_same_again_prepares_nothing(relay: StandIn, typed: Callable[..., Result]) -> None:
+    typed("nuclei")
+    again = typed("nuclei", "--json")
+    done = record(again)
+    assert again.exit_code == 0
+    assert (done["sent"], done["sent_before"], done["findings"]["new"], done["ticket_exports"]) == (0, 3, 0, [])
+    assert len(relay.asked) == 6
+
+
+def test_a_dry_run_asks_the_service_to_store_nothing(relay: StandIn, typed: Callable[..., Result]) -> None:
+    done = record(typed("sarif", "--dry-run", "--json"))
+    assert {path for path, _, _ in relay.asked} == {"/api/scanner/results?dry_run=true"}
+    assert (done["dry_run"], done["findings"]["new"], done["ticket_exports"]) == (True, 3, [])
+
+
+def test_the_secret_may_come_by_standard_input(relay: StandIn, typed: Callable[..., Result]) -> None:
+    typed("sarif", "--secret-stdin", standard_input="another secret\n")
+    assert {headers["X-Scanner-Secret"] for _, headers, _ in relay.asked} == {"another secret"}
+
+
+def test_nothing_to_import_is_told_and_nothing_is_sent(relay: StandIn, typed: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    result = typed("nuclei", file=tmp_path / "empty.jsonl")
+    assert (result.exit_code, result.stdout) == (0, "The Nuclei report holds nothing to import; nothing was sent.\n")
+    files = typed("sarif", "--json", file=REPORTS / "files.sarif")
+    assert (files.exit_code, record(files)["postbacks"], relay.asked) == (0, 0, [])
+    assert files.stderr.startswith("Left out: 2 without")
+
+
+def test_of_a_report_that_is_damaged_at_its_end_nothing_is_sent(
+    relay: StandIn, typed: Callable[..., Result], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_text(FILES["nuclei"].read_text() + '{"template-id": []}\n')
+    result = typed("nuclei", file=damaged)
+    assert (result.exit_code, result.stdout, relay.asked) == (1, "", [])
+    assert result.stderr == f"riskrelay: {damaged}: /6/template-id is not a text. Nothing was sent.\n"
+
+
+WRONG_USAGE: Final = [
+    ("--to", "shop.example"),
+    ("--to", "ftp://shop.example"),
+    ("--to", "https://u:p@shop.example"),
+    ("--to", "https://shop.example/?a=1"),
+    ("--to", "https://shop.example:99999"),
+    ("--scan-run", "0"),
+]
+
+
+@pytest.mark.parametrize("words", WRONG_USAGE)
+def test_wrong_usage_sends_nothing(relay: StandIn, typed: Callable[..., Result], words: tuple[str, ...]) -> None:
+    result = typed("zap", *words)
+    assert (result.exit_code, relay.asked) == (2, [])
+    assert words[0] in result.stderr
+
+
+def test_without_a_secret_nothing_is_sent(relay: StandIn, typed: Callable[..., Result]) -> None:
+    result = typed("zap", SCANNER_SHARED_SECRET="")
+    assert (result.exit_code, relay.asked) == (1, [])
+    assert "SCANNER_SHARED_SECRET" in result.stderr
+
+
+#: What no other page would be answered otherwise; what is told of it.
+ENDS_IT: Final = [
+    (401, {}, {}, "its scanner secret is another one"),
+    (404, {}, {}, "EXTRA_ROUTE_FAMILIES=scanner"),
+    (422, {}, {"error": {"details": {"fields": [{"path": "/scanRunId", "message": "Not registered."}]}}}, "scan-run add"),
+    (307, {"Location": "http://127.0.0.1:9/"}, {}, "a redirect, which is not followed"),
+    (202, {}, b"<html>", "not as RiskRelay does"),
+    (403, {}, [], "is --to right?"),
+    (503, {"Retry-After": "3600"}, {}, "asks to wait for 3600 s"),
+    (409, {}, {"error": {"code": "IDEMPOTENCY_CONFLICT"}}, "answers 409"),
+]
+
+
+@pytest.mark.parametrize(("status", "headers", "body", "said"), ENDS_IT, ids=[each[3] for each in ENDS_IT])
+def test_what_every_page_would_be_answered_ends_it_and_typing_the_same_goes_on(
+    relay: StandIn, typed: Callable[..., Result], status: int, headers: dict[str, str], body: Any, said: str
+) -> None:
+    typed("zap", "--scan-run", "1")  # whatever was sent before, by another run, is another matter
+    relay.asked.clear()
+    relay.first += [accepted(), accepted(), (status, headers, body)]
+    broken_off = typed("zap")
+    assert broken_off.exit_code == 1
+    assert said in broken_off.stderr
+    assert "Sent 2 of 5 postbacks; type the same again to go on." in broken_off.stderr
+    assert len(relay.asked) == 3
+    gone_on = typed("zap", "--json")
+    assert (gone_on.exit_code, record(gone_on)["broken_off"]) == (0, None)
+    keys = [headers["Idempotency-Key"] for _, headers, _ in relay.asked]
+    assert keys[:3] == keys[3:6]
+
+
+def test_a_page_that_is_refused_is_told_and_the_others_go(relay: StandIn, typed: Callable[..., Result]) -> None:
+    problem = {"path": "/issues/0/title", "code": "jwt", "message": "This holds a JSON Web Token."}
+    relay.first += [accepted(), (422, {}, {"error": {"details": {"fields": [problem]}}}), (413, {}, {})]
+    result = typed("zap", "--json")
+    assert (result.exit_code, len(relay.asked)) == (1, 5)
+    assert record(result)["refused"] == [
+        {"url": f"{SHOP}subscribe", "problems": ["/issues/0/title This holds a JSON Web Token."]},
+        {"url": SHOP, "problems": ["larger than the service's MAX_BODY_BYTES"]},
+    ]
+    assert f"Refused: {SHOP}subscribe: /issues/0/title This holds" in result.stderr
+
+
+PASSING: Final = [
+    (429, {"Retry-After": "0"}, {}),
+    (503, {"Retry-After": "0"}, {}),
+    (409, {"Retry-After": "0"}, {"error": {"code": "IDEMPOTENCY_IN_PROGRESS"}}),
+    (408, {}, {}),
+    (500, {}, {}),
+    (502, {"Retry-After": "soon"}, b"<html>"),
+]
+
+
+def test_what_may_pass_is_tried_again_under_the_same_key(relay: StandIn) -> None:
+    postbacks = imported("sarif").postbacks
+    relay.first += PASSING
+    tally = send_all(postbacks, Relay(relay.url, b"secret", pauses_s=[0] * len(PASSING)), lambda _: None)
+    assert (tally.sent, tally.broken_off) == (3, None)
+    assert {headers["Idempotency-Key"] for _, headers, _ in relay.asked[: len(PASSING) + 1]} == {postbacks[0].key}
+
+
+def test_a_relay_that_dies_halfway_leaves_the_rest_for_the_next_time(relay: StandIn) -> None:
+    postbacks = imported("zap").postbacks
+    relay.first += [accepted(), accepted(), *[(503, {}, {})] * 3]
+    tally = send_all(postbacks, Relay(relay.url, b"secret", pauses_s=(0, 0)), lambda _: None)
+    assert (tally.sent, tally.broken_off) == (
+        2,
+        f"{relay.url.removeprefix('http://')} did not take it in 3 tries: it answers 503.",
+    )
+    gone = send_all(postbacks, Relay("http://127.0.0.1:1", b"secret", pauses_s=(0,)), lambda _: None)
+    assert gone.broken_off == "127.0.0.1:1 did not take it in 2 tries: no connection."
+    assert send_all(postbacks, Relay(relay.url, b"secret"), lambda _: None).broken_off is None
+
+
+def test_ctrl_c_says_how_to_go_on(relay: StandIn) -> None:
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    tally = send_all(imported("zap").postbacks, Relay(relay.url, b"secret"), stop)
+    assert (tally.sent, tally.broken_off) == (1, "Stopped by Ctrl-C.")
+
+
+def test_a_secret_that_no_header_carries_ends_it(relay: StandIn) -> None:
+    tally = send_all(imported("zap").postbacks, Relay(relay.url, b" a\nb"), lambda _: None)
+    assert "the secret has characters that no header can carry" in (tally.broken_off or "")
+    assert relay.asked == []
+
+
+# ── the whole way ──────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shop(sqlite_url: str) -> Iterator[Customer]:
+    """A customer in a database that the test's process has open, too."""
+    open_database(sqlite_url)
+    with connection():
+        assert not schema.standing().pending
+        yield make_customer()
+    close_database()
+
+
+def type_refused(folder: Path, env: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Import a report with a page that the service refuses, and one that it takes; return the refusal and the exports."""
+    token = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIiwibmFtZSI6Ik4ifQ.c2lnbmF0dXJl"
+    matches = [{"template-id": "open", "type": "http", "matched-at": f"{SHOP}{path}"} for path in (f"reset/{token}", "fine")]
+    file = folder / "refused.jsonl"
+    file.write_text("\n".join(json.dumps(match) for match in matches))
+    result = CliRunner().invoke(riskrelay, ["import-scan", "--format", "nuclei", str(file), "--json"], env=env)
+    assert result.exit_code == 1, result.output
+    done = record(result)
+    assert (done["sent"], len(done["refused"]), done["broken_off"]) == (1, 1, None)
+    return done["refused"][0], done["ticket_exports"]
+
+
+def test_reports_end_in_delivered_tickets_and_the_next_scan_prepares_none(
+    shop: Customer, sqlite_url: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"DATABASE_URL": sqlite_url, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
+    serving = environment(tmp_path, DEFAULT_PROJECT_ID=str(shop.project_id), **given)
+    with (
+        Receiver([WEBHOOK_SECRET.encode()], utc_now) as receiver,
+        Service(serving) as service,
+        WorkerProcess(tmp_path / "worker", sqlite_url, redis.url),
+    ):
+        env = {"SCANNER_SHARED_SECRET": SCANNER_SECRET, "PUBLIC_BASE_URL": f"http://127.0.0.1:{service.port}"}
+
+        def type_(name: str, *words: str) -> dict[str, Any]:
+            command = ["import-scan", "--format", name, str(FILES[name]), "--json", *words]
+            result = CliRunner().invoke(riskrelay, command, env=env)
+            assert result.exit_code == 0, result.output
+            return record(result)
+
+        prepared: list[str] = []
+        for name in FILES:
+            tried = type_(name, "--dry-run")
+            done = type_(name)
+            assert tried["findings"] == done["findings"] == {"new": done["flaws"], "seen": 0}, name
+            assert len(done["ticket_exports"]) == done["flaws"] > 0, name
+            prepared += done["ticket_exports"]
+            again = type_(name)
+            assert (again["findings"]["new"], again["sent_before"]) == (0, done["postbacks"]), name
+            next_scan = type_(name, "--scan-run", "42")
+            assert next_scan["findings"] == {"new": 0, "seen": done["flaws"]}, name
+        refused, gone = type_refused(tmp_path, env)
+        assert refused["problems"][0].startswith("/page/url ")
+        prepared += gone
+        target = make_target(shop, receiver.url)
+        for export_id in prepared:
+            path = f"/api/ticket-exports/{export_id}/approve"
+            assert service.request("POST", path, shop.bearer, {"target_id": target.id}).status == 202
+        wait_until(lambda: {each.export_id for each in receiver.received} == set(prepared), 60)
+    assert {each.verdict for each in receiver.received} == {SignatureVerdict.OK}
+    assert "Cross Site Scripting (Reflected)" in {
+        each.title.partition(" on ")[0] for each in receiver.received if each.title
+    }

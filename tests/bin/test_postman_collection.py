@@ -1,0 +1,156 @@
+"""The Postman collection has every operation and no secret, and runs from top to bottom.
+
+That the file is the one that the code makes is looked at in `test_reference`.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import requests
+
+from bin import postman_collection
+from bin.reference import COLLECTION
+from tests.fuzz.described_api import DescribedApi
+from tests.storefront import SECRET as STOREFRONT_SECRET
+
+_NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
+_EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
+_KEPT: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", told\.(\w+) \|\| ""\);')
+#: What a run fills in itself.
+_FILLED: Final = {"target_id", "export_id", "ticket_digest"}
+_CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What is asked does not depend on the database."""
+    return sqlite_url
+
+
+def the_collection() -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(COLLECTION.read_text())
+    return told
+
+
+def items(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for folder in told["item"]:
+        yield from folder["item"]
+
+
+def script(item: Mapping[str, Any], listen: str) -> str:
+    return "\n".join(line for event in item["event"] if event["listen"] == listen for line in event["script"]["exec"])
+
+
+class Runner:
+    """Does what Postman would with a collection's requests; of its scripts it knows what ours do."""
+
+    def __init__(self, told: Mapping[str, Any], values: Mapping[str, str]) -> None:
+        self.values = {**{each["key"]: each["value"] for each in told["variable"]}, **values}
+        self.met: dict[str, int] = {}
+
+    def run(self, item: Mapping[str, Any]) -> requests.Response:
+        """Send one request, note its status and keep what its test keeps."""
+        asked = item["request"]
+        body = self.filled(asked["body"]["raw"]).encode() if "body" in asked else None
+        if "storefront_signature" in script(item, "prerequest"):
+            signed = hmac.digest(self.values["storefront_secret"].encode(), body or b"", hashlib.sha256)
+            self.values["storefront_signature"] = base64.b64encode(signed).decode()
+        headers = {each["key"]: self.filled(each["value"]) for each in asked["header"] if not each.get("disabled")}
+        url = self.filled(asked["url"]["raw"])
+        answer = requests.request(
+            asked["method"], url, data=body, headers=headers | self.credential(asked["auth"]), timeout=60
+        )
+        self.met[item["name"]] = answer.status_code
+        for name, member in _KEPT.findall(script(item, "test")):
+            self.values[name] = answer.json()[member]
+        return answer
+
+    def filled(self, text: str) -> str:
+        """Put values in place of variables; a variable without a value is a mistake."""
+
+        def value(found: re.Match[str]) -> str:
+            given = str(uuid.uuid4()) if found[1] == "$guid" else self.values[found[1]]
+            assert given, found[1]
+            return given
+
+        return _NAMED.sub(value, text)
+
+    def credential(self, auth: Mapping[str, Any]) -> dict[str, str]:
+        """Return the header that a request authenticates with."""
+        told = {each["key"]: self.filled(each["value"]) for each in auth.get(auth["type"], ())}
+        if auth["type"] == "bearer":
+            return {"Authorization": f"Bearer {told['token']}"}
+        return {told["key"]: told["value"]} if auth["type"] == "apikey" else {}
+
+
+def test_every_operation_is_in_it() -> None:
+    described = postman_collection.described()
+    operations = {
+        (method.upper(), path.replace("{", "{{").replace("}", "}}"))
+        for path, item in described["paths"].items()
+        for method, operation in item.items()
+        if operation["operationId"] not in postman_collection.LEFT_OUT
+    }
+    asked = {
+        (item["request"]["method"], item["request"]["url"]["raw"].removeprefix("{{base_url}}"))
+        for item in items(the_collection())
+    }
+    assert asked == operations
+    assert {tag["name"]: tag["description"] for tag in described["tags"]}.items() >= {
+        (folder["name"], folder["description"]) for folder in the_collection()["item"]
+    }
+
+
+def test_it_knows_each_variable_and_holds_no_secret() -> None:
+    told = the_collection()
+    values = {each["key"]: each["value"] for each in told["variable"]}
+    named = {name for name in _NAMED.findall(json.dumps(told["item"])) if not name.startswith("$")}
+    # That one is what a script makes of the secret.
+    assert named - {"storefront_signature"} == values.keys() - {"storefront_secret"}
+    assert [name for name in _CREDENTIALS | _FILLED if values[name]] == []
+    assert json.loads(postman_collection.document()) == told, "run: make docs"
+
+
+def test_a_post_that_takes_a_key_has_a_fresh_one() -> None:
+    without = [
+        item["name"]
+        for item in items(the_collection())
+        if item["request"]["method"] == "POST" and "{{$guid}}" not in [each["value"] for each in item["request"]["header"]]
+    ]
+    assert len(without) == 3
+    assert all("storefront_signature" in json.dumps(item) for item in items(the_collection()) if item["name"] in without)
+
+
+def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
+    api = DescribedApi(tmp_path, {})
+    with api.served() as url:
+        secrets = {name: next(iter(held.values())) for name, held in api.credentials.items()}
+        told = the_collection()
+        runner = Runner(
+            told,
+            {
+                "base_url": url,
+                "token": secrets["apiToken"],
+                "platform_token": secrets["platformToken"],
+                "scanner_secret": secrets["scannerSecret"],
+                "email_secret": secrets["emailSecret"],
+                "storefront_secret": STOREFRONT_SECRET,
+                "project_id": str(api.customer.project_id),
+            },
+        )
+        for item in items(told):
+            answer = runner.run(item)
+            [expected] = _EXPECTED.findall(script(item, "test"))
+            assert str(answer.status_code) in expected.split(", "), (item["name"], answer.text)
+    assert len(runner.met) == len(list(items(told))), "each has a name of its own"
+    # What is not failed is not retried; everything else did what it is for.
+    assert [name for name, status in runner.met.items() if status >= 300] == ["Deliver a failed or blocked export after all"]
+    assert [name for name in _FILLED if not runner.values[name]] == []

@@ -1,0 +1,478 @@
+"""The example client against the real service and a real worker, over lines that lose, reset and refuse."""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bin.receiver import Misbehaviour, Receiver
+from examples.client import Client, Refused, Unreachable
+from storage import exports
+from storage.clock import utc_now
+from storage.database import close_database, connection, open_database, rows
+from tests.factories import (
+    LOOPBACK,
+    SCANNER_SECRET,
+    WEBHOOK_SECRET,
+    Customer,
+    environment,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_target,
+    postback,
+)
+from tests.fakes import LoopbackServer, Peer, Request
+from tests.servers import RedisServer
+from tests.service.serving import Service
+from tests.worker.posting import make_certificate
+from tests.workers import WorkerProcess
+
+ROOT: Final = Path(__file__).parents[2]
+TICKET: Final = {"ticket": {"title": "The total is wrong", "severity": "high"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A service and its worker, which may deliver to loopback, and a customer of theirs."""
+
+    service: Service
+    customer: Customer
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return f"http://127.0.0.1:{self.service.port}"
+
+    def client(self, url: str | None = None, **options: Any) -> Client:
+        """Return a client with everything it needs; `url` is another way to the service."""
+        return Client(url or self.url, self.customer.token, SCANNER_SECRET, **options)
+
+    def target(self, receiver: Receiver) -> str:
+        """Store a target that leads to a receiver."""
+        return make_target(self.customer, receiver.url).id
+
+
+@pytest.fixture(scope="module")
+def installation(
+    migrated_sqlite: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """One for all tests: what each stores is its own."""
+    folder = tmp_path_factory.mktemp("installation")
+    shutil.copyfile(migrated_sqlite, folder / "riskrelay.db")
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    open_database(url)
+    with connection():
+        customer = make_customer()
+        settings = {"DATABASE_URL": url, "REDIS_URL": redis_server.url, "WEB_PROCESSES": "1", **LOOPBACK}
+        named = environment(folder, DEFAULT_PROJECT_ID=str(customer.project_id), **settings)
+        with (
+            Service(named) as service,
+            WorkerProcess(folder, url, redis_server.url, RETRY_SCHEDULE="1,1,1"),
+        ):
+            yield Installation(service, customer)
+    close_database()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver([WEBHOOK_SECRET.encode()], utc_now) as receiver:
+        yield receiver
+
+
+class BadLine:
+    """A line to the service: each request meets the next fault of a script, and those after its end are passed on.
+
+    `lost`: passed on, the answer is not. `cut`: half of the answer. `reset`: nothing is passed on. A number is an answer
+    from somewhere on the way.
+    """
+
+    def __init__(self, port: int, *faults: str | int) -> None:
+        self.requests: list[Request] = []
+        self.statuses: list[int] = []
+        self._port = port
+        self._faults = list(faults)
+        self._server = LoopbackServer(self._behave)
+
+    def __enter__(self) -> "BadLine":
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
+
+    @property
+    def url(self) -> str:
+        """What a client has to be told."""
+        return self._server.url(path="")
+
+    def _behave(self, peer: Peer) -> None:
+        while request := peer.read():
+            self.requests.append(request)
+            fault = self._faults.pop(0) if self._faults else "none"
+            if isinstance(fault, int):
+                peer.answer(fault, b"<html>no backend</html>")
+                continue
+            if fault == "reset":
+                peer.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return
+            answer = self._passed_on(request)
+            if fault == "none":
+                peer.send(answer)
+                continue
+            peer.send(answer[:-20] if fault == "cut" else b"")
+            return
+
+    def _passed_on(self, request: Request) -> bytes:
+        method, path, _ = request.line.split()
+        server = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        try:
+            server.request(method, path, request.body or None, request.headers)
+            answer = server.getresponse()
+            content = answer.read()
+        finally:
+            server.close()
+        self.statuses.append(answer.status)
+        head = [f"HTTP/1.1 {answer.status} Told", *(f"{name}: {value}" for name, value in answer.getheaders())]
+        return "\r\n".join([*head, "", ""]).encode("latin-1") + content
+
+
+def run(
+    installation: Installation, *words: str, stdin: str = "", token: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    named = {
+        "PATH": os.environ["PATH"],
+        "RISKRELAY_TOKEN": installation.customer.token if token is None else token,
+        "SCANNER_SHARED_SECRET": SCANNER_SECRET,
+    }
+    command = [sys.executable, str(ROOT / "examples" / "client.py"), "--to", installation.url, *words]
+    return subprocess.run(command, input=stdin, env=named, capture_output=True, encoding="utf-8", timeout=60, check=False)
+
+
+def submitted(page: str) -> dict[str, Any]:
+    """A postback about a page that no other test knows."""
+    body = postback()
+    url = f"https://shop.example/{page}"
+    return {**body, "page": {**body["page"], "url": url, "normalizedUrl": url}}
+
+
+# ── the whole way ──────────────────────────────────────────────────────────
+
+
+def test_a_finding_goes_all_the_way_by_commands(installation: Installation, receiver: Receiver) -> None:
+    target_id = installation.target(receiver)
+    sent = run(installation, "submit", "-", stdin=json.dumps(submitted("by-commands")))
+    assert (sent.returncode, sent.stderr) == (0, "")
+    [export_id] = sent.stdout.split()
+    assert f"{export_id} prepared 'Image without" in run(installation, "list", "--status", "prepared").stdout
+    shown = json.loads(run(installation, "show", export_id).stdout)
+    assert shown["ticket"]["page_url"] == "https://shop.example/by-commands"
+    assert run(installation, "approve", export_id, "--target", target_id).stdout == "approved\n"
+    polled = run(installation, "poll", export_id)
+    assert (polled.returncode, polled.stdout.splitlines()[-1]) == (0, "exported")
+    [received] = receiver.received
+    assert (received.export_id, received.verdict.ok) == (export_id, True)
+
+
+def test_a_ticket_by_hand_goes_all_the_way_in_python(installation: Installation, receiver: Receiver) -> None:
+    client, seen = installation.client(), list[str]()
+    [export_id] = client.submit(TICKET, key="all the way")
+    client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
+    done = client.poll(export_id, 30, lambda export: seen.append(export["status"]))
+    assert (done["status"], done["provider_ticket"]["id"]) == ("exported", "DEV-1")
+    assert seen[-1] == "exported"
+
+
+# ── bad lines ──────────────────────────────────────────────────────────────
+
+#: What is submitted, and what its request meets, one fault after the other, before it comes through.
+SUBMISSIONS: Final = [
+    ({"ticket": {"title": "Over a bad line"}}, ("cut", "lost")),
+    (submitted("over-a-bad-line"), ("reset", 503)),
+]
+
+
+@pytest.mark.parametrize(("body", "script"), SUBMISSIONS, ids=["ticket", "postback"])
+def test_one_submission_is_one_export_whatever_the_line_does(
+    installation: Installation, body: dict[str, Any], script: tuple[str | int, ...]
+) -> None:
+    with BadLine(installation.service.port, *script) as line:
+        before = rows("SELECT COUNT(*) FROM exports")[0][0]
+        [export_id] = installation.client(line.url).submit(body)
+        assert rows("SELECT COUNT(*) FROM exports")[0][0] == before + 1
+    assert len(line.requests) == len(script) + 1
+    assert len({(request.body, request.headers["idempotency-key"]) for request in line.requests}) == 1
+    assert installation.client().submit(body) == [export_id]
+
+
+def test_one_approval_is_one_delivery_whatever_the_line_does(installation: Installation, receiver: Receiver) -> None:
+    direct = installation.client()
+    [export_id] = direct.submit(TICKET, key="one approval")
+    digest = direct.show(export_id)["ticket_digest"]
+    with BadLine(installation.service.port, "lost", "cut") as line:
+        over_line = installation.client(line.url)
+        assert over_line.approve(export_id, installation.target(receiver), digest)["id"] == export_id
+        assert len(line.requests) == 3
+    assert direct.poll(export_id, 30)["status"] == "exported"
+    assert receiver.count == 1
+
+
+def test_a_poll_waits_out_retries_and_reads_each_version_once(installation: Installation) -> None:
+    failing = Misbehaviour((503,), retry_after_s=2)
+    with (
+        Receiver([WEBHOOK_SECRET.encode()], utc_now, misbehaviour=failing) as receiver,
+        BadLine(installation.service.port) as line,
+    ):
+        client, [export_id] = installation.client(line.url), make_exports(installation.customer, 1)
+        seen = list[tuple[str, int]]()
+        client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
+        done = client.poll(export_id, 60, lambda export: seen.append((export["status"], export["attempts"])))
+    polls = [status for status, request in zip(line.statuses, line.requests, strict=True) if "GET" in request.line][1:]
+    assert (done["status"], receiver.count) == ("exported", 2)
+    assert ("retry_scheduled", 1) in seen
+    assert len(seen) == len(set(seen)) == polls.count(200)
+    assert {*polls} <= {200, 304}
+
+
+def test_what_does_not_change_is_polled_for_304s(installation: Installation) -> None:
+    [export_id] = make_exports(installation.customer, 1)
+    with BadLine(installation.service.port) as line:
+        assert installation.client(line.url).poll(export_id, 1.5)["status"] == "prepared"
+    assert line.statuses[0] == 200
+    assert {*line.statuses[1:]} == {304}
+
+
+# ── refusals ───────────────────────────────────────────────────────────────
+
+
+def test_a_key_with_another_meaning_is_refused_at_once(installation: Installation) -> None:
+    client = installation.client()
+    first = client.submit({"ticket": {"title": "One"}}, key="one meaning")
+    assert client.submit({"ticket": {"title": "One"}}, key="one meaning") == first
+    with BadLine(installation.service.port) as line, pytest.raises(Refused) as refused:
+        installation.client(line.url).submit({"ticket": {"title": "Two"}}, key="one meaning")
+    assert (refused.value.status, refused.value.code) == (409, "IDEMPOTENCY_CONFLICT")
+    assert len(line.requests) == 1
+
+
+def test_a_ticket_that_is_not_the_one_that_was_seen_is_not_approved(installation: Installation, receiver: Receiver) -> None:
+    [export_id] = make_exports(installation.customer, 1)
+    words = ("approve", export_id, "--target", installation.target(receiver), "--digest", "sha256:" + "0" * 64)
+    told = run(installation, *words)
+    assert told.returncode == 1
+    assert "409 CONFLICT" in told.stderr
+    assert installation.client().show(export_id)["status"] == "prepared"
+
+
+def test_an_error_is_told_by_code_and_field(installation: Installation) -> None:
+    told = run(installation, "submit", "-", stdin='{"ticket": {"description": "no title"}}')
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith("422 VALIDATION_FAILED: Validation failed\n  /ticket/title  required  ")
+    assert "\n  request req_" in told.stderr
+
+
+def test_a_wrong_token_is_refused_and_not_shown(installation: Installation) -> None:
+    told = run(installation, "list", token="rrt_wrong")
+    assert (told.returncode, told.stderr.split(":")[0]) == (1, "401 UNAUTHORIZED")
+    assert "rrt_wrong" not in told.stderr
+
+
+def test_a_body_that_is_too_long_is_refused_and_not_sent_again(installation: Installation) -> None:
+    with pytest.raises(Refused) as refused:
+        installation.client().submit({"ticket": {"title": "x", "description": "y" * 3_000_000}})
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("exported", 0),
+        ("failed", 3),
+        ("blocked", 3),
+        ("dismissed", 3),
+        ("prepared", 4),  # nobody approves it
+    ],
+)
+def test_the_exit_code_of_a_poll_tells_how_it_ended(
+    installation: Installation, receiver: Receiver, status: str, code: int
+) -> None:
+    client, customer, target_id = installation.client(), installation.customer, installation.target(receiver)
+    if status in ("failed", "blocked"):
+        [export_id] = make_failed(customer, target_id, status=status)
+    else:
+        [export_id] = make_exports(customer, 1)
+    if status == "dismissed":
+        exports.dismiss(export_id, customer.account_id, utc_now(), "user:test")
+    if status == "exported":
+        client.approve(export_id, target_id, client.show(export_id)["ticket_digest"])
+    told = run(installation, "poll", export_id, "--within", "30" if status == "exported" else "0")
+    assert (told.returncode, told.stdout.split()[-1 if code != 3 else 0]) == (code, status)
+
+
+def test_a_retry_that_lies_beyond_the_time_given_is_not_waited_for(installation: Installation) -> None:
+    with Receiver([WEBHOOK_SECRET.encode()], utc_now, misbehaviour=Misbehaviour((503,), 300)) as receiver:
+        client, [export_id] = installation.client(), make_exports(installation.customer, 1)
+        client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
+        began = time.monotonic()
+        assert client.poll(export_id, 60)["status"] == "retry_scheduled"
+        assert time.monotonic() - began < 45
+
+
+def test_all_pages_are_read(installation: Installation) -> None:
+    with connection():
+        other = make_customer()
+        made = make_exports(other, 5)
+    client = Client(installation.url, other.token)
+    assert [export["id"] for export in client.exports(limit="2")] == sorted(made, reverse=True)
+    assert list(client.exports(status="failed")) == []
+
+
+def test_a_target_that_is_not_there_is_told_by_its_field(installation: Installation) -> None:
+    client, [export_id] = installation.client(), make_exports(installation.customer, 1)
+    with pytest.raises(Refused) as refused:
+        client.approve(export_id, "tgt_01J8ZC4S4C0V2N8A5T3X9Q7B6M", client.show(export_id)["ticket_digest"])
+    assert [field["path"] for field in refused.value.fields] == ["/target_id"]
+
+
+# ── whatever else may answer ───────────────────────────────────────────────
+
+
+def answering(*answers: tuple[int, bytes, dict[str, str]]) -> LoopbackServer:
+    """A server that gives these answers in order, and the last one from then on."""
+    left = list(answers)
+
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            status, body, headers = left.pop(0) if len(left) > 1 else left[0]
+            peer.answer(status, body, **headers)
+
+    return LoopbackServer(behave)
+
+
+Told = tuple[int, bytes, dict[str, str]]
+IN_PROGRESS: Final[Told] = (409, b'{"error": {"code": "IDEMPOTENCY_IN_PROGRESS"}}', {"Retry_After": "1"})
+PREPARED: Final[Told] = (201, b'{"id": "exp_1"}', {})
+
+
+def test_what_passes_is_sent_again() -> None:
+    def submitted_behind(status: int) -> tuple[list[str], int]:
+        with answering((status, b"<html>", {}), PREPARED) as server:
+            return Client(server.url(path="")).submit(TICKET), server.connections
+
+    with ThreadPoolExecutor(5) as pool:
+        assert {*map(str, pool.map(submitted_behind, (408, 429, 502, 503, 504)))} == {"(['exp_1'], 2)"}
+
+
+def test_a_request_that_is_still_running_is_asked_for_again() -> None:
+    with answering(IN_PROGRESS, PREPARED) as server:
+        began = time.monotonic()
+        assert Client(server.url(path="")).submit(TICKET) == ["exp_1"]
+        assert time.monotonic() - began >= 1  # what Retry-After asked for
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "connections"),
+    [
+        ((302, b"", {"Location": "https://shop.example/"}), 1),
+        ((307, b"", {"Location": "/elsewhere"}), 1),
+        ((404, b"<html>", {}), 1),
+        ((500, b'{"error": {"code": "INTERNAL_ERROR"}}', {}), 1),
+        ((200, b"<html>this is not RiskRelay</html>", {}), 1),
+        ((200, b"[]", {}), 1),
+        ((503, b"", {"Retry_After": "3600"}), 1),  # longer than anybody's patience
+        ((409, b'{"error": {"code": "CONFLICT"}}', {}), 1),
+    ],
+)
+def test_what_would_come_back_the_same_is_not_sent_again(
+    answer: tuple[int, bytes, dict[str, str]], connections: int
+) -> None:
+    with answering(answer) as server:
+        with pytest.raises(Refused) as refused:
+            Client(server.url(path=""), "token").submit(TICKET)
+        assert refused.value.status == answer[0]
+        assert server.connections == connections
+
+
+def test_what_does_not_pass_is_given_up_when_patience_is_spent() -> None:
+    with answering((503, b"", {})) as server, pytest.raises(Refused):
+        Client(server.url(path=""), patience_s=1.5).submit(TICKET)
+    assert 2 <= server.connections <= 4
+
+
+def test_an_answer_that_drips_is_not_waited_for() -> None:
+    def drip(peer: Peer) -> None:
+        peer.read()
+        peer.drip(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000, every_s=0.02)
+
+    began = time.monotonic()
+    with LoopbackServer(drip) as server, pytest.raises((Unreachable, Refused)):
+        Client(server.url(path=""), patience_s=0, timeout_s=1).submit(TICKET)
+    assert time.monotonic() - began < 60  # to its end it would take over three minutes
+
+
+def test_nobody_there_is_told_in_one_line(installation: Installation) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(Unreachable, match="Connection refused"):
+        Client(f"http://127.0.0.1:{port}", patience_s=0).submit(TICKET)
+
+
+def test_a_certificate_that_nobody_vouches_for_gets_no_token(tmp_path: Path) -> None:
+    context, _ = make_certificate(tmp_path, "localhost")
+    asked: list[Request | None] = []
+    with (
+        LoopbackServer(lambda peer: asked.append(peer.read()), tls=context) as server,
+        pytest.raises(Unreachable, match="certificate"),
+    ):
+        Client(server.url("localhost", ""), "token").submit(TICKET)
+    assert [request for request in asked if request] == []
+
+
+#: Where neither token nor secret may go, and with what they may not.
+WRONG: Final = [
+    ("http://shop.example", "t", "s"),  # in the clear
+    ("http://127.0.0.1.shop.example", "t", "s"),  # a name that only looks like this machine
+    ("ftp://127.0.0.1", "t", "s"),
+    ("127.0.0.1:8000", "t", "s"),  # no scheme
+    ("https://user:pass@shop.example", "t", "s"),
+    ("https://shop.example:port", "t", "s"),
+    ("https://shop.example", "two\nlines", "s"),
+    ("https://shop.example", "t", "s\r\nX-Other: 1"),
+]
+
+
+@pytest.mark.parametrize(("url", "token", "secret"), WRONG)
+def test_neither_token_nor_secret_goes_where_it_may_be_read(url: str, token: str, secret: str) -> None:
+    with pytest.raises(ValueError) as wrong:  # noqa: PT011 - the words differ; what they must not hold is checked
+        Client(url, token, secret)
+    assert "pass" not in str(wrong.value)
+    assert "lines" not in str(wrong.value)
+
+
+def test_wrong_usage_has_exit_code_2(installation: Installation) -> None:
+    assert run(installation, "--to", "http://shop.example", "list").returncode == 2
+    assert run(installation, "approve", "exp_1").returncode == 2  # to whom?
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\ufeff"])
+def test_a_file_that_holds_no_ticket_is_one_line(installation: Installation, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "ticket.json"
+    file.write_text(text)
+    for path in (file, tmp_path / "none.json"):
+        told = run(installation, "submit", str(path))
+        assert told.returncode == 1
+        assert told.stderr.startswith(f"{path}: ")
+        assert told.stderr.count("\n") == 1

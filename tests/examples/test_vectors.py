@@ -1,0 +1,137 @@
+"""The test vectors: judged once more by code that shares nothing with what made them, and by the product's own receiver."""
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from email.message import Message
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bin.receiver import Receiver
+from bin.vectors import all_vectors
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+VECTORS: Final[list[dict[str, Any]]] = json.loads((ROOT / "examples" / "vectors.json").read_bytes())["vectors"]
+
+
+def headers_of(vector: dict[str, Any], name: str) -> list[str]:
+    return [value for given, value in vector["headers"] if given.lower() == name.lower()]
+
+
+def body_of(vector: dict[str, Any]) -> bytes:
+    return base64.b64decode(vector["body_base64"])
+
+
+def judged_by_hand(vector: dict[str, Any]) -> dict[str, Any]:
+    """Return what is expected of a vector, by the words of the interface alone."""
+    body = body_of(vector)
+    found = [headers_of(vector, f"X-Service-{part}") for part in ("Timestamp", "Nonce", "Signature")]
+    if not all(len(values) == 1 for values in found):
+        return refused(401, "WEBHOOK_SIGNATURE_INVALID")
+    timestamp, nonce, signature = (values[0] for values in found)
+    digests = {
+        hmac.new(secret.encode(), timestamp.encode() + b"." + nonce.encode() + b"." + body, hashlib.sha256).hexdigest()
+        for secret in vector["secrets"]
+    }
+    is_formed = timestamp.isdecimal() and len(nonce) == 32 and set(nonce.lower()) <= set("0123456789abcdef")
+    is_fresh = is_formed and -300 <= vector["now"] - int(timestamp) <= 300
+    if not is_fresh or signature not in {f"sha256={digest}" for digest in digests} or nonce in vector["seen"]:
+        return refused(401, "WEBHOOK_SIGNATURE_INVALID")
+    within_a_minute = [at for at in vector["earlier"] if vector["now"] - at < 60]
+    if vector["rate_per_minute"] and len(within_a_minute) >= vector["rate_per_minute"]:
+        return refused(429, "WEBHOOK_RATE_LIMITED")
+    try:
+        event = json.loads(body)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        return refused(422, "WEBHOOK_VALIDATION_FAILED")
+    return {"status": 200, "code": None, "ticket": event["type"] == "ticket.export"}
+
+
+def refused(status: int, code: str) -> dict[str, Any]:
+    return {"status": status, "code": code, "ticket": False}
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_a_vector_holds_by_the_words_of_the_interface(vector: dict[str, Any]) -> None:
+    assert judged_by_hand(vector) == vector["expect"]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_listen_judges_a_vector_as_it_says(vector: dict[str, Any]) -> None:
+    """But for limits: `listen` has none, and answers 429 when it is told to."""
+    at = datetime.fromtimestamp(vector["now"], UTC)
+    with Receiver([secret.encode() for secret in vector["secrets"]], lambda: at) as receiver:
+        for nonce in vector["seen"]:
+            receiver._nonces.seen(nonce)
+        message = Message()
+        for name, value in vector["headers"]:
+            message[name] = value
+        answer = receiver.receive("/", message, body_of(vector))
+    assert answer is not None
+    told = {"status": answer.status, "code": answer.body.get("code"), "ticket": "ticket_id" in answer.body}
+    is_limited = vector["expect"]["status"] == 429
+    assert told == ({"status": 200, "code": None, "ticket": True} if is_limited else vector["expect"])
+
+
+def test_names_and_nonces_are_each_vectors_own() -> None:
+    vectors = all_vectors()
+    assert max(Counter(vector.name for vector in vectors).values()) == 1
+    fresh = Counter(value for vector in vectors for name, value in vector.headers if name.lower() == "x-service-nonce")
+    assert max(fresh.values()) == 1
+
+
+def test_every_vector_says_its_body_twice() -> None:
+    in_text = [vector for vector in VECTORS if vector["body"] is not None]
+    assert len(VECTORS) - len(in_text) == 1
+    assert [each["name"] for each in in_text if each["body"].encode() != body_of(each)] == []
+
+
+def test_whoever_verifies_what_was_parsed_and_written_again_fails() -> None:
+    """The vectors find a receiver that does not verify the raw bytes, however it writes JSON."""
+    ways: list[dict[str, Any]] = [
+        {"separators": separators, "ensure_ascii": is_ascii, "sort_keys": is_sorted, "indent": indent}
+        for separators in ((",", ":"), (", ", ": "))
+        for is_ascii in (True, False)
+        for is_sorted in (True, False)
+        for indent in (None, 2)
+    ]
+    accepted = [vector for vector in VECTORS if vector["expect"]["ticket"]]
+    for way in ways:
+        again = [json.dumps(json.loads(base64.b64decode(each["body_base64"])), **way).encode() for each in accepted]
+        assert [body for body, vector in zip(again, accepted, strict=True) if body != body_of(vector)]
+
+
+def test_the_readmes_code_agrees() -> None:
+    """It checks signature and age; nonces, limits and contents are left to its reader."""
+    code = re.search(r"```python\n(import hashlib.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    for vector in VECTORS:
+        if vector["name"] == "replayed nonce" or len(vector["secrets"]) != 1:
+            continue
+        if not all(len(headers_of(vector, f"X-Service-{part}")) == 1 for part in ("Timestamp", "Nonce", "Signature")):
+            continue
+        names: dict[str, Any] = {}
+        exec(code.group(1), names)  # noqa: S102 - the README's own snippet
+        names["time"] = Clock(vector["now"])
+        headers = {name.title(): value for name, value in vector["headers"]}
+        is_genuine = names["is_genuine"](vector["secrets"][0].encode(), headers, body_of(vector))
+        assert is_genuine == (vector["expect"]["status"] != 401), vector["name"]
+
+
+class Clock:
+    """Shows one moment, as the module that the README's code imports."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def time(self) -> float:
+        """Return it."""
+        return self._at
