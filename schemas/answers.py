@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from marshmallow import RAISE, Schema, fields, validate
 
+from schemas.compliance import Topic
 from schemas.diagnostics import SAFE_SCOPES, Platform
 from schemas.evidence import HEADING_LEVELS
 from schemas.export_state import ExportStatus
@@ -317,6 +318,16 @@ class EmailReceipt(Told):
     id = identifier("eml", "The email.")
     status = one_of(["accepted"], "It is stored.")
     duplicate = truth("Whether it had come before.")
+
+
+class ComplianceReceipt(Told):
+    """What a dry run of a compliance webhook tells."""
+
+    status = one_of(["accepted"], "It would be stored, or is there already.")
+    duplicate = truth("Whether it had come before.")
+    topic = one_of(Topic, "What is asked for.")
+    shop_domain = text("The shop that asks, as it is compared.")
+    due_at = moment("By when it would have to be done; null for a duplicate.", nullable=True)
 
 
 class Heading(Told):

@@ -88,12 +88,17 @@ def receive(order: Order, body: bytes, vault: Vault, now: datetime, actor: str) 
             "status, counts, attempts, due_at, next_run_at, created_at) "
             "VALUES (?, ?, ?, ?, ?, ?, 'received', '{}', 0, ?, ?, ?) "
             "ON CONFLICT (topic, shop_domain, body_sha256) DO NOTHING",
-            (request_id, *key, pseudonym, sealed, to_ms(now + DUE_WITHIN), to_ms(now), to_ms(now)),
+            (request_id, *key, pseudonym, sealed, to_ms(due_at(now)), to_ms(now), to_ms(now)),
         )
         if not stored:
             return None
         append(now, actor, "receive_compliance_request", request_id, order.topic.value)
     return request_id
+
+
+def due_at(received_at: datetime) -> datetime:
+    """Return by when a request has to be done that came at `received_at`."""
+    return received_at + DUE_WITHIN
 
 
 def pseudonym_of(subject: Subject, shop_domain: str, vault: Vault) -> str | None:

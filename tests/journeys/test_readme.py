@@ -235,7 +235,7 @@ def test_the_receivers_code_verifies_a_delivery() -> None:
 
 def assert_told_in_order(installation: "Running", folder: Path, ports: dict[str, str]) -> None:
     """What the README shows of a start is printed so; set-up was done before, and the token goes to no terminal here."""
-    shown = README.partition("```\nMaking .venv")[2].partition("```")[0].partition("Ready.\n")[2]
+    shown = README.partition("```text\nMaking .venv")[2].partition("```")[0].partition("Ready.\n")[2]
     for written, real in {"/srv/riskrelay": str(folder), **ports}.items():
         shown = shown.replace(written, real)
     told = iter(installation.log.read_text().splitlines())

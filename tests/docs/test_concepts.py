@@ -1,0 +1,172 @@
+"""The pictures and tables of docs/concepts.md say what the code does: not an arrow too many, none too few."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+import pytest
+
+from schemas.errors import Conflict
+from schemas.export_state import MOVES, ExportStatus
+from schemas.targets import TargetStatus
+from schemas.ticket import SOURCE_TYPES
+from storage import restoring, targets
+from storage.database import execute, rows, transaction
+from storage.vault import Vault
+from tests.factories import NOW, Customer, make_target
+
+DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
+PAGE: Final = (DOCS / "concepts.md").read_text()
+SVG: Final = "{http://www.w3.org/2000/svg}"
+#: How far from the edge of a box an arrow may begin or end.
+NEAR: Final = 1.5
+
+#: What happens, from where, to where.
+Arrows = set[tuple[str, str, str]]
+
+
+def told_under(heading: str) -> Arrows:
+    """Return the arrows of the table under a heading."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found: Arrows = set()
+    for line in section.splitlines():
+        cells = [re.findall(r"`([^`]+)`", cell) for cell in line.split(" | ")]
+        if line.startswith("| `"):
+            [[move], sources, [target]] = cells[:3]
+            found |= {(move, source, target) for source in sources}
+    return found
+
+
+def picture(name: str) -> ElementTree.Element:
+    return ElementTree.parse(DOCS / name).getroot()  # noqa: S314 - our own file
+
+
+def boxes(drawn: ElementTree.Element) -> dict[str, tuple[float, float, float, float]]:
+    """Return where each state is drawn, by the word that stands in it."""
+    found = {}
+    for group in drawn.iter(f"{SVG}g"):
+        box, word = group.find(f"{SVG}rect"), group.find(f"{SVG}text")
+        if box is not None and word is not None and group.get("id"):
+            x, y, width, height = (float(box.get(side, "nan")) for side in ("x", "y", "width", "height"))
+            found[str(word.text)] = (x, y, x + width, y + height)
+    return found
+
+
+def arrows(drawn: ElementTree.Element) -> Arrows:
+    """Return the arrows as they are marked, each drawn from the edge of its one box to the edge of its other."""
+    where, found = boxes(drawn), set()
+    for path in drawn.iter(f"{SVG}path"):
+        moves, source, target = (path.get(f"data-{name}", "") for name in ("moves", "from", "to"))
+        if not moves:
+            continue
+        points = [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d", ""))]
+        assert is_at_edge(points[0], where[source]), (moves, source)
+        assert is_at_edge(points[-1], where[target]), (moves, target)
+        found |= {(move, source, target) for move in moves.split()}
+    return found
+
+
+def is_at_edge(point: tuple[float, float], box: tuple[float, float, float, float]) -> bool:
+    (x, y), (left, top, right, bottom) = point, box
+    is_inside = left - NEAR <= x <= right + NEAR and top - NEAR <= y <= bottom + NEAR
+    return is_inside and min(abs(x - left), abs(x - right), abs(y - top), abs(y - bottom)) <= NEAR
+
+
+def written_on(drawn: ElementTree.Element) -> set[str]:
+    """Return the words beside the arrows."""
+    inside = {id(text) for group in drawn.iter(f"{SVG}g") if group.get("id") for text in group.iter(f"{SVG}text")}
+    words = [str(text.text).split(",") for text in drawn.iter(f"{SVG}text") if id(text) not in inside]
+    return {word.strip() for each in words for word in each}
+
+
+def legal_moves() -> Arrows:
+    return {(move.value, source.value, step.target.value) for move, step in MOVES.items() for source in step.sources}
+
+
+def test_the_table_of_moves_is_the_state_machine() -> None:
+    assert told_under("The life of an export") == legal_moves()
+
+
+def test_the_picture_of_an_exports_states_is_the_state_machine() -> None:
+    drawn = picture("states.svg")
+    assert set(boxes(drawn)) == set(ExportStatus)
+    assert arrows(drawn) == legal_moves()
+    assert written_on(drawn) == {move.value for move in MOVES} | {"its lease lapsed"}
+
+
+@pytest.mark.parametrize("name", ["states.svg", "target-states.svg"])
+def test_a_picture_loads_nothing_and_runs_nothing(name: str) -> None:
+    text = (DOCS / name).read_text().replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"https?:|href|<script|<style|<foreignObject| on\w+=|data:", text) == []
+    assert f"]({name})" in PAGE
+
+
+# --- targets have no table of moves, so they are moved
+
+
+def turned(verb: str) -> Callable[[str], None]:
+    def turn(target_id: str) -> None:
+        targets.turn(target_id, verb, NOW, "user:test")
+
+    return turn
+
+
+def given_a_secret(target_id: str) -> None:
+    targets.set_secret(target_id, "a secret", Vault([b"A" * 32]), NOW)
+
+
+def turned_off(status: TargetStatus) -> Callable[[str], None]:
+    def turn_off(target_id: str) -> None:
+        with transaction():
+            targets.turn_off(target_id, status, "a reason", NOW, "worker:test")
+
+    return turn_off
+
+
+def restored(_target_id: str) -> None:
+    for statement in restoring._quieting(NOW):
+        execute(statement)
+
+
+ACTS: Final[Mapping[str, Callable[[str], None]]] = {
+    "secret": given_a_secret,
+    "pause": turned("pause"),
+    "resume": turned("resume"),
+    "disable": turned("disable"),
+    "refuse": turned_off(TargetStatus.BLOCKED),
+    "give-up": turned_off(TargetStatus.DISABLED),
+    "restore": restored,
+}
+
+
+def real_turns(customer: Customer) -> Arrows:
+    """Return where each act leads from each state, where it leads anywhere."""
+    target_id, found = make_target(customer).id, set()
+    for before in TargetStatus:
+        for name, act in ACTS.items():
+            execute("UPDATE targets SET status = ?, secret_sealed = NULL WHERE id = ?", (before.value, target_id))
+            try:
+                act(target_id)
+            except Conflict:
+                continue
+            [(after,)] = rows("SELECT status FROM targets WHERE id = ?", (target_id,))
+            if after != before.value:
+                found.add((name, before.value, after))
+    return found
+
+
+def test_the_table_and_the_picture_of_a_targets_states_are_what_is_done_to_it(customer: Customer) -> None:
+    real = real_turns(customer)
+    assert len(real) > len(TargetStatus)
+    assert told_under("The states of a target") == real
+    drawn = picture("target-states.svg")
+    assert set(boxes(drawn)) == set(TargetStatus)
+    assert arrows(drawn) == real
+    assert written_on(drawn) == set(ACTS)
+
+
+def test_every_source_is_named() -> None:
+    [told] = re.findall(r"^\| source \|.*$", PAGE, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", told)) == set(SOURCE_TYPES)

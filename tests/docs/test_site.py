@@ -1,0 +1,184 @@
+"""The documents as a site: it builds strictly, loads nothing from elsewhere, and a reader can click and search."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from playwright.sync_api import Page, sync_playwright
+
+from docs.hooks import in_site
+from tests.runtimes import runtime
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+#: Links that make a browser fetch what they lead to, by their `rel`.
+FETCHED: Final = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "manifest"}
+
+
+class Nav(yaml.SafeLoader):
+    """Reads mkdocs.yml, whose tags are for mkdocs."""
+
+
+Nav.add_multi_constructor("", lambda _loader, _tag, _node: None)
+NAV: Final[list[dict[str, Any]]] = yaml.load((ROOT / "mkdocs.yml").read_text(), Nav)["nav"]  # noqa: S506 - a SafeLoader
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it: strictly, so that a broken link or a page without a place fails here."""
+    folder = tmp_path_factory.mktemp("site")
+    built = build(ROOT / "mkdocs.yml", folder)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    # Not --quiet: what it does not say, it does not count.
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config), "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_what_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# A page\n\n[a](nothing.md) [b](#no-place) [c](../examples/nothing.py)\n")
+    (tmp_path / "docs" / "forgotten.md").write_text("# Another\n")
+    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "hooks": [str(ROOT / "docs" / "hooks.py")], "docs_dir": "docs"}
+    config = tmp_path / "mkdocs.yml"
+    config.write_text(yaml.safe_dump({**settings, "nav": ["index.md", "missing.md"]}))
+    built = build(config, tmp_path / "site")
+    assert built.returncode != 0
+    warnings = [
+        line for line in built.stderr.split("WARNING") if "forgotten.md" in line or "index.md" in line or "missing" in line
+    ]
+    for words in ("'nothing.md'", "'#no-place'", "'../examples/nothing.py'", "'missing.md'", "forgotten.md"):
+        assert words in "".join(warnings)
+
+
+class Loads(HTMLParser):
+    """Collects what a page makes a browser fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.found += [given[name] for name in ("src", "srcset", "poster", "data") if name in given]
+        if tag == "link" and FETCHED & {*given.get("rel", "").split()}:
+            self.found.append(given.get("href", ""))
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 25
+    for page in pages:
+        loads = Loads()
+        loads.feed(page.read_text())
+        assert len(loads.found) > 3
+        assert [link for link in loads.found if urlsplit(link).netloc] == [], page
+    for style in site.rglob("*.css"):
+        assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text()) == [], style
+
+
+def test_a_page_shows_tables_codes_and_links_as_a_forge_does(site: Path) -> None:
+    commands = (site / "commands.html").read_text()
+    assert "<td>" in commands
+    assert r"\|" not in re.sub(r"<[^>]+>", "", (site / "readme.html").read_text().partition("<table>")[2])
+    assert 'href="source/tests/test_deploy.py"' in (site / "security.html").read_text()
+    assert (site / "source" / "tests" / "test_deploy.py").read_bytes() == (ROOT / "tests" / "test_deploy.py").read_bytes()
+    assert 'id="the-api-described"' in (site / "api.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "in_the_site"),
+    [
+        ("api.md", "delivery.md", "delivery.md"),
+        ("senders/email.md", "../api.md", "../api.md"),
+        # documents outside of docs/ are pages
+        ("api.md", "../README.md", "readme.md"),
+        ("senders/email.md", "../../SECURITY.md", "../report-a-hole.md"),
+        # and link from where they stand
+        ("readme.md", "docs/api.md", "api.md"),
+        # other files are copied
+        ("readme.md", "LICENSE", "source/LICENSE"),
+        ("senders/email.md", "../../examples/scanner.py", "../source/examples/scanner.py"),
+        # of a folder there is a list
+        ("readme.md", "deploy/nginx/", "source/deploy/nginx/contents.md"),
+        # what is not there is left to the strict build
+        ("api.md", "../examples/nothing.py", "../examples/nothing.py"),
+    ],
+)
+def test_a_link_leads_to_the_same_in_the_site(page: str, link: str, in_the_site: str) -> None:
+    assert in_site(page, link) == in_the_site
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def served(site: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def browser() -> Iterator[Page]:
+    """A page of the machine's own Chromium."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(runtime("chromium")), args=["--no-sandbox"])
+        yield chromium.new_page(viewport={"width": 1400, "height": 900})
+        chromium.close()
+
+
+def test_a_reader_clicks_to_every_section_and_finds_words(served: str, browser: Page) -> None:
+    complaints: list[str] = []
+    browser.on("console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None)
+    browser.on("pageerror", lambda error: complaints.append(str(error)))
+    browser.on(
+        "response", lambda answer: complaints.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
+    )
+    browser.on("request", lambda request: complaints.append(request.url) if not is_here(request.url, served) else None)
+    browser.goto(f"{served}/index.html")
+    for section in NAV:
+        [(name, pages)] = section.items()
+        browser.locator(".md-tabs__link", has_text=re.compile(rf"^\s*{name}\s*$")).click()
+        browser.wait_for_url(f"{served}/{first_of(pages)}")
+        assert browser.locator("article h1").count() == 1
+    browser.locator(".md-search__input").first.fill("WEBHOOK_SIGNATURE_INVALID")
+    found = browser.locator(".md-search-result__link")
+    found.first.wait_for()
+    assert "error-codes.html" in " ".join(link.get_attribute("href") or "" for link in found.all())
+    assert complaints == []
+
+
+def is_here(url: str, served: str) -> bool:
+    return url.startswith((served, "data:", "blob:"))
+
+
+def first_of(pages: str | list[Any]) -> str:
+    """Return the file of the first page of a section."""
+    first: Any = pages if isinstance(pages, str) else pages[0]
+    path: str = first if isinstance(first, str) else next(iter(first.values()))
+    return path.removesuffix(".md") + ".html"
