@@ -46,7 +46,7 @@ Exit codes:
     type=click.IntRange(1, MAX_ID),
     help="Number of the scan run; default: one made from the file, so that the same file is the same run.",
 )
-@click.option("--to", "url", help="Where RiskRelay is; default: PUBLIC_BASE_URL.")
+@click.option("--to", "url", help="Where RiskRelay is, over https or on this machine; default: PUBLIC_BASE_URL.")
 @click.option(
     "--secret-stdin", is_flag=True, help="Read the secret from one line of standard input, not SCANNER_SHARED_SECRET."
 )
@@ -58,13 +58,14 @@ def import_scan(
 ) -> None:
     """Turn the report of a scanner into tickets: a postback a page, through the public API."""
     settings = checked_settings()
-    to = _address(url or settings.public_base_url)
+    to = _address(url, "--to") if url else _address(settings.public_base_url, "PUBLIC_BASE_URL")
     secret = secret_line() if secret_stdin else (settings.scanner_shared_secret or "").encode()
     if not secret:
         raise Refused("There is no secret to post with; set SCANNER_SHARED_SECRET, or use --secret-stdin and type it.")
     content = _read(file)
     found = _prepared(content, format_, file, scan_run_id or run_number(content))
-    _warn(found, to)
+    for told in found.left_out:
+        click.echo(f"Left out: {told}.", err=True)
     with click.progressbar(
         length=len(found.postbacks), label="Pages", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
@@ -76,14 +77,19 @@ def import_scan(
     _tell_what_failed(found, tally)
 
 
-def _address(url: str) -> str:
+def _address(url: str, given_as: str) -> str:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
     except ValueError:
         fits = False
     if not fits or parts.query or parts.fragment:
-        raise click.BadParameter("Give an http or https address, such as https://relay.example.com.", param_hint="--to")
+        raise click.BadParameter("Give an address such as https://relay.example.com.", param_hint=given_as)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise click.BadParameter(
+            "The scanner secret would go there in the clear; give an https address, or one on this machine.",
+            param_hint=given_as,
+        )
     return url
 
 
@@ -100,13 +106,6 @@ def _prepared(content: bytes, format_: str, file: Path, scan_run_id: int) -> Imp
         return prepare(flaws_in(content, format_), scan_run_id)
     except UnreadableReport as unreadable:
         raise Refused(f"{file}: {unreadable} Nothing was sent.") from None
-
-
-def _warn(found: Import, to: str) -> None:
-    for told in found.left_out:
-        click.echo(f"Left out: {told}.", err=True)
-    if found.postbacks and to.startswith("http:") and not is_loopback(urlsplit(to).hostname or ""):
-        click.echo(f"The scanner secret goes to {to} in the clear; use https.", err=True)
 
 
 def _record(format_: str, found: Import, tally: Tally, is_dry_run: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ watched. What a sender wrote is printed without its control characters; the
 secret is never printed.
 """
 
+import errno
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import click
 
 from bin import saved_requests
 from bin.installation import checked_settings
-from bin.receiver import Misbehaviour, Received, Receiver
+from bin.receiver import VALIDATION_FAILED, Misbehaviour, Received, Receiver
 from bin.suspects import explain
 from schemas.settings import InvalidSettings, Settings, load_settings
 from schemas.times import rfc3339
@@ -39,6 +40,9 @@ _REMEDIES = {
     SignatureVerdict.NONCE_MALFORMED: "expected 32 hex digits",
     SignatureVerdict.NONCE_REPLAYED: "each attempt needs a nonce of its own",
 }
+
+#: What is said of signed bytes that are neither.
+_EXPECTED = ": expected JSON of the type ticket.export with a ticket.title, or target.ping"
 
 
 @click.command(
@@ -85,18 +89,23 @@ def listen(
     secret, others = _secrets(secret_stdin)
     failures = tuple(status for status in fail for _ in range(times))
     misbehaviour = Misbehaviour(failures, retry_after, delay, drop)
+    reader_gone = threading.Event()
 
     def show(received: Received) -> None:
         fits = explain(secret, received.headers, received.body, received.verdict, received.at, others)
         kept = None if save is None else _save(save, received)
-        click.echo((_line if as_json else _block)(received, fits, kept), color=may_colour())
+        try:
+            click.echo((_line if as_json else _block)(received, fits, kept), color=may_colour())
+        except BrokenPipeError:
+            reader_gone.set()
 
     receiver = _open(host, port, secret, misbehaviour, show)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with receiver:
             click.echo(f"Listening on {receiver.url} (Ctrl-C to stop)", err=as_json)
-            threading.Event().wait()
+            reader_gone.wait()
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))  # which ends a command quietly
     except KeyboardInterrupt:
         click.echo(f"Stopped after {receiver.count} requests.", err=True)
 
@@ -214,7 +223,9 @@ def _answer(received: Received) -> str:
             f"nothing: the connection is closed (--drop); it would have been {answer.status} {told}", fg="yellow"
         )
     after = f", Retry-After {answer.retry_after_s}" if answer.retry_after_s is not None else ""
-    return f"{click.style(str(answer.status), fg='green' if answer.status // 100 == 2 else 'red')} {told}{after}"
+    is_invalid = answer.body.get("code") == VALIDATION_FAILED and received.verdict.ok and not received.is_known
+    expected = _EXPECTED if is_invalid else ""
+    return f"{click.style(str(answer.status), fg='green' if answer.status // 100 == 2 else 'red')} {told}{after}{expected}"
 
 
 def _plain(text: str | None) -> str:

@@ -5,14 +5,13 @@ request asks for. Credentials are variables without a value; nothing of an insta
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.settings import DeploymentMode, load_settings
+from schemas.settings import DeploymentMode, default_settings
 from service.app import served
 from service.description.document import document as description
 from service.description.exports import PREPARED
@@ -124,9 +123,7 @@ def document() -> str:
 
 def described() -> dict[str, Any]:
     """Return the description of every route, of an installation that is reached at `{{base_url}}`."""
-    settings = replace(
-        load_settings(Path(os.devnull)), deployment_mode=DeploymentMode.CLOUD, public_base_url=_BASE, webhook_secret=None
-    )
+    settings = replace(default_settings(Path("/")), deployment_mode=DeploymentMode.CLOUD, public_base_url=_BASE)
     return description(served(settings, Doorbell(connect(settings.redis_url)), NameLookup()), _BASE)
 
 

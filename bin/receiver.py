@@ -2,7 +2,8 @@
 
 It does what the receiver of a ticket export has to do: verify signature,
 timestamp and nonce over the raw body, open one ticket per Idempotency-Key, and
-answer 2xx only after that. On request it fails or dawdles.
+answer 2xx only after that. What is neither a ticket with a title nor a test
+event gets 422. On request it fails or dawdles.
 
 It is no server for the open network: it listens where it is told, keeps
 everything in memory, and refuses bodies of more than a few MiB.
@@ -40,7 +41,8 @@ SIGNATURE_INVALID = "WEBHOOK_SIGNATURE_INVALID"
 VALIDATION_FAILED = "WEBHOOK_VALIDATION_FAILED"
 RATE_LIMITED = "WEBHOOK_RATE_LIMITED"
 
-# The type of a test event.
+# The types that there are: a ticket, and a test event.
+TICKET = "ticket.export"
 PING = "target.ping"
 
 # The statuses of which a sender expects a Retry-After.
@@ -84,6 +86,11 @@ class Received:
     repeat: bool
     answer: Answer
     is_dropped: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is something to deal with, a ticket that has a title or a test event."""
+        return _is_known(self.kind, self.title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +198,8 @@ class Receiver:
         key = headers.get("Idempotency-Key")
         repeat = key is not None and key in self._tickets
         failure = self._planned_failure()
-        answer = failure or _refusal(verdict, event) or self._accept(key, _text(event, "type"))
+        kind, title = _text(event, "type"), _text(event, "ticket", "title")
+        answer = failure or _refusal(verdict, kind, title) or self._accept(key, kind)
         return Received(
             at=at,
             path=path,
@@ -201,8 +209,8 @@ class Receiver:
             request_id=headers.get("X-Request-Id"),
             idempotency_key=key,
             export_id=_text(event, "export", "id") or _text(event, "id"),
-            kind=_text(event, "type"),
-            title=_text(event, "ticket", "title"),
+            kind=kind,
+            title=title,
             repeat=repeat,
             answer=answer,
             is_dropped=failure is None and self._is_to_be_dropped(),
@@ -349,12 +357,17 @@ def _unread(status: HTTPStatus) -> Answer:
     return Answer(status, {"code": VALIDATION_FAILED}, headers=(("Connection", "close"),))
 
 
-def _refusal(verdict: SignatureVerdict, event: dict[str, Any] | None) -> Answer | None:
+def _refusal(verdict: SignatureVerdict, kind: str | None, title: str | None) -> Answer | None:
     if not verdict.ok:
         return Answer(HTTPStatus.UNAUTHORIZED, {"code": SIGNATURE_INVALID})
-    if event is None:
+    if not _is_known(kind, title):
         return Answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"code": VALIDATION_FAILED})
     return None
+
+
+def _is_known(kind: str | None, title: str | None) -> bool:
+    # A 2xx for anything else would say that it is in good hands.
+    return kind == PING or (kind == TICKET and title is not None)
 
 
 def _code_of(status: int) -> str:

@@ -187,6 +187,16 @@ def _body(body: bytes) -> Callable[[Sample], Iterator[Request]]:
     return requests
 
 
+def _no_json_of_a_stranger(sample: Sample) -> Iterator[Request]:
+    yield sample.signed(sample.message()._replace(body=b"{"), NO_SIGNATURE, secret="not " + sample.secret)
+
+
+def _unknown_type(sample: Sample) -> Iterator[Request]:
+    message = sample.message()
+    event = {**json.loads(message.body), "type": "ticket.unheard-of"}
+    yield sample.signed(message._replace(body=canonical(event)), NO_TICKET)
+
+
 def _makes_no_ticket(answers: Sequence[Answered]) -> str | None:
     [answer] = answers
     made = answer.verdict.provider_ticket_id
@@ -271,5 +281,17 @@ CASES: Final[tuple[Case, ...]] = (
     Case("not-json", "signed bytes that are no JSON", _body(b'{"type": "ticket.exp'), f"answer {NO_TICKET}"),
     Case("no-object", "signed JSON that is no object", _body(b"[]"), f"answer {NO_TICKET}"),
     Case("empty", "a signed empty body", _body(b""), f"answer {NO_TICKET}"),
+    Case(
+        "unknown-type",
+        "a signed event of a type that is none",
+        _unknown_type,
+        f"answer {NO_TICKET}; a 2xx says that it is dealt with",
+    ),
+    Case(
+        "forged-not-json",
+        "bytes that are no JSON, signed with another secret",
+        _no_json_of_a_stranger,
+        "verify before you parse: strangers hear of nothing else",
+    ),
 )
 NAMES: Final = tuple(case.name for case in CASES)

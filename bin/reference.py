@@ -33,6 +33,7 @@ WIDTH: Final = 125
 NOTHING: Final = "\u2013"
 
 _PREFORMATTED: Final = "\b\n"
+_PROGRAM: Final = re.compile(r"(?<![\w./-])riskrelay(?= [a-z])")
 #: What click calls a number, and the largest one that the database takes: nobody reaches it.
 _NUMBER: Final = re.compile(r"(INTEGER|FLOAT)( RANGE)?")
 _NO_LIMIT: Final = re.compile(r"\d+<=x<=\d{9,}(; )?")
@@ -215,7 +216,7 @@ def _described(leaf: Leaf) -> Iterator[str]:
     if leaf.options:
         yield from ["| option | |", "|---|---|", *(_option(each, leaf.context) for each in leaf.options), ""]
     for paragraph in (leaf.command.epilog or "").split("\n\n"):
-        yield from _told(paragraph)
+        yield from _told(paragraph, usage)
 
 
 def _option(option: click.Option, context: click.Context) -> str:
@@ -224,12 +225,16 @@ def _option(option: click.Option, context: click.Context) -> str:
     return f"| `{_cell(_NUMBER.sub('N', names))}` | {_cell(told)} |"
 
 
-def _told(paragraph: str) -> list[str]:
-    """Return a paragraph of an epilog: an example as something to paste, anything else as text."""
+def _told(paragraph: str, usage: str) -> list[str]:
+    """Return a paragraph of an epilog: an example as something to paste where it tells more than `usage`, else as text."""
     heading, colon, rest = paragraph.removeprefix(_PREFORMATTED).partition(":")
     lines = [line.strip() for line in rest.strip().splitlines()]
     if heading.startswith("Example"):
-        return ["<!-- not run: its names and ids are made up -->", "```sh", *lines, "```", ""]
+        # `--help` calls the program by its name; who pastes stands in the checkout.
+        lines = [_PROGRAM.sub("bin/riskrelay", each) for line in lines for each in line.split("; ")]
+        if lines == [usage]:
+            return []
+        return ["For example:", "", "<!-- not run: its names and ids are made up -->", "```sh", *lines, "```", ""]
     return _wrapped(f"{heading}{colon} {'; '.join(lines)}")
 
 

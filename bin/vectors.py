@@ -220,6 +220,11 @@ def _contents() -> Iterator[Vector]:
     yield _vector("no JSON", "Signed, so the sender hears what is wrong with it.", INVALID, b'{"id": "exp_1", "type"')
     yield _vector("no text", "Bytes that are no UTF-8.", INVALID, b"\xff\xfe\x00{}\xc3")
     yield _vector("no object", "JSON, but no event.", INVALID, b'["ticket.export"]')
+    later = _delivery().replace(b'"ticket.export"', b'"ticket.closed"')
+    why = "Whoever answers 2xx to what it does not know says that it is in good hands."
+    yield _vector("unknown type", why, INVALID, later)
+    untitled = _delivery().replace(b'"title":', b'"titel":')
+    yield _vector("ticket without a title", "An event of a known type, and no ticket in it.", INVALID, untitled)
     name = "unsigned and no JSON"
     yield _with(name, "The signature comes first: strangers hear of nothing else.", UNSIGNED, sent=b"{")
 

@@ -35,6 +35,12 @@ _ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
 _CODE: Final = re.compile(r"`[^`\n]+`")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leave out the pages that have to know where the site is served: their links would be wrong below any other path."""
+    config.theme.static_templates -= {"404.html", "sitemap.xml"}
+    return config
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the documents outside of `docs/`, and every other file or folder that a page links to."""
     for path, page in DOCUMENTS.items():

@@ -57,9 +57,9 @@ class Refused(Exception):
     """RiskRelay said no: `status`, `code`, and `fields` with a path, a code and a message each."""
 
     def __init__(self, answer: Answer) -> None:
-        error = (answer.body.get("error") if isinstance(answer.body, dict) else None) or {}
+        error = _object(_object(answer.body).get("error"))
         self.status, self.code = answer.status, error.get("code")
-        self.fields: list[dict[str, str]] = (error.get("details") or {}).get("fields", [])
+        self.fields: list[dict[str, str]] = _object(error.get("details")).get("fields", [])
         told = [f"{self.status} {self.code or 'without a code'}: {error.get('message', 'is this RiskRelay?')}"]
         told += [f"  {field['path']}  {field['code']}  {field['message']}" for field in self.fields]
         super().__init__("\n".join([*told, f"  request {error.get('request_id', 'unknown')}"]))
@@ -154,7 +154,7 @@ class Client:
             try:
                 answer = self._once(method, path, headers, content)
                 is_record = answer.status // 100 == 2 and isinstance(answer.body, dict)
-                if is_record or answer.status == http.client.NOT_MODIFIED:
+                if is_record or (answer.status == http.client.NOT_MODIFIED and "If-None-Match" in headers):
                     return answer
                 problem, asked_s = Refused(answer), answer.retry_after_s
                 if answer.status not in PASSING and problem.code != "IDEMPOTENCY_IN_PROGRESS":
@@ -205,6 +205,10 @@ def _json(text: bytes) -> Any:
         return None  # 304 has no body, and what stands in front of RiskRelay may answer with a page
 
 
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}  # errors of what stands in front of RiskRelay have forms of their own
+
+
 def _export(export_id: str) -> str:
     return f"/api/ticket-exports/{quote(export_id, safe='')}"
 
@@ -222,9 +226,12 @@ def _is_here(host: str) -> bool:
 
 
 def _read(file: str) -> dict[str, Any]:
-    body = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+    try:
+        body = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as failed:
+        sys.exit(f"{file}: {failed}")
     if not isinstance(body, dict):
-        raise ValueError("is no JSON object")
+        sys.exit(f"{file}: is no JSON object")
     return body
 
 
@@ -244,8 +251,6 @@ def _asked() -> argparse.Namespace:
     poll.add_argument("--within", type=float, default=3600, metavar="S", help="seconds to wait at most (%(default)s)")
     for verb in (show, approve, poll):
         verb.add_argument("export", help="exp_…")
-    listed = verbs.add_parser("list", help="print id, status and title of each export, newest first")
-    listed.add_argument("--status", help="prepared, failed, …; several with commas")
     return parser.parse_args()
 
 
@@ -264,9 +269,6 @@ def _do(client: Client, asked: argparse.Namespace) -> int:
         case "approve":
             digest = asked.digest or client.show(asked.export)["ticket_digest"]
             _told(client.approve(asked.export, asked.target, digest))
-        case "list":
-            for export in client.exports(**({"status": asked.status} if asked.status else {})):
-                print(export["id"], export["status"], ascii(export["ticket"]["title"]))
         case "poll":
             status = client.poll(asked.export, asked.within, _told)["status"]
             return 0 if status == "exported" else 3 if status in DONE else 4
@@ -277,17 +279,15 @@ def main() -> int:
     asked = _asked()
     token, secret = os.environ.get("RISKRELAY_TOKEN", ""), os.environ.get("SCANNER_SHARED_SECRET", "")
     try:
-        client = Client(asked.to, token, secret)
-    except ValueError as wrong:
-        print(wrong, file=sys.stderr)
-        return 2
-    try:
-        return _do(client, asked)
+        return _do(Client(asked.to, token, secret), asked)
     except (Refused, Unreachable) as failed:
         print(failed, file=sys.stderr)
-    except (OSError, ValueError) as failed:
-        print(f"{asked.file}: {failed}", file=sys.stderr)  # of a file alone: what the network does is Unreachable
-    return 1
+        return 1
+    except ValueError as wrong:  # an address, a token or a key that cannot be sent
+        print(wrong, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130  # as a shell tells it
 
 
 if __name__ == "__main__":

@@ -82,6 +82,11 @@ def page_key(url: str) -> str:
     return key + (f"?{query}" if query else "") + (f"#{route}" if route else "")
 
 
+def without_session(path: str) -> str:
+    """Return the path of an address without the session that a server wrote into it."""
+    return _PATH_SESSION.sub("", path)
+
+
 def _authority(netloc: str, scheme: str) -> str:
     """Fold the case of the host, its trailing dot, and the port that goes without saying."""
     user, at, host = netloc.rpartition("@")
@@ -94,8 +99,7 @@ def _authority(netloc: str, scheme: str) -> str:
 
 
 def _path(path: str) -> str:
-    spelled = _PATH_SESSION.sub("", _spelled(path))
-    return spelled.removesuffix("/") or "/"
+    return without_session(_spelled(path)).removesuffix("/") or "/"
 
 
 def _query(query: str) -> str:

@@ -414,6 +414,12 @@ def load_settings(env_file: Path | None = None) -> Settings:
     return _settings(read, env_file.parent.resolve())
 
 
+def default_settings(folder: Path) -> Settings:
+    """Return the settings of an installation that is told nothing, in an absolute folder; the environment is not read."""
+    read = {each.member: None if each.default is None else each.parse(each.default) for each in SETTINGS}
+    return _settings(read, folder)
+
+
 def strange_names(env_file: Path | None = None) -> dict[str, str | None]:
     """Return the names in `env_file` that are no setting's, each with the setting that may be meant, or None.
 

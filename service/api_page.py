@@ -70,6 +70,12 @@ async function description() {
   return told;
 }
 
+// Browsers offer again what was typed into a form, and send some of it elsewhere to be spelled. The page would show the last
+// of the fields alone, were each to take the focus.
+function forgetful(Input, { React }) {
+  return (its) => React.createElement(Input, { ...its, autoComplete: "off", spellCheck: false, autoFocus: false });
+}
+
 function show(told) {
   SwaggerUIBundle({
     spec: told,
@@ -79,6 +85,7 @@ function show(told) {
     docExpansion: "list",
     defaultModelsExpandDepth: 0,
     filter: true,
+    plugins: [{ wrapComponents: { Input: forgetful } }],
     // A token is gone with the tab, and no description is sent to a validator elsewhere.
     persistAuthorization: false,
     validatorUrl: null,

@@ -24,6 +24,12 @@ MAX_REFERENCE: Final = 300
 
 _SPACES: Final = re.compile(r"\s+")
 _WEB: Final = re.compile(r"https?://[^\s<>\"'()\[\]]+")
+#: An address of the web in a sentence: where it leads, and the user, the query and the fragment in it.
+_ADDRESS: Final = re.compile(
+    r"(https?://)(?:[^\s/?#@]{0,200}@)?([^\s?#<>\"'()\[\]]*)(?:[?#][^\s<>\"'()\[\]]*)?", re.IGNORECASE
+)
+#: Who has a mailbox, also where the sign is escaped, as it is in an address.
+_WHO: Final = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}?(?=(?:@|%40)(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?!\w))", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,16 @@ def references(*texts: str) -> list[str]:
     """Return the addresses in some texts, each once, as many as a reader follows."""
     found = [each.rstrip(".,;:") for text in texts for each in _WEB.findall(text) if len(each) <= MAX_REFERENCE]
     return list(dict.fromkeys(found))[:MAX_REFERENCES]
+
+
+def impersonal(text: str) -> str:
+    """Return a sentence about a visit without what is a visitor's: users, queries and fragments of addresses, mailboxes."""
+    return without_who(_ADDRESS.sub(r"\1\2", text))
+
+
+def without_who(text: str) -> str:
+    """Return a text in which mailboxes have lost their owner: `@mail.example`."""
+    return _WHO.sub("", text)
 
 
 def evidence(**members: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Lighthouse's JSON report: one page, its audits that did not pass.
 
-An audit passes from a score of 0.9 on, as in Lighthouse's own report; one without a score (informative, manual, not
-applicable, in error) says nothing. Those in the group `hidden` tell again what another audit tells, and are left out. An
+An audit passes from a score of 0.9 on, as in Lighthouse's own report; one that is informative, manual, not applicable
+or in error says nothing. Those in the group `hidden` tell again what another audit tells, and are left out. An
 audit of accessibility is a flaw for each element, any other is one of the page.
 """
 
@@ -16,6 +16,8 @@ SEVERITIES: Final[Mapping[str, str]] = {"critical": "critical", "serious": "high
 #: Any other audit by its score: the words of the table, the least score that is better, the severity.
 SCORES: Final = (("score below 0.5", 0.5, "medium"), ("score from 0.5 to 0.9", 0.9, "low"))
 
+#: `scoreDisplayMode` of what says nothing, whatever its score; old versions spell one of them with a hyphen.
+_NO_JUDGEMENT: Final = frozenset({"informative", "manual", "notApplicable", "not-applicable", "error"})
 _MAY_BE_AT: Final = ("finalDisplayedUrl", "finalUrl", "requestedUrl")
 
 
@@ -29,12 +31,21 @@ def flaws(report: Node) -> Iterator[Flaw]:
     failure = one_line(report.member("runtimeError").member("code").text(), MAX_TITLE)
     if failure not in {"", "NO_ERROR"}:
         raise UnreadableReport(f"Lighthouse could not load the page ({failure}); its report holds no audits.")
+    if _made_none(report):
+        raise UnreadableReport("Lighthouse could make none of its audits; run it again.")
     url = next((told for name in _MAY_BE_AT if (told := report.member(name).text())), "")
     categories = _categories(report)
     for name, audit in report.member("audits").members():
         score = audit.member("score").number()
-        if score is not None and score < SCORES[-1][1] and name in categories:
+        is_judged = audit.member("scoreDisplayMode").text() not in _NO_JUDGEMENT
+        if is_judged and score is not None and score < SCORES[-1][1] and name in categories:
             yield from _of_audit(url, name, audit, score, categories[name])
+
+
+def _made_none(report: Node) -> bool:
+    """Tell whether every audit that was tried ended in an error: that is not to be taken for a page without flaws."""
+    modes = {audit.member("scoreDisplayMode").text() for _, audit in report.member("audits").members()}
+    return "error" in modes and modes <= _NO_JUDGEMENT
 
 
 def _categories(report: Node) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Flaws by page, as postbacks that the service takes, each with a key that is the same whenever the report is.
 
-An address of a report is made fit to be kept: no user, no password, no value that an attack or a visitor put there. Of a
-query the names stay, and values that are plain words or small numbers, which is how pages are told apart. One page's flaws
-may need several postbacks; those that the service tells apart by their order on the page stay together.
+An address of a report is made fit to be kept: no user, no password, no session, no value that an attack or a visitor put
+there. Of a query the names stay, and values that are plain words or small numbers, which is how pages are told apart; a path
+stays but for its parameters and for who has a mailbox. One page's flaws may need several postbacks; those that the service
+tells apart by their order on the page stay together.
 """
 
 import hashlib
@@ -15,11 +16,11 @@ from urllib.parse import unquote_plus, urlsplit
 
 from marshmallow import ValidationError
 
-from bin.scan_reports.flaws import MAX_CODE, MAX_TITLE, Flaw, one_line
+from bin.scan_reports.flaws import MAX_CODE, MAX_TITLE, Flaw, one_line, without_who
 from schemas.fields import WebUrl
 from schemas.forbidden import find_each
 from schemas.forbidden_names import meaning
-from schemas.same_page import page_key
+from schemas.same_page import page_key, without_session
 from schemas.same_place import lasting_place
 from schemas.scanner import MAX_ISSUES
 
@@ -30,8 +31,15 @@ _FIRST_RUN: Final = 10**11
 
 _NAME: Final = re.compile(r"[\w.~\[\]-]{1,64}", re.ASCII)
 _PLAIN: Final = re.compile(r"[0-9]{1,9}|[A-Za-z_-]{1,30}", re.ASCII)
+#: A query may be a token alone: long, of letters and digits mixed.
+_TOKEN: Final = re.compile(r"(?=(?:[^0-9]*+[0-9]){4})(?=(?:[^A-Za-z]*+[A-Za-z]){4}).{16,}")
 #: Values of these may be somebody's, however plain they are.
-_TELLING: Final = re.compile(r"(?i)token|key|auth|sig|sess|sid|code|nonce|pass|secret|mail|name|phone|user")
+_TELLING: Final = re.compile(
+    r"(?i)token|key|auth|sig|sess|sid|code|nonce|pass|secret|mail|name|phone|user|jwt|ticket|birth|address|account|card"
+    r"|(?<![a-z])(?:otp|pin|tel|zip|dob|ssn)(?![a-z])"
+)
+#: `/cart;jsessionid=…`: servers put there what they do not want to keep in a cookie.
+_PARAMETERS: Final = re.compile(r";[^/]*")
 #: Where the fragment is what tells the pages of a single-page application apart.
 _ROUTE: Final = re.compile(r"!?/[\w/.-]{0,200}", re.ASCII)
 
@@ -101,15 +109,24 @@ def page_address(url: str, parameter: str = "") -> str | None:
     shown = f"[{host}]" if ":" in host else host
     authority = shown if port is None else f"{shown}:{port}"
     query, route = _query(parts.query, parameter), parts.fragment if _ROUTE.fullmatch(parts.fragment) else ""
-    path = parts.path or "/"
+    path = _path(parts.path)
     address = f"{parts.scheme.lower()}://{authority}{path}{'?' + query if query else ''}{'#' + route if route else ''}"
     return address if _is_taken(address) else None
 
 
+def _path(path: str) -> str:
+    segments = _PARAMETERS.sub("", without_session(path)).split("/")
+    return "/".join(map(without_who, segments)) or "/"
+
+
 def _query(query: str, attacked: str) -> str:
     members = [member.partition("=") for member in query.split("&")]
-    named = [(name, value) for name, _, value in members if _NAME.fullmatch(unquote_plus(name))]
+    named = [(name, value) for name, _, value in members if _is_name(unquote_plus(name))]
     return "&".join(f"{name}={_value(name, value, attacked)}" for name, value in named)
+
+
+def _is_name(called: str) -> bool:
+    return _NAME.fullmatch(called) is not None and _TOKEN.fullmatch(called) is None
 
 
 def _value(name: str, value: str, attacked: str) -> str:

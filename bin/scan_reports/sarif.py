@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urljoin
 
-from bin.scan_reports.document import Node
-from bin.scan_reports.flaws import MAX_LOCATION, Flaw, evidence, one_line, paragraphs, references
+from bin.scan_reports.document import Node, UnreadableReport
+from bin.scan_reports.flaws import MAX_LOCATION, Flaw, evidence, impersonal, one_line, paragraphs, references
 
 #: `level`, where the rule has no `security-severity`.
 SEVERITIES: Final[Mapping[str, str]] = {"error": "high", "warning": "medium", "note": "low", "none": "info"}
@@ -27,6 +27,8 @@ _DEFAULT_LEVEL: Final = "warning"
 _KINDS: Final = frozenset({"", "fail", "open", "review"})
 _WEB: Final = re.compile(r"https?://", re.IGNORECASE)
 _NO_NAME: Final = re.compile(r"[^a-z0-9]+")
+#: `{0}`: an argument of a message.
+_OPEN: Final = re.compile(r"\{([0-9]{1,3})\}")
 #: Bases may be relative to one another; one in a circle leads nowhere.
 _MAX_BASES: Final = 8
 
@@ -39,11 +41,27 @@ def looks_so(value: Any) -> bool:
 def flaws(report: Node) -> Iterator[Flaw]:
     """Yield the flaws of a report. Raises UnreadableReport."""
     for run in report.member("runs").entries():
-        rules = [*run.member("tool").member("driver").member("rules").entries()]
-        by_id = {rule.member("id").text(): rule for rule in rules}
-        for result in run.member("results").entries():
-            if _counts(result):
-                yield _flaw(run, result, _rule(result, rules, by_id))
+        results = [*run.member("results").entries()]
+        if not results:
+            _require_success(run)
+        rules, by_id = _rules(run)
+        for result in filter(_counts, results):
+            yield _flaw(run, result, _rule(result, rules, by_id))
+
+
+def _require_success(run: Node) -> None:
+    """A scan that failed has found nothing; that is not to be taken for a clean one."""
+    for invocation in run.member("invocations").entries():
+        if invocation.member("executionSuccessful").value is False:
+            raise UnreadableReport(f"{invocation.place} says that the scan failed; its report holds no results.")
+
+
+def _rules(run: Node) -> tuple[list[Node], dict[str, Node]]:
+    """Return the tool's own rules, which go by number, and all rules by id; those of its extensions count as well."""
+    tool = run.member("tool")
+    rules = [*tool.member("driver").member("rules").entries()]
+    added = [rule for extension in tool.member("extensions").entries() for rule in extension.member("rules").entries()]
+    return rules, {rule.member("id").text(): rule for rule in (*added, *rules)}
 
 
 def _counts(result: Node) -> bool:
@@ -92,9 +110,11 @@ def _severity(result: Node, rule: Node) -> str:
 
 
 def _message(message: Node, rule: Node) -> str:
-    """Return the words of a result; its rule may hold them."""
-    words = message.member("text").text()
-    return words or rule.member("messageStrings").member(message.member("id").text()).member("text").text()
+    """Return the words of a result, with what they leave open; its rule may hold them."""
+    own = message.member("text").text()
+    words = own or rule.member("messageStrings").member(message.member("id").text()).member("text").text()
+    given = [argument.text() for argument in message.member("arguments").entries()]
+    return impersonal(_OPEN.sub(lambda found: given[int(found[1])] if int(found[1]) < len(given) else found[0], words))
 
 
 def _help(rule: Node) -> str:

@@ -181,8 +181,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	switch {
 	case errors.As(err, &tooLarge):
 		write(w, refusal(http.StatusRequestEntityTooLarge, "WEBHOOK_VALIDATION_FAILED"))
-	case err != nil: // the sender hung up
-		return
+	case err != nil: // no whole body came: without an answer of ours, Go's would be a 200
+		w.WriteHeader(http.StatusRequestTimeout)
 	case request.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 		write(w, answer{status: http.StatusMethodNotAllowed, body: map[string]string{}})

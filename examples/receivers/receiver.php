@@ -55,7 +55,9 @@ function receive(array &$state, array $secrets, int $ratePerMinute, array $heade
         return [200, [], []]; // a test: no ticket
     }
     $key = $headers['idempotency-key'] ?? '';
-    if ($type !== 'ticket.export' || !is_string($event['ticket']['title'] ?? null) || $key === '') {
+    // A key of other bytes, which nobody sends, could not be kept as JSON.
+    $isKey = preg_match('/\A[!-~]+\z/', $key) === 1;
+    if ($type !== 'ticket.export' || !is_string($event['ticket']['title'] ?? null) || !$isKey) {
         return [422, ['code' => 'WEBHOOK_VALIDATION_FAILED'], []];
     }
     $id = ticketFor($state, $key, $event['ticket']);
@@ -128,9 +130,10 @@ function serve(): void
         $headers = array_change_key_case(getallheaders());
         $rate = (int) getenv('RATE_PER_MINUTE');
         $answer = receive($state, $secrets, $rate, $headers, $body, time());
+        $content = json_encode($state, JSON_THROW_ON_ERROR); // before the file is emptied
         ftruncate($file, 0);
         rewind($file);
-        fwrite($file, json_encode($state, JSON_THROW_ON_ERROR));
+        fwrite($file, $content);
         fclose($file);
         answer(...$answer);
     }

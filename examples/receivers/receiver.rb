@@ -123,7 +123,7 @@ class Connection
   end
 
   def serve
-    answer = Timeout.timeout(IDLE_TIMEOUT_S) { read_and_judge }
+    answer = read_and_judge
     write(*answer) if answer
   rescue Timeout::Error, SystemCallError, IOError
     nil # the sender hung up, or says nothing: there is nobody to answer
@@ -134,15 +134,16 @@ class Connection
   private
 
   def read_and_judge
-    line = @socket.gets("\r\n", 8192) or return
-    headers = read_headers
+    # Reading alone is cut off: whoever judges is not to be interrupted.
+    line, headers = Timeout.timeout(IDLE_TIMEOUT_S) { [@socket.gets("\r\n", 8192), read_headers] }
+    return if line.nil?
     return [405, {}, { "Allow" => "POST" }] unless line.start_with?("POST ")
 
     length = headers.fetch("content-length", "")
     return [411, { code: "WEBHOOK_VALIDATION_FAILED" }, {}] unless length.match?(/\A[0-9]{1,15}\z/)
     return [413, { code: "WEBHOOK_VALIDATION_FAILED" }, {}] if length.to_i > MAX_BODY_BYTES
 
-    body = @socket.read(length.to_i) || ""
+    body = Timeout.timeout(IDLE_TIMEOUT_S) { @socket.read(length.to_i) } || ""
     @receiver.receive(headers, body, Time.now.to_i) if body.bytesize == length.to_i
   end
 
@@ -202,7 +203,8 @@ def main
     warn "Set WEBHOOK_SECRET to the secret that deliveries are signed with."
     exit 2
   end
-  serve(Receiver.new(secrets, ENV.fetch("RATE_PER_MINUTE", "0").to_i), ENV.fetch("PORT", "9000").to_i)
+  rate_per_minute = Integer(ENV.fetch("RATE_PER_MINUTE", "0"))
+  serve(Receiver.new(secrets, rate_per_minute), Integer(ENV.fetch("PORT", "9000")))
 end
 
 main if $PROGRAM_NAME == __FILE__

@@ -187,6 +187,31 @@ def test_what_nuclei_tells_of_a_certificate_or_a_name_is_the_sites(kind: str, at
     assert page_address(flaw.url) == url
 
 
+@pytest.mark.parametrize(
+    ("match", "url"),
+    [
+        ({"matched-at": f"{SHOP}a", "url": f"{SHOP}b", "host": "shop.example"}, f"{SHOP}a"),
+        ({"url": f"{SHOP}b", "host": "shop.example"}, f"{SHOP}b"),
+        ({"host": SHOP}, SHOP),
+    ],
+)
+def test_nuclei_tells_where_it_matched_else_what_it_asked(match: dict[str, str], url: str) -> None:
+    [flaw] = flaws_in(json.dumps({"template-id": "a", **match}).encode(), "nuclei")
+    assert flaw.url == url
+
+
+def test_wapiti_tells_in_three_sections_and_of_some_things_without_a_page() -> None:
+    value = {"infos": {"target": SHOP}, "vulnerabilities": {"One": [{"path": "/a"}]}, "anomalies": {"Two": [{"path": "b"}]}}
+    value["additionals"] = {"Three": [{"path": "http://["}, {"path": "/c"}]}
+    found = imported("wapiti", json.dumps(value).encode())
+    assert [(url, code) for url, _, code, _ in told(found)] == [
+        (f"{SHOP}a", "wapiti:one"),
+        (f"{SHOP}b", "wapiti:two"),
+        (f"{SHOP}c", "wapiti:three"),
+    ]
+    assert found.left_out == ("1 without the http or https address of a page, the first by the rule wapiti:three",)
+
+
 #: What Wapiti says of a flaw that is none of a parameter, and what of it is the place.
 SAID: Final = [
     ("X-Frame-Options is not set", "X-Frame-Options is not set"),
@@ -235,6 +260,62 @@ def test_a_result_that_passed_or_was_suppressed_is_none(change: dict[str, Any]) 
     assert ((SHOP, "medium", "shop-scan:SS001", "page") in found) == (change in A_FLAW)
 
 
+def test_a_rule_may_be_one_of_an_extension_of_the_tool() -> None:
+    """CodeQL's are, where it groups them by pack; a number is one of the tool's own list."""
+    rule = {"id": "js/xss", "name": "Markup from outside", "properties": {"security-severity": "9.1"}}
+    at = [{"physicalLocation": {"artifactLocation": {"uri": SHOP}}}]
+    result = {"ruleId": "js/xss", "message": {"text": "Seen."}, "locations": at}
+    run = {"tool": {"driver": {"name": "Any"}, "extensions": [{"rules": [rule]}]}, "results": [result]}
+    [found] = flaws_in(json.dumps({"runs": [run]}).encode(), "sarif")
+    assert (found.title, found.severity) == ("Markup from outside", "critical")
+
+
+def test_a_part_of_a_rule_behind_a_slash_has_the_words_of_the_rule() -> None:
+    run = {"tool": {"driver": {"rules": [{"id": "CA2101", "name": "Whole"}]}}, "results": [{"ruleId": "CA2101/part"}]}
+    [found] = flaws_in(json.dumps({"runs": [run]}).encode(), "sarif")
+    assert (found.title, found.code) == ("Whole", "sarif:CA2101/part")
+
+
+#: What SARIF says of a result, what it gives with it, the description that becomes of it.
+MESSAGES: Final = [
+    ("The {0} has no {1}, {2} nor {x}.", ["form", "label"], "The form has no label, {2} nor {x}."),
+    # what a visit leaves in a sentence
+    (f"{SHOP}a?token=8c1f0b6e#/b answers 500.", [], f"{SHOP}a answers 500."),
+    ("(https://ann:hunter22@shop.example/)", [], f"({SHOP})"),
+    ("{0} is shown.", ["ann.b+c@mail.example"], "@mail.example is shown."),
+    ("Use @media, a@b or 1 @ 2.", [], "Use @media, a@b or 1 @ 2."),
+]
+
+
+@pytest.mark.parametrize(("said", "given", "becomes"), MESSAGES, ids=range(len(MESSAGES)))
+def test_a_message_of_sarif_is_made_whole_but_for_what_is_a_visitors(said: str, given: list[str], becomes: str) -> None:
+    result = {"ruleId": "a", "message": {"text": said, "arguments": given}}
+    [found] = flaws_in(json.dumps({"runs": [{"results": [result]}]}).encode(), "sarif")
+    assert found.description == becomes
+
+
+@pytest.mark.parametrize("mode", ["informative", "manual", "notApplicable", "not-applicable", "error"])
+def test_an_audit_that_judges_nothing_is_no_flaw_whatever_its_score(mode: str) -> None:
+    value = copy.deepcopy(VALUES["lighthouse"])
+    assert "lighthouse:image-alt" in {code for _, _, code, _ in told(imported("lighthouse"))}
+    value["audits"]["image-alt"].update(scoreDisplayMode=mode)
+    assert "lighthouse:image-alt" not in {code for _, _, code, _ in told(imported("lighthouse", json.dumps(value).encode()))}
+
+
+def test_markup_of_zap_becomes_text() -> None:
+    value = copy.deepcopy(VALUES["zap"])
+    xss(value).update(desc="<p>One &amp; two.</p><p>Three.</p>", solution="<p>Escape it.</p>")
+    found = {each.code: each.description for each in flaws_in(json.dumps(value).encode(), "zap")}
+    assert found["zap:40012"].split() == ["One", "&", "two.", "Three.", "Escape", "it."]
+
+
+def test_a_number_that_says_nothing_is_no_weakness() -> None:
+    value = copy.deepcopy(VALUES["zap"])
+    xss(value).update(cweid="-1", wascid="8")
+    evidence = {each.code: each.evidence for each in flaws_in(json.dumps(value).encode(), "zap")}["zap:40012"]
+    assert ("cwe" in evidence, evidence["wasc"]) == (False, "WASC-8")
+
+
 def test_an_alert_without_instances_is_one_of_the_site() -> None:
     value = copy.deepcopy(VALUES["zap"])
     del xss(value)["instances"]
@@ -258,7 +339,11 @@ SEVERITIES: Final = [
         {"3": "high", "0": "info", "9": "info"},
     ),
     ("zap", lambda value, said: value["site"][0]["alerts"][0].update(riskcode=int(said)), {"2": "medium", "1": "low"}),
-    ("nuclei", lambda value, said: value[0]["info"].update(severity=said), {"critical": "critical", "unknown": "info"}),
+    (
+        "nuclei",
+        lambda value, said: value[0]["info"].update(severity=said),
+        {"critical": "critical", "High": "high", "unknown": "info"},
+    ),
     (
         "wapiti",
         lambda value, said: csp(value).update(level=said),
@@ -307,6 +392,16 @@ ADDRESSES: Final = [
     (f"{SHOP}?%3Cscript%3E=1&filter%5Bsize%5D=1", "", f"{SHOP}?filter%5Bsize%5D=1"),
     (f"{SHOP}?<b>=1&a=1", "", f"{SHOP}?a=1"),
     (f"{SHOP}#!/cart", "", f"{SHOP}#!/cart"),
+    (f"{SHOP}#access_token=8c1f0b6e", "", SHOP),
+    # a query may be a token alone, and a word or a number may be somebody's
+    (f"{SHOP}?8c1f0b6e4d2a4f7c9b3e", "", SHOP),
+    (f"{SHOP}?otp=123456&zip=12345&shipping=fast", "", f"{SHOP}?otp=&zip=&shipping=fast"),
+    # servers' sessions
+    (f"{SHOP}cart;jsessionid=8C1F0B6E4D2A?id=1", "", f"{SHOP}cart?id=1"),
+    (f"{SHOP}(S(abcdefghijklmnopqrstuvwx))/cart;token=a/b", "", f"{SHOP}cart/b"),
+    # who has a mailbox, also escaped; a name of a user alone is no mailbox
+    (f"{SHOP}u/john.d@mail.example/", "", f"{SHOP}u/@mail.example/"),
+    (f"{SHOP}u/john%40mail.example/@john", "", f"{SHOP}u/%40mail.example/@john"),
     ("shop.example:443", "", None),
     ("ftp://shop.example/", "", None),
     ("file:///srv/shop/app.py", "", None),
@@ -427,6 +522,17 @@ UNREADABLE: Final = [
         b'{"lighthouseVersion": "12", "audits": {}, "runtimeError": {"code": "NO_FCP"}}',
         "lighthouse",
         "load the page (NO_FCP)",
+    ),
+    # scans that failed are not clean
+    (
+        b'{"lighthouseVersion": "12", "audits": {"a": {"scoreDisplayMode": "error"}, "b": {"scoreDisplayMode": "manual"}}}',
+        "lighthouse",
+        "could make none of its audits",
+    ),
+    (
+        b'{"runs": [{"invocations": [{"executionSuccessful": true}, {"executionSuccessful": false}], "results": null}]}',
+        "sarif",
+        "/runs/0/invocations/1 says that the scan failed",
     ),
 ]
 
@@ -679,6 +785,8 @@ WRONG_USAGE: Final = [
     ("--to", "https://u:p@shop.example"),
     ("--to", "https://shop.example/?a=1"),
     ("--to", "https://shop.example:99999"),
+    # the secret would go there in the clear
+    ("--to", "http://shop.example"),
     ("--scan-run", "0"),
 ]
 
@@ -688,6 +796,23 @@ def test_wrong_usage_sends_nothing(relay: StandIn, typed: Callable[..., Result],
     result = typed("zap", *words)
     assert (result.exit_code, relay.asked) == (2, [])
     assert words[0] in result.stderr
+
+
+def test_the_secret_goes_in_the_clear_to_this_machine_alone(relay: StandIn, typed: Callable[..., Result]) -> None:
+    result = typed("zap", PUBLIC_BASE_URL="http://relay.example.com")
+    assert (result.exit_code, relay.asked) == (2, [])
+    assert "PUBLIC_BASE_URL: The scanner secret would go there in the clear" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_neither_proxies_nor_logins_of_the_machine_come_between(
+    relay: StandIn, typed: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login ann password hunter22\n")
+    nobody = "http://127.0.0.1:9"
+    result = typed("sarif", HTTP_PROXY=nobody, ALL_PROXY=nobody, NO_PROXY="", NETRC=str(tmp_path / "netrc"))
+    assert (result.exit_code, len(relay.asked)) == (0, 3)
+    assert [headers for _, headers, _ in relay.asked if "Authorization" in headers] == []
 
 
 def test_without_a_secret_nothing_is_sent(relay: StandIn, typed: Callable[..., Result]) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,30 @@ def test_a_body_that_is_no_json_object_is_unprocessable(start: Callable[..., Rec
     assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
 
 
-@pytest.mark.parametrize("body", [b"{}", b'{"export": 1, "ticket": [], "id": 7}', b'{"ticket": {"title": null}}'])
-def test_an_object_of_another_shape_has_no_title_and_is_accepted(start: Callable[..., Receiver], body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"export": 1, "ticket": [], "id": 7}',
+        b'{"type": "ticket.export", "ticket": {"title": null}}',
+        b'{"type": ["ticket.export"], "ticket": "title"}',
+    ],
+)
+def test_an_object_that_is_no_ticket_is_shown_without_a_title_and_unprocessable(
+    start: Callable[..., Receiver], body: bytes
+) -> None:
     receiver = start()
-    assert deliver(receiver.url, body).status_code == 200
-    assert (receiver.received[0].title, receiver.received[0].export_id) == (None, None)
+    answer = deliver(receiver.url, body)
+    assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
+    (received,) = receiver.received
+    assert (received.verdict, received.title, received.export_id) == (SignatureVerdict.OK, None, None)
+
+
+def test_an_event_of_an_unknown_type_is_shown_and_not_said_to_be_dealt_with(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    body = body_of().replace(b"ticket.export", b"ticket.closed")
+    assert deliver(receiver.url, body).status_code == 422
+    assert (receiver.received[0].verdict, receiver.received[0].kind) == (SignatureVerdict.OK, "ticket.closed")
 
 
 def test_a_repeated_key_gets_the_same_ticket_and_is_marked(start: Callable[..., Receiver]) -> None:
@@ -423,6 +443,29 @@ def test_it_prints_a_block_for_each_request_and_stops_on_ctrl_c(run: Callable[..
     assert "  signature  signature wrong: another secret" in out
     assert "Stopped after 6 requests." in err
     assert SECRET.decode() not in out + err
+
+
+def test_it_tells_what_was_expected_in_place_of_an_event_that_it_does_not_know(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0", "--fail", "503")
+    url = listening.url()
+    unknown = body_of().replace(b"ticket.export", b"ticket.closed")
+    assert [deliver(url, body, at=now()).status_code for body in (unknown, unknown, body_of())] == [503, 422, 200]
+    _, out, _ = listening.finish(signal.SIGINT)
+    assert out.count("expected JSON of the type ticket.export") == 1
+    assert "  answered   422 WEBHOOK_VALIDATION_FAILED: expected JSON" in out
+
+
+def test_it_ends_when_nobody_reads_what_it_prints(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0")
+    url = listening.url()
+    with listening.process as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        with suppress(requests.ConnectionError):  # it may be gone before its answer
+            deliver(url, at=now())
+        assert process.wait(timeout=30) == 1
+        assert process.stderr.read() == b""
 
 
 def test_json_puts_one_line_a_request_on_standard_output_and_nothing_else(

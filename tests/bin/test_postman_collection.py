@@ -119,6 +119,12 @@ def test_it_knows_each_variable_and_holds_no_secret() -> None:
     assert json.loads(postman_collection.document()) == told, "run: make docs"
 
 
+def test_it_reads_nothing_of_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYMENT_MODE", "no such mode")
+    monkeypatch.setenv("SCANNER_SHARED_SECRET_FILE", "/nowhere")
+    assert postman_collection.document() == COLLECTION.read_text()
+
+
 def test_a_post_that_takes_a_key_has_a_fresh_one() -> None:
     without = [
         item["name"]

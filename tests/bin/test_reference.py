@@ -66,6 +66,15 @@ def test_the_page_of_commands_has_every_command_and_every_option() -> None:
             assert flag in page
 
 
+def test_examples_on_the_page_of_commands_are_pasted_in_the_checkout() -> None:
+    page = reference.COMMANDS.read_text()
+    assert re.findall(r"(?<!bin/)\briskrelay [a-z].*", page) == []
+    assert "TOKEN=$(bin/riskrelay token create --user ada@example.com)\n" in page
+    assert "bin/riskrelay completion bash > ~/.local/share/bash-completion/completions/riskrelay\n" in page
+    # one that says no more than how it is called is not said twice
+    assert page.count("\nbin/riskrelay init\n") == 1
+
+
 # --- every command says how it is used
 
 

@@ -187,6 +187,8 @@ class Flawed:
             return (200, {}) if self._flaw == "takes anything" else (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
         if event["type"] == "target.ping" and self._flaw != "tickets of pings":
             return 204, {}
+        if event["type"] not in ("ticket.export", "target.ping") and self._flaw != "takes any type":
+            return 422, {"code": "WEBHOOK_VALIDATION_FAILED"}
         key = request.headers["idempotency-key"]
         if self._flaw == "two tickets":
             key += str(time.monotonic_ns())
@@ -221,6 +223,11 @@ def _event(body: bytes) -> dict[str, Any] | None:
     return event if isinstance(event, dict) else None
 
 
+#: The cases in which nothing is to be refused by its signature.
+ACCEPTED_OR_INVALID: Final = {
+    *("delivery", "ping", "spelling", "repeat", "two-tickets"),
+    *("not-json", "no-object", "empty", "unknown-type"),
+}
 #: A flaw, and the cases that find it.
 FLAWS: Final = [
     ("none", set()),
@@ -234,8 +241,9 @@ FLAWS: Final = [
     ("no prefix", {"no-prefix"}),
     ("tickets of pings", {"ping"}),
     ("takes anything", {"not-json", "no-object", "empty"}),
-    ("parses first", set()),  # which costs time, but answers no question wrong
-    ("no codes", {*NAMES} - {"delivery", "ping", "spelling", "repeat", "two-tickets", "not-json", "no-object", "empty"}),
+    ("takes any type", {"unknown-type"}),
+    ("parses first", {"forged-not-json"}),
+    ("no codes", {*NAMES} - ACCEPTED_OR_INVALID),
 ]
 
 

@@ -27,6 +27,10 @@ _PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z_-]*|.*[$…<].*")
 #: Between two commands of a shell.
 _PUNCTUATION: Final = frozenset("();<>|&")
 _PROGRAM: Final = re.compile(r"(.*/)?riskrelay")
+#: Options of other programs that documents tell without the program: curl, HTTPie, Lighthouse, mkdocs.
+OPTIONS_OF_OTHERS: Final = frozenset(
+    {"--retry", "--retry-connrefused", "--check-status", "--ignore-stdin", "--only-categories", "--strict"}
+)
 _VERB: Final = re.compile(r"[a-z][a-z-]*")
 
 
@@ -95,11 +99,24 @@ def command_lines(text: str) -> Iterator[list[str]]:
 
 
 def inline_commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of every inline code that begins with a verb that has commands: `target resume ID`."""
+    """Yield the words of every inline code that begins with a verb: `target resume ID`, `trigger --all`."""
     for code in re.findall(r"`([^`\n]+)`", text):
         words = code.replace("\\|", "|").split()
         if len(words) > 1 and (words[0],) in GROUPS:
             yield from ([*words[:1], name, *words[2:]] for name in words[1].split("|"))
+        elif len(words) > 1 and (words[0],) in LEAVES and words[1].startswith("-"):
+            yield words
+
+
+@cache
+def options() -> frozenset[str]:
+    """Return every option of every command, of the examples, and of what measures and kills."""
+    sources = "".join(
+        path.read_text() for room in ("bench", "examples", "soak") for path in sorted((ROOT / room).rglob("*.py"))
+    )
+    return frozenset(
+        {*re.findall(r'"(--[a-z][a-z-]*)"', sources), *(flag for leaf in LEAVES.values() for flag in flags(leaf))}
+    )
 
 
 def _words(text: str) -> list[str]:
@@ -146,6 +163,15 @@ def _simple(words: list[str]) -> Iterator[list[str]]:
 def wrong_in(snippet: Snippet) -> list[str]:
     """Return what is wrong with the names in a block of sh or cron: commands, make targets, modules."""
     return [f"{snippet.place}: {told}" for words in typed(snippet.text) for told in _wrong_in_command(words)]
+
+
+def wrong_in_inline(code: str) -> list[str]:
+    """Return what is wrong with options and modules that an inline code names alone: `--json`, `python -m soak`."""
+    words = code.split()
+    if words[0].startswith("--"):
+        named = (word.partition("=")[0] for word in words if word.startswith("--"))
+        return [f"no option: {each}" for each in named if each not in options() | OPTIONS_OF_OTHERS]
+    return [told for words in typed(code) if words[1:2] == ["-m"] for told in _wrong_in_command(words)]
 
 
 def _wrong_in_command(words: list[str]) -> Iterator[str]:

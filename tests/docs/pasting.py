@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -254,10 +254,7 @@ class Reader:
         return found & {int(port) for port in self._ports.values()}
 
     def _compare(self, snippet: Snippet) -> None:
-        shown = Snippet(
-            snippet.page, snippet.line, snippet.language, self.with_ports(snippet.text), snippet.use, snippet.said
-        )
-        told = self._printed.differs_from(shown)
+        told = self._printed.differs_from(replace(snippet, text=self.with_ports(snippet.text)))
         if told is not None:
             raise Wrong(f"{snippet.place}: {told}")
 

@@ -9,7 +9,8 @@ A page is read as a renderer of Markdown reads it. What a block is for stands in
 - `<!-- story: PART -->`: sh of the README that `tests/journeys/test_readme.py` runs
 - `<!-- installation: NAME=value … -->`, anywhere on a page: settings of the installation that its blocks talk to
 
-Refused, by page and line: a block without a language, a comment or a language nobody knows, what does not parse.
+Refused, by page and line: a block without a language, a comment or a language nobody knows, what does not parse, and what a
+reader cannot know, because the comment alone says it: the name of a file, or another terminal.
 """
 
 import configparser
@@ -84,6 +85,17 @@ class Snippet:
     text: str
     use: Use
     said: str = ""
+    above: str = ""
+    """The paragraph or heading before it, as readers see it."""
+
+    @property
+    def unsaid(self) -> str | None:
+        """What a reader has to guess, None where the paragraph above tells it."""
+        if self.use is Use.FILE and f"`{self.said}`" not in self.above:
+            return f"nobody is told to save this as `{self.said}`"
+        if self.use is Use.BACKGROUND and "terminal" not in self.above:
+            return "nobody is told that this needs a terminal of its own"
+        return None
 
     @property
     def place(self) -> str:
@@ -122,18 +134,22 @@ def page_of(name: str, text: str) -> Page:
     problems: list[str] = []
     settings: dict[str, str] = {}
     comments: list[str] = []
+    above = ""
     for token in _MARKDOWN.parse(text):
         if token.type == "html_block":
             comments += _COMMENT.findall(token.content)
             continue
         if token.type == "fence":
-            told = _told(name, token, comments)
+            told = _told(name, token, comments, above)
             snippets += [told] if isinstance(told, Snippet) else []
             problems += [told] if isinstance(told, str) else []
+            problems += [f"{told.place}: {told.unsaid}"] if isinstance(told, Snippet) and told.unsaid else []
         if token.type in {"fence", "code_block"} or token.nesting == 1:
             problems += [f"{name}:{_line(token)}: a block without a fence"] if token.type == "code_block" else []
             settings |= _settings(comments)
             comments = []
+        if token.type in {"inline", "fence"}:
+            above = token.content if token.type == "inline" else ""
     return Page(name, tuple(snippets), settings | _settings(comments), tuple(problems))
 
 
@@ -143,7 +159,7 @@ def inline_codes(text: str) -> tuple[str, ...]:
     return tuple(child.content for child in inside if child.type == "code_inline")
 
 
-def _told(page: str, token: Token, comments: list[str]) -> Snippet | str:
+def _told(page: str, token: Token, comments: list[str], above: str) -> Snippet | str:
     language, place = token.info.strip(), f"{page}:{_line(token)}"
     use, said = _BY_LANGUAGE.get(language), ""
     for comment in comments:
@@ -159,7 +175,7 @@ def _told(page: str, token: Token, comments: list[str]) -> Snippet | str:
         return f"{place}: nobody knows the language {language!r}"
     if use is None or language not in _ALLOWED.get(use, PARSERS.keys()):
         return f"{place}: {language} has to say what it is for: file, or not run and why"
-    return Snippet(page, _line(token), language, token.content, use, said)
+    return Snippet(page, _line(token), language, token.content, use, said, above)
 
 
 def _line(token: Token) -> int:

@@ -25,7 +25,7 @@ from service.app import create_app
 from service.error_responses import STATUS
 from service.target_actions import BY_CLIENT
 from storage.name_lookup import LookupReason
-from tests.docs.named import command_lines, inline_commands, is_target_word, make_targets, typed, wrong_with
+from tests.docs.named import command_lines, inline_commands, is_target_word, make_targets, typed, wrong_in_inline, wrong_with
 from tests.docs.snippets import PAGES, ROOT, inline_codes
 from tests.factories import make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
@@ -83,11 +83,37 @@ def test_every_command_that_a_document_names_is_there_with_its_options(name: str
             "no command: account make My company",
         ),
         ("`sweep`", None),
+        ("`trigger --all`", None),
+        ("`trigger --every`", "trigger has no --every"),
+        ("`init` and `run`", None),
     ],
 )
 def test_a_command_that_is_not_there_is_found(text: str, wrong: str | None) -> None:
     found = [wrong_with(words) for words in (*command_lines(text), *inline_commands(text))]
     assert [each for each in found if each] == ([] if wrong is None else [wrong])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_option_and_module_that_a_document_names_alone_is_there(name: str) -> None:
+    assert [wrong for code in CODES[name] for wrong in wrong_in_inline(code)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        ("--json", []),
+        ("--retry-after=5", []),
+        ("--fail 503 --times 2", []),
+        ("--jsonl", ["no option: --jsonl"]),
+        ("--fail 503 --tmes 2", ["no option: --tmes"]),
+        ("python -m soak --seed 1", []),
+        ("python -m soak --sed 1", ["soak has no --sed"]),
+        ("python -m bench.nothing", ["no module: bench.nothing"]),
+        ("systemctl disable --now", []),
+    ],
+)
+def test_an_option_or_module_that_is_not_there_is_found(code: str, wrong: list[str]) -> None:
+    assert wrong_in_inline(code) == wrong
 
 
 # --- settings
@@ -100,7 +126,8 @@ def known_names() -> set[str]:
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_setting_that_a_document_names_is_there(name: str) -> None:
     named = {*re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=[^`]*)?`", TEXTS[name])}
-    named |= {*re.findall(r"^(?:export )?([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)=", TEXTS[name], re.MULTILINE)} - assigned(name)
+    # Not behind a bracket or a percent sign, as the variables of other programs stand in blocks of nginx.
+    named |= {*re.findall(r"(?:^| )([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)=", TEXTS[name], re.MULTILINE)} - assigned(name)
     assert sorted(each for each in named - known_names() if not each.startswith(OTHER_FAMILIES)) == []
 
 

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from docs.hooks import in_site
+from tests.docs.snippets import read_page
 from tests.runtimes import runtime
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -133,48 +134,76 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(site: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+    """Where the site is served: below a path, as a forge's pages are."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site.parent))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://127.0.0.1:{server.server_port}/{site.name}"
         finally:
             server.shutdown()
             thread.join()
 
 
-@pytest.fixture
-def browser() -> Iterator[Page]:
-    """A page of the machine's own Chromium."""
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """The machine's own."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(runtime("chromium")), args=["--no-sandbox"])
-        yield chromium.new_page(viewport={"width": 1400, "height": 900})
-        chromium.close()
+        browser = playwright.chromium.launch(executable_path=str(runtime("chromium")), args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
-def test_a_reader_clicks_to_every_section_and_finds_words(served: str, browser: Page) -> None:
-    complaints: list[str] = []
-    browser.on("console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None)
-    browser.on("pageerror", lambda error: complaints.append(str(error)))
-    browser.on(
-        "response", lambda answer: complaints.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
-    )
-    browser.on("request", lambda request: complaints.append(request.url) if not is_here(request.url, served) else None)
-    browser.goto(f"{served}/index.html")
+def complaints_of(page: Page, home: str) -> list[str]:
+    """Return the list that a page's errors, refused requests and requests to elsewhere will be put on."""
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("requestfailed", lambda request: told.append(request.url))
+    page.on("response", lambda answer: told.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
+    page.on("request", lambda request: told.append(request.url) if not is_here(request.url, home) else None)
+    return told
+
+
+def is_here(url: str, home: str) -> bool:
+    return url.startswith((home, "data:", "blob:"))
+
+
+def found_by_searching(page: Page, words: str) -> str:
+    """Return where the results of a search lead."""
+    page.locator(".md-search__input").first.fill(words)
+    # It is keys that are listened to.
+    page.keyboard.press("End")
+    found = page.locator(".md-search-result__link")
+    found.first.wait_for()
+    return " ".join(link.get_attribute("href") or "" for link in found.all())
+
+
+def test_a_reader_clicks_to_every_section_and_finds_words(served: str, chromium: Browser) -> None:
+    page = chromium.new_page(viewport={"width": 1400, "height": 900})
+    complaints = complaints_of(page, served)
+    page.goto(f"{served}/index.html")
     for section in NAV:
         [(name, pages)] = section.items()
-        browser.locator(".md-tabs__link", has_text=re.compile(rf"^\s*{name}\s*$")).click()
-        browser.wait_for_url(f"{served}/{first_of(pages)}")
-        assert browser.locator("article h1").count() == 1
-    browser.locator(".md-search__input").first.fill("WEBHOOK_SIGNATURE_INVALID")
-    found = browser.locator(".md-search-result__link")
-    found.first.wait_for()
-    assert "error-codes.html" in " ".join(link.get_attribute("href") or "" for link in found.all())
+        page.locator(".md-tabs__link", has_text=re.compile(rf"^\s*{name}\s*$")).click()
+        page.wait_for_url(f"{served}/{first_of(pages)}")
+        assert page.locator("article h1").count() == 1
+    assert "error-codes.html" in found_by_searching(page, "WEBHOOK_SIGNATURE_INVALID")
     assert complaints == []
 
 
-def is_here(url: str, served: str) -> bool:
-    return url.startswith((served, "data:", "blob:"))
+def test_a_reader_with_a_phone_and_the_site_on_a_disk_finds_words_and_copies_a_block(site: Path, chromium: Browser) -> None:
+    page = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    complaints = complaints_of(page, site.as_uri())
+    page.goto((site / "senders" / "email.html").as_uri())
+    # Wide blocks and tables scroll by themselves.
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    # What is copied is the block, and nothing that only looks so.
+    [first, *_] = [each.text for each in read_page(ROOT / "docs" / "senders" / "email.md").snippets]
+    assert page.locator("article .highlight code").first.text_content() == first
+    page.locator("label[for=__search]").first.click()
+    assert "error-codes.html" in found_by_searching(page, "WEBHOOK_SIGNATURE_INVALID")
+    assert complaints == []
 
 
 def first_of(pages: str | list[Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from tests.docs.named import wrong_in
 from tests.docs.pasting import Installations, Reader
 from tests.docs.snippets import PAGES, Use, problem_with, read_page
+from tests.journeys.test_readme import story
 
 READ: Final = {page.name: page for page in map(read_page, PAGES)}
 PASTED: Final = [name for name, page in READ.items() if page.is_pasted]
@@ -27,6 +28,22 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installa
 def test_every_block_says_what_it_is_and_is_in_its_language(name: str) -> None:
     page = READ[name]
     assert [*page.problems, *filter(None, map(problem_with, page.snippets))] == []
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_of_a_page_is_used_by_a_later_block(name: str) -> None:
+    snippets = READ[name].snippets
+    shells = [each for each in snippets if each.language == "sh" and each.use in {Use.RUN, Use.BACKGROUND}]
+    files = [each for each in snippets if each.use is Use.FILE]
+    unused = [each.place for each in files if not any(each.said in later.text for later in shells if later.line > each.line)]
+    assert unused == []
+
+
+def test_a_block_of_the_story_is_one_that_the_readmes_test_runs() -> None:
+    told = [(each, name) for name, page in READ.items() for each in page.snippets if each.use is Use.STORY]
+    assert len(told) > 5
+    assert [each.place for each, name in told if name != "README.md" or each.text not in story(each.said)] == []
+    assert {each.said for each, _ in told} == {"installation", "receiver", "steps"}
 
 
 @pytest.mark.parametrize("name", READ)

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -176,7 +177,7 @@ def test_a_finding_goes_all_the_way_by_commands(installation: Installation, rece
     sent = run(installation, "submit", "-", stdin=json.dumps(submitted("by-commands")))
     assert (sent.returncode, sent.stderr) == (0, "")
     [export_id] = sent.stdout.split()
-    assert f"{export_id} prepared 'Image without" in run(installation, "list", "--status", "prepared").stdout
+    assert '"status": "prepared"' in run(installation, "show", export_id).stdout
     shown = json.loads(run(installation, "show", export_id).stdout)
     assert shown["ticket"]["page_url"] == "https://shop.example/by-commands"
     assert run(installation, "approve", export_id, "--target", target_id).stdout == "approved\n"
@@ -284,7 +285,7 @@ def test_an_error_is_told_by_code_and_field(installation: Installation) -> None:
 
 
 def test_a_wrong_token_is_refused_and_not_shown(installation: Installation) -> None:
-    told = run(installation, "list", token="rrt_wrong")
+    told = run(installation, "show", "exp_1", token="rrt_wrong")
     assert (told.returncode, told.stderr.split(":")[0]) == (1, "401 UNAUTHORIZED")
     assert "rrt_wrong" not in told.stderr
 
@@ -367,12 +368,15 @@ PREPARED: Final[Told] = (201, b'{"id": "exp_1"}', {})
 
 
 def test_what_passes_is_sent_again() -> None:
-    def submitted_behind(status: int) -> tuple[list[str], int]:
-        with answering((status, b"<html>", {}), PREPARED) as server:
+    def submitted_behind(answer: tuple[int, bytes]) -> tuple[list[str], int]:
+        with answering((*answer, {}), PREPARED) as server:
             return Client(server.url(path="")).submit(TICKET), server.connections
 
-    with ThreadPoolExecutor(5) as pool:
-        assert {*map(str, pool.map(submitted_behind, (408, 429, 502, 503, 504)))} == {"(['exp_1'], 2)"}
+    passing = [(status, b"<html>") for status in (408, 429, 502, 503, 504)]
+    # What stands in front of RiskRelay tells errors in a form of its own.
+    gateways = [(502, b'{"error": "bad gateway"}'), (503, b'{"error": {"code": 503, "details": [{"reason": "x"}]}}')]
+    with ThreadPoolExecutor(7) as pool:
+        assert {*map(str, pool.map(submitted_behind, passing + gateways))} == {"(['exp_1'], 2)"}
 
 
 def test_a_request_that_is_still_running_is_asked_for_again() -> None:
@@ -394,6 +398,8 @@ def test_a_request_that_is_still_running_is_asked_for_again() -> None:
         ((200, b"[]", {}), 1),
         ((503, b"", {"Retry_After": "3600"}), 1),  # longer than anybody's patience
         ((409, b'{"error": {"code": "CONFLICT"}}', {}), 1),
+        ((403, b'{"error": "forbidden"}', {}), 1),  # of a gateway, in a form of its own
+        ((304, b"", {}), 1),  # nobody asked whether anything is new
     ],
 )
 def test_what_would_come_back_the_same_is_not_sent_again(
@@ -462,8 +468,21 @@ def test_neither_token_nor_secret_goes_where_it_may_be_read(url: str, token: str
     assert "lines" not in str(wrong.value)
 
 
+def test_a_poll_can_be_left() -> None:
+    with answering((200, b'{"status": "approved"}', {"Retry_After": "600"})) as server:
+        command = [sys.executable, str(ROOT / "examples" / "client.py"), "--to", server.url(path=""), "poll", "exp_1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as polling:
+            assert polling.stdout is not None
+            assert polling.stdout.readline() == "approved\n"
+            polling.send_signal(signal.SIGINT)
+            assert polling.communicate(timeout=60) == ("", "")
+            assert polling.returncode == 130
+
+
 def test_wrong_usage_has_exit_code_2(installation: Installation) -> None:
-    assert run(installation, "--to", "http://shop.example", "list").returncode == 2
+    for url in ("http://shop.example", "https://shop..example"):
+        told = run(installation, "--to", url, "show", "exp_1")
+        assert (told.returncode, told.stderr.count("\n")) == (2, 1)
     assert run(installation, "approve", "exp_1").returncode == 2  # to whom?
 
 

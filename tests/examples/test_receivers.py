@@ -389,6 +389,32 @@ def test_who_hangs_up_in_the_middle_is_forgotten(receiver: ReceiverProcess) -> N
     assert is_well(receiver)
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (head(b"x" * 99), b"x" * 10),
+        (head(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"), b"zz\r\n"),
+    ],
+    ids=["half a body", "no chunk"],
+)
+def test_what_never_comes_whole_is_never_accepted(receiver: ReceiverProcess, pieces: tuple[bytes, ...]) -> None:
+    """A server of its own accord says 200 where the program says nothing."""
+    with socket.create_connection(("127.0.0.1", receiver.port), timeout=PATIENCE_S) as wire:
+        wire.sendall(b"".join(pieces))
+        wire.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: wire.recv(65536), b""))
+    assert answer == b"" or status_of(answer) >= 400
+    assert is_well(receiver)
+
+
+def test_no_key_makes_a_receiver_forget_what_it_has_seen(receiver: ReceiverProcess) -> None:
+    recorded = head(event()) + event()
+    assert status_of(exchanged(receiver, recorded)) == 200
+    odd = head(event()).replace(b"exp_by_hand", b"\xff\xfe")
+    assert status_of(exchanged(receiver, odd, event())) in (200, 422)
+    assert status_of(exchanged(receiver, recorded)) == 401
+
+
 def test_whatever_is_no_post_is_refused(receiver: ReceiverProcess) -> None:
     assert status_of(exchanged(receiver, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")) == 405
     assert b" 200 " not in exchanged(receiver, b"no HTTP at all\r\n\r\n")

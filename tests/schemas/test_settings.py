@@ -17,6 +17,7 @@ from schemas.settings import (
     InvalidSettings,
     RouteFamily,
     Settings,
+    default_settings,
     embedded_redis_socket,
     find_env_file,
     load_settings,
@@ -130,6 +131,15 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
 )
 def test_a_variable_replaces_the_default(load: Load, name: str, value: str, field: str, expected: Any) -> None:
     assert getattr(load({name: value}), field) == expected
+
+
+def test_the_defaults_can_be_had_without_the_environment(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = load()
+    monkeypatch.setenv("DEPLOYMENT_MODE", "no such mode")
+    monkeypatch.setenv("SCANNER_SHARED_SECRET_FILE", "/nowhere")
+    assert default_settings(tmp_path) == defaults
 
 
 def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:

@@ -59,7 +59,12 @@ class Described:
         if not media_type.endswith("json"):
             return []
         validator = self._validator(content[media_type]["schema"])
-        return [f"{'/'.join(map(str, each.instance_path))}: {each.message}" for each in validator.iter_errors(answer.json)]
+        found = [f"{'/'.join(map(str, each.instance_path))}: {each.message}" for each in validator.iter_errors(answer.json)]
+        # A status has the codes of its examples.
+        codes = content[media_type].get("examples")
+        if codes and not found and _code(answer.json) not in codes:
+            found.append(f"the code {_code(answer.json)} is not described")
+        return found
 
     def _validator(self, schema: dict[str, Any]) -> Draft202012Validator:
         # To make one takes longer than to ask for an answer. Which it is tells its place in the document, which stays as it
@@ -76,6 +81,11 @@ class Described:
                 found = found[part]
             told = found
         return told
+
+
+def _code(body: Any) -> str:
+    """Return the code of an error, of our form or of RFC 9457."""
+    return str(body.get("error", body)["code"])
 
 
 def require_described(client: TestClient, method: str, path: str, answer: Result) -> None:

@@ -4,14 +4,18 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import falcon
 import pytest
 from falcon.testing import TestClient
 from freezegun import freeze_time
 
+from schemas.errors import NotFound
 from schemas.export_state import ExportStatus
 from schemas.principal import Ability, TokenKind
 from schemas.times import to_ms
+from service import error_responses
 from service.app import create_app
 from storage import exports, tokens
 from storage.clock import utc_now
@@ -389,3 +393,20 @@ def test_a_secret_in_the_database_replaces_the_environments_at_once(client: Test
     assert before.status_code == 202
     assert_is_error(call.plus(*SCANNER.items()).send(client), 401, "UNAUTHORIZED")
     assert call.plus(("X-Scanner-Secret", "the-new-one")).send(client).status_code == 202
+
+
+def test_an_error_keeps_no_header_of_the_answer_that_it_takes_the_place_of() -> None:
+    told = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
+
+    class Broken:
+        def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+            req.context.request_id = "req_1"
+            resp.set_headers(dict.fromkeys(told, "1"))
+            raise NotFound
+
+    app: Any = falcon.App()
+    error_responses.install(app)
+    app.add_route("/", Broken())
+    answer = TestClient(app).simulate_get("/")
+    assert answer.status_code == 404
+    assert [name for name in told if name.lower() in answer.headers] == []

@@ -172,6 +172,16 @@ def test_it_says_where_it_is_served(database: str, tmp_path: Path) -> None:
     assert "(https://risk.example.com/relay/docs)" in told["info"]["description"]
 
 
+def test_every_refusal_has_one_shape(database: str, tmp_path: Path) -> None:
+    """A generated client has one class for all of them: a schema of its own for each status was 700 classes."""
+    for name, response in described_in("cloud", tmp_path)["components"]["responses"].items():
+        shapes = {kind: media["schema"] for kind, media in response["content"].items()}
+        assert shapes == {
+            "application/json": {"$ref": "#/components/schemas/Error"},
+            "application/problem+json": {"$ref": "#/components/schemas/Problem"},
+        }, name
+
+
 def test_a_refusal_tells_of_the_headers_it_has(database: str, tmp_path: Path) -> None:
     responses = described_in("cloud", tmp_path)["components"]["responses"]
     assert set(responses["RateLimited"]["headers"]) == {"X-Request-Id", "Retry-After", "RateLimit", "RateLimit-Policy"}
@@ -275,6 +285,15 @@ def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer
     assert "X-Request-Id is missing" in changed(headers=CaseInsensitiveDict({"content-type": "application/json"}))
     led_on = CaseInsensitiveDict({**answer.headers, "location": "https://risk.example.com/"})
     assert changed(headers=led_on) == ["Location is not described"]
+
+    for accepted in ("application/json", "application/problem+json"):
+        headers = {**customer.bearer, "Accept": accepted}
+        refused = client.simulate_get(path.format(export_id=f"exp_{'0' * 26}"), headers=headers)
+        assert described.complaints("GET", path, refused) == []
+        body = json.loads(refused.text.replace("NOT_FOUND", "CONFLICT"))
+        other = _Changed(refused, json=body)
+        told = described.complaints("GET", path, other)  # type: ignore[arg-type]  # as above
+        assert told == ["the code CONFLICT is not described"], accepted
 
 
 class _Changed:

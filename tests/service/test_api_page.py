@@ -10,7 +10,7 @@ from typing import Any, Final
 import falcon
 import pytest
 from falcon.testing import TestClient
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
 from service import error_responses
 from service.api_page import CONTENT_SECURITY_POLICY, FILES, ApiPage
@@ -138,7 +138,9 @@ def test_nothing_else_is_served(name: str, client: TestClient) -> None:
     assert_is_error(Call("GET", "/docs/nothing").send(client), 404, "NOT_FOUND")
 
 
-def test_without_swagger_ui_there_is_no_page_and_everything_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_swagger_ui_there_is_no_page_and_everything_else(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     client = page_of(tmp_path / "nowhere")
     assert "bin/setup" in caplog.text
     for path in ("/docs", "/docs/page.js", "/docs/swagger-ui.css"):
@@ -147,7 +149,7 @@ def test_without_swagger_ui_there_is_no_page_and_everything_else(tmp_path: Path,
         assert answer.json["error"]["message"].startswith("Swagger UI's files are not installed here"), path
 
 
-def test_a_file_that_is_taken_away_is_missed_once_somebody_asks_for_it(tmp_path: Path) -> None:
+def test_a_file_that_is_taken_away_is_missed_once_somebody_asks_for_it(database: str, tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / name).write_text(f"/* {name} */")
     client = page_of(tmp_path)
@@ -182,10 +184,17 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Browser, url: str, place: str = "") -> Iterator[Visit]:
-    """Open a page, at a place of it, and note what goes on in it until the block ends; nothing of it may be a complaint."""
+def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Iterator[Visit]:
+    """Open a page, at a place of it, and note what goes on in it until the block ends; nothing of it may be a complaint.
+
+    `beneath` is a path that a proxy puts in front of the service's own, and takes off again.
+    """
     page = browser.new_page(viewport={"width": 1200, "height": 1600})
     page.set_default_timeout(PATIENCE_MS)
+    if beneath:
+        page.route(f"{url}/**", lambda route: route.fulfill(status=404))
+        page.route(f"{url}{beneath}/**", lambda route: _pass_on(route, beneath))
+        url += beneath
     page.add_init_script(WATCH)
     visited = Visit(page)
     page.on("console", lambda message: visited.console.append(f"{message.type}: {message.text}"))
@@ -204,6 +213,10 @@ def visit(browser: Browser, url: str, place: str = "") -> Iterator[Visit]:
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     assert page.evaluate("indexedDB.databases()") == []
     page.close()
+
+
+def _pass_on(route: Route, beneath: str) -> None:
+    route.fulfill(response=route.fetch(url=route.request.url.replace(f"{beneath}/", "/", 1)))
 
 
 @pytest.fixture(scope="module")
@@ -257,11 +270,12 @@ def described_by(service: Service) -> set[str]:
 def test_somebody_reads_the_page_and_tries_the_api_with_it(
     browser: Browser, service: Service, installation: Installation
 ) -> None:
-    url = url_of(service)
+    # A proxy has it beneath a path of its own.
+    url = f"{url_of(service)}/relay"
     bearer = installation.customer.bearer
     made = service.request("POST", "/api/ticket-exports", bearer, {"ticket": {"title": HOSTILE}})
     assert made.status == 201
-    with visit(browser, url) as seen:
+    with visit(browser, url_of(service), beneath="/relay") as seen:
         # Everything that the description tells of is there.
         assert seen.blocks == described_by(service)
         expect(seen.page.locator(".webhooks")).to_contain_text("ticket.export")
@@ -277,6 +291,8 @@ def test_somebody_reads_the_page_and_tries_the_api_with_it(
         # It asks in earnest, with a token that is typed in.
         seen.page.locator("button.authorize").first.click()
         form = seen.page.locator(".auth-container").filter(has_text="apiToken")
+        # No browser is to offer it again to whoever comes next.
+        assert {field.get_attribute("autocomplete") for field in seen.page.locator(".auth-container input").all()} == {"off"}
         form.locator("input").fill(installation.customer.token)
         form.locator("button[type=submit]").click()
         form.locator("button.btn-done").click()
@@ -288,6 +304,9 @@ def test_somebody_reads_the_page_and_tries_the_api_with_it(
         # What came in from outside is shown, and not done: the image would be asked for, and the script complained of.
         expect(answer).to_contain_text(HOSTILE)
         assert f"{url}/api/ticket-exports?limit=50" in seen.asked
+        assert {f"{url}/openapi.json", *(f"{url}/docs/{name}" for name in FILES)} <= {*seen.asked}
+        assert not [asked for asked in (*seen.asked, seen.page.url) if installation.customer.token in asked]
+        assert installation.customer.token not in service.log.read_text()
 
 
 def test_the_page_shows_what_the_mode_serves_and_nothing_else(browser: Browser, installation: Installation) -> None:
