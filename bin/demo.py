@@ -24,7 +24,7 @@ from dotenv import dotenv_values
 from bin import child_process
 from bin.demo_page import FLAW_COUNT, DemoSite
 from bin.init import FIRST_TOKEN
-from bin.receiver import Misbehaviour, Received, Receiver
+from bin.receiving.receiver import Misbehaviour, Received, Receiver
 from storage.clock import utc_now
 from worker.signing import SignatureVerdict
 

@@ -18,7 +18,7 @@ from bin.records import json_option, print_record
 from bin.scan_reports.document import MAX_REPORT_BYTES, UnreadableReport
 from bin.scan_reports.formats import FORMATS, flaws_in
 from bin.scan_reports.pages import Import, prepare, run_number
-from bin.scan_sender import Relay, Tally, send_all
+from bin.scan_reports.sender import Relay, Tally, send_all
 from schemas.fields import MAX_ID
 
 #: Refused pages that are shown; with --json all of them are.
@@ -103,7 +103,7 @@ def _read(file: Path) -> bytes:
 
 def _prepared(content: bytes, format_: str, file: Path, scan_run_id: int) -> Import:
     try:
-        return prepare(flaws_in(content, format_), scan_run_id)
+        return prepare(flaws_in(content, format_), scan_run_id, content)
     except UnreadableReport as unreadable:
         raise Refused(f"{file}: {unreadable} Nothing was sent.") from None
 

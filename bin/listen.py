@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
-from bin import saved_requests
 from bin.installation import checked_settings
-from bin.receiver import VALIDATION_FAILED, Misbehaviour, Received, Receiver
-from bin.suspects import explain
+from bin.receiving import saved_requests
+from bin.receiving.receiver import VALIDATION_FAILED, Misbehaviour, Received, Receiver
+from bin.receiving.suspects import explain
 from schemas.settings import InvalidSettings, Settings, load_settings
 from schemas.times import rfc3339
 from storage.clock import utc_now

@@ -12,8 +12,9 @@ from typing import Final
 
 import click
 
-from bin import postman_collection, vectors
+from bin import postman_collection
 from bin.__main__ import VERBS, riskrelay
+from bin.receiving import vectors
 from schemas import fields, forbidden
 from schemas.errors import RiskRelayError
 from schemas.settings import FILE_SUFFIX, SETTINGS, Setting

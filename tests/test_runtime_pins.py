@@ -49,7 +49,7 @@ def test_everything_that_runs_imports_with_the_runtimes_pins_alone() -> None:
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for room in ("bin", "schemas", "service", "storage", "worker")
-        for path in sorted((ROOT / room).glob("*.py"))
+        for path in sorted((ROOT / room).rglob("*.py"))
         # Two read an installation's settings when they are imported, and are imported by gunicorn alone; two need what an
         # extra brings, and are imported where its setting is there.
         if path.name not in {"wsgi.py", "gunicorn_config.py", "sentry.py", "opentelemetry.py"}

@@ -76,8 +76,11 @@ def run_number(content: bytes) -> int:
     return _FIRST_RUN + int(hashlib.sha256(content).hexdigest(), 16) % (9 * _FIRST_RUN)
 
 
-def prepare(flaws: Iterable[Flaw], scan_run_id: int) -> Import:
-    """Return the postbacks of a report's flaws, in the order of the report."""
+def prepare(flaws: Iterable[Flaw], scan_run_id: int, report: bytes = b"") -> Import:
+    """Return the postbacks of a report's flaws, in the order of the report.
+
+    Their keys are of these bytes of the report: the next one is no repeat, though it may find the same.
+    """
     by_page: dict[str, dict[tuple[str, str], Flaw]] = {}
     urls: dict[str, str] = {}
     homeless: list[Flaw] = []
@@ -91,7 +94,8 @@ def prepare(flaws: Iterable[Flaw], scan_run_id: int) -> Import:
         # What is told twice of one place is one flaw, as it was told first.
         by_page.setdefault(key, {}).setdefault((_code(flaw).lower(), flaw.location), flaw)
     parts = [(urls[key], part) for key, found in by_page.items() for part in _parts([*found.values()])]
-    postbacks = tuple(_postback(url, part, scan_run_id) for url, part in parts)
+    seal = hashlib.sha256(report).digest()
+    postbacks = tuple(_postback(url, part, scan_run_id, seal) for url, part in parts)
     kept = sum(len(part) for _, part in parts)
     too_many = sum(map(len, by_page.values())) - kept
     return Import(scan_run_id, len(urls), kept, postbacks, _left_out(homeless, too_many))
@@ -172,7 +176,7 @@ def _size(flaws: Iterable[Flaw]) -> int:
     return sum(len(_json(_issue(flaw))) for flaw in flaws)
 
 
-def _postback(url: str, flaws: Sequence[Flaw], scan_run_id: int) -> Postback:
+def _postback(url: str, flaws: Sequence[Flaw], scan_run_id: int, seal: bytes) -> Postback:
     is_home = urlsplit(url).path == "/" and "?" not in url and "#" not in url
     body = {
         "scanRunId": scan_run_id,
@@ -180,7 +184,7 @@ def _postback(url: str, flaws: Sequence[Flaw], scan_run_id: int) -> Postback:
         "page": {"url": url, "pageType": "home" if is_home else "page"},
         "issues": _innocent(flaws),
     }
-    return Postback(url, body, hashlib.sha256(_json(body)).hexdigest())
+    return Postback(url, body, hashlib.sha256(seal + _json(body)).hexdigest())
 
 
 def _innocent(flaws: Sequence[Flaw]) -> list[dict[str, Any]]:

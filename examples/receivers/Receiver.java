@@ -213,6 +213,10 @@ public class Receiver {
             System.err.println("Set WEBHOOK_SECRET to the secret that deliveries are signed with.");
             System.exit(2);
         }
+        if (String.join("", secrets).contains("\uFFFD")) {
+            System.err.println("A secret beyond ASCII is read in UTF-8 alone: set LC_ALL=C.UTF-8 for this program.");
+            System.exit(2);
+        }
         System.setProperty("sun.net.httpserver.maxReqTime", IDLE_TIMEOUT_S); // whoever dawdles is hung up on
         int port = Integer.parseInt(environment.getOrDefault("PORT", "9000"));
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 0);

@@ -19,12 +19,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bin.__main__ import riskrelay
-from bin.receiver import Receiver
+from bin.receiving.receiver import Receiver
 from bin.scan_reports.document import MAX_REPORT_BYTES, UnreadableReport
 from bin.scan_reports.flaws import Flaw
 from bin.scan_reports.formats import FORMATS, flaws_in, severity_table
 from bin.scan_reports.pages import MAX_POSTBACK_BYTES, Import, page_address, prepare, run_number
-from bin.scan_sender import Relay, send_all
+from bin.scan_reports.sender import Relay, send_all
 from schemas.findings import by_fingerprint
 from schemas.forbidden import find
 from schemas.scanner import MAX_ISSUES, PostbackForm
@@ -450,6 +450,14 @@ def test_the_same_file_is_the_same_run_and_the_same_keys() -> None:
     assert [each.key for each in imported("zap").postbacks] == [each.key for each in imported("zap").postbacks]
     other_run = prepare(flaws_in(content, "zap"), 8)
     assert {each.key for each in other_run.postbacks}.isdisjoint(each.key for each in imported("zap").postbacks)
+
+
+def test_the_next_report_is_no_repeat_though_it_finds_the_same_in_the_same_run() -> None:
+    """Else its findings would not count as seen again."""
+    content = FILES["zap"].read_bytes()
+    tonight, tomorrow = (prepare(flaws_in(each, "zap"), 8, each) for each in (content, content + b"\n"))
+    assert [each.body for each in tonight.postbacks] == [each.body for each in tomorrow.postbacks]
+    assert {each.key for each in tonight.postbacks}.isdisjoint(each.key for each in tomorrow.postbacks)
 
 
 def flaw(code: str, location: str, description: str = "") -> Flaw:

@@ -21,7 +21,7 @@ import requests
 from click.testing import CliRunner
 
 from bin.listen import listen
-from bin.receiver import MAX_BODY_BYTES, Misbehaviour, Received, Receiver
+from bin.receiving.receiver import MAX_BODY_BYTES, Misbehaviour, Received, Receiver
 from tests.terminals import Terminal
 from worker.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, SignatureVerdict, sign
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from bin.suspects import explain
+from bin.receiving.suspects import explain
 from worker.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, SignatureVerdict, verify
 
 NOW: Final = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

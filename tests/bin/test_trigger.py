@@ -13,10 +13,10 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner, Result
 
-from bin import saved_requests
 from bin.__main__ import riskrelay
-from bin.receiver import Misbehaviour, Received, Receiver
-from bin.receiver_cases import NAMES
+from bin.receiving import saved_requests
+from bin.receiving.cases import NAMES
+from bin.receiving.receiver import Misbehaviour, Received, Receiver
 from schemas.strict_json import canonical
 from storage.clock import utc_now
 from tests.fakes import LoopbackServer, Peer, Request

@@ -73,14 +73,16 @@ LANGUAGES: Final = (
 )
 
 
-def run(words: Words) -> subprocess.CompletedProcess[str]:
+def run(words: Words, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run one to its end, with nothing of the caller's settings."""
-    environment = _environment()
+    environment = {**_environment(), **changes}
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=RUN_WITHIN_S, check=False)
 
 
 def _environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    # Java reads its environment by the locale; the other languages take the bytes.
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    return {**kept, "LC_ALL": "C.UTF-8"}
 
 
 def _compile(words: Words, **changes: str) -> None:

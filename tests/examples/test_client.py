@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiver import Misbehaviour, Receiver
+from bin.receiving.receiver import Misbehaviour, Receiver
 from examples.client import Client, Refused, Unreachable
 from storage import exports
 from storage.clock import utc_now

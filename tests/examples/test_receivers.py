@@ -108,6 +108,15 @@ def test_a_receiver_without_a_secret_says_so(language: Language, programs: Progr
     assert "WEBHOOK_SECRET" in told.stdout + told.stderr
 
 
+def test_a_secret_that_the_locale_hides_stops_the_start_of_java(programs: Programs) -> None:
+    """The other languages take the bytes as they are."""
+    [java] = [each for each in LANGUAGES if each.name == "java"]
+    runtime(java.command)
+    told = run(programs.of(java), WEBHOOK_SECRET=NEW_SECRET, LC_ALL="C")
+    assert told.returncode == 2
+    assert "LC_ALL=C.UTF-8" in told.stderr
+
+
 # --- deliveries
 
 

@@ -93,11 +93,12 @@ class DescribedApi:
         What does not fit stays as it is: it has to be refused.
         """
         chance = zlib.crc32(repr(value).encode("utf-8", "replace"))
-        if chance % 4 == 0:
+        # Only what has failed is tried again, which is rare enough to be left to no chance.
+        is_retry = path.endswith("/retry")
+        if chance % 4 == 0 and not is_retry:
             return value
         if isinstance(value, str) and (found := _ID.fullmatch(value)):
-            # Only what has failed is tried again.
-            there_are = self._failed if path.endswith("/retry") else self._ids[found[1]]
+            there_are = self._failed if is_retry else self._ids[found[1]]
             return there_are[chance % len(there_are)]
         if name == "project_id" and type(value) is int and 0 < value <= MAX_ID:
             return self.customer.project_id

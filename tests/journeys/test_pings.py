@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiver import Receiver
+from bin.receiving.receiver import Receiver
 from storage import targets
 from storage.clock import utc_now
 from storage.database import release, rows

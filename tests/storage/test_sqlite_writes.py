@@ -73,7 +73,11 @@ class _TakenBack(Exception):
     """The first transaction ends without a commit."""
 
 
-def at_once(file: File, *works: Callable[[], None]) -> list[Future[None]]:
+#: From being counted as waiting to waiting: a few instructions, for which a busy machine may take its time.
+BETWEEN_S = 0.1
+
+
+def at_once(file: File, *works: Callable[[], None], between_s: float = 0.0) -> list[Future[None]]:
     """Run works that all wait for their turn when a transaction that writes nothing ends; return what came of each."""
     with ThreadPoolExecutor(len(works)) as pool:
         begun = []
@@ -83,6 +87,7 @@ def at_once(file: File, *works: Callable[[], None]) -> list[Future[None]]:
                 # One after the other, so that they take their turns in this order.
                 while len(file.writes._waiting) < count:
                     time.sleep(0.001)
+                time.sleep(between_s)
             file.ran.clear()
             raise _TakenBack
     return begun
@@ -136,9 +141,11 @@ def test_who_fails_for_what_another_one_wrote_tells_so_once_it_is_stored(file: F
             if driver.execute("SELECT 1 FROM works WHERE name = ?", (name,)).fetchall():
                 raise LookupError(name)
 
-    stored = at_once(file, partial(file.write, "a"), partial(find, "a"), partial(file.write, "b"))
+    stored = at_once(file, partial(file.write, "a"), partial(find, "a"), partial(file.write, "b"), between_s=BETWEEN_S)
     assert [type(each.exception()) for each in stored] == [type(None), LookupError, type(None)]
-    lost = at_once(file, partial(file.write, "c"), partial(find, "c"), partial(file.write, "d", parent="nobody"))
+    lost = at_once(
+        file, partial(file.write, "c"), partial(find, "c"), partial(file.write, "d", parent="nobody"), between_s=BETWEEN_S
+    )
     assert [isinstance(each.exception(), peewee.OperationalError) for each in lost] == [True] * 3
     assert file.stored() == {"a", "b"}
 
@@ -166,7 +173,7 @@ def test_what_sqlite_takes_back_by_itself_has_failed_for_all(file: File, notices
             with suppress(*() if notices else (sqlite3.OperationalError,)):
                 driver.execute("INSERT INTO works VALUES (?, NULL)", ("x" * 100_000,))
 
-    done = at_once(file, partial(file.write, "a"), fill, partial(file.write, "c"))
+    done = at_once(file, partial(file.write, "a"), fill, partial(file.write, "c"), between_s=BETWEEN_S)
     assert [isinstance(each.exception(), Exception) for each in done] == [True, True, False]
     assert file.stored() == {"c"}
 

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from bin.receiver import MAX_BODY_BYTES, Received
+from bin.receiving.receiver import MAX_BODY_BYTES, Received
 
 #: What belongs to one connection: whoever sends a request again makes these anew.
 _FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bin.receiver import RATE_LIMITED, SIGNATURE_INVALID, VALIDATION_FAILED
+from bin.receiving.receiver import RATE_LIMITED, SIGNATURE_INVALID, VALIDATION_FAILED
 from schemas.pings import PingOrder, ping_body
 from schemas.strict_json import canonical
 from schemas.ticket import Source, Ticket, delivery_body
