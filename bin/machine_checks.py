@@ -136,7 +136,7 @@ def unanswered(url: str, within_s: float = ANSWER_WITHIN_S) -> str | None:
     asking = threading.Thread(target=lambda: said.append(_asked(url, within_s)), daemon=True)
     asking.start()
     asking.join(within_s)
-    return said[0] if said else f"no answer within {within_s:g} s"
+    return said[0] if said else _late(within_s)
 
 
 def _asked(url: str, within_s: float) -> str | None:
@@ -147,10 +147,16 @@ def _asked(url: str, within_s: float) -> str | None:
         with answered:
             return f"it answers {answered.code}"
     except URLError as failed:
-        return _reason(failed)
+        return _late(within_s) if isinstance(failed.reason, TimeoutError) else _reason(failed)
+    except TimeoutError:
+        return _late(within_s)
     except (OSError, ValueError) as failed:
         return "it is not RiskRelay that answers" if isinstance(failed, ValueError) else str(failed)
     return None if is_ours else "it is not RiskRelay that answers"
+
+
+def _late(within_s: float) -> str:
+    return f"no answer within {within_s:g} s"
 
 
 def _reason(failed: URLError) -> str:

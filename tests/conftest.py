@@ -38,11 +38,17 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres(postgres_server: PostgresServer) -> str:
-    """The URL of a migrated PostgreSQL database; one test at a time has it."""
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """The name of a migrated PostgreSQL database to copy, in which nothing ever was: emptied tables keep their size."""
     url = postgres_server.create_database()
     _migrate(url)
-    return url
+    return url.rpartition("/")[2]
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresServer, postgres_template: str) -> str:
+    """The URL of a migrated PostgreSQL database; one test at a time has it."""
+    return postgres_server.create_database(postgres_template)
 
 
 @pytest.fixture
@@ -87,10 +93,7 @@ def module_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         shutil.copyfile(request.getfixturevalue("migrated_sqlite"), folder / "riskrelay.db")
         url = f"sqlite:///{folder / 'riskrelay.db'}"
     else:
-        template_url = request.getfixturevalue("migrated_postgres")
-        # The test before may have left rows in it.
-        _empty(template_url)
-        template = template_url.rpartition("/")[2]
+        template = request.getfixturevalue("postgres_template")
         url = request.getfixturevalue("postgres_server").create_database(template)
     open_database(url)
     with connection():

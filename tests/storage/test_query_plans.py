@@ -41,9 +41,6 @@ def target_ids(request: pytest.FixtureRequest, module_database: Path) -> list[st
     PostgreSQL looks by itself within a minute, at a moment of its own, and what it does before depends on that.
     """
     ids = [row[0] for row in rows("SELECT id FROM targets ORDER BY id")] or seeded()
-    if not is_sqlite():
-        for table in ("targets", "exports"):
-            execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     if request.param == "learned" or not is_sqlite():
         learn()
     return ids
