@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import click
 
 from bin.installation import Refused, checked_settings
-from bin.listen import secret_line
 from bin.machine_checks import is_loopback
 from bin.records import json_option, print_record
 from bin.scan_reports.document import MAX_REPORT_BYTES, UnreadableReport
 from bin.scan_reports.formats import FORMATS, flaws_in
 from bin.scan_reports.pages import Import, prepare, run_number
 from bin.scan_reports.sender import Relay, Tally, send_all
+from bin.terminal import secret_line
 from schemas.fields import MAX_ID
 
 #: Refused pages that are shown; with --json all of them are.

@@ -19,14 +19,13 @@ import click
 
 from bin.installation import checked_settings
 from bin.receiving import saved_requests
-from bin.receiving.receiver import VALIDATION_FAILED, Misbehaviour, Received, Receiver
+from bin.receiving.receiver import DEFAULT_PORT, VALIDATION_FAILED, Misbehaviour, Received, Receiver
 from bin.receiving.suspects import explain
+from bin.terminal import may_colour, secret_line
 from schemas.settings import InvalidSettings, Settings, load_settings
 from schemas.times import rfc3339
 from storage.clock import utc_now
 from worker.signing import DEFAULT_TOLERANCE_S, SignatureVerdict
-
-DEFAULT_PORT = 9000
 
 # A title is one line of a terminal or two; the body itself is the sender's to look at.
 MAX_SHOWN_CHARS = 200
@@ -142,19 +141,6 @@ def _named(settings: Settings | None) -> dict[str, bytes]:
         "STOREFRONT_WEBHOOK_SECRET": settings.storefront_webhook_secret,
     }
     return {name: secret.encode() for name, secret in secrets.items() if secret}
-
-
-def secret_line() -> bytes:
-    """Read a secret from one line of standard input; what is typed on a terminal is not shown there."""
-    if sys.stdin.isatty():
-        typed: str = click.prompt("Secret", hide_input=True, err=True)
-        return typed.encode()
-    return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
-
-
-def may_colour() -> bool | None:
-    """None where click may decide by the terminal, False where NO_COLOR asks for none."""
-    return False if os.environ.get("NO_COLOR") else None
 
 
 def _save(folder: Path, received: Received) -> Path | None:

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 import click
 
 from bin.installation import Refused, checked_settings
-from bin.listen import DEFAULT_PORT, may_colour, secret_line
 from bin.machine_checks import is_loopback
 from bin.receiving import saved_requests
 from bin.receiving.cases import CASES, NAMES, Answered, Case, Request, Result, Sample, try_case
+from bin.receiving.receiver import DEFAULT_PORT
 from bin.receiving.saved_requests import NotSaved, SavedRequest
 from bin.records import json_option, print_record
+from bin.terminal import may_colour, secret_line
 from schemas.delivery import DELIVERED, Outcome, Verdict
 from schemas.kept_answer import kept_answer
 from schemas.settings import Settings

@@ -25,6 +25,9 @@ from typing import Any
 
 from worker.signing import SignatureVerdict, verify
 
+# Where `listen` listens and `trigger` sends, unless told otherwise.
+DEFAULT_PORT = 9000
+
 # Deliveries carry at most a postback's content; more than this is no ticket.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
