@@ -66,7 +66,7 @@ def _other(value: Any, asked: Format) -> str:
     found = next(_recognised(value), None)
     if found is None:
         return f"This does not look like a {asked.title} report, nor like any other that is read."
-    return f"This looks like a {FORMATS[found].title} report: --format {found}"
+    return f"This looks like a {FORMATS[found].title} report: --format {found} reads it."
 
 
 def _recognised(value: Any) -> Iterator[str]:
