@@ -46,7 +46,7 @@ _HEADERS: Final = (
     ),
     (
         "Idempotency-Key",
-        "The export's or the ping's id, the same for every attempt. Look it up first.",
+        "The export's or the ping's id, the same for every attempt. Look it up before you make a ticket.",
         None,
         EXPORT_ID,
     ),
