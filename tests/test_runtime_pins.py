@@ -144,3 +144,10 @@ def test_the_bill_of_materials_is_the_same_wherever_it_is_written() -> None:
     assert not re.search(r"://|timestamp|serialNumber|externalReferences|/tmp|/home|/root", text)
     assert (BILL["bomFormat"], BILL["specVersion"]) == ("CycloneDX", "1.6")
     assert BILL["metadata"]["component"]["version"] == re.findall(r'"(.+)"', (ROOT / "schemas/version.py").read_text())[-1]
+
+
+def test_of_the_api_pages_files_only_what_is_needed_takes_room() -> None:
+    """A seventh of an installation would be an editor that comes with them."""
+    [files] = sorted((ROOT / ".venv").glob("lib/python3*/site-packages/swagger_ui/static"))
+    assert (files / "swagger-ui-bundle.js").exists()
+    assert list(files.glob("swagger-editor*")) == []
