@@ -31,11 +31,10 @@ from tests.factories import (
 )
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.exchange import Call, everything_stored
+from tests.service.specified import EMAIL_SECRET, STOREFRONT_SECRET, everything
 
 SENDERS: Final = Path(__file__).resolve().parents[2] / "docs" / "senders"
 PAGES: Final = sorted(path.stem for path in SENDERS.glob("*.md"))
-EMAIL_SECRET: Final = "email-secret-for-tests"
-STOREFRONT_SECRET: Final = "storefront-secret-for-tests"
 SIGNATURE: Final = "X-Platform-Hmac-Sha256"
 #: What a page calls the place of a refusal that is of no member.
 WHOLE: Final = "(the whole)"
@@ -250,13 +249,7 @@ ARRANGED: Final[Mapping[str, Arrangement]] = {
 def stage(request: pytest.FixtureRequest, customer: Customer, tmp_path: Path) -> Stage:
     """The page's request against an installation that serves every route."""
     page: str = request.param
-    settings = {
-        "DEPLOYMENT_MODE": "cloud",
-        "DEFAULT_PROJECT_ID": str(customer.project_id),
-        "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
-        "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
-        "AUTH_FAILURES_PER_MINUTE": "1000",
-    }
+    settings = {**everything(customer), "AUTH_FAILURES_PER_MINUTE": "1000"}
     variables = {
         "SCANNER_SHARED_SECRET": SCANNER_SECRET,
         "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,

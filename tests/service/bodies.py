@@ -11,7 +11,7 @@ from service.app import create_app
 from tests.factories import make_customer, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.exchange import EXPORTS, Call
-from tests.service.specified import EMAIL_SECRET, STOREFRONT_SECRET, World, make_world, signed
+from tests.service.specified import World, everything, make_world, signed
 
 #: The routes that take a body: those of the specification, and the ticket made by hand.
 ENDPOINTS: Final = (1, 2, 3, 4, 6, 7, 8, 9)
@@ -32,16 +32,7 @@ BY_HAND: Final = {
 def patient_world(folder: Path) -> World:
     """Fill the open database with one installation for many requests; they do not depend on each other."""
     customer = make_customer()
-    told = make_settings(
-        folder,
-        {
-            "DEPLOYMENT_MODE": "cloud",
-            "DEFAULT_PROJECT_ID": str(customer.project_id),
-            "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
-            "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
-            "RATE_LIMIT_PER_MINUTE": "1000000",
-        },
-    )
+    told = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
     doorbell = FakeDoorbell()
     client = TestClient(create_app(told, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
     return make_world(told, client, doorbell, customer)

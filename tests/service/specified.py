@@ -74,6 +74,16 @@ class World:
         return record
 
 
+def everything(customer: Customer) -> dict[str, str]:
+    """Return the settings of an installation that serves every route, with every secret set."""
+    return {
+        "DEPLOYMENT_MODE": "cloud",
+        "DEFAULT_PROJECT_ID": str(customer.project_id),
+        "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
+        "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
+    }
+
+
 def make_world(settings: Settings, client: TestClient, doorbell: FakeDoorbell, customer: Customer) -> World:
     """Fill an installation whose default project is the customer's."""
     other = make_customer()

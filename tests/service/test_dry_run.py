@@ -19,7 +19,7 @@ from storage import compliance
 from tests.factories import NOW, Customer, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.exchange import TARGETS, Call, assert_is_error, everything_stored
-from tests.service.specified import COMPLIANCE, EMAIL_SECRET, STOREFRONT_SECRET, World, make_world, signed
+from tests.service.specified import COMPLIANCE, World, everything, make_world, signed
 
 #: Those of the nine endpoints that take something in.
 TAKING: Final = {1: 202, 2: 202, 3: 201, 6: 201, 7: 201, 8: 201, 9: 204}
@@ -36,15 +36,7 @@ _BIRTHS: Final = re.compile(r"^([a-z]{3}_[0-9A-HJKMNP-TV-Z]{26}|\d{4}-\d\d-\d\dT
 @pytest.fixture
 def world(customer: Customer, tmp_path: Path) -> World:
     """An installation that serves everything."""
-    settings = make_settings(
-        tmp_path,
-        {
-            "DEPLOYMENT_MODE": "cloud",
-            "DEFAULT_PROJECT_ID": str(customer.project_id),
-            "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
-            "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
-        },
-    )
+    settings = make_settings(tmp_path, everything(customer))
     doorbell = FakeDoorbell()
     return make_world(settings, serving(settings, doorbell), doorbell, customer)
 

@@ -38,8 +38,8 @@ from tests.service.specified import (
     EMAIL_SECRET,
     SHOP,
     STOREFRONT,
-    STOREFRONT_SECRET,
     World,
+    everything,
     instead,
     make_world,
     signed,
@@ -62,16 +62,7 @@ class Statement:
 @pytest.fixture
 def world(customer: Customer, tmp_path: Path) -> World:
     """Everything switched on, with every secret set."""
-    settings = make_settings(
-        tmp_path,
-        {
-            "DEPLOYMENT_MODE": "cloud",
-            "DEFAULT_PROJECT_ID": str(customer.project_id),
-            "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
-            "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
-            **LOOPBACK,
-        },
-    )
+    settings = make_settings(tmp_path, {**everything(customer), **LOOPBACK})
     doorbell = FakeDoorbell()
     lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"], "inside.example.com": ["10.0.0.1"]})
     return make_world(settings, TestClient(create_app(settings, doorbell, lookup)), doorbell, customer)
