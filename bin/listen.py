@@ -19,12 +19,13 @@ import click
 
 from bin.installation import checked_settings
 from bin.receiving import saved_requests
-from bin.receiving.receiver import DEFAULT_PORT, VALIDATION_FAILED, Misbehaviour, Received, Receiver
+from bin.receiving.receiver import DEFAULT_PORT, Misbehaviour, Received, Receiver
 from bin.receiving.suspects import explain
 from bin.terminal import may_colour, secret_line
 from schemas.settings import InvalidSettings, Settings, load_settings
 from schemas.times import rfc3339
 from storage.clock import utc_now
+from worker.retries import VALIDATION_FAILED
 from worker.signing import DEFAULT_TOLERANCE_S, SignatureVerdict
 
 # A title is one line of a terminal or two; the body itself is the sender's to look at.

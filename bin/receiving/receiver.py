@@ -23,6 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
+from worker.retries import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.signing import SignatureVerdict, verify
 
 # Where `listen` listens and `trigger` sends, unless told otherwise.
@@ -39,10 +40,6 @@ MAX_KEPT = 10_000
 
 # A sender that keeps a connection and says nothing gives its thread back after this long.
 IDLE_TIMEOUT_S = 60
-
-SIGNATURE_INVALID = "WEBHOOK_SIGNATURE_INVALID"
-VALIDATION_FAILED = "WEBHOOK_VALIDATION_FAILED"
-RATE_LIMITED = "WEBHOOK_RATE_LIMITED"
 
 # The types that there are: a ticket, and a test event.
 TICKET = "ticket.export"
@@ -374,7 +371,7 @@ def _is_known(kind: str | None, title: str | None) -> bool:
 
 
 def _code_of(status: int) -> str:
-    named = {401: SIGNATURE_INVALID, 422: VALIDATION_FAILED, 429: RATE_LIMITED}
+    named = {401: SIGNATURE_INVALID, 422: VALIDATION_FAILED, 429: WEBHOOK_RATE_LIMITED}
     return named.get(status, "REQUESTED_FAILURE")
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bin.receiving.receiver import RATE_LIMITED, SIGNATURE_INVALID, VALIDATION_FAILED
 from schemas.pings import PingOrder, ping_body
 from schemas.strict_json import canonical
 from schemas.ticket import Source, Ticket, delivery_body
 from schemas.times import rfc3339
+from worker.retries import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.signing import (
     DEFAULT_TOLERANCE_S,
     NONCE_HEADER,
@@ -57,7 +57,7 @@ ACCEPTED: Final = Expected(200, ticket=True)
 ACKNOWLEDGED: Final = Expected(200)
 UNSIGNED: Final = Expected(401, SIGNATURE_INVALID)
 INVALID: Final = Expected(422, VALIDATION_FAILED)
-LIMITED: Final = Expected(429, RATE_LIMITED)
+LIMITED: Final = Expected(429, WEBHOOK_RATE_LIMITED)
 
 
 @dataclass(frozen=True, slots=True)
