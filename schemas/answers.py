@@ -11,10 +11,12 @@ from typing import Any, Final
 from marshmallow import RAISE, Schema, fields, validate
 
 from schemas.compliance import Topic
+from schemas.console_sessions import Ended
 from schemas.diagnostics import SAFE_SCOPES, Platform
 from schemas.evidence import HEADING_LEVELS
 from schemas.export_state import ExportStatus
 from schemas.handoffs import RECEIVED
+from schemas.recoveries import RecoveryStatus
 from schemas.scanner import SEVERITIES
 from schemas.settings import DeploymentMode
 from schemas.targets import PROVIDER_KEYS, TargetStatus
@@ -294,6 +296,19 @@ class PingOutcome(Told):
     duration_ms = number("How long it took; null where nothing was tried.", nullable=True)
 
 
+class Recovery(Told):
+    """What failed at a target, put back on its way by hand."""
+
+    id = identifier("rec", "The recovery.")
+    target_id = identifier("tgt", "The target.")
+    since = moment("What failed or was blocked then or later is put back.")
+    status = one_of(RecoveryStatus, "`running` until all are put back, or it is cancelled.")
+    total = number("How many exports were found when it began; more, where others fail meanwhile.")
+    done = number("How many of them are on their way again.")
+    created_at = moment("When it was asked for.")
+    finished_at = moment("When it ended.", nullable=True)
+
+
 class FindingCounts(Told):
     """What a postback's issues came to."""
 
@@ -500,6 +515,23 @@ class TargetPingEvent(Told):
 _NEXT: Final = "Take it as `?cursor=` for what follows; null on the last page."
 
 
+class ConsoleSession(Told):
+    """Somebody who is signed in at the console."""
+
+    id = identifier("ses", "The session; it opens nothing.")
+    user = text("Who signed in, by the email.")
+    token_id = number("With which token.", minimum=1)
+    token_name = text("What that is called.")
+    created_at = moment("Since when.")
+    seen_at = moment("When they looked at something last, to the minute.")
+    ended_at = moment("When somebody ended it.", nullable=True)
+    ended_reason = one_of(
+        [Ended.SIGNED_OUT, Ended.REVOKED, Ended.CROWDED_OUT, Ended.ANOTHER_BROWSER, Ended.RESTORED],
+        "Why it was ended.",
+        nullable=True,
+    )
+
+
 class ExportList(Told):
     """A page of exports."""
 
@@ -518,4 +550,18 @@ class TargetList(Told):
     """A page of targets."""
 
     items = several(fields.Nested(Target), "The newest first.")
+    next_cursor = text(_NEXT, nullable=True)
+
+
+class RecoveryList(Told):
+    """A page of recoveries."""
+
+    items = several(fields.Nested(Recovery), "The newest first.")
+    next_cursor = text(_NEXT, nullable=True)
+
+
+class ConsoleSessionList(Told):
+    """A page of sessions."""
+
+    items = several(fields.Nested(ConsoleSession), "The newest first.")
     next_cursor = text(_NEXT, nullable=True)

@@ -60,6 +60,10 @@ class Forbidden(RiskRelayError):
     code = "FORBIDDEN"
 
 
+class WebhooksForbidden(Forbidden):
+    """This account may not use generic_webhook targets."""
+
+
 class NotFound(RiskRelayError):
     """There is nothing here."""
 

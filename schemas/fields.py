@@ -40,6 +40,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "not_allowed": "This is not one of the allowed values.",
     "unknown_member": "This object has a member that is not known here.",
     "malformed_json": "The body is not valid JSON.",
+    "malformed_form": "The form cannot be read: its fields are text in UTF-8, each there once.",
     "unknown_scan_run": "This scan run is not registered and there is no default project.",
     "unknown_project": "There is no such project.",
     "no_project": "No recipient names a project and there is no default project.",
@@ -49,6 +50,10 @@ MESSAGES: Final[Mapping[str, str]] = {
     "preview_not_safe": "The ticket's preview has problems; see preview.problems.",
     "not_supported": "This parameter is not supported.",
     "invalid_cursor": "This is not a cursor of this list; take next_cursor as it came.",
+    "invalid_since": "Not an RFC 3339 timestamp, a date, or how long ago, such as 7d, 12h or 30m.",
+    "still_to_come": "This moment is still to come.",
+    "secret_unfit": "A secret is one line of printable characters, 4096 at most.",
+    "secret_too_short": "A secret has 8 bytes or more; `openssl rand -hex 32` makes one. Nothing was changed.",
     "invalid_key": "Idempotency-Key must be 1 to 255 printable ASCII characters.",
 }
 

@@ -9,10 +9,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from marshmallow import post_load
+
+from schemas.errors import ValidationFailed
+from schemas.exports import MAX_ID_LENGTH
+from schemas.fields import Form, Text, problem
 from schemas.times import moment_from, rfc3339, rfc3339_or_none
 
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _AGO: Final = re.compile(r"([0-9]{1,9})([dhm])")
+#: Longer than any moment that can be read.
+MAX_SINCE: Final = 64
 _UNITS: Final = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 
 
@@ -38,6 +45,35 @@ class Recovery:
     finished_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class RecoveryRequest:
+    """What a client asks for: `since` as it was written, since what it means depends on when it is asked."""
+
+    target_id: str
+    since: str
+
+
+class RecoveryForm(Form):
+    """The body of `POST /api/ticket-export-recoveries`."""
+
+    target_id = Text(required=True, max_length=MAX_ID_LENGTH)
+    since = Text(required=True, max_length=MAX_SINCE)
+
+    @post_load
+    def _make(self, request: dict[str, Any], **_: Any) -> RecoveryRequest:
+        return RecoveryRequest(**request)
+
+
+def past_from(text: str, now: datetime) -> datetime:
+    """Return the moment that `text` names, seen from `now`. Raises ValidationFailed on `/since`, for the future too."""
+    since = since_from(text, now)
+    if since is None:
+        raise ValidationFailed(problem("/since", "invalid_since"))
+    if since > now:
+        raise ValidationFailed(problem("/since", "still_to_come"))
+    return since
+
+
 def since_from(text: str, now: datetime) -> datetime | None:
     """Return the moment that `text` names, seen from `now`; None where it names none."""
     ago = _AGO.fullmatch(text)
@@ -50,7 +86,7 @@ def since_from(text: str, now: datetime) -> datetime | None:
 
 
 def recovery_record(recovery: Recovery) -> dict[str, Any]:
-    """Return the recovery as an operator sees it."""
+    """Return the recovery as clients and operators see it."""
     return {
         "id": recovery.id,
         "target_id": recovery.target_id,

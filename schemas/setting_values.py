@@ -96,15 +96,20 @@ def url_of(*beginnings: str) -> Parse:
     return parsed
 
 
+#: Redirects and a cookie's path begin with it: what a browser would read as another host, or shorten, is none.
+_PUBLIC_PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*/?")
+
+
 def public_url(value: str) -> str:
     """Return the base of every address that clients are told, or nothing: it stands in answers, so no credentials in it."""
     if not value:
         return value
     parts = _address(value)
-    if parts is None or "@" in parts.netloc or "?" in value or "#" in value or not (value.isascii() and value.isprintable()):
+    is_told = parts is not None and "@" not in parts.netloc and _PUBLIC_PATH.fullmatch(parts.path) is not None
+    if not is_told or "?" in value or "#" in value or not (value.isascii() and value.isprintable()):
         raise ValidationError(
-            "Give http://HOST or https://HOST, where needed with a port and a path: without user or password, query and "
-            "fragment; an international name as xn--…"
+            "Give http://HOST or https://HOST, where needed with a port and a plain path: without user or password, "
+            "query and fragment; an international name as xn--…"
         )
     return value
 

@@ -51,6 +51,7 @@ class RouteFamily(StrEnum):
     EMAIL = "email"
     HANDOFFS = "handoffs"
     HEALTH = "health"
+    CONSOLE = "console"
 
 
 #: Families that webhook-only mode leaves off unless EXTRA_ROUTE_FAMILIES names them.
@@ -288,6 +289,21 @@ SETTINGS: Final = (
         "how long finished and prepared exports, attempts, page results, uploads and emails are kept",
     ),
     Setting(
+        "CONSOLE_ENABLED",
+        "console_enabled",
+        values.truth,
+        "true",
+        "serve the console at `/console`; never in webhook-only mode",
+    ),
+    Setting(
+        "OPERATOR_ACCOUNT_ID",
+        "operator_account_id",
+        values.whole(1),
+        None,
+        "the account whose console shows the installation itself: settings, integrations, compliance, audit, queue",
+        shown="the first account; none in `cloud` mode",
+    ),
+    Setting(
         "WORKER_METRICS_BIND",
         "worker_metrics_bind",
         values.bind,
@@ -361,6 +377,8 @@ class Settings:
     trusted_proxies: tuple[Network, ...]
     idempotency_ttl_hours: int
     retention_days: int
+    console_enabled: bool
+    operator_account_id: int | None
     worker_metrics_bind: str | None
     sentry_dsn: str | None = field(repr=False)
     otlp_endpoint: str | None = field(repr=False)
@@ -372,9 +390,10 @@ class Settings:
         """The families that this deployment mode serves."""
         if self.deployment_mode is DeploymentMode.WEBHOOK_ONLY:
             return frozenset({RouteFamily.EXPORTS, RouteFamily.HEALTH}) | self.extra_route_families
+        off = set() if self.console_enabled else {RouteFamily.CONSOLE}
         if self.deployment_mode is DeploymentMode.SELF_HOSTED:
-            return frozenset(RouteFamily) - {RouteFamily.HANDOFFS}
-        return frozenset(RouteFamily)
+            off.add(RouteFamily.HANDOFFS)
+        return frozenset(RouteFamily) - off
 
     @property
     def max_age(self) -> timedelta:

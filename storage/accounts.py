@@ -1,12 +1,13 @@
 """Accounts, their users, and the grants that say who manages what."""
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TypeVar
 
 from peewee import IntegrityError
 
 from schemas.errors import Conflict, NotFound
-from storage.database import transaction
+from storage.database import rows, transaction
 from storage.models import Account, Grant, Project, Report, Table, User
 
 Row = TypeVar("Row", bound=Table)
@@ -24,6 +25,28 @@ def add_user(email: str, account_id: int, now: datetime) -> User:
         if not Account.select().where(Account.id == account_id).exists():
             raise NotFound(f"There is no account {account_id}; see `bin/riskrelay account list`.")
         return _created(User, "This email belongs to a user already.", email=email, account=account_id, created_at=now)
+
+
+def first_id() -> int | None:
+    """Return the account that was made first; None where there is none."""
+    [(account_id,)] = rows("SELECT MIN(id) FROM accounts")
+    return None if account_id is None else int(account_id)
+
+
+def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
+    """Return the emails of some users by their ids."""
+    places = ", ".join("?" * len(user_ids))
+    return dict(rows(f"SELECT id, email FROM users WHERE id IN ({places})", (*user_ids,))) if user_ids else {}  # noqa: S608 - places alone
+
+
+def exists(account_id: int) -> bool:
+    """Tell whether there is such an account."""
+    return bool(rows("SELECT 1 FROM accounts WHERE id = ?", (account_id,)))
+
+
+def are_several() -> bool:
+    """Tell whether there is more than one account."""
+    return len(rows("SELECT id FROM accounts LIMIT 2")) > 1
 
 
 def user_by_email(email: str) -> User:

@@ -1,17 +1,32 @@
 """The append-only ledger: who did what to which record, and from which status to which."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from schemas.times import to_ms
+from storage.database import rows
 from storage.row_sets import execute_over
 
 _APPEND: Final = """
 WITH r (subject_id) AS ({rows})
 INSERT INTO audit_entries (subject_id, at, actor, action, status_before, status_after, reason)
 SELECT subject_id, ?, ?, ?, ?, ?, ? FROM r"""
+
+_OF_SUBJECT: Final = """
+SELECT at, actor, action, subject_id, status_before, status_after, reason FROM audit_entries
+WHERE subject_id = ? ORDER BY id DESC LIMIT ?"""
+
+_LINES: Final = """
+SELECT id, at, actor, action, subject_id, status_before, status_after, reason FROM audit_entries
+WHERE {where} ORDER BY id DESC LIMIT ?"""
+
+#: The records that have a page of their own, each by its primary key.
+_OF_ACCOUNT: Final = """
+SELECT id FROM exports WHERE account_id = ? AND id IN ({ids})
+UNION ALL SELECT id FROM targets WHERE account_id = ? AND id IN ({ids})
+UNION ALL SELECT r.id FROM recoveries r JOIN targets t ON t.id = r.target_id WHERE t.account_id = ? AND r.id IN ({ids})"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +40,14 @@ class Entry:
     status_before: str | None = None
     status_after: str | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An entry as it stands in the ledger; `id` counts up."""
+
+    id: int
+    entry: Entry
 
 
 def append(now: datetime, actor: str, action: str, subject_id: str, reason: str | None = None) -> None:
@@ -42,6 +65,27 @@ def append_all(entries: Sequence[Entry]) -> None:
         subjects.setdefault(_said(entry), []).append((entry.subject_id,))
     for said, of_whom in subjects.items():
         execute_over(_APPEND, ("TEXT",), of_whom, said)
+
+
+def of_subject(subject_id: str, limit: int) -> list[Entry]:
+    """Return up to `limit` entries about one record, the newest first; whether the reader may see it, the caller knows."""
+    return [Entry(*row) for row in rows(_OF_SUBJECT, (subject_id, limit))]
+
+
+def newest(limit: int, before: int | None, subject_id: str | None) -> list[Line]:
+    """Return up to `limit` lines of the whole ledger or about one record, the newest first, of those before a line."""
+    wanted = {"id < ?": before, "subject_id = ?": subject_id}
+    given = {condition: value for condition, value in wanted.items() if value is not None}
+    statement = _LINES.format(where=" AND ".join(given) or "TRUE")
+    return [Line(row[0], Entry(*row[1:])) for row in rows(statement, (*given.values(), limit))]
+
+
+def of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
+    """Return which of some records are exports, targets or recoveries of an account."""
+    if not subject_ids:
+        return set()
+    statement = _OF_ACCOUNT.format(ids=", ".join("?" * len(subject_ids)))
+    return {row[0] for row in rows(statement, (account_id, *subject_ids) * 3)}
 
 
 def _said(entry: Entry) -> tuple[int | str | None, ...]:

@@ -61,7 +61,7 @@ _WAITING: Final = "SELECT COUNT(*) FROM (SELECT 1 FROM exports WHERE due_at IS N
 _READY: Final = """
 SELECT MIN(CASE WHEN held_until > due_at THEN held_until ELSE due_at END) FROM (
     SELECT t.held_until, (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = t.id AND e.due_at IS NOT NULL) AS due_at
-    FROM targets t WHERE t.status = 'active'
+    FROM targets t WHERE {whose}t.status = 'active'
 ) ready WHERE due_at IS NOT NULL"""
 # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
 _TARGETS: Final = """
@@ -170,10 +170,10 @@ def take(now: datetime, last: Figures | None, count_until_s: float = COUNT_UNTIL
 
 
 def _found(now: datetime, last: Figures | None, count_until: float) -> dict[str, Any]:
-    targets, paused = _targets(now)
+    targets, paused = targets_by_state(now)
     seen_at = workers.last_seen()
     found = {
-        "due_age_s": _due_age_s(now),
+        "due_age_s": due_age_s(now),
         "targets": targets,
         "paused": paused,
         "workers": workers.count_alive(now),
@@ -187,13 +187,17 @@ def _found(now: datetime, last: Figures | None, count_until: float) -> dict[str,
     return found
 
 
-def _due_age_s(now: datetime) -> float:
-    """Return how long the oldest export could have been sent that was not: by no paused target, and by none that is held."""
-    [(ready_ms,)] = rows(_READY)
+def due_age_s(now: datetime, account_id: int | None = None) -> float:
+    """Return how long the oldest export could have been sent that was not: by no paused target, and by none that is held.
+
+    Of the targets of one account where `account_id` is given; 0 where nothing is late.
+    """
+    whose, given = ("", ()) if account_id is None else ("t.account_id = ? AND ", (account_id,))
+    [(ready_ms,)] = rows(_READY.format(whose=whose), given)
     return 0.0 if ready_ms is None else max(0.0, (now - from_ms(ready_ms)).total_seconds())
 
 
-def _targets(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
+def targets_by_state(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
     """Count targets by status, and those that wait by why."""
     by_status, by_pause = dict.fromkeys(map(str, TargetStatus), 0), dict.fromkeys(PAUSES, 0)
     for status, is_restored, held_reason, count in rows(_TARGETS, (RESTORED, to_ms(now))):

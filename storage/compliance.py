@@ -255,6 +255,15 @@ def ledger() -> Sequence[Request]:
     return [*sorted(waiting, key=lambda line: line.due_at), *done]
 
 
+def newest(limit: int, before: str | None, status: RequestStatus | None, topic: Topic | None) -> list[Request]:
+    """Return up to `limit` lines of the ledger, the newest first, of those older than the one with the id `before`."""
+    wanted = {"id < ?": before, "status = ?": status, "topic = ?": topic}
+    given = {condition: str(value) for condition, value in wanted.items() if value is not None}
+    where = f"WHERE {' AND '.join(given)}" if given else ""
+    statement = f"SELECT {_COLUMNS} FROM compliance_requests {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our own names
+    return [_request(row) for row in rows(statement, (*given.values(), limit))]
+
+
 def _retire(key: tuple[str, str, str], now: datetime) -> None:
     """Make room for the same bytes where they were carried out so long ago that this is no repetition."""
     execute(

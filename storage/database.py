@@ -207,6 +207,24 @@ def place() -> str:
     return f"{database.obj.database}, its owner and the room left there" if is_sqlite() else "DATABASE_URL"
 
 
+def described(url: str) -> str:
+    """Return which database a URL leads to: its kind, host and name, and nothing else of what it says."""
+    if url.startswith("sqlite:///"):
+        return f"SQLite, {url.removeprefix('sqlite:///')}"
+    try:
+        parts = conninfo_to_dict("postgresql://" + url.partition("://")[2])
+    except psycopg.ProgrammingError:
+        return "PostgreSQL"
+    told = {"host": parts.get("host"), "port": parts.get("port"), "database": parts.get("dbname")}
+    return ", ".join(["PostgreSQL", *(f"{name} {value}" for name, value in told.items() if value)])
+
+
+def server_version() -> str:
+    """Return the version of the open database's engine."""
+    [(number,)] = rows("SELECT sqlite_version()" if is_sqlite() else "SHOW server_version")
+    return f"{'SQLite' if is_sqlite() else 'PostgreSQL'} {number}"
+
+
 def is_deadlock(failed: peewee.OperationalError) -> bool:
     """Tell whether PostgreSQL ended a transaction because it and another one waited for each other."""
     return isinstance(failed.__cause__ or failed.__context__, psycopg.errors.DeadlockDetected)

@@ -5,12 +5,14 @@ before it looks at the table, so whatever was committed before a silent ring is 
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue
 from rq.serializers import JSONSerializer
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from storage import redis_client
 from storage.outage import Outage
@@ -39,6 +41,16 @@ def connect(url: str, timeout_s: float | None = redis_client.TIMEOUT_S) -> Redis
 def queue(client: Redis) -> Queue:
     """Return the queue of rings. JSON, because unpickling what lies in Redis would be running it."""
     return Queue(QUEUE, connection=client, serializer=JSONSerializer, default_timeout=JOB_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What RQ knows of the queue of rings: how many wait, are being answered and broke off, and how many workers listen."""
+
+    waiting: int
+    running: int
+    failed: int
+    listeners: int
 
 
 class Doorbell:
@@ -74,3 +86,15 @@ class Doorbell:
             return bool(self._client.ping())
         except RedisError:
             return False
+
+    def queued(self) -> Queued | None:
+        """Return what RQ knows of the queue, in one exchange; None where Redis does not answer."""
+        try:
+            with self._client.pipeline(transaction=False) as asked:
+                asked.llen(self._queue.key)
+                asked.zcard(self._queue.started_job_registry.key)
+                asked.zcard(self._queue.failed_job_registry.key)
+                asked.scard(WORKERS_BY_QUEUE_KEY % QUEUE)
+                return Queued(*asked.execute())
+        except RedisError:
+            return None

@@ -5,6 +5,7 @@ name the version they saw; the moves a worker makes name the lease it holds. Who
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,9 +16,9 @@ from schemas.exports import Approval, Export, Preparation
 from schemas.fields import problem
 from schemas.targets import APPROVABLE, TargetStatus
 from schemas.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
-from schemas.times import rfc3339, to_ms
+from schemas.times import from_ms, rfc3339, to_ms
 from schemas.validations import Validation
-from storage import identifiers, targets
+from storage import delivery_hours, identifiers, targets
 from storage.audit import Entry, append_all
 from storage.columns import JsonField
 from storage.database import execute, is_sqlite, rows, transaction, values_list
@@ -45,6 +46,17 @@ ALL: Final = 2**63 - 1
 _NEWEST: Final = f"""
 SELECT {COLUMNS} FROM {SOURCES} WHERE e.id IN ({{parts}}) ORDER BY e.id DESC LIMIT ?"""  # noqa: S608 - our own names
 _NEWEST_PART: Final = "SELECT id FROM (SELECT id FROM exports WHERE {condition} ORDER BY id DESC LIMIT ?) AS part"
+# Word by word the condition of the index exports_recoverable, as below. The target is bounded, not equalled: that order only
+# this index gives, and PostgreSQL does not go through the newest exports of all targets, where it may find none.
+_UNSENT_PART: Final = """
+SELECT id FROM (
+    SELECT id FROM exports
+    WHERE target_id >= ? AND (target_id, id) < (?, ?) AND status IN ('failed', 'blocked') AND redacted_at IS NULL
+        AND EXISTS (SELECT 1 FROM targets WHERE targets.id = ? AND targets.account_id = ?) {more}
+    ORDER BY target_id DESC, id DESC LIMIT ?
+) AS part"""
+#: Sorts behind every id in any collation: the greatest ULID there is.
+_AFTER_ALL: Final = f"{identifiers.EXPORT}_7{'Z' * 25}"
 
 # Whether an attempt may start for a target `t` at a moment.
 _OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)"
@@ -111,6 +123,8 @@ _RECOVERABLE: Final = (
     "FROM exports WHERE target_id = ? AND id > ? AND finished_at >= ? "
     "AND status IN ('failed', 'blocked') AND redacted_at IS NULL"
 )
+#: Before every moment.
+_EVER_MS: Final = 0
 _RECOVER: Final = """
 UPDATE exports SET status = ?, status_reason = NULL, due_at = ?, finished_at = NULL, schedule_began_at = ?,
     attempts_before = attempts, version = version + 1
@@ -128,6 +142,14 @@ UPDATE exports SET status = ?, status_reason = 'redacted', lease = NULL, due_at 
 WHERE status IN {} AND id IN {}"""
 
 _json: Final = JsonField()
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """The bytes that every attempt sends, None before they are approved, and when they were emptied of a person."""
+
+    body: bytes | None
+    redacted_at: datetime | None
 
 
 def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
@@ -169,9 +191,36 @@ def newest(
 
     Of one account or of all, in any of `statuses` or in every one, from one type of source or from all.
     """
-    parts = [_part_of_newest(account_id, limit, before, status, source_type) for status in statuses or (None,)]
-    sql = _NEWEST.format(parts=" UNION ALL ".join(part for part, _ in parts))
-    return [export_from(row) for row in rows(sql, [*(value for _, values in parts for value in values), limit])]
+    asked = {"account_id = ?": account_id, "source_type = ?": source_type, "id < ?": before}
+    return _newest([_part_of_newest({**asked, "status = ?": status}, limit) for status in statuses or (None,)], limit)
+
+
+def newest_unsent(
+    target_id: str,
+    account_id: int,
+    limit: int,
+    before: str | None = None,
+    status: str | None = None,
+    source_type: str | None = None,
+) -> list[Export]:
+    """Return up to `limit` exports that failed or were blocked at an account's target, the newest first, as `newest` does.
+
+    In one `status` of both where that is given, from one type of source or from all. Redacted ones are left out.
+    """
+    more = {"AND status = ?": status, "AND source_type = ?": source_type}
+    known = {condition: value for condition, value in more.items() if value is not None}
+    values = [target_id, target_id, before or _AFTER_ALL, target_id, account_id, *known.values(), limit]
+    return _newest([(_UNSENT_PART.format(more=" ".join(known)), values)], limit)
+
+
+def frozen(export_id: str, account_id: int) -> Frozen:
+    """Return what was frozen of an account's export. Raises ExportNotFound."""
+    asked = "SELECT body, redacted_at FROM exports WHERE id = ? AND account_id = ?"
+    found = rows(asked, (export_id, account_id)) if identifiers.is_id(identifiers.EXPORT, export_id) else []
+    if not found:
+        raise ExportNotFound
+    [(body, redacted_at)] = found
+    return Frozen(None if body is None else bytes(body), from_ms(redacted_at))
 
 
 def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str) -> Export:
@@ -247,6 +296,25 @@ def retry(
 def count_recoverable(target_id: str, since: datetime) -> int:
     """Return how many exports of a target `recover_batch` would come to, from the first on."""
     return int(rows(f"SELECT COUNT(*) {_RECOVERABLE}", (target_id, "", to_ms(since)))[0][0])
+
+
+def recoverable_since(target_id: str, moments: Sequence[datetime], limit: int) -> list[int]:
+    """Return how many exports a recovery since each of these moments would come to, among the newest `limit` that failed.
+
+    One question that looks at no more than those, however many failed: it is asked whenever a target is looked at.
+    """
+    if not moments:
+        return []
+    counts = ", ".join("COUNT(CASE WHEN finished_at >= ? THEN 1 END)" for _ in moments)
+    asked = f"SELECT {counts} FROM (SELECT finished_at {_RECOVERABLE} ORDER BY id DESC LIMIT ?) AS newest"  # noqa: S608 - our own names
+    [found] = rows(asked, (*(to_ms(moment) for moment in moments), target_id, "", _EVER_MS, limit))
+    return [int(count) for count in found]
+
+
+def count_waiting(target_id: str, limit: int) -> int:
+    """Return how many exports wait for a target or are being sent to it, counting no further than `limit`."""
+    asked = "SELECT COUNT(*) FROM (SELECT 1 FROM exports WHERE target_id = ? AND due_at IS NOT NULL LIMIT ?) AS waiting"
+    return int(rows(asked, (target_id, limit))[0][0])
 
 
 def recover_batch(
@@ -383,6 +451,7 @@ def record_attempts(attempts: Sequence[Attempted], now: datetime, worker: str) -
         moved = {row[0] for row in rows_over(_RECORD, [*RECORDED_COLUMNS.values()], recorded)}
         held = [attempt for attempt in attempts if attempt.claim.export_id in moved]
         _insert("attempts", ATTEMPT_COLUMNS, [attempt_row(attempt, worker) for attempt in held])
+        delivery_hours.record(held, worker)
         append_all([_verdict_entry(attempt, now, worker) for attempt in held])
     return moved
 
@@ -400,13 +469,16 @@ def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
     return len(given_back)
 
 
-def _part_of_newest(
-    account_id: int | None, limit: int, before: str | None, status: str | None, source_type: str | None
-) -> tuple[str, list[Any]]:
-    """Return the statement that finds the ids of a page in one status, or in any, and its parameters."""
-    asked = {"account_id = ?": account_id, "status = ?": status, "source_type = ?": source_type, "id < ?": before}
+def _part_of_newest(asked: Mapping[str, Any], limit: int) -> tuple[str, list[Any]]:
+    """Return the statement that finds the ids of a page, and its parameters; what is asked for as None is not asked."""
     known = {condition: value for condition, value in asked.items() if value is not None}
     return _NEWEST_PART.format(condition=" AND ".join(known) or "TRUE"), [*known.values(), limit]
+
+
+def _newest(parts: Sequence[tuple[str, list[Any]]], limit: int) -> list[Export]:
+    """Return the newest of what all parts find."""
+    sql = _NEWEST.format(parts=" UNION ALL ".join(part for part, _ in parts))
+    return [export_from(row) for row in rows(sql, [*(value for _, values in parts for value in values), limit])]
 
 
 def _end_waiting(off: TargetStatus, move: Move, target_ids: Sequence[str], now: datetime, worker: str, limit: int) -> int:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from schemas.errors import ValidationFailed
+from schemas.errors import NotFound, ValidationFailed
 from schemas.fields import problem
 from schemas.findings import PostbackResult, by_fingerprint
-from schemas.scanner import STATUSES_WITH_FINDINGS, Issue, Postback
+from schemas.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, Postback
 from schemas.ticket import Source
 from schemas.ticket_wording import ticket_for_finding
-from schemas.times import to_ms
+from schemas.times import from_ms, to_ms
 from storage import identifiers
 from storage.columns import JsonField
 from storage.database import execute, first_row, is_sqlite, rows, transaction
@@ -64,7 +64,52 @@ _NOTE_RUN: Final = """
 UPDATE scan_runs SET status = ?, updated_at = ? WHERE id = ?
 RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_runs.project_id)"""
 
+_SHOWN: Final = "id, code, title, severity, page_url, first_seen_at, last_seen_at, times_seen"
+# A part for each severity, since an index gives the newest of one in order, not of all. A severity is bounded, not equalled:
+# that order only this index gives, and PostgreSQL does not go through the newest of every project, where it may find none.
+_SEEN_PART: Final = f"""
+SELECT * FROM (
+    SELECT {_SHOWN} FROM findings WHERE project_id = ? AND severity >= ? AND (severity, id) < (?, ?)
+    ORDER BY severity DESC, id DESC LIMIT ?
+) AS part"""  # noqa: S608 - our own names
+_NEWEST: Final = """
+SELECT f.*, e.id, e.status
+FROM ({parts}) AS f LEFT JOIN exports e ON e.source_type = 'finding' AND e.source_id = f.id
+ORDER BY f.id DESC LIMIT ?"""
+# The end of an index for each severity and project, however many findings there are.
+_LAST_PART: Final = "SELECT MAX(id) AS id FROM findings WHERE project_id = p.id AND severity = '{}'"
+_PROJECTS: Final = f"""
+SELECT p.id, p.name, (SELECT MAX(last.id) FROM ({" UNION ALL ".join(map(_LAST_PART.format, SEVERITIES))}) AS last)
+FROM projects p WHERE p.account_id = ?"""  # noqa: S608 - our own names
+#: Sorts behind every id in any collation: the greatest ULID there is.
+_AFTER_ALL: Final = f"{identifiers.FINDING}_7{'Z' * 25}"
+
 _json: Final = JsonField()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A finding as lists show it, with the export that it became."""
+
+    id: str
+    code: str
+    title: str
+    severity: str
+    page_url: str
+    first_seen_at: datetime
+    last_seen_at: datetime
+    times_seen: int
+    export_id: str | None
+    export_status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedProject:
+    """A project with its newest finding; None where it has none."""
+
+    id: int
+    name: str
+    newest_finding_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +157,38 @@ def record(sighting: Sighting, default_project_id: int | None, now: datetime, ac
             for mark, finding_id in new.items()
         ]
         return PostbackResult(postback.scan_run_id, len(new), len(seen), tuple(prepare(drafts, now, actor)))
+
+
+def newest(project_id: int, limit: int, before: str | None = None, severity: str | None = None) -> list[Seen]:
+    """Return up to `limit` findings of a project, the newest first, or those that come after the one with the id `before`.
+
+    Of one severity or of every one. Whose project it is, the caller knows.
+    """
+    severities = SEVERITIES if severity is None else (severity,)
+    parts = " UNION ALL ".join([_SEEN_PART] * len(severities))
+    values = [value for each in severities for value in (project_id, each, each, before or _AFTER_ALL, limit)]
+    return [_seen(row) for row in rows(_NEWEST.format(parts=parts), [*values, limit])]
+
+
+def scanned_projects(account_id: int, limit: int) -> list[ScannedProject]:
+    """Return up to `limit` projects of an account, the newest first."""
+    return [ScannedProject(*row) for row in rows(f"{_PROJECTS} ORDER BY p.id DESC LIMIT ?", (account_id, limit))]
+
+
+def scanned_project(project_id: int, account_id: int) -> ScannedProject:
+    """Return one project of an account. Raises NotFound."""
+    found = rows(f"{_PROJECTS} AND p.id = ?", (account_id, project_id))
+    if not found:
+        raise NotFound("There is no such project.")
+    return ScannedProject(*found[0])
+
+
+def _seen(row: tuple[Any, ...]) -> Seen:
+    finding_id, code, title, severity, page_url, first_seen_ms, last_seen_ms, times_seen, export_id, export_status = row
+    first_seen_at, last_seen_at = from_ms(first_seen_ms), from_ms(last_seen_ms)
+    return Seen(
+        finding_id, code, title, severity, page_url, first_seen_at, last_seen_at, times_seen, export_id, export_status
+    )
 
 
 def _tickets(postback: Postback, issues: Mapping[str, Issue], marks: Sequence[str]) -> dict[str, WrittenTicket]:

@@ -21,6 +21,7 @@ PING: Final = "png"
 RECOVERY: Final = "rec"
 REQUEST: Final = "req"
 LEASE: Final = "lse"
+SESSION: Final = "ses"
 
 _ULID: Final = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
 #: A ULID is 6 bytes of milliseconds and 10 of chance.

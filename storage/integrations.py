@@ -1,15 +1,51 @@
-"""Shared secrets of the inbound integrations: an operator's setting in the database replaces the environment's value."""
+"""Shared secrets of the inbound integrations: an operator's setting in the database replaces the environment's value.
 
+And what else an operator asks of who hands something in: when the last thing came, who may, and a project to try it with.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
+from schemas.inbound import InboundSource
 from schemas.settings import Settings
+from schemas.times import from_ms, to_ms
 from storage.audit import append
-from storage.database import first_row, transaction
+from storage.columns import JsonField
+from storage.database import first_row, rows, transaction
 from storage.models import IntegrationSecret
 from storage.sealed import SHARED_SECRET
 from storage.vault import Vault
+
+#: More live tokens than this are told as so many or more.
+MOST_TOKENS: Final = 1000
+
+#: Where the last thing that a source handed in stands; each is the end of an index.
+_NEWEST: Final = {
+    InboundSource.SCANNER: "SELECT MAX(received_at) FROM page_results",
+    InboundSource.EMAIL: "SELECT created_at FROM inbound_emails ORDER BY id DESC LIMIT 1",
+    InboundSource.BROWSER_EXTENSION: "SELECT created_at FROM evidence_captures ORDER BY id DESC LIMIT 1",
+    InboundSource.CMS_PLUGIN: (
+        "SELECT created_at FROM diagnostics WHERE platform = 'cms_commerce' ORDER BY platform DESC, id DESC LIMIT 1"
+    ),
+    InboundSource.STOREFRONT_APP: (
+        "SELECT created_at FROM diagnostics WHERE platform = 'storefront' ORDER BY platform DESC, id DESC LIMIT 1"
+    ),
+    InboundSource.COMPLIANCE: "SELECT created_at FROM compliance_requests ORDER BY id DESC LIMIT 1",
+}
+_ALL_NEWEST: Final = f"SELECT {', '.join(f'({newest})' for newest in _NEWEST.values())}"
+#: Revoked ones stand in no index of these, and those that have expired are removed with time.
+_LIVE_TOKENS: Final = """
+SELECT abilities FROM tokens
+WHERE kind = 'platform' AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) LIMIT ?"""
+_TRY_WITH: Final = """
+SELECT (SELECT project_id FROM grants WHERE user_id = ? AND project_id IS NOT NULL ORDER BY project_id LIMIT 1),
+    (SELECT MIN(id) FROM projects WHERE account_id = ?), (SELECT MAX(id) FROM scan_runs)"""
+
+_json: Final = JsonField()
 
 
 class Integration(StrEnum):
@@ -28,6 +64,32 @@ class SecretState:
     configured: bool
     source: str | None
     fingerprint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TryWith:
+    """What somebody may try a source with: a project that they manage, any project of theirs, the last scan run of all."""
+
+    granted_project_id: int | None
+    project_id: int | None
+    scan_run_id: int | None
+
+
+def last_accepted() -> Mapping[InboundSource, datetime | None]:
+    """Return when the last thing came that is still kept of each source."""
+    found = rows(_ALL_NEWEST)[0]
+    return {source: from_ms(at_ms) for source, at_ms in zip(_NEWEST, found, strict=True)}
+
+
+def live_platform_tokens(now: datetime) -> Mapping[str, int]:
+    """Return how many platform tokens have each ability and count at `now`; of more than MOST_TOKENS only so many."""
+    found = rows(_LIVE_TOKENS, (to_ms(now), MOST_TOKENS))
+    return Counter(ability for (abilities,) in found for ability in _json.python_value(abilities))
+
+
+def try_with(user_id: int, account_id: int) -> TryWith:
+    """Return what a user may try a source with."""
+    return TryWith(*rows(_TRY_WITH, (user_id, account_id))[0])
 
 
 class SharedSecrets:

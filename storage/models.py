@@ -9,6 +9,7 @@ from peewee import (
     BigIntegerField,
     BlobField,
     BooleanField,
+    CompositeKey,
     DoubleField,
     ForeignKeyField,
     IntegerField,
@@ -389,6 +390,39 @@ class Ping(Table):
         table_name = "pings"
 
 
+class DeliveryHour(Table):
+    """What one worker's attempts at a target came to in one hour; charts add these up instead of attempts.
+
+    Each worker has rows of its own, since two that counted in one would wait for each other.
+    """
+
+    target = ForeignKeyField(Target)
+    #: The hour's beginning.
+    hour_at = MomentField()
+    worker = TextField()
+    delivered = IntegerField()
+    failed = IntegerField()
+
+    class Meta:
+        table_name = "delivery_hours"
+        primary_key = CompositeKey("target", "hour_at", "worker")
+
+
+class InboundRefusal(Table):
+    """The last thing that an inbound source was refused, without a word of what it sent."""
+
+    source = TextField(primary_key=True)
+    refused_at = MomentField()
+    status = IntegerField()
+    code = TextField()
+    #: Paths and codes of its problems, or why a credential did not do.
+    problems = JsonField()
+    request_id = TextField()
+
+    class Meta:
+        table_name = "inbound_refusals"
+
+
 class Worker(Table):
     """A worker process that is alive, as long as it says so; targets' concurrency is shared out among them."""
 
@@ -439,6 +473,26 @@ class Token(Table):
 
     class Meta:
         table_name = "tokens"
+
+
+class ConsoleSession(Table):
+    """A person at the console: stands for an API token until it is idle for too long, ended, or the token is."""
+
+    id = TextField(primary_key=True)
+    token = ForeignKeyField(Token)
+    #: Of what the browser's cookie holds.
+    secret_sha256 = TextField(unique=True)
+    #: Of the browser's User-Agent: a cookie that another browser brings was stolen.
+    browser_sha256 = TextField()
+    created_at = MomentField()
+    #: Written once a minute at most, so that looking costs no write.
+    seen_at = MomentField()
+    ended_at = MomentField(null=True)
+    #: signed_out, revoked, crowded_out, another_browser or restored.
+    ended_reason = TextField(null=True)
+
+    class Meta:
+        table_name = "console_sessions"
 
 
 class IntegrationSecret(Table):
@@ -530,9 +584,12 @@ ALL: tuple[type[Table], ...] = (
     InboundEmail,
     ComplianceRequest,
     Ping,
+    DeliveryHour,
+    InboundRefusal,
     Worker,
     Recovery,
     Token,
+    ConsoleSession,
     IntegrationSecret,
     IdempotencyKey,
     AuditEntry,

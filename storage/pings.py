@@ -62,6 +62,19 @@ def get(ping_id: str) -> Ping:
     return Ping(ping_id, started_at is not None, result)
 
 
+def latest(target_id: str) -> tuple[datetime, PingResult] | None:
+    """Return when a target's newest ping that has ended did so, and what came of it; None where none is kept."""
+    found = rows(
+        "SELECT finished_at, delivered, response_status, error_code, duration_ms FROM pings "
+        "WHERE target_id = ? AND finished_at IS NOT NULL ORDER BY id DESC LIMIT 1",
+        (target_id,),
+    )
+    if not found:
+        return None
+    [(finished_at, delivered, *met)] = found
+    return from_ms(finished_at), PingResult(bool(delivered), *met)
+
+
 def withdraw(ping_id: str, now: datetime) -> bool:
     """Take back a ping that no worker has begun; tell whether that came in time."""
     return _end(ping_id, PingResult(False, error_code=NO_WORKER), now, _IS_WAITING)

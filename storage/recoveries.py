@@ -26,6 +26,10 @@ LEASE_S: Final = 6.0
 LOOK_AGAIN_S: Final = 30.0
 
 _COLUMNS: Final = "id, target_id, since, status, total, done, created_at, finished_at"
+#: No limit, in a form that both databases take.
+ALL: Final = 2**63 - 1
+#: Sorts behind every id in any collation: the greatest ULID there is.
+_AFTER_ALL: Final = f"{identifiers.RECOVERY}_7{'Z' * 25}"
 #: Before every id.
 _FROM_THE_FIRST: Final = ""
 
@@ -74,22 +78,29 @@ class Step:
     moved: int = 0
 
 
+class AlreadyRecovering(Conflict):
+    """A target has one recovery at a time; `recovery_id` is the one that runs."""
+
+    def __init__(self, target_id: str, recovery_id: str) -> None:
+        super().__init__(f"Target {target_id} has a recovery already, {recovery_id}; let it end, or cancel it.")
+        self.recovery_id = recovery_id
+
+
 def begin(target_id: str, since: datetime, now: datetime, actor: str) -> Held:
     """Make a recovery of what failed at a target at `since` or later, and hold it for its first batch.
 
-    Raises TargetNotFound, Conflict for a target that is turned off or has a recovery already.
+    Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
     """
-    status = _target_status(target_id)
-    if status not in APPROVABLE:
-        raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
-    held = Held(identifiers.new_id(identifiers.RECOVERY, now), identifiers.new_id(identifiers.LEASE, now))
-    total = exports.count_recoverable(target_id, since)
-    row = (held.id, target_id, to_ms(since), total, _FROM_THE_FIRST, actor, held.lease, _lapses_at(now), to_ms(now))
-    with transaction():
-        if not execute(_BEGIN, row):
-            raise Conflict(f"Target {target_id} has a recovery already, {_running(target_id)}; let it end, or cancel it.")
-        append(now, actor, "begin_recovery", held.id, target_id)
-    return held
+    lease = identifiers.new_id(identifiers.LEASE, now)
+    return Held(_begin(target_id, None, since, now, actor, lease, _lapses_at(now)), lease)
+
+
+def order(target_id: str, account_id: int, since: datetime, now: datetime, actor: str) -> Recovery:
+    """Make a recovery as `begin` does, of a target of one account, that nobody holds: a worker takes it up at once.
+
+    Ring once that is committed. Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
+    """
+    return get(_begin(target_id, account_id, since, now, actor, None, to_ms(now)), account_id)
 
 
 def any_waiting(now: datetime) -> bool:
@@ -139,10 +150,13 @@ def give_back(held: Held, now: datetime) -> None:
         _wait_until(now, held)
 
 
-def cancel(recovery_id: str, now: datetime, actor: str) -> Recovery:
-    """End a running recovery; what is put back stays so. Raises NotFound, Conflict where it has ended already."""
+def cancel(recovery_id: str, now: datetime, actor: str, account_id: int | None = None) -> Recovery:
+    """End a running recovery, of a target of one account where `account_id` is given; what is put back stays so.
+
+    Raises NotFound, Conflict where it has ended already.
+    """
     with transaction():
-        recovery = get(recovery_id)
+        recovery = get(recovery_id, account_id)
         # Who else might have won: its holder, with the last batch.
         if not _end(recovery_id, RecoveryStatus.CANCELLED, now, actor):
             ended = get(recovery_id).status
@@ -150,31 +164,67 @@ def cancel(recovery_id: str, now: datetime, actor: str) -> Recovery:
         return get(recovery_id)
 
 
-def get(recovery_id: str) -> Recovery:
-    """Return a recovery. Raises NotFound."""
+def get(recovery_id: str, account_id: int | None = None) -> Recovery:
+    """Return a recovery, of a target of one account where `account_id` is given. Raises NotFound."""
     known = identifiers.is_id(identifiers.RECOVERY, recovery_id)
-    found = rows(f"SELECT {_COLUMNS} FROM recoveries WHERE id = ?", (recovery_id,)) if known else []  # noqa: S608 - our own names
+    asked = f"SELECT {_COLUMNS} FROM recoveries WHERE id = ?"  # noqa: S608 - our own names
+    found = rows(f"{asked}{_of(account_id)}", (recovery_id, *_given(account_id))) if known else []
     if not found:
-        raise NotFound("There is no such recovery; see `bin/riskrelay export recover --list`.")
+        raise NotFound("There is no such recovery.")
     return _recovery(found[0])
 
 
-def newest() -> list[Recovery]:
-    """Return every recovery, the newest first."""
-    return [_recovery(row) for row in rows(f"SELECT {_COLUMNS} FROM recoveries ORDER BY id DESC")]  # noqa: S608 - our own names
+def newest(
+    account_id: int | None = None, limit: int = ALL, before: str | None = None, target_id: str | None = None
+) -> list[Recovery]:
+    """Return up to `limit` recoveries, the newest first, or those that come after the one with the id `before`.
+
+    Of the targets of one account or of all of them, or of one target.
+    """
+    asked = f"SELECT {_COLUMNS} FROM recoveries WHERE id < ?{_of(account_id)}"  # noqa: S608 - our own names
+    asked += "" if target_id is None else " AND target_id = ?"
+    found = rows(f"{asked} ORDER BY id DESC LIMIT ?", (before or _AFTER_ALL, *_given(account_id), *_given(target_id), limit))
+    return [_recovery(row) for row in found]
 
 
-def _target_status(target_id: str) -> TargetStatus:
+def _begin(
+    target_id: str, account_id: int | None, since: datetime, now: datetime, actor: str, lease: str | None, next_run_at: int
+) -> str:
+    """Make a recovery and return its id."""
+    status = _target_status(target_id, account_id)
+    if status not in APPROVABLE:
+        raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
+    recovery_id = identifiers.new_id(identifiers.RECOVERY, now)
+    total = exports.count_recoverable(target_id, since)
+    row = (recovery_id, target_id, to_ms(since), total, _FROM_THE_FIRST, actor, lease, next_run_at, to_ms(now))
+    with transaction():
+        while not execute(_BEGIN, row):
+            # One that ends between the two looks is in nobody's way any more.
+            if (running := _running(target_id)) is not None:
+                raise AlreadyRecovering(target_id, running)
+        append(now, actor, "begin_recovery", recovery_id, target_id)
+    return recovery_id
+
+
+def _target_status(target_id: str, account_id: int | None = None) -> TargetStatus:
     is_id = identifiers.is_id(identifiers.TARGET, target_id)
-    found = rows("SELECT status FROM targets WHERE id = ?", (target_id,)) if is_id else []
-    if not found:
+    found = rows("SELECT status, account_id FROM targets WHERE id = ?", (target_id,)) if is_id else []
+    if not found or account_id not in {None, found[0][1]}:
         raise TargetNotFound
     return TargetStatus(found[0][0])
 
 
-def _running(target_id: str) -> str:
-    [(recovery_id,)] = rows("SELECT id FROM recoveries WHERE target_id = ? AND status = 'running'", (target_id,))
-    return str(recovery_id)
+def _of(account_id: int | None) -> str:
+    return "" if account_id is None else " AND target_id IN (SELECT id FROM targets WHERE account_id = ?)"
+
+
+def _given(value: int | str | None) -> tuple[int | str, ...]:
+    return () if value is None else (value,)
+
+
+def _running(target_id: str) -> str | None:
+    found = rows("SELECT id FROM recoveries WHERE target_id = ? AND status = 'running'", (target_id,))
+    return str(found[0][0]) if found else None
 
 
 def _wait_until(moment: datetime, held: Held) -> None:

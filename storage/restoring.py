@@ -16,10 +16,11 @@ from typing import Final
 
 from peewee import DatabaseError
 
+from schemas.console_sessions import Ended
 from schemas.pings import NO_WORKER
 from schemas.targets import RESTORED, TargetStatus
 from schemas.times import to_ms
-from storage import backups, carry_over, postgres_dumps, schema, sqlite_copies
+from storage import backups, carry_over, console_sessions, postgres_dumps, schema, sqlite_copies
 from storage.audit import append
 from storage.database import (
     OUTAGES,
@@ -190,6 +191,8 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
             f"UPDATE pings SET {ended} WHERE started_at IS NULL AND finished_at IS NULL",  # noqa: S608 - our own words
             (to_ms(now), False, NO_WORKER),
         )
+        # Who was signed in then, and has been signed out since, is not let in again.
+        console_sessions.end_all(Ended.RESTORED, now, "operator")
         execute("UPDATE compliance_requests SET lease = NULL, next_run_at = ? WHERE next_run_at IS NOT NULL", (to_ms(now),))
     counts = sum((carry_over.apply(source, now) for source in sources), Counter[str]())
     with transaction():

@@ -27,6 +27,8 @@ from storage.database import execute, is_sqlite, rows, transaction, values_list
 EXPORTS_AT_ONCE: Final = 100
 #: Rows of a batch of another table.
 ROWS_AT_ONCE: Final = 250
+#: After the last look of somebody: long enough to ask who was signed in when something was done.
+SESSIONS_KEPT_FOR: Final = timedelta(days=30)
 #: No limit.
 ALL: Final = 2**63 - 1
 
@@ -50,6 +52,8 @@ COUNTED: Final = (
     "pings",
     "recoveries",
     "idempotency_keys",
+    "delivery_hours",
+    "console_sessions",
     "tokens",
     REPORTS,
 )
@@ -77,10 +81,11 @@ _STILL_OVER: Final = f"SELECT e.id, e.version FROM exports e WHERE {_IS_OVER} AN
 
 @dataclass(frozen=True, slots=True)
 class Cutoffs:
-    """Before when what was over goes; and requests' answers, with what is of no use after them."""
+    """Before when what was over goes; requests' answers, with what is of no use after them; and sessions, once seen last."""
 
     over: datetime
     answered: datetime
+    sessions: datetime
 
 
 def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> Cutoffs:
@@ -89,7 +94,9 @@ def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> 
     An export is kept as long as the stored answers that repeat its ticket, whatever `retention` says: a redaction finds them
     by their export.
     """
-    return Cutoffs(over=now - max(retention, idempotency_ttl), answered=now - idempotency_ttl)
+    over = now - max(retention, idempotency_ttl)
+    # No later than its token, which nobody is seen with once it is over.
+    return Cutoffs(over=over, answered=now - idempotency_ttl, sessions=max(over, now - SESSIONS_KEPT_FOR))
 
 
 def planned(until: Cutoffs, limit: int = ALL) -> Counter[str]:
@@ -148,6 +155,8 @@ class _Shelf:
     #: What is done to those that go, up to their ids.
     remove: str
     is_archived: bool = True
+    #: What one row is known by.
+    key: str = "id"
 
     def count(self, limit: int) -> int:
         """Count the rows that go, no further than `limit`."""
@@ -156,10 +165,10 @@ class _Shelf:
 
     def emptied(self, limit: int, archive: Archive | None) -> Iterator[Counter[str]]:
         """Remove up to `limit` of its rows, as `removed` does."""
-        asked = f"SELECT id FROM {self.table} WHERE {self.condition} ORDER BY {self.order} LIMIT ?"  # noqa: S608 - our own names
+        asked = f"SELECT {self.key} FROM {self.table} WHERE {self.condition} ORDER BY {self.order} LIMIT ?"  # noqa: S608 - our own names
         while found := [row[0] for row in rows(asked, (*self.parameters, min(limit, ROWS_AT_ONCE)))]:
             if archive is not None and self.is_archived:
-                _write(archive, self.table, "id", found)
+                _write(archive, self.table, self.key, found)
                 archive.settle()
             counts = _unless_busy(partial(self._take, found))
             limit -= counts.total()
@@ -170,7 +179,7 @@ class _Shelf:
 
     def _take(self, ids: Sequence[Any]) -> Counter[str]:
         within = values_list(len(ids), 1)
-        still = f"SELECT id FROM {self.table} WHERE {self.condition} AND id IN {within}{_lock()}"  # noqa: S608 - our own names
+        still = f"SELECT {self.key} FROM {self.table} WHERE {self.condition} AND {self.key} IN {within}{_lock()}"  # noqa: S608 - our own names
         held = [row[0] for row in rows(still, (*self.parameters, *ids))]
         return Counter({self.told_as: execute(self.remove + values_list(len(held), 1), held)} if held else {})
 
@@ -180,14 +189,20 @@ def _shelves(until: Cutoffs) -> list[_Shelf]:
     over, answered = to_ms(until.over), to_ms(until.answered)
     recovery_id = identifiers.first_id(identifiers.RECOVERY, until.over)
     ping_id = identifiers.first_id(identifiers.PING, until.answered)
+    # Sessions go before their tokens; a token waits for one that somebody holds. For NOT EXISTS PostgreSQL reads them all.
+    unused = "(SELECT s.id FROM console_sessions s WHERE s.token_id = tokens.id ORDER BY s.id LIMIT 1) IS NULL"
+    revoked = "revoked_at < ? AND (expires_at IS NULL OR expires_at >= ?)"
     return [
         _shelf("page_results", "received_at < ?", (over,), "received_at"),
         # Also one that never ended: nobody waits for it any more, and no worker sends one so old.
         _shelf("pings", "id < ?", (ping_id,), "id"),
         _shelf("recoveries", "id < ? AND finished_at < ?", (recovery_id, over), "id"),
         _shelf("idempotency_keys", "created_at < ?", (answered,), "created_at"),
-        _shelf("tokens", "expires_at < ?", (over,), "expires_at"),
-        _shelf("tokens", "revoked_at < ? AND (expires_at IS NULL OR expires_at >= ?)", (over, over), "revoked_at"),
+        # Of several columns that name a row together none is its id; where the database has put it is.
+        _shelf("delivery_hours", "hour_at < ?", (over,), "hour_at", "rowid" if is_sqlite() else "ctid"),
+        _shelf("console_sessions", "seen_at < ?", (to_ms(until.sessions),), "seen_at"),
+        _shelf("tokens", f"expires_at < ? AND {unused}", (over,), "expires_at"),
+        _shelf("tokens", f"{revoked} AND {unused}", (over, over), "revoked_at"),
         _Shelf(
             table="compliance_requests",
             told_as=REPORTS,
@@ -200,8 +215,9 @@ def _shelves(until: Cutoffs) -> list[_Shelf]:
     ]
 
 
-def _shelf(table: str, condition: str, parameters: tuple[Any, ...], order: str) -> _Shelf:
-    return _Shelf(table, table, condition, parameters, order, f"DELETE FROM {table} WHERE id IN ")  # noqa: S608 - our own names
+def _shelf(table: str, condition: str, parameters: tuple[Any, ...], order: str, key: str = "id") -> _Shelf:
+    remove = f"DELETE FROM {table} WHERE {key} IN "  # noqa: S608 - our own names
+    return _Shelf(table, table, condition, parameters, order, remove, key=key)
 
 
 def _over(until: Cutoffs) -> Iterator[list[_Found]]:

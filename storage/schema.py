@@ -73,6 +73,12 @@ class Standing:
         return None
 
 
+def version() -> str:
+    """Return the name of the newest migration that has run."""
+    [(name,)] = rows(f"SELECT MAX(name) FROM {HISTORY}")  # noqa: S608 - our own name
+    return str(name)
+
+
 def known() -> list[str]:
     """Return the names of this version's migrations, in the order they run in."""
     return sorted(path.stem for path in MIGRATIONS.glob("[0-9]*.py"))

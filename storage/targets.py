@@ -88,16 +88,21 @@ def newest(
     return [_target(row, default_secret_fingerprint) for row in found]
 
 
-def set_secret(target_id: str, secret: str, vault: Vault, now: datetime) -> str:
-    """Give a target its own secret and return the fingerprint; the next delivery is signed with it."""
+def set_secret(
+    target_id: str, secret: str, vault: Vault, now: datetime, actor: str = "operator", account_id: int | None = None
+) -> str:
+    """Give a target, of one account where `account_id` is given, its own secret and return the fingerprint.
+
+    The next delivery is signed with it. Raises TargetNotFound.
+    """
     fingerprint = vault.fingerprint(secret)
     with transaction():
-        _row(target_id)
+        _row(target_id, account_id)
         # Only these columns, and the status only where it still is what it was: a worker may be marking the target now.
         sealed = vault.seal(secret, secret_context(target_id))
         _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
         _change(target_id, when=TargetStatus.INACTIVE, status=TargetStatus.ACTIVE.value, status_reason=None)
-        append(now, "operator", "set_secret", target_id)
+        append(now, actor, "set_secret", target_id)
     return fingerprint
 
 

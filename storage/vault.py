@@ -65,6 +65,11 @@ class Vault:
         return "ps:" + hmac.new(self._pseudonym_key, text.encode(), hashlib.sha256).hexdigest()[:_PSEUDONYM_DIGITS]
 
 
+def key_fingerprint(key: bytes) -> str:
+    """Return by what an encryption key is known; the same wherever it stands among the others."""
+    return Vault([key]).fingerprint("encryption key")
+
+
 def _first_opened(ciphers: Sequence[AESGCM], sealed: bytes, context: str) -> str | None:
     """Return what the first of these keys that fits opens; None where none does, or nothing of ours is sealed there."""
     if sealed[:1] != _FORMAT or len(sealed) <= 1 + _NONCE_BYTES:

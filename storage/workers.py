@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Final
@@ -16,9 +17,22 @@ ALIVE_FOR: Final = timedelta(seconds=6)
 #: Rows of workers that were killed are swept away by the others after a while.
 FORGOTTEN_AFTER: Final = timedelta(minutes=10)
 
+#: More than anybody runs; a list of them stays a page.
+MOST_KNOWN: Final = 200
+
 _BEAT: Final = """
 INSERT INTO workers (name, started_at, seen_at) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWorker:
+    """A worker process that has said that it is alive; `is_alive` where it did so lately."""
+
+    name: str
+    started_at: datetime
+    seen_at: datetime
+    is_alive: bool
 
 
 @cache
@@ -57,6 +71,15 @@ def last_seen() -> datetime | None:
     """Return when a worker was last seen; None where none was within FORGOTTEN_AFTER."""
     [(seen_at,)] = rows("SELECT MAX(seen_at) FROM workers")
     return None if seen_at is None else from_ms(seen_at)
+
+
+def known(now: datetime) -> list[KnownWorker]:
+    """Return up to MOST_KNOWN workers that said something within FORGOTTEN_AFTER, who spoke last first."""
+    found = rows("SELECT name, started_at, seen_at FROM workers ORDER BY seen_at DESC, name LIMIT ?", (MOST_KNOWN,))
+    return [
+        KnownWorker(name, from_ms(started_at), from_ms(seen_at), abs(now - from_ms(seen_at)) < ALIVE_FOR)
+        for name, started_at, seen_at in found
+    ]
 
 
 def own_since_before(moment: datetime, now: datetime) -> list[str]:

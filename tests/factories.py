@@ -19,7 +19,8 @@ from schemas.settings import Settings, load_settings
 from schemas.targets import Target, TargetRequest
 from schemas.ticket import Source, Ticket
 from schemas.times import to_ms
-from storage import accounts, exports, findings, identifiers, projects, targets, tokens
+from storage import accounts, console_sessions, exports, findings, identifiers, projects, targets, tokens
+from storage.clock import utc_now
 from storage.database import execute, rows, transaction, values_list
 from storage.export_rows import Draft
 
@@ -76,6 +77,15 @@ def make_colleague(customer: Customer) -> Customer:
 def make_platform_token(customer: Customer, *abilities: Ability) -> str:
     """Store a platform token of the customer's user, with every platform ability unless some are named; return its text."""
     return tokens.create(customer.email, TokenKind.PLATFORM, NOW, abilities)[1]
+
+
+def make_session(customer: Customer, browser: str = "a browser") -> str:
+    """Sign the customer's user in at the console with a token of its own; return the session's id."""
+    token = tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "console")[1]
+    principal = tokens.principal_for(token, utc_now())
+    assert principal is not None
+    console_sessions.begin(principal, browser, utc_now())
+    return console_sessions.live(utc_now(), 1, email=customer.email)[0].id
 
 
 def make_project(customer: Customer, shop_domain: str | None = None, *, is_granted: bool = True) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
 
-from storage.doorbell import Doorbell
+from storage.doorbell import Doorbell, Queued
 from storage.name_lookup import Answer, LookupReason, NameLookup, NameLookupFailed
 
 
@@ -38,6 +38,9 @@ class FakeDoorbell(Doorbell):
 
     def is_reachable(self) -> bool:
         return self.is_connected
+
+    def queued(self) -> Queued | None:
+        return Queued(0, 0, 0, 0) if self.is_connected else None
 
 
 class FakeLookup(NameLookup):

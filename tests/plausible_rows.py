@@ -26,11 +26,17 @@ _TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":nul
 
 #: What code reads again, and so needs a form; % is the row's number.
 FORMS: Final[dict[tuple[str, str], str]] = {
+    ("compliance_requests", "result"): "redacted",
     ("exports", "id"): f"exp_01J{'0' * 19}%",
     ("exports", "ticket"): _TICKET,
     ("exports", "preview_problems"): "[]",
     ("exports", "source_type"): "manual",
+    ("findings", "id"): f"fnd_01J{'0' * 19}%",
+    ("findings", "severity"): "high",
+    ("inbound_refusals", "problems"): "[]",
+    ("inbound_refusals", "source"): "scanner",
     ("projects", "shop_domain"): "Shop%.Example",
+    ("recoveries", "id"): f"rec_01J{'0' * 19}%",
     ("targets", "id"): f"tgt_01J{'0' * 19}%",
     ("targets", "base_url"): "https://tracker%.example/hook",
     ("targets", "provider_key"): "generic_webhook",

@@ -92,6 +92,8 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         "trusted_proxies": (),
         "idempotency_ttl_hours": 72,
         "retention_days": 90,
+        "console_enabled": True,
+        "operator_account_id": None,
         "worker_metrics_bind": None,
         "sentry_dsn": None,
         "otlp_endpoint": None,
@@ -184,6 +186,11 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("PUBLIC_BASE_URL", "https://risk.example/\r\nX-Hunter: hunter2"),
         ("PUBLIC_BASE_URL", "https://risk.example/\x7fhunter2"),
         ("PUBLIC_BASE_URL", "https://risk.example:hunter2"),
+        # As the beginning of a redirect it would lead to another host, or a browser would make another path of it.
+        ("PUBLIC_BASE_URL", "https://risk.example//hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/relay/../hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/relay;hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/%2F/hunter2"),
         ("PUBLIC_BASE_URL", "https://höhle.example/hunter2"),
         # Seven bytes; and bytes that are no text.
         *((name, "hunter2") for name in SECRETS),
@@ -491,3 +498,19 @@ OF_ONES_OWN = EVERYTHING - {RouteFamily.HANDOFFS}
 )
 def test_a_mode_serves_its_route_families(load: Load, mode: str, extra: str, families: frozenset[RouteFamily]) -> None:
     assert load(DEPLOYMENT_MODE=mode, EXTRA_ROUTE_FAMILIES=extra).route_families == families
+
+
+@pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
+def test_the_console_can_be_turned_off_and_is_never_there_in_webhook_only_mode(load: Load, mode: str) -> None:
+    on, off = (load(DEPLOYMENT_MODE=mode, CONSOLE_ENABLED=said).route_families for said in ("true", "0"))
+    assert on - off == ({RouteFamily.CONSOLE} if mode != "webhook-only" else set())
+
+
+def test_no_setting_brings_the_console_back_in_webhook_only_mode(load: Load) -> None:
+    assert set(mistakes(load, DEPLOYMENT_MODE="webhook-only", EXTRA_ROUTE_FAMILIES="console")) == {"EXTRA_ROUTE_FAMILIES"}
+
+
+def test_the_operators_account_is_a_number_from_one_on(load: Load) -> None:
+    assert load(OPERATOR_ACCOUNT_ID="7").operator_account_id == 7
+    for wrong in ("0", "-1", "first"):
+        assert set(mistakes(load, OPERATOR_ACCOUNT_ID=wrong)) == {"OPERATOR_ACCOUNT_ID"}

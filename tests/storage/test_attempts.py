@@ -92,3 +92,14 @@ def test_a_page_cannot_begin_behind_an_attempt_of_another_export(customer: Custo
         with pytest.raises(ValidationFailed) as refused:
             newest(customer, make_exports(customer, 1)[0], before=before)
         assert [(problem.path, problem.code) for problem in refused.value.problems] == [("/cursor", "invalid_cursor")]
+
+
+def test_an_operator_reads_attempts_a_page_at_a_time(customer: Customer) -> None:
+    export_id = tried(customer, 3)
+    first = attempts.newest_traces(export_id, customer.account_id, 2)
+    rest = attempts.newest_traces(export_id, customer.account_id, 2, first[-1].attempt.id)
+    assert first + rest == attempts.traces(export_id)
+    with pytest.raises(ExportNotFound):
+        attempts.newest_traces(export_id, make_customer().account_id, 2)
+    with pytest.raises(ValidationFailed):
+        attempts.newest_traces(make_exports(customer, 1)[0], customer.account_id, 2, first[0].attempt.id)

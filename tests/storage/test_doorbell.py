@@ -15,7 +15,7 @@ from redis import Redis
 from rq.job import Job
 
 from storage import doorbell
-from storage.doorbell import JOB, QUEUE, Doorbell
+from storage.doorbell import JOB, QUEUE, Doorbell, Queued
 from tests.servers import RedisServer
 
 
@@ -125,3 +125,15 @@ def test_a_redis_that_takes_no_writes_is_a_bell_not_heard(client: Redis) -> None
     finally:
         client.config_set("maxmemory", "0")
     assert Doorbell(client).ring() is True
+
+
+def test_what_rq_knows_of_the_queue_is_one_exchange(client: Redis) -> None:
+    bell = Doorbell(client)
+    assert bell.queued() == Queued(waiting=0, running=0, failed=0, listeners=0)
+    bell.ring()
+    assert bell.queued() == Queued(waiting=1, running=0, failed=0, listeners=0)
+
+
+def test_nothing_is_known_of_a_queue_that_is_away(tmp_path: Path) -> None:
+    with doorbell.connect(f"unix://{tmp_path}/nobody.sock") as nobody:
+        assert Doorbell(nobody).queued() is None

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from schemas.errors import ValidationFailed
+from schemas.errors import NotFound, ValidationFailed
 from schemas.export_state import ExportStatus
 from schemas.exports import PreparationForm, Sighting
 from schemas.findings import PostbackResult, fingerprint
 from schemas.scanner import MAX_ISSUES, Postback, PostbackForm
-from storage import exports, projects
+from storage import exports, findings, projects
 from storage.database import close_database, connection, execute, open_database, rows
 from tests.factories import NOW, Customer, issue, make_customer, postback, record_postback
 
@@ -262,3 +262,34 @@ def test_two_postbacks_with_the_same_new_findings_in_opposite_orders_never_lock_
     found = post_two_at_once(postgres_customer, postgres_url, lock, [three, three[::-1]])
     assert sorted(found) == [0, 3]
     assert rows("SELECT COUNT(*) FROM exports") == [(3,)]
+
+
+# --- read back ----------------------------------------------------------------
+
+
+def test_findings_are_read_back_newest_first_with_their_exports(customer: Customer) -> None:
+    first = post(customer, scan_run_id=1, issues=[issue("a", severity="low")])
+    post(customer, later(1), scan_run_id=2, issues=[issue("b", severity="high"), issue("a", severity="low")])
+    post(make_customer(), later(2), scan_run_id=3, issues=issues("c"))
+    [newer, older] = findings.newest(customer.project_id, 10)
+    assert (newer.code, newer.severity, newer.times_seen, newer.first_seen_at) == ("b", "high", 1, later(1))
+    assert (older.code, older.times_seen, older.first_seen_at, older.last_seen_at) == ("a", 2, NOW, later(1))
+    assert (older.export_id, older.export_status) == (first.ticket_exports[0], "prepared")
+    assert findings.newest(customer.project_id, 1) == [newer]
+    assert findings.newest(customer.project_id, 10, newer.id) == [older]
+    assert findings.newest(customer.project_id, 10, severity="low") == [older]
+    assert findings.newest(customer.project_id, 10, older.id, "low") == []
+
+
+def test_projects_are_told_with_their_newest_finding(customer: Customer) -> None:
+    post(customer, scan_run_id=1, issues=[issue("a", severity="critical")])
+    post(customer, later(1), scan_run_id=2, issues=[issue("b", severity="info")])
+    [newest, _] = findings.newest(customer.project_id, 10)
+    quiet = projects.add_project("Quiet", customer.account_id, NOW)
+    [second, first] = findings.scanned_projects(customer.account_id, 10)
+    assert (first.id, first.newest_finding_id) == (customer.project_id, newest.id)
+    assert second == findings.ScannedProject(quiet.id, "Quiet", None)
+    assert findings.scanned_projects(customer.account_id, 1) == [second]
+    assert findings.scanned_project(customer.project_id, customer.account_id) == first
+    with pytest.raises(NotFound):
+        findings.scanned_project(customer.project_id, make_customer().account_id)

@@ -16,8 +16,9 @@ from schemas.targets import Target
 from schemas.times import to_ms
 from storage import exports, identifiers, recoveries
 from storage.database import connection, execute, is_sqlite, rows, transaction
-from storage.recoveries import BATCH, LEASE_S, LOOK_AGAIN_S, Held, Progress, Step
-from tests.factories import NOW, Customer, make_approved, make_exports, make_failed, make_target
+from storage.recoveries import BATCH, LEASE_S, LOOK_AGAIN_S, AlreadyRecovering, Held, Progress, Step
+from tests.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
+from tests.query_plans import read_whole, statements
 
 SINCE: Final = NOW - timedelta(hours=1)
 
@@ -385,7 +386,71 @@ def test_a_recovery_row_that_makes_no_sense_is_refused(target: Target, change: s
         execute(f"UPDATE recoveries SET {change}")  # noqa: S608 - our own names
 
 
+# --- what a person orders
+
+
+def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: Customer, target: Target) -> None:
+    ids = make_failed(customer, target.id, 3)
+    ordered = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    assert (ordered.status, ordered.total, ordered.done) == ("running", 3, 0)
+    assert set(statuses(ids)) == {"failed"}
+    assert recoveries.any_waiting(NOW)
+    held = recoveries.claim_next(NOW)
+    assert held is not None
+    assert held.id == ordered.id
+    work(held)
+    assert (recoveries.get(ordered.id).status, set(statuses(ids))) == ("done", {"approved"})
+    assert rows("SELECT DISTINCT actor FROM audit_entries WHERE action = 'retry'") == [("user:7",)]
+
+
+def test_an_order_for_another_accounts_target_is_none(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id)
+    with pytest.raises(TargetNotFound):
+        recoveries.order(target.id, make_customer().account_id, SINCE, NOW, "user:7")
+    assert recoveries.newest() == []
+
+
+def test_one_that_is_ordered_twice_is_told_which_one_runs(customer: Customer, target: Target) -> None:
+    ordered = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    for again in (lambda: recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7"), lambda: begin(target)):
+        with pytest.raises(AlreadyRecovering, match=ordered.id) as refused:
+            again()
+        assert refused.value.recovery_id == ordered.id
+    assert len(recoveries.newest()) == 1
+
+
+def test_an_account_finds_its_own_recoveries_in_pages(customer: Customer, target: Target) -> None:
+    other = make_customer()
+    own = [recoveries.order(make_target(customer).id, customer.account_id, SINCE, NOW, "user:7").id for _ in range(3)]
+    others = recoveries.order(make_target(other).id, other.account_id, SINCE, NOW, "user:8")
+    last = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    expected = sorted([*own, last.id], reverse=True)
+    assert [each.id for each in recoveries.newest(customer.account_id)] == expected
+    assert [each.id for each in recoveries.newest(customer.account_id, 2)] == expected[:2]
+    assert [each.id for each in recoveries.newest(customer.account_id, 2, expected[1])] == expected[2:]
+    assert [each.id for each in recoveries.newest(target_id=target.id)] == [last.id]
+    for find in (recoveries.get, lambda each, account_id: recoveries.cancel(each, NOW, "user:7", account_id)):
+        with pytest.raises(NotFound, match="no such recovery"):
+            find(others.id, customer.account_id)
+    assert recoveries.get(others.id).status == "running"
+
+
 # --- how it is found
+
+
+def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_further_than_asked(
+    customer: Customer, target: Target
+) -> None:
+    for seconds, count in ((-7200, 2), (-1800, 3), (-60, 4)):
+        make_failed(customer, target.id, count, at(seconds))
+    make_failed(customer, make_target(customer).id, 5)
+    moments = [at(-90_000), at(-3600), at(-600), NOW]
+    with statements() as found:
+        counts = exports.recoverable_since(target.id, moments, 100)
+    assert counts == [exports.count_recoverable(target.id, moment) for moment in moments] == [9, 7, 4, 0]
+    assert [bool(read_whole(each)) for each in found] == [False]
+    assert exports.recoverable_since(target.id, moments[:1], 5) == [5]
+    assert exports.recoverable_since(target.id, [], 5) == []
 
 
 def test_what_is_to_be_put_back_is_read_from_its_index_among_many_others(customer: Customer, target: Target) -> None:

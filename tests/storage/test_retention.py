@@ -18,13 +18,14 @@ from schemas.evidence import Capture, CaptureForm
 from schemas.exports import Approval
 from schemas.findings import PostbackResult
 from schemas.pings import PingResult
-from schemas.principal import TokenKind, TokenPrincipal
+from schemas.principal import Ability, TokenKind, TokenPrincipal
 from schemas.scanner import Postback, PostbackForm
 from schemas.targets import Target
 from schemas.times import from_ms, rfc3339, to_ms
 from storage import (
     attempts,
     compliance,
+    console_sessions,
     emails,
     exports,
     handoffs,
@@ -193,6 +194,8 @@ def test_what_belongs_to_an_export_goes_with_it(customer: Customer, target: Targ
         "evidence_captures": 1,
         "inbound_emails": 1,
         "page_results": 1,
+        # What charts count of the one attempt.
+        "delivery_hours": 1,
     }
     assert planned() == expected
     assert prune() == expected
@@ -271,6 +274,58 @@ def test_a_token_goes_long_after_it_expired_or_was_revoked(customer: Customer) -
     assert planned() == prune() == {"tokens": 3}
     assert before - left("tokens") == {expired, revoked, both}
     assert {lasting, expires_later, revoked_later} < left("tokens")
+
+
+def sessions_of(customer: Customer, *seen_at: datetime, revoked_at: datetime | None = None) -> tuple[int, list[str]]:
+    """Sign a user in with a token of its own at these moments; return the token and the sessions."""
+    token, text = tokens.create(customer.email, TokenKind.API, NOW - days(10), (Ability.CONSOLE,))
+    principal = tokens.principal_for(text, NOW)
+    assert principal is not None
+    for at in seen_at:
+        console_sessions.begin(principal, "a browser", at)
+    if revoked_at is not None:
+        tokens.revoke(token.id, revoked_at)
+    ids = rows("SELECT id FROM console_sessions WHERE token_id = ? ORDER BY id", (token.id,))
+    return token.id, [row[0] for row in ids]
+
+
+def test_sessions_go_thirty_days_after_their_last_look(customer: Customer) -> None:
+    """Also those that nobody has ended: they are long idle."""
+    _, (old, _) = sessions_of(customer, LATER - days(30) - MINUTE, LATER - days(30) + MINUTE)
+    assert planned() == prune() == {"console_sessions": 1}
+    assert old not in left("console_sessions")
+    assert len(left("console_sessions")) == 1
+
+
+def test_sessions_go_before_the_token_that_they_point_to(customer: Customer) -> None:
+    """However short a time things are kept."""
+    gone, _ = sessions_of(customer, NOW - days(9), NOW - days(8), revoked_at=NOW - days(5))
+    until = retention.cutoffs(NOW, days(4), TTL)
+    # A count does not know yet that nothing will hold the token.
+    assert planned(until) == {"console_sessions": 2}
+    assert prune(until) == {"console_sessions": 2, "tokens": 1}
+    assert gone not in left("tokens")
+
+
+def test_a_token_waits_for_a_session_that_is_still_there(customer: Customer) -> None:
+    """The clock of another host was ahead when somebody looked."""
+    for revoked_at, expires_at in ((NOW - days(5), None), (None, to_ms(NOW - days(5)))):
+        kept, _ = sessions_of(customer, NOW - days(9), revoked_at=revoked_at)
+        execute("UPDATE console_sessions SET seen_at = ? WHERE token_id = ?", (to_ms(NOW), kept))
+        execute("UPDATE tokens SET expires_at = ? WHERE id = ?", (expires_at, kept))
+        assert prune(retention.cutoffs(NOW, days(4), TTL)) == {}
+        assert kept in left("tokens")
+
+
+def test_hours_of_charts_go_by_retention_and_by_their_number(target: Target) -> None:
+    hour = timedelta(hours=1)
+    for number in range(5):
+        at = to_ms(NOW - number * hour)
+        execute("INSERT INTO delivery_hours VALUES (?, ?, 'a', 1, 0), (?, ?, 'b', 0, 1)", (target.id, at, target.id, at))
+    assert planned(limit=3) == prune(limit=3) == {"delivery_hours": 3}
+    assert planned() == prune() == {"delivery_hours": 7}
+    execute("INSERT INTO delivery_hours VALUES (?, ?, 'a', 1, 0)", (target.id, to_ms(LATER - RETENTION)))
+    assert planned() == prune() == {}
 
 
 def test_pings_go_with_the_keys_of_their_requests(target: Target) -> None:

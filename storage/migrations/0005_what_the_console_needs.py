@@ -1,0 +1,53 @@
+"""What the console needs: sessions, hours to draw, what each source was refused last, and indexes for its lists."""
+
+from typing import Any
+
+from peewee import Database
+
+TABLES = """
+-- A person at the console; only digests of what the browser holds.
+CREATE TABLE console_sessions (
+    id TEXT NOT NULL PRIMARY KEY,
+    token_id INTEGER NOT NULL REFERENCES tokens (id),
+    secret_sha256 TEXT NOT NULL UNIQUE,
+    browser_sha256 TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    seen_at BIGINT NOT NULL,
+    ended_at BIGINT,
+    ended_reason TEXT,
+    CHECK ((ended_at IS NULL) = (ended_reason IS NULL))
+);
+CREATE INDEX console_sessions_token ON console_sessions (token_id, id);
+CREATE INDEX console_sessions_seen ON console_sessions (seen_at);
+-- What attempts came to, by the hour: a day of a target is read from a few rows, however many attempts it had.
+CREATE TABLE delivery_hours (
+    target_id TEXT NOT NULL REFERENCES targets (id),
+    hour_at BIGINT NOT NULL,
+    worker TEXT NOT NULL,
+    delivered INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    PRIMARY KEY (target_id, hour_at, worker)
+);
+CREATE INDEX delivery_hours_hour ON delivery_hours (hour_at);
+-- A row a source.
+CREATE TABLE inbound_refusals (
+    source TEXT NOT NULL PRIMARY KEY,
+    refused_at BIGINT NOT NULL,
+    status INTEGER NOT NULL,
+    code TEXT NOT NULL,
+    problems TEXT NOT NULL,
+    request_id TEXT NOT NULL
+);
+CREATE INDEX findings_severity ON findings (project_id, severity, id);
+CREATE INDEX compliance_requests_status ON compliance_requests (status, id);
+CREATE INDEX compliance_requests_topic ON compliance_requests (topic, id);
+CREATE INDEX diagnostics_platform ON diagnostics (platform, id);
+CREATE INDEX tokens_platform ON tokens (abilities) WHERE kind = 'platform' AND revoked_at IS NULL;
+"""
+
+
+def up(_migrator: Any, db: Database) -> None:
+    """Make the tables and the indexes."""
+    for statement in TABLES.split(";\n"):
+        if statement.strip():
+            db.execute_sql(statement)  # type: ignore[no-untyped-call]  # peewee's stubs leave it out

@@ -1,0 +1,72 @@
+"""What a source was refused last: a row each, and the newest of all processes stays."""
+
+import threading
+from datetime import datetime, timedelta
+
+import pytest
+
+from schemas.errors import FieldProblem
+from schemas.inbound import InboundSource, Refusal, Trouble, troubles_of
+from storage import inbound_refusals
+from storage.database import connection, database, rows
+from tests.factories import NOW
+from tests.query_plans import statements
+
+
+def refusal(source: InboundSource = InboundSource.SCANNER, at: datetime = NOW, code: str = "UNAUTHORIZED") -> Refusal:
+    return Refusal(source, at, 401, code, (Trouble("/X-Scanner-Secret", "missing"), Trouble("", "invalid_key")), "req_1")
+
+
+def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
+    told = [refusal(source) for source in InboundSource]
+    inbound_refusals.record(told)
+    assert inbound_refusals.last() == {each.source: each for each in told}
+
+
+@pytest.mark.parametrize(
+    ("later", "kept"),
+    [
+        (timedelta(seconds=1), "FORBIDDEN"),  # it is newer
+        (timedelta(0), "FORBIDDEN"),  # of the same millisecond, the one that came last
+        (timedelta(seconds=-1), "UNAUTHORIZED"),  # another process was quicker with a newer one
+    ],
+)
+def test_the_newest_stays_whoever_writes_last(database: str, later: timedelta, kept: str) -> None:
+    inbound_refusals.record([refusal()])
+    inbound_refusals.record([refusal(at=NOW + later, code="FORBIDDEN")])
+    assert inbound_refusals.last()[InboundSource.SCANNER].code == kept
+    assert rows("SELECT COUNT(*) FROM inbound_refusals") == [(1,)]
+
+
+def test_all_sources_are_one_statement_and_none_are_no_statement(database: str) -> None:
+    with statements() as ran:
+        inbound_refusals.record([])
+    assert ran == []
+    with statements() as ran:
+        inbound_refusals.record([refusal(source) for source in InboundSource])
+    assert len(ran) == 1
+
+
+def test_a_thread_without_a_connection_gives_its_own_back(database: str) -> None:
+    left_open = []
+
+    def write() -> None:
+        inbound_refusals.record([refusal()])
+        left_open.append(not is_closed())
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join(30)
+    assert left_open == [False]
+    with connection():
+        assert InboundSource.SCANNER in inbound_refusals.last()
+
+
+def is_closed() -> bool:
+    return bool(database.is_closed())
+
+
+def test_of_a_problem_its_path_and_its_code_are_kept() -> None:
+    assert troubles_of((FieldProblem("/page/url", "invalid_url", "Not a valid URL."),)) == (
+        Trouble("/page/url", "invalid_url"),
+    )
