@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs runtimes setup setup-test lock clean
+.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs screenshots runtimes setup setup-test lock clean
 
 # The caller's Python settings are not the project's.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -51,6 +51,9 @@ bench-quick: setup-test ## the same in under three minutes: fewer rounds, and no
 docs: setup-test ## write the reference and the Postman collection anew from the code, and the documents as a site into build/site
 	@$(PYTHON_HERE) -m bin.reference
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_HERE) -m mkdocs build --strict
+
+screenshots: setup-test ## take the documents' pictures of the console anew; needs Chromium, see runtimes
+	@$(PYTHON_HERE) -m tests.docs.screenshots
 
 runtimes: ## install the browser and the languages that tests of examples and pages drive, with Debian's packages; as root
 	@bin/runtimes

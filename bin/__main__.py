@@ -26,6 +26,7 @@ VERBS = {
     "scan-run": "scan_run",
     "grant": "grant",
     "token": "token",
+    "session": "session",
     "secret": "secret",
     "target": "target",
     "export": "export",

@@ -44,6 +44,7 @@ DATABASE: Final[dict[str, Callable[[Settings, Figures, datetime], Checked]]] = {
     "workers": lambda _, figures, now: stores.heartbeat(figures, now),
     "deliveries": lambda _, figures, __: stores.deliveries(figures),
     "targets": lambda _, figures, __: stores.targets(figures),
+    "operator": lambda settings, *_: stores.operator(settings),
     "compliance": lambda _, figures, __: stores.compliance(figures),
 }
 

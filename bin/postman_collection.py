@@ -15,7 +15,7 @@ from schemas.settings import DeploymentMode, default_settings
 from service.app import served
 from service.description.document import document as description
 from service.description.exports import PREPARED
-from service.description.operations import TARGET_ID
+from service.description.operations import RECOVERY_ID, TARGET_ID
 from service.description.targets import TARGET
 from storage.doorbell import Doorbell, connect
 from storage.name_lookup import NameLookup
@@ -45,6 +45,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "target_id": "",
     "export_id": "",
     "ticket_digest": "",
+    "recovery_id": "",
 }
 
 #: Every request, in the order of a run: its operation, and which of the examples it sends.
@@ -71,6 +72,10 @@ _STEPS: Final = (
     # Only what is not approved can be put aside.
     ("prepareTicketExport", "The least"),
     ("dismissTicketExport", "Nothing"),
+    ("beginTicketExportRecovery", "The last day"),
+    ("listTicketExportRecoveries", ""),
+    ("readTicketExportRecovery", ""),
+    ("cancelTicketExportRecovery", "Nothing"),
     ("postScannerResults", "One issue"),
     ("postScannerResults", "The least"),
     ("postEmail", "Plain"),
@@ -82,16 +87,18 @@ _STEPS: Final = (
     ("postComplianceWebhook", "customers/redact"),
     ("postComplianceWebhook", "shop/redact"),
 )
-#: For browsers.
-LEFT_OUT: Final = frozenset({"readPage", "readPageFile"})
+#: For browsers, and for whoever looks after the console.
+LEFT_OUT: Final = frozenset({"readPage", "readPageFile", "listConsoleSessions", "revokeConsoleSession"})
 
 #: Which variables an answer fills in, by the member that it is.
 _KEPT: Final[Mapping[str, Mapping[str, str]]] = {
     "createTicketExportTarget": {"target_id": "id"},
     "prepareTicketExport": {"export_id": "id", "ticket_digest": "ticket_digest"},
+    "beginTicketExportRecovery": {"recovery_id": "id"},
 }
-#: Statuses beside the good ones that a run meets: what has not failed is not retried.
-_ALSO_MET: Final[Mapping[str, tuple[int, ...]]] = {"retryTicketExport": (409,)}
+#: Statuses beside the good ones that a run meets: what has not failed is not retried, and a worker may have ended
+#: a recovery before it is cancelled.
+_ALSO_MET: Final[Mapping[str, tuple[int, ...]]] = {"retryTicketExport": (409,), "cancelTicketExportRecovery": (409,)}
 
 #: What stands for a credential, by the security scheme.
 _BEARERS: Final[Mapping[str, str]] = {"apiToken": "token", "platformToken": "platform_token"}
@@ -110,6 +117,7 @@ _SIGN: Final = (
 #: Values of examples that stand for something of the installation. A number stands outside of quotes.
 _STANDS_FOR: Final[Mapping[Any, str]] = {
     TARGET_ID: "{{target_id}}",
+    RECOVERY_ID: "{{recovery_id}}",
     PREPARED["ticket_digest"]: "{{ticket_digest}}",
     TARGET["base_url"]: "{{target_url}}",
 }

@@ -16,7 +16,7 @@ from bin.own_service import DIRECTLY, local_url
 from bin.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
 from bin.supervisor import STOP_GRACE_S, Supervisor
 from bin.work import WORK_ALONE
-from schemas.settings import Settings
+from schemas.settings import RouteFamily, Settings
 from storage import schema
 
 _log: Final = logging.getLogger(__name__)
@@ -98,4 +98,7 @@ def _greet(settings: Settings) -> None:
     click.echo(f"  curl -s {local_url(settings.bind)}/readyz")
     click.echo(f"  bin/riskrelay token create --user {FIRST_USER}")
     click.echo("  bin/riskrelay listen\n")
+    if RouteFamily.CONSOLE in settings.route_families:
+        # Not a fourth command to try: it belongs to the browser.
+        click.echo(f"Or look at it: {settings.public_base_url}/console takes a token made with --ability console.\n")
     click.echo("Ctrl-C stops everything.")

@@ -6,6 +6,7 @@ import click
 
 from bin.installation import Refused, opened
 from bin.records import json_option, print_record, print_records
+from schemas.secret_text import MAX_SECRET, SecretFault, secret_from
 from schemas.setting_values import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
 from schemas.settings import Settings
 from schemas.targets import Target, target_record
@@ -15,8 +16,11 @@ from storage.installation import check_keys
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
 
-#: A longer one is a mistake: a key file, or a whole document.
-MAX_SECRET = 4096
+#: What to do about a text that is no secret.
+REMEDIES = {
+    SecretFault.UNFIT: f"A secret is one line of printable characters on standard input, {MAX_SECRET} at most.",
+    SecretFault.TOO_SHORT: f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}. Nothing was changed.",
+}
 
 
 @click.group()
@@ -107,9 +111,7 @@ def _read_secret() -> str:
     """Read standard input and strip one trailing newline; what is typed on a terminal is not shown there."""
     on_terminal = sys.stdin.isatty()
     text = click.prompt("Secret", hide_input=True, err=True) if on_terminal else sys.stdin.read(MAX_SECRET + 2)
-    text = text.removesuffix("\n").removesuffix("\r")
-    if not text or len(text) > MAX_SECRET or not text.isprintable():
-        raise Refused(f"A secret is one line of printable characters on standard input, {MAX_SECRET} at most.")
-    if len(text.encode()) < LEAST_SECRET_BYTES:
-        raise Refused(f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}. Nothing was changed.")
-    return text
+    secret = secret_from(text)
+    if isinstance(secret, SecretFault):
+        raise Refused(REMEDIES[secret])
+    return secret

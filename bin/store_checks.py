@@ -9,9 +9,9 @@ from typing import Final
 
 from bin.findings import Finding, Level, failure, ok, warning
 from schemas.setting_values import ENOUGH_SECRET_BYTES, HOW_TO_MAKE_ONE
-from schemas.settings import RouteFamily, Settings
+from schemas.settings import DeploymentMode, RouteFamily, Settings
 from schemas.targets import RESTORED, TargetStatus
-from storage import condition, installation, resealing, restoring, schema, workers
+from storage import accounts, condition, installation, resealing, restoring, schema, workers
 from storage.census import PAUSED_BY_HAND, Figures
 from storage.condition import Wholeness
 from storage.database import is_sqlite
@@ -146,6 +146,19 @@ def targets(figures: Figures) -> Iterator[Finding]:
     if not (restored or by_hand or blocked or inactive):
         active, disabled = figures.targets.get(TargetStatus.ACTIVE, 0), figures.targets.get(TargetStatus.DISABLED, 0)
         yield ok("targets", f"{active} active, {disabled} disabled")
+
+
+def operator(settings: Settings) -> Iterator[Finding]:
+    """Is there somebody to whom the console shows the installation itself?"""
+    named = settings.operator_account_id
+    if RouteFamily.CONSOLE not in settings.route_families:
+        return
+    fix = "set it to an id of: bin/riskrelay account list"
+    if named is not None and not accounts.exists(named):
+        yield warning("operator", f"OPERATOR_ACCOUNT_ID names account {named}, which is not there.", fix)
+    elif named is None and settings.deployment_mode is DeploymentMode.CLOUD and accounts.are_several():
+        told = "OPERATOR_ACCOUNT_ID names no account: the console shows nobody settings, audit, compliance and queue."
+        yield warning("operator", told, fix)
 
 
 def compliance(figures: Figures) -> Finding:

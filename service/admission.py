@@ -144,7 +144,7 @@ class Admission:
         stream = req.bounded_stream if req.content_length is not None else req.stream
         pieces: list[bytes] = []
         size = 0
-        while piece := _piece(stream, min(_PIECE_BYTES, self._max_body_bytes + 1 - size)):
+        while piece := piece_of(stream, min(_PIECE_BYTES, self._max_body_bytes + 1 - size)):
             pieces.append(piece)
             size += len(piece)
             if size > self._max_body_bytes:
@@ -197,8 +197,11 @@ def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
     return _DRY_RUN[asked]
 
 
-def _piece(stream: Any, size: int) -> bytes:
-    """Read from a body that may break off or be chunked wrongly, which is the sender's mistake and not ours."""
+def piece_of(stream: Any, size: int) -> bytes:
+    """Read from a body that may break off or be chunked wrongly, which is the sender's mistake and not ours.
+
+    Raises TooSlow, ValidationFailed.
+    """
     try:
         return bytes(stream.read(size))
     except TimeoutError:

@@ -14,7 +14,8 @@ from typing import Final, Protocol
 
 import falcon
 
-from schemas.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized
+from schemas.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized, WebhooksForbidden
+from schemas.inbound import CredentialFault, Trouble
 from schemas.principal import Ability, SharedSecretPrincipal, TokenKind, TokenPrincipal
 from storage import polls, tokens
 from storage.clock import utc_now
@@ -49,14 +50,17 @@ class Bearer:
         text = header[len(_BEARER) :] if header[: len(_BEARER)].lower() == _BEARER else ""
         principal = self._holder(req, text) if text else None
         if principal is None:
+            _note(req, "Authorization", _fault(header))
             raise Unauthorized
         req.context.principal = principal
         if principal.kind is not self.kind:
+            _note(req, "Authorization", CredentialFault.WRONG_KIND)
             raise Forbidden(f"This route takes tokens of kind {self.kind.value}.")
         if self.ability not in principal.abilities:
+            _note(req, "Authorization", CredentialFault.LACKS_ABILITY)
             raise Forbidden(f"This token lacks the ability {self.ability.value}.")
         if self._for_webhooks and not principal.may_use_webhooks:
-            raise Forbidden("This account may not use generic_webhook targets.")
+            raise WebhooksForbidden
         return principal
 
     def _holder(self, _req: falcon.Request, text: str) -> TokenPrincipal | None:
@@ -86,6 +90,7 @@ class SharedSecret:
         expected = self._secrets.current(self._integration)
         submitted = req.get_header(self.header)
         if not expected or not submitted or not _same(submitted, expected):
+            _note(req, self.header, _fault(submitted) if expected else CredentialFault.NOT_CONFIGURED)
             raise Unauthorized
         return SharedSecretPrincipal(self._integration.value)
 
@@ -105,11 +110,14 @@ class StorefrontSignature:
     def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
         secret = self._secrets.current(Integration.STOREFRONT)
         if not secret:
+            _note(req, self.HEADER, CredentialFault.NOT_CONFIGURED)
             raise ServiceUnavailable
         header = req.get_header(self.HEADER)
         if not header or _TWICE in header:
+            _note(req, self.HEADER, _fault(header))
             raise Unauthorized
         if not is_signed(req.context.raw_body, header, secret.encode()):
+            _note(req, self.HEADER, CredentialFault.WRONG)
             raise SignatureInvalid
         principal = SharedSecretPrincipal(Integration.STOREFRONT.value)
         req.context.principal = principal
@@ -120,6 +128,18 @@ def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
     """Tell whether `signature` is the HMAC-SHA-256 of `body`, in base64 or as 64 hex digits."""
     submitted = _signature_bytes(signature.strip())
     return submitted is not None and hmac.compare_digest(submitted, hmac.digest(secret, body, "sha256"))
+
+
+def _fault(submitted: str | None) -> CredentialFault:
+    """Return what is wrong with a credential that did not do, by its form alone."""
+    if not submitted:
+        return CredentialFault.MISSING
+    return CredentialFault.TWICE if _TWICE in submitted else CredentialFault.WRONG
+
+
+def _note(req: falcon.Request, header: str, fault: CredentialFault) -> None:
+    """Leave word for the operator; the client is told the same whatever it is."""
+    req.context.fault = Trouble(f"/{header}", fault.value)
 
 
 def _signature_bytes(text: str) -> bytes | None:

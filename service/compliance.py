@@ -14,6 +14,7 @@ import falcon
 
 from schemas.compliance import SHOP_HEADER, TOPIC_HEADER, ComplianceForm, Order, compliance_answer, envelope, order_from
 from schemas.errors import NoEncryptionKey, ServiceUnavailable, WrongEncryptionKey
+from schemas.inbound import InboundSource
 from schemas.settings import RouteFamily
 from service.admission import Body, Operation
 from service.auth import Principal, StorefrontSignature
@@ -33,6 +34,7 @@ class ComplianceWebhooks:
     path = "/api/storefront-app/webhooks/compliance"
     name = "storefront-app.webhooks.compliance"
     family = RouteFamily.HANDOFFS
+    source = InboundSource.COMPLIANCE
 
     def __init__(self, secrets: SharedSecrets, vault: Vault, doorbell: Doorbell) -> None:
         self._verify = StorefrontSignature(secrets)

@@ -4,6 +4,7 @@ import falcon
 
 from schemas.email import email_answer
 from schemas.email_forms import EmailForm, inspected
+from schemas.inbound import InboundSource
 from schemas.settings import RouteFamily
 from service.admission import Operation
 from service.auth import SharedSecret
@@ -18,6 +19,7 @@ class EmailWebhook:
 
     path = "/api/email/webhook"
     family = RouteFamily.EMAIL
+    source = InboundSource.EMAIL
 
     def __init__(self, secrets: SharedSecrets, once: Once, default_project_id: int | None) -> None:
         secret = SharedSecret("X-Email-Webhook-Secret", Integration.EMAIL, secrets)

@@ -6,7 +6,7 @@ submitted value, no header of the request ever stands in an answer.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import falcon
@@ -51,49 +51,80 @@ _OF_WHAT_WAS_DONE: Final = ("Location", "ETag", "Link", "Retry-After", "Idempote
 _log: Final = logging.getLogger(__name__)
 
 
-def install(app: "falcon.App[Any, Any]") -> None:
-    """Answer every error of `app` here."""
-    app.add_error_handler(Exception, _broken)
-    app.add_error_handler(falcon.HTTPError, _framework_error)
-    app.add_error_handler(errors.RiskRelayError, _domain_error)
+#: Shows an error to a person, where it is a page that was asked for; tells whether it was.
+ShowError = Callable[[falcon.Request, falcon.Response, errors.RiskRelayError], bool]
+
+
+def no_page(_req: falcon.Request, _resp: falcon.Response, _error: errors.RiskRelayError) -> bool:
+    """Tell that nothing is shown to persons here."""
+    return False
+
+
+#: Takes note of an error and the status it is answered with; never fails.
+NoteRefusal = Callable[[falcon.Request, errors.RiskRelayError, int], None]
+
+
+def no_note(_req: falcon.Request, _error: errors.RiskRelayError, _status: int) -> None:
+    """Take note of nothing."""
+
+
+def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: NoteRefusal = no_note) -> None:
+    """Answer every error of `app` here, those of pages as pages, and let `note` know of each."""
+    told = _Told(show_error, note)
+    app.add_error_handler(Exception, told.broken)
+    app.add_error_handler(falcon.HTTPError, told.framework_error)
+    app.add_error_handler(errors.RiskRelayError, told.domain_error)
     for outage in OUTAGES:
-        app.add_error_handler(outage, _outage)
+        app.add_error_handler(outage, told.outage)
 
 
-def _domain_error(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError, params: object) -> None:
-    if error.code == errors.RiskRelayError.code:
-        # A promise that the operator broke, such as a wrong encryption key: the log says which, the client does not.
-        _broken(req, resp, error, params)
-        return
-    _answer(req, resp, error)
+class _Told:
+    """Falcon's error handlers."""
+
+    def __init__(self, show_error: ShowError, note: NoteRefusal) -> None:
+        self._show_error = show_error
+        self._note = note
+
+    def domain_error(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError, params: object) -> None:
+        """Answer what our own code refuses."""
+        if error.code == errors.RiskRelayError.code:
+            # A promise that the operator broke, such as a wrong encryption key: the log says which, the client does not.
+            self.broken(req, resp, error, params)
+            return
+        self._answer(req, resp, error)
+
+    def framework_error(self, req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
+        """Answer what the framework refuses."""
+        kind = _FRAMEWORK.get(error.status_code)
+        if kind is None:
+            # 400s of the framework: a path or query that does not decode, a header that does not parse.
+            kind = errors.ValidationFailed if error.status_code < 500 else errors.RiskRelayError
+        if error.headers:
+            resp.set_headers(error.headers)
+        self._answer(req, resp, kind())
+
+    def outage(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+        """Answer while the database is away."""
+        _log.error("database away", extra={"error": type(error).__name__, "request_id": req.context.request_id})
+        self._answer(req, resp, errors.ServiceUnavailable())
+
+    def broken(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+        """Answer what nobody foresaw."""
+        _log.error("a request broke", exc_info=error, extra={"request_id": req.context.request_id})
+        self._answer(req, resp, errors.RiskRelayError())
+
+    def _answer(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
+        resp.status = STATUS[error.code]
+        self._note(req, error, STATUS[error.code])
+        for name in _OF_WHAT_WAS_DONE:
+            resp.delete_header(name)
+        if error.retry_after_s is not None:
+            resp.set_header("Retry-After", str(error.retry_after_s))
+        if not self._show_error(req, resp, error):
+            _answer_data(req, resp, error)
 
 
-def _framework_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
-    kind = _FRAMEWORK.get(error.status_code)
-    if kind is None:
-        # 400s of the framework: a path or query that does not decode, a header that does not parse.
-        kind = errors.ValidationFailed if error.status_code < 500 else errors.RiskRelayError
-    if error.headers:
-        resp.set_headers(error.headers)
-    _answer(req, resp, kind())
-
-
-def _outage(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
-    _log.error("database away", extra={"error": type(error).__name__, "request_id": req.context.request_id})
-    _answer(req, resp, errors.ServiceUnavailable())
-
-
-def _broken(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
-    _log.error("a request broke", exc_info=error, extra={"request_id": req.context.request_id})
-    _answer(req, resp, errors.RiskRelayError())
-
-
-def _answer(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
-    resp.status = STATUS[error.code]
-    for name in _OF_WHAT_WAS_DONE:
-        resp.delete_header(name)
-    if error.retry_after_s is not None:
-        resp.set_header("Retry-After", str(error.retry_after_s))
+def _answer_data(req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
     if error.code == "UNAUTHORIZED" and req.context.get("challenge"):
         resp.set_header("WWW-Authenticate", req.context.challenge)
     as_problem = _wants_problem_json(req)

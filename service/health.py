@@ -17,10 +17,14 @@ OK: Final = "ok"
 UNAVAILABLE: Final = "unavailable"
 #: Nobody could be asked.
 UNKNOWN: Final = "unknown"
+#: Everything is answered, and something is late.
+DEGRADED: Final = "degraded"
+#: Tables of another version, which may not even have the columns that are asked for.
+NOT_CURRENT: Final = "not_current"
 #: In the order of the answer.
 CHECKS: Final = ("database", "schema", "keys", "redis", "workers")
 #: Without these nothing is answered.
-_VITAL: Final = frozenset({"database", "schema", "keys"})
+VITAL: Final = frozenset({"database", "schema", "keys"})
 _AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
 
 
@@ -39,30 +43,17 @@ class Health:
     on_head = on_get
 
 
-class Readiness:
-    """Names each check, and tells degraded from dead.
-
-    Without a worker or without Redis everything is taken in and delivered later: degraded. Dead is what cannot answer: the
-    database away, of another version, or sealed with keys that this process has not.
-    """
-
-    path = "/readyz"
-    family = RouteFamily.HEALTH
+class Checks:
+    """Asks what everything depends on, for `/readyz` and for the console."""
 
     def __init__(self, doorbell: Doorbell, vault: Vault) -> None:
         self._doorbell = doorbell
         self._vault = vault
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Return 200 `ok` or `degraded`, or 503 `unavailable`."""
+    def found(self) -> dict[str, str]:
+        """Return what each of CHECKS came to, in their order: `ok`, `unavailable`, `not_current`, `wrong`, `unknown`."""
         checks = self._of_the_database() | {"redis": OK if self._doorbell.is_reachable() else UNAVAILABLE}
-        failed = {name for name, found in checks.items() if found != OK}
-        status = UNAVAILABLE if failed & _VITAL else "degraded" if failed else OK
-        resp.status = 503 if failed & _VITAL else 200
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps({"status": status, "checks": {name: checks[name] for name in CHECKS}}).encode()
-
-    on_head = on_get
+        return {name: checks[name] for name in CHECKS}
 
     def _of_the_database(self) -> dict[str, str]:
         if not is_reachable():
@@ -75,8 +66,7 @@ class Readiness:
 
     def _of_its_rows(self) -> dict[str, str]:
         if not schema.is_current():
-            # Tables of another version may not even have these rows.
-            return {"schema": "not_current", "keys": UNKNOWN, "workers": UNKNOWN}
+            return {"schema": NOT_CURRENT, "keys": UNKNOWN, "workers": UNKNOWN}
         return {
             "schema": OK,
             "keys": OK if self._keys_fit() else "wrong",
@@ -89,3 +79,28 @@ class Readiness:
             return canary is None or installation.opens(canary, self._vault)
         except NoEncryptionKey:
             return False
+
+
+class Readiness:
+    """Names each check, and tells degraded from dead.
+
+    Without a worker or without Redis everything is taken in and delivered later: degraded. Dead is what cannot answer: the
+    database away, of another version, or sealed with keys that this process has not.
+    """
+
+    path = "/readyz"
+    family = RouteFamily.HEALTH
+
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Return 200 `ok` or `degraded`, or 503 `unavailable`."""
+        checks = self._checks.found()
+        failed = {name for name, found in checks.items() if found != OK}
+        status = UNAVAILABLE if failed & VITAL else DEGRADED if failed else OK
+        resp.status = 503 if failed & VITAL else 200
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = json.dumps({"status": status, "checks": checks}).encode()
+
+    on_head = on_get

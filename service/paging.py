@@ -8,7 +8,7 @@ and never repeated.
 import base64
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -25,6 +25,8 @@ MAX_LIMIT: Final = 200
 
 _VERSION: Final = "1:"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")
+#: Of a row that counts itself; what is longer does not fit into a database's number.
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
 #: More than this is over the limit however it goes on, and may be more than int() takes.
 _MAX_DIGITS: Final = 9
 
@@ -50,9 +52,18 @@ def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection
     `filters` names further parameters and what each may say. Raises ValidationFailed with every problem, on `/limit`,
     `/cursor` or `/<filter>`.
     """
+    return _page(req, lambda last_id: identifiers.is_id(prefix, last_id), filters)
+
+
+def read_numbered_page(req: falcon.Request) -> Page:
+    """Read which page of a list is asked for whose ids are numbers. Raises ValidationFailed on `/limit` or `/cursor`."""
+    return _page(req, lambda last_id: _NUMBER.fullmatch(last_id) is not None, None)
+
+
+def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Collection[str]] | None) -> Page:
     problems: list[FieldProblem] = []
     limit = _limit(req, problems)
-    before = _before(req, prefix, problems)
+    before = _before(req, is_id, problems)
     chosen = {name: _choice(req, name, allowed, problems) for name, allowed in (filters or {}).items()}
     if problems:
         raise ValidationFailed(*problems)
@@ -62,12 +73,20 @@ def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection
 def answer_list(resp: falcon.Response, url: str, page: Page, records: Sequence[Mapping[str, Any]]) -> None:
     """Answer with a page of the list at `url`; `records` are up to `page.look_for` of them, each with its `id`."""
     shown = records[: page.limit]
-    cursor = _cursor(shown[-1]["id"]) if len(records) > page.limit else None
-    if cursor is not None:
-        query = urlencode({**page.filters, "limit": page.limit, "cursor": cursor})
+    ids = [record["id"] for record in records]
+    query = next_page(page, ids)
+    cursor = None if query is None else _cursor(ids[page.limit - 1])
+    if query is not None:
         resp.set_header("Link", f'<{url}?{query}>; rel="next"')
     resp.content_type = falcon.MEDIA_JSON
     resp.data = json.dumps({"items": shown, "next_cursor": cursor}, ensure_ascii=False).encode()
+
+
+def next_page(page: Page, ids: Sequence[str]) -> str | None:
+    """Return the query of the next page, given the ids of up to `page.look_for` entries; None where there is none."""
+    if len(ids) <= page.limit:
+        return None
+    return urlencode({**page.filters, "limit": page.limit, "cursor": _cursor(ids[page.limit - 1])})
 
 
 def _limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
@@ -83,13 +102,13 @@ def _limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
     return DEFAULT_LIMIT
 
 
-def _before(req: falcon.Request, prefix: str, problems: list[FieldProblem]) -> str | None:
+def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[FieldProblem]) -> str | None:
     text = _text(req, "cursor")
     if text is None:
         return None
     last_id = _id_in(text)
     # A cursor of another spelling was not made here.
-    if not identifiers.is_id(prefix, last_id) or _cursor(last_id) != text:
+    if not is_id(last_id) or _cursor(last_id) != text:
         problems.append(problem("/cursor", "invalid_cursor"))
     return last_id
 

@@ -3,6 +3,7 @@
 import falcon
 
 from schemas.findings import postback_answer
+from schemas.inbound import InboundSource
 from schemas.scanner import PostbackForm
 from schemas.settings import RouteFamily
 from service.admission import Operation
@@ -18,6 +19,7 @@ class ScannerResults:
 
     path = "/api/scanner/results"
     family = RouteFamily.SCANNER
+    source = InboundSource.SCANNER
 
     def __init__(self, secrets: SharedSecrets, once: Once, default_project_id: int | None) -> None:
         secret = SharedSecret("X-Scanner-Secret", Integration.SCANNER, secrets)

@@ -12,6 +12,7 @@ from schemas.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm, d
 from schemas.evidence import CaptureForm, capture_record
 from schemas.fields import Form
 from schemas.handoffs import handoff_record
+from schemas.inbound import InboundSource
 from schemas.principal import Ability, TokenKind
 from schemas.settings import RouteFamily
 from service.admission import Operation
@@ -28,6 +29,7 @@ class EvidenceCaptures:
     path = "/api/browser-extension/evidence-captures"
     name = "browser-extension.evidence-captures.store"
     family = RouteFamily.HANDOFFS
+    source = InboundSource.BROWSER_EXTENSION
 
     def __init__(self, once: Once) -> None:
         self.operations = {"POST": _operation(Ability.UPLOAD_EVIDENCE, CaptureForm())}
@@ -51,6 +53,7 @@ class CmsDiagnostics:
     path = "/api/cms-plugins/cms-commerce/diagnostics"
     name = "cms-plugins.cms-commerce.diagnostics.store"
     family = RouteFamily.HANDOFFS
+    source = InboundSource.CMS_PLUGIN
 
     def __init__(self, once: Once) -> None:
         self.operations = {"POST": _operation(Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())}
@@ -67,6 +70,7 @@ class StorefrontDiagnostics:
     path = "/api/storefront-app/diagnostics"
     name = "storefront-app.diagnostics.store"
     family = RouteFamily.HANDOFFS
+    source = InboundSource.STOREFRONT_APP
 
     def __init__(self, once: Once) -> None:
         self.operations = {"POST": _operation(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())}

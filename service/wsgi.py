@@ -1,8 +1,9 @@
 """What gunicorn loads in each worker process: settings, the database, the application."""
 
-from schemas.settings import load_settings
+from schemas.settings import RouteFamily, load_settings
 from service.app import create_app
 from service.greenlet_connection import GreenletConnection
+from service.refusals import Refusals
 from storage import error_reports, logs, metrics, traces
 from storage.database import open_database
 
@@ -12,4 +13,7 @@ error_reports.configure(_settings, "service")
 traces.configure(_settings, "service")
 metrics.open_files(_settings.data_dir, metrics.Role.SERVICE)
 open_database(_settings.database_url, driver=GreenletConnection)
-app = create_app(_settings)
+_refusals = Refusals()
+if RouteFamily.CONSOLE in _settings.route_families:
+    _refusals.begin()
+app = create_app(_settings, refusals=_refusals)

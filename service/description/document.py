@@ -17,24 +17,28 @@ from schemas.version import VERSION
 from service.admission import Body, Operation
 from service.api_page import ApiPage
 from service.auth import Bearer, SharedSecret, StorefrontSignature
-from service.description import deliveries, exports, health, intake, refusals, targets, uploads
+from service.description import console_sessions, deliveries, exports, health, intake, recoveries, refusals, targets, uploads
 from service.description.inputs import described_members, own_schema, with_aliases
 from service.description.operations import PARAMETERS, Described, Good
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,
     **targets.OPERATIONS,
+    **recoveries.OPERATIONS,
     **intake.OPERATIONS,
     **uploads.OPERATIONS,
+    **console_sessions.OPERATIONS,
     **health.OPERATIONS,
 }
 _TAGS: Final[Mapping[str, str]] = {
     exports.TAG: "Tickets on their way: prepare, approve, poll, retry, dismiss.",
     targets.TAG: "Where tickets are delivered.",
+    recoveries.TAG: "What failed at a target, put back on its way.",
     intake.SCANNER_TAG: "What a scanner found on a page.",
     intake.EMAIL_TAG: "What an email provider received.",
     uploads.TAG: "What the browser extension, the CMS plugin and the storefront app hand in.",
     intake.COMPLIANCE_TAG: "The storefront platform's requests about personal data.",
+    console_sessions.TAG: "Who is signed in at the console.",
     health.TAG: "Open to whoever reaches the address.",
     deliveries.TAG: "What this service sends to receivers.",
 }
@@ -52,6 +56,14 @@ What is no HTTP, or not by its rules, is refused before any route is known: 400 
 
 Served at `/openapi.json`, and as a page at [`/docs`]({page}).
 """
+#: Parts of paths that vary, with the parameters that describe them.
+_IN_PATHS: Final[Mapping[str, str]] = {
+    "export_id": "ExportId",
+    "target_id": "TargetId",
+    "recovery_id": "RecoveryId",
+    "session_id": "SessionId",
+    "file": "PageFile",
+}
 _AS_IF: Final = "With `dry_run`: what would have been stored. Ids in it are of nothing."
 
 _LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
@@ -216,8 +228,8 @@ def _methods(resource: Any) -> list[str]:
 
 
 def _parameters(resource: Any, operation: Operation | None, described: Described) -> Iterator[str]:
-    for member, name in (("{export_id}", "ExportId"), ("{target_id}", "TargetId"), ("{file}", "PageFile")):
-        if member in resource.path:
+    for member, name in _IN_PATHS.items():
+        if f"{{{member}}}" in resource.path:
             yield name
     yield from described.parameters
     if operation is not None and operation.has_dry_run:
@@ -239,7 +251,7 @@ def _headers(good: Good, operation: Operation | None) -> Iterator[str]:
 
 def _link(operation_id: str) -> dict[str, Any]:
     described, path = next((told, path) for (_, path), told in _OPERATIONS.items() if told.id == operation_id)
-    name = "export_id" if "{export_id}" in path else "target_id"
+    name = path.partition("{")[2].partition("}")[0]
     return {"operationId": operation_id, "parameters": {name: "$response.body#/id"}, "description": f"{described.summary}."}
 
 

@@ -29,6 +29,10 @@ MEMBERS: Final[Mapping[str, Mapping[str, str]]] = {
         "target_id": "Where it goes: an active or paused target of the account.",
         "ticket_digest": "The `ticket_digest` that was seen; another ticket is refused with 409.",
     },
+    "RecoveryInput": {
+        "target_id": "Whose failed and blocked exports to put back: an active or paused target of the account.",
+        "since": "Finished then or later: an RFC 3339 timestamp, a date (in UTC), or `7d`, `12h`, `30m` ago.",
+    },
     "TargetInput": {
         "provider_key": "What kind of receiver it is.",
         "base_url": "Where deliveries are posted to: https, a public address, an allowed port.",

@@ -20,6 +20,8 @@ from service.paging import DEFAULT_LIMIT, MAX_LIMIT
 #: Ids and instants of the examples.
 EXPORT_ID: Final = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A"
 TARGET_ID: Final = "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
+RECOVERY_ID: Final = "rec_01KJM8C6D8E0F2G4H6J8K0M2N4"
+SESSION_ID: Final = "ses_01KJM8D7E9F1G3H5J7K9M1N3P5"
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 AT: Final = "2026-03-01T12:00:00.000Z"
 
@@ -97,6 +99,8 @@ def _one_or_more(words: Iterable[str]) -> dict[str, Any]:
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ExportId": _path("export_id", "exp", "The export. Another account's is answered like none.", EXPORT_ID),
     "TargetId": _path("target_id", "tgt", "The target. Another account's is answered like none.", TARGET_ID),
+    "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is answered like none.", RECOVERY_ID),
+    "SessionId": _path("session_id", "ses", "The session. Another account's is answered like none.", SESSION_ID),
     "RequestId": _header(
         "X-Request-Id",
         "Your name for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced by one of ours.",

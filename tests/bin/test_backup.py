@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from storage import backups, redaction, workers
+from schemas.console_sessions import Ended
+from storage import backups, console_sessions, redaction, tokens, workers
 from storage.clock import utc_now
 from storage.database import execute, rows, transaction
 from storage.locks import Lock, alone
@@ -25,6 +26,7 @@ from storage.postgres_dumps import DumpFailed, folder_for
 from tests.backups import FOREIGN_KEY, Operator, begin, refusal
 from tests.factories import make_approved, make_customer, make_target
 from tests.servers import PostgresServer, processes_in
+from tests.service.console.person import make_console_token
 
 TOOLS = ("pg_dump", "pg_restore", "psql")
 
@@ -453,6 +455,25 @@ def test_who_has_the_database_open_sees_the_restored_one(operator: Operator) -> 
         assert rows("SELECT COUNT(*) FROM accounts") == [(1,)]
         make_customer()
         assert rows("SELECT COUNT(*) FROM accounts") == [(2,)]
+
+
+def test_nobody_is_signed_in_after_a_restore(operator: Operator) -> None:
+    """Who was signed out since the backup would be let in again."""
+    with operator.database():
+        customer = make_customer()
+        principal = tokens.principal_for(make_console_token(customer), utc_now())
+        assert principal is not None
+        secrets = [console_sessions.begin(principal, "a browser", utc_now()) for _ in range(2)]
+    file = operator.backed_up()
+    with operator.database():
+        [session_id] = [each.id for each in console_sessions.live(utc_now(), 1)]
+        console_sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), principal.key)
+    operator.json("restore", file, "--replace")
+    with operator.database():
+        told = [console_sessions.find(secret, "a browser", utc_now()) for secret in secrets]
+        noted = rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'")
+    assert told == [Ended.RESTORED, Ended.RESTORED]
+    assert noted == [(2,)]
 
 
 def test_ids_go_on_where_the_backup_stopped(operator: Operator) -> None:

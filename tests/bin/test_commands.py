@@ -329,6 +329,7 @@ def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch:
         "0002_what_comes_in",
         "0003_what_delivery_remembers",
         "0004_what_operating_needs",
+        "0005_what_the_console_needs",
     ]
     assert (pending.exit_code, pending.stdout) == (1, "".join(f"pending: {name}\n" for name in names))
     assert shell.type("migrate").stdout == "".join(f"ran: {name}\n" for name in names)

@@ -292,6 +292,16 @@ def unset(name: str) -> Callable[[Patient], None]:
     return forget
 
 
+def operators_account_is(named: str) -> Callable[[Patient], None]:
+    def name(patient: Patient) -> None:
+        with patient.database():
+            make_customer()
+            make_customer()
+        patient.environment.update(DEPLOYMENT_MODE="cloud", OPERATOR_ACCOUNT_ID=named)
+
+    return name
+
+
 # what is done to it; which check tells it, how gravely, with which word, and which word of its fix
 SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (env_file_is_open_to_all, "env file", "failure", "0644", "chmod 600"),
@@ -330,8 +340,32 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (unset("SCANNER_SHARED_SECRET"), "secrets", "warning", "SCANNER_SHARED_SECRET", "secret set scanner"),
     (unset("EMAIL_WEBHOOK_SECRET"), "secrets", "warning", "EMAIL_WEBHOOK_SECRET", "secret set email"),
     (unset("WEBHOOK_SECRET"), "secrets", "warning", "targets without a secret", "secret set target"),
+    (operators_account_is("999"), "operator", "warning", "names account 999, which is not there", "account list"),
+    (operators_account_is(""), "operator", "warning", "names no account", "account list"),
     (a_secret_is_short, "secrets", "warning", "WEBHOOK_SECRET has less than 16 bytes", "openssl rand"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "accounts", "named"),
+    [
+        # The first account is the operator's.
+        ("self-hosted", 2, ""),
+        # There is nobody else yet.
+        ("cloud", 1, ""),
+        ("cloud", 2, "2"),
+        # Nobody looks.
+        ("webhook-only", 2, "999"),
+    ],
+)
+def test_an_operators_account_is_missed_only_where_it_is_missing(
+    mode: str, accounts: int, named: str, patient: Patient
+) -> None:
+    with patient.database():
+        for _ in range(accounts):
+            make_customer()
+    patient.environment.update(DEPLOYMENT_MODE=mode, OPERATOR_ACCOUNT_ID=named)
+    assert "operator" not in {check["name"] for check in patient.told()["checks"]}
 
 
 @pytest.mark.parametrize(

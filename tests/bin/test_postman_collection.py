@@ -25,7 +25,7 @@ _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
 _KEPT: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", told\.(\w+) \|\| ""\);')
 #: What a run fills in itself.
-_FILLED: Final = {"target_id", "export_id", "ticket_digest"}
+_FILLED: Final = {"target_id", "export_id", "ticket_digest", "recovery_id"}
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
 
 

@@ -19,9 +19,10 @@ from falcon.inspect import inspect_routes
 
 from schemas.fields import MAX_ID
 from schemas.pings import PingResult
+from schemas.principal import ABILITIES, TokenKind
 from schemas.validations import Validation
 from service.app import App, create_app
-from storage import pings, validations
+from storage import console_sessions, pings, recoveries, tokens, validations
 from storage.clock import utc_now
 from tests.factories import (
     SCANNER_SECRET,
@@ -34,13 +35,16 @@ from tests.factories import (
     make_target,
 )
 from tests.fakes import FakeDoorbell, FakeLookup
+from tests.service.exchange import is_of_the_console
 from tests.storefront import CLOUD, EMAIL_SECRET, signature
 
 HOST: Final = "tracker.example.com"
 #: As a signature it asks for the right one, which depends on the body.
 SIGN_IT: Final = "to-be-signed"
 _SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
-_ID: Final = re.compile("(exp|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+_ID: Final = re.compile("(exp|rec|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
+#: What a target of its own is there for: what one of them turns off would leave nothing for the others.
+_VERBS: Final = ("pause", "ping", "disable")
 
 
 class DescribedApi:
@@ -51,7 +55,14 @@ class DescribedApi:
         self._platform_token = make_platform_token(self.customer)
         target = make_target(self.customer)
         self._failed = make_failed(self.customer, target.id, 40)
-        self._ids = {"exp": make_exports(self.customer, 40), "tgt": [target.id]}
+        self._token = tokens.create(self.customer.email, TokenKind.API, utc_now(), ABILITIES[TokenKind.API])[1]
+        self._ids = {
+            "exp": make_exports(self.customer, 40),
+            "tgt": [target.id],
+            "rec": self._recoveries(40),
+            "ses": self._sessions(),
+        }
+        self._turned = {verb: make_target(self.customer).id for verb in _VERBS}
         settings = make_settings(folder, {**CLOUD, "DEFAULT_PROJECT_ID": str(self.customer.project_id), **changes})
         lookup = FakeLookup({HOST: ["93.184.215.14"]})
         app = create_app(settings, FakeDoorbell(_be_a_worker), lookup)
@@ -59,15 +70,27 @@ class DescribedApi:
             f"{method.method} {route.path}"
             for route in inspect_routes(app)
             for method in route.methods
-            if not method.internal and method.method != "HEAD"
+            if not (method.internal or method.method == "HEAD" or is_of_the_console(route.path))
         }
         self._app = _Signing(app)
+
+    def _recoveries(self, count: int) -> list[str]:
+        """Begin recoveries, each of a target of its own, since one at a time is what a target has."""
+        now = utc_now()
+        return [recoveries.begin(make_target(self.customer).id, now, now, "user:test").id for _ in range(count)]
+
+    def _sessions(self) -> list[str]:
+        """Sign somebody in."""
+        principal = tokens.principal_for(self._token, utc_now())
+        assert principal is not None
+        console_sessions.begin(principal, "a browser", utc_now())
+        return [each.id for each in console_sessions.live(utc_now(), 1, account_id=self.customer.account_id)]
 
     @property
     def credentials(self) -> dict[str, dict[str, str]]:
         """What each security scheme of the description is met with."""
         return {
-            "apiToken": {"bearer": self.customer.token},
+            "apiToken": {"bearer": self._token},
             "platformToken": {"bearer": self._platform_token},
             "scannerSecret": {"api_key": SCANNER_SECRET},
             "emailSecret": {"api_key": EMAIL_SECRET},
@@ -98,6 +121,9 @@ class DescribedApi:
         if chance % 4 == 0 and not is_retry:
             return value
         if isinstance(value, str) and (found := _ID.fullmatch(value)):
+            verb = path.rpartition("/")[2]
+            if found[1] == "tgt" and verb in self._turned:
+                return self._turned[verb]
             there_are = self._failed if is_retry else self._ids[found[1]]
             return there_are[chance % len(there_are)]
         if name == "project_id" and type(value) is int and 0 < value <= MAX_ID:

@@ -52,6 +52,9 @@ MEANT: Final = frozenset(
         # Which host a URL may name is more than a pattern can tell, and so is what a mail header may call a date.
         "invalid_url",
         "invalid_timestamp",
+        # A moment that there is, and that is over.
+        "invalid_since",
+        "still_to_come",
         *forbidden.MESSAGES,
         *(reason.value for reason in RefusalReason),
         *(reason.value for reason in LookupReason),

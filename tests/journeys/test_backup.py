@@ -62,9 +62,9 @@ def carry_out() -> None:
 
 
 def without_what_a_restore_changes(contents: Contents) -> Contents:
-    """Leave out what is another's after a restore: who works, what is paused, what was noted."""
-    kept = {table: lines for table, lines in contents.items() if table not in {"workers", "targets"}}
-    noted = {"pause_target", "begin_restore", "restore"}
+    """Leave out what is another's after a restore: who works, what is paused, who is signed in, what was noted."""
+    kept = {table: lines for table, lines in contents.items() if table not in {"workers", "targets", "console_sessions"}}
+    noted = {"pause_target", "end_session", "begin_restore", "restore"}
     return kept | {"audit_entries": [row for row in contents["audit_entries"] if row[3] not in noted]}
 
 

@@ -23,6 +23,8 @@ RESULTS: Final = "/api/scanner/results"
 BASE = "http://127.0.0.1:8000"
 TARGETS: Final = "/api/ticket-export-targets"
 EXPORTS: Final = "/api/ticket-exports"
+RECOVERIES: Final = "/api/ticket-export-recoveries"
+SESSIONS: Final = "/api/console-sessions"
 
 SAFE_HEADERS: Final = {
     "x-content-type-options": "nosniff",
@@ -36,6 +38,11 @@ CANARY: Final = "cAnArY-4f1d9b"
 
 _TABLES: Final = [model._meta.table_name for model in ALL]
 _MADE_REQUEST_ID: Final = re.compile(r"req_[0-9A-HJKMNP-TV-Z]{26}")
+
+
+def is_of_the_console(path: str) -> bool:
+    """Tell whether a route is the console's, whose own tests tell who may what there: it is for persons, not for clients."""
+    return path == "/console" or path.startswith("/console/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from falcon.testing import Result, TestClient
 
 from schemas.principal import Ability, TokenKind
 from schemas.settings import Settings
-from storage import projects, tokens
+from storage import projects, recoveries, tokens
 from storage.clock import utc_now
-from tests.factories import NOW, SCANNER_SECRET, Customer, make_customer, make_target, postback
+from tests.factories import NOW, SCANNER_SECRET, Customer, make_customer, make_session, make_target, postback
 from tests.fakes import FakeDoorbell
 from tests.service.exchange import EXPORTS, JSON, RESULTS, TARGETS, Call, prepared, target_request
 
@@ -47,6 +47,8 @@ class World:
     other_report_id: int
     export_id: str
     target_id: str
+    recovery_id: str
+    session_id: str
 
     def call(self, endpoint: int) -> Call:
         """Return a request to one of the nine endpoints as it should be."""
@@ -88,6 +90,8 @@ def make_world(settings: Settings, client: TestClient, doorbell: FakeDoorbell, c
     """Fill an installation whose default project is the customer's."""
     other = make_customer()
     project = projects.add_project("Another", customer.account_id, NOW)
+    target = make_target(customer)
+    recovering = recoveries.begin(make_target(customer).id, NOW, utc_now(), "user:test")
     abilities = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
     return World(
         settings=settings,
@@ -99,7 +103,9 @@ def make_world(settings: Settings, client: TestClient, doorbell: FakeDoorbell, c
         report_id=projects.add_report("Report", customer.project_id, NOW).id,
         other_report_id=projects.add_report("Elsewhere", project.id, NOW).id,
         export_id=prepared(client, 1),
-        target_id=make_target(customer).id,
+        target_id=target.id,
+        recovery_id=recovering.id,
+        session_id=make_session(customer),
     )
 
 

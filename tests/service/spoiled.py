@@ -18,7 +18,7 @@ from service.app import App
 from tests.canaries import numbered
 from tests.factories import capture, cms_diagnostics, issue, plain_email, postback, postmark_email, storefront_diagnostics
 from tests.service.bodies import BY_HAND
-from tests.service.exchange import EXPORTS, JSON, RESULTS, TARGETS, Call, target_request
+from tests.service.exchange import EXPORTS, JSON, RECOVERIES, RESULTS, TARGETS, Call, is_of_the_console, target_request
 from tests.service.specified import (
     CAPTURES,
     CMS,
@@ -143,7 +143,7 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
         number = next(numbers)
         query = "&".join(f"{parameter}={numbered(number)}" for parameter in parameters)
         yield Spoiled(f"{name} ?{parameters[0]}", number, replace(base, query=query))
-    for step in re.findall(r"(?:exp|tgt)_[0-9A-Z]{26}", base.path):
+    for step in re.findall(r"(?:exp|rec|ses|tgt)_[0-9A-Z]{26}", base.path):
         number = next(numbers)
         for known in (step[:4], ""):
             path = base.path.replace(step, f"{known}{numbered(number)}")
@@ -255,6 +255,8 @@ def _names(body: bytes) -> Iterator[str]:
 def _operations(app: App, world: World) -> Iterator[tuple[str, str, Any]]:
     """Yield method, route and what stands before it; routes without such are open, and have no body."""
     for route in inspect_routes(app):
+        if is_of_the_console(route.path):
+            continue
         found = app._router.find(_reached(route.path, world))
         resource = found[0] if found else None
         for method in sorted(each.method for each in route.methods if not each.internal and each.method != "HEAD"):
@@ -270,7 +272,8 @@ class _Open:
 
 
 def _reached(route: str, world: World) -> str:
-    return route.format(export_id=world.export_id, target_id=world.target_id, file="index.css")
+    ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
+    return route.format(**ids, session_id=world.session_id, file="index.css")
 
 
 def _calls(world: World, method: str, route: str) -> list[Call]:
@@ -309,6 +312,7 @@ def _bodies(world: World) -> dict[str, list[Any]]:
         TARGETS: [target_request(max_per_minute=60)],
         EXPORTS: [{**BY_HAND, "project_id": project_id}],
         f"{EXPORTS}/{{export_id}}/approve": [{"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64}],
+        RECOVERIES: [{"target_id": world.target_id, "since": "24h"}],
         CAPTURES: [{**capture(project_id), **report}],
         CMS: [{**cms_diagnostics(project_id), **report}],
         STOREFRONT: [{**storefront_diagnostics(project_id), **report}],

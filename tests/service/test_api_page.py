@@ -3,14 +3,14 @@ of nothing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import falcon
 import pytest
 from falcon.testing import TestClient
-from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from service import error_responses
 from service.api_page import CONTENT_SECURITY_POLICY, FILES, ApiPage
@@ -18,23 +18,15 @@ from service.app import create_app
 from service.manners import Manners
 from service.metrics import Requests
 from storage.database import close_database, connection, open_database
+from tests.browsers import PATIENCE_MS, chromium, watch
 from tests.factories import Customer, environment, make_customer, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
-from tests.runtimes import runtime
 from tests.service.exchange import SAFE_HEADERS, Call, assert_is_error
 from tests.service.serving import Service
 
 MODES: Final = ("cloud", "self-hosted", "webhook-only")
-#: A browser on a busy machine takes a script of 1.5 MB up in several seconds.
-PATIENCE_MS: Final = 15_000
-expect.set_options(timeout=PATIENCE_MS)
 #: What somebody may have had put into a ticket.
 HOSTILE: Final = "<img src=/docs/nothing onerror=alert(1)><script>alert(2)</script>"
-#: Keeps what the page was not allowed to do; it runs before anything of the page.
-WATCH: Final = """
-window.violations = [];
-addEventListener("securitypolicyviolation", (event) => violations.push(`${event.effectiveDirective} ${event.blockedURI}`));
-"""
 
 
 @pytest.fixture
@@ -163,14 +155,12 @@ def test_a_file_that_is_taken_away_is_missed_once_somebody_asks_for_it(database:
 # --- a browser
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Visit:
-    """A page in a browser, and everything that went on in it."""
+    """A page in a browser, and what was asked for from it."""
 
     page: Page
-    console: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
+    asked: list[str]
 
     def operation(self, tag: str, operation_id: str) -> Locator:
         """Return the block of an operation."""
@@ -189,30 +179,21 @@ def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Ite
 
     `beneath` is a path that a proxy puts in front of the service's own, and takes off again.
     """
-    page = browser.new_page(viewport={"width": 1200, "height": 1600})
-    page.set_default_timeout(PATIENCE_MS)
+    context = browser.new_context(viewport={"width": 1200, "height": 1600})
+    seen = watch(context)
+    page = context.new_page()
     if beneath:
         page.route(f"{url}/**", lambda route: route.fulfill(status=404))
         page.route(f"{url}{beneath}/**", lambda route: _pass_on(route, beneath))
         url += beneath
-    page.add_init_script(WATCH)
-    visited = Visit(page)
-    page.on("console", lambda message: visited.console.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: visited.console.append(str(error)))
-    page.on("request", lambda request: visited.asked.append(request.url))
-    page.on("requestfailed", lambda request: visited.failed.append(request.url))
-    page.on("response", lambda answer: visited.failed.append(answer.url) if answer.status >= 400 else None)
     page.goto(f"{url}/docs{place}")
     page.locator(".opblock").first.wait_for()
-    yield visited
-    assert page.evaluate("violations") == []
-    assert visited.console == []
-    assert visited.failed == []
-    assert [asked for asked in visited.asked if not asked.startswith((f"{url}/", "data:"))] == []
+    yield Visit(page, seen.asked)
+    assert seen.complaints(url) == []
     # A token that was typed in is kept nowhere.
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     assert page.evaluate("indexedDB.databases()") == []
-    page.close()
+    context.close()
 
 
 def _pass_on(route: Route, beneath: str) -> None:
@@ -222,11 +203,8 @@ def _pass_on(route: Route, beneath: str) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The machine's own Chromium."""
-    path = runtime("chromium")
-    with sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @dataclass(frozen=True, slots=True)

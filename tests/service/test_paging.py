@@ -9,7 +9,7 @@ import pytest
 from falcon.testing import create_req
 
 from schemas.errors import ValidationFailed
-from service.paging import DEFAULT_LIMIT, MAX_LIMIT, Page, answer_list, read_page
+from service.paging import DEFAULT_LIMIT, MAX_LIMIT, Page, answer_list, next_page, read_numbered_page, read_page
 from storage import identifiers
 from tests.service.exchange import CANARY
 
@@ -99,3 +99,17 @@ def test_the_last_page_says_that_it_is_the_last(count: int) -> None:
 
 def test_one_more_than_is_shown_is_looked_for() -> None:
     assert Page(2).look_for == 3
+
+
+def test_a_list_of_numbered_rows_goes_on_after_the_last_number() -> None:
+    query = next_page(Page(2), ["30", "20", "10"])
+    assert query is not None
+    assert read_numbered_page(create_req(query_string=query)) == Page(2, "20", {})
+    assert next_page(Page(3), ["30", "20", "10"]) is None
+
+
+@pytest.mark.parametrize("text", ["1:0", "1:-1", "1:07", f"1:{IDS[0]}", f"1:{'9' * 19}", "1:7 ", "7", "1:\u0661"])
+def test_what_numbers_no_row_is_no_cursor_of_such_a_list(text: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        read_numbered_page(create_req(query_string=f"cursor={encoded(text)}"))
+    assert [(each.path, each.code) for each in refused.value.problems] == [("/cursor", "invalid_cursor")]

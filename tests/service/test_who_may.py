@@ -22,7 +22,7 @@ from schemas.pings import PingResult
 from schemas.principal import ABILITIES, Ability, TokenKind
 from schemas.validations import Validation
 from service.app import App, create_app
-from storage import pings, tokens, validations
+from storage import pings, recoveries, tokens, validations
 from storage.clock import utc_now
 from storage.database import execute
 from tests.factories import (
@@ -34,6 +34,7 @@ from tests.factories import (
     make_colleague,
     make_customer,
     make_exports,
+    make_session,
     make_settings,
     make_target,
     plain_email,
@@ -41,7 +42,18 @@ from tests.factories import (
     storefront_diagnostics,
 )
 from tests.fakes import FakeDoorbell, FakeLookup
-from tests.service.exchange import EXPORTS, JSON, RESULTS, TARGETS, Call, assert_is_error, target_request
+from tests.service.exchange import (
+    EXPORTS,
+    JSON,
+    RECOVERIES,
+    RESULTS,
+    SESSIONS,
+    TARGETS,
+    Call,
+    assert_is_error,
+    is_of_the_console,
+    target_request,
+)
 from tests.storefront import ADA as SOMEBODY
 from tests.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, redact_body, signature
 from tests.storefront import SECRET as STOREFRONT_SECRET
@@ -51,6 +63,7 @@ EMAIL_HEADER: Final = "X-Email-Webhook-Secret"
 STOREFRONT_HEADER: Final = "X-Platform-Hmac-Sha256"
 TARGET: Final = f"{TARGETS}/{{target_id}}"
 EXPORT: Final = f"{EXPORTS}/{{export_id}}"
+RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
 
 #: Open to whoever reaches the address.
 OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
@@ -111,7 +124,9 @@ class Row:
 MANAGE = Door(Ability.MANAGE_TARGETS)
 MANAGE_WEBHOOKS = Door(Ability.MANAGE_TARGETS, for_webhooks=True)
 PREPARE = Door(Ability.PREPARE_EXPORTS)
+CONSOLE = Door(Ability.CONSOLE)
 APPROVE = Door(Ability.APPROVE_EXPORTS)
+APPROVE_WEBHOOKS = Door(Ability.APPROVE_EXPORTS, for_webhooks=True)
 READ = Door(Ability.READ_EXPORTS)
 
 ROWS: Final = [
@@ -138,6 +153,15 @@ ROWS: Final = [
     Row("POST", f"{EXPORT}/approve", APPROVE, lambda scene: {"target_id": scene.ids["target_id"]}),
     Row("POST", f"{EXPORT}/retry", APPROVE),
     Row("POST", f"{EXPORT}/dismiss", APPROVE),
+    Row("GET", RECOVERIES, APPROVE),
+    Row("HEAD", RECOVERIES, APPROVE),
+    Row("POST", RECOVERIES, APPROVE_WEBHOOKS, lambda scene: {"target_id": scene.ids["target_id"], "since": "1h"}),
+    Row("GET", RECOVERY, APPROVE),
+    Row("HEAD", RECOVERY, APPROVE),
+    Row("POST", f"{RECOVERY}/cancel", APPROVE_WEBHOOKS),
+    Row("GET", SESSIONS, CONSOLE),
+    Row("HEAD", SESSIONS, CONSOLE),
+    Row("POST", f"{SESSIONS}/{{session_id}}/revoke", CONSOLE),
     Row(
         "POST",
         "/api/browser-extension/evidence-captures",
@@ -372,13 +396,20 @@ def scene(customer: Customer, tmp_path: Path) -> Scene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     settings = make_settings(tmp_path, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
     lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"]})
+    target = make_target(customer)
+    recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
     return Scene(
         app=create_app(settings, FakeDoorbell(_be_a_worker), lookup),
         customer=customer,
         colleague=make_colleague(customer),
         poor=make_customer(may_use_webhooks=False),
         other=make_customer(),
-        ids={"target_id": make_target(customer).id, "export_id": make_exports(customer, 1)[0]},
+        ids={
+            "target_id": target.id,
+            "export_id": make_exports(customer, 1)[0],
+            "recovery_id": recovering.id,
+            "session_id": make_session(customer),
+        },
     )
 
 
@@ -386,7 +417,7 @@ def test_every_route_has_its_row(scene: Scene) -> None:
     routes = [
         (method.method, route.path)
         for route in inspect_routes(scene.app)
-        if route.path not in OPEN
+        if route.path not in OPEN and not is_of_the_console(route.path)
         for method in route.methods
         if not method.internal
     ]
@@ -423,7 +454,8 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(row: Row, scene: Sc
     assert len(told[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1)
     assert len(told[403]) <= 3
     if told[404]:
-        assert told[404] == {told_by(row.call(nowhere(scene), bearer(scene.customer.token)).send(client))}
+        own = with_token("its own", scene.customer, row.door.kind, frozenset(ABILITIES[row.door.kind]))
+        assert told[404] == {told_by(row.call(nowhere(scene), own.offer).send(client))}
 
 
 def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:

@@ -1,0 +1,61 @@
+"""`/console/sessions`: who of the account is signed in, and the way to end it. `/console/` leads to the console."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+
+from schemas.console_sessions import Ended
+from schemas.settings import RouteFamily
+from service.console.entrance import Visitor
+from service.console.frame import CONSOLE, Action, Frame, Page
+from service.paging import next_page, read_page
+from storage import console_sessions, identifiers
+from storage.clock import utc_now
+
+
+class Sessions(Page):
+    """Lists the account's sessions that hold, the newest first."""
+
+    path = f"{CONSOLE}/sessions"
+    template = "sessions.html"
+    family = RouteFamily.CONSOLE
+
+    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
+        """Return a page of the list."""
+        page = read_page(req, identifiers.SESSION)
+        found = console_sessions.live(utc_now(), page.look_for, page.before, visitor.account_id)
+        return {
+            "shown": found[: page.limit],
+            "next": next_page(page, [session.id for session in found]),
+            "is_first": page.before is None,
+        }
+
+
+class SessionRevocation(Action):
+    """Ends a session of the account, one's own among them."""
+
+    path = f"{Sessions.path}/{{session_id}}/revoke"
+    family = RouteFamily.CONSOLE
+
+    def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
+        """End it; its next request leads to the sign-in."""
+        actor = visitor.principal.key
+        console_sessions.end(ids["session_id"], Ended.REVOKED, utc_now(), actor, visitor.account_id)
+        self._frame.go(resp, "/sessions", done="session_revoked")
+
+
+class WithSlash:
+    """Leads whoever writes a slash at the end to the console."""
+
+    path = f"{CONSOLE}/"
+    family = RouteFamily.CONSOLE
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Lead on."""
+        self._frame.go(resp, "")
+
+    on_head = on_get

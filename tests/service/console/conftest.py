@@ -1,0 +1,15 @@
+"""A person who is signed in at the console of the customer's account, which is the first one and the operator's."""
+
+import pytest
+from falcon.testing import TestClient
+
+from tests.factories import Customer
+from tests.service.console.person import Person, make_console_token
+
+
+@pytest.fixture
+def person(client: TestClient, customer: Customer) -> Person:
+    """The customer's user, signed in."""
+    made = Person(client)
+    assert made.sign_in(make_console_token(customer)).status_code == 303
+    return made

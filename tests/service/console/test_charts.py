@@ -1,0 +1,70 @@
+"""The geometry of charts: round axes, parts that stand on each other, and nothing that is there unseen."""
+
+from datetime import timedelta
+
+import pytest
+
+from service.console import charts
+from storage.delivery_hours import Hour, Tally
+from tests.factories import NOW
+
+#: The most that an axis has room for, and where it ends.
+ENDS = [
+    (0, 1),
+    (1, 1),
+    (2, 2),
+    (3, 4),
+    (5, 6),
+    (7, 8),
+    (10, 10),
+    (11, 20),
+    (41, 60),
+    (100, 100),
+    (101, 200),
+    (999_999, 1_000_000),
+    (1_000_001, 2_000_000),
+]
+
+
+def hours(*tallies: Tally) -> list[Hour]:
+    return [Hour(NOW + timedelta(hours=number), tally) for number, tally in enumerate(tallies)]
+
+
+@pytest.mark.parametrize(("most", "end"), ENDS)
+def test_an_axis_ends_at_a_round_number(most: int, end: int) -> None:
+    assert charts.axis_end(most) == end
+
+
+def test_what_failed_stands_on_what_was_delivered() -> None:
+    [column] = charts.of_hours(hours(Tally(6, 2))).columns
+    assert column.delivered is not None
+    assert column.failed is not None
+    ground = column.place.y + column.place.height
+    assert column.delivered.y + column.delivered.height == pytest.approx(ground)
+    assert column.failed.y + column.failed.height == pytest.approx(column.delivered.y)
+    assert column.delivered.height == pytest.approx(3 * column.failed.height, abs=0.2)
+    # Eight of eight fill the axis.
+    assert column.failed.y == pytest.approx(column.place.y, abs=0.2)
+
+
+def test_one_failure_among_a_million_is_seen() -> None:
+    chart = charts.of_hours(hours(Tally(1_000_000, 1), Tally()))
+    assert chart.columns[0].failed is not None
+    assert chart.columns[0].failed.height >= 2
+    assert chart.columns[0].failed.y > 0
+    assert (chart.columns[1].delivered, chart.columns[1].failed) == (None, None)
+
+
+def test_a_day_without_a_delivery_has_axes_all_the_same() -> None:
+    chart = charts.of_hours(hours(*[Tally()] * 24))
+    assert [tick.text for tick in chart.ticks] == ["0", "1"]
+    assert [name.text for name in chart.names] == ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00", "09:00"]
+
+
+def test_every_part_is_within_the_chart() -> None:
+    chart = charts.of_hours(hours(*[Tally(number * 37, number % 5) for number in range(24)]))
+    parts = [part for column in chart.columns for part in (column.place, column.delivered, column.failed) if part]
+    assert len(parts) > 60
+    assert all(chart.left <= part.x and part.x + part.width <= chart.right + 0.1 for part in parts)
+    assert all(part.y >= 0 and part.y + part.height <= chart.height for part in parts)
+    assert [tick.text for tick in chart.ticks] == ["0", "500", "1\N{NARROW NO-BREAK SPACE}000"]

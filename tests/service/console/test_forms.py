@@ -1,0 +1,268 @@
+"""A form counts when it comes from a page of ours and of the person's own session; any other does nothing and says why."""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from schemas.console_sessions import Ended
+from schemas.export_state import ExportStatus
+from service.app import create_app
+from service.console.entrance import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
+from storage import console_sessions, exports
+from storage.clock import utc_now
+from storage.database import rows
+from tests.canaries import columns, is_in
+from tests.factories import Customer, make_exports, make_settings
+from tests.fakes import FakeDoorbell, FakeLookup
+from tests.service.conftest import LogLines
+from tests.service.console.person import BROWSER, FORM, ORIGIN, Person, make_console_token
+from tests.service.exchange import CANARY, everything_stored
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Forms do not depend on the database."""
+    return sqlite_url
+
+
+def send(person: Person, body: bytes, **headers: str) -> Result:
+    """Send a form to one's own session's end, with its headers by name, `_` for `-`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    told = {"User-Agent": BROWSER, "Cookie": f"riskrelay_session={person.cookie}", "Origin": ORIGIN, "Content-Type": FORM}
+    return person.client.simulate_post("/console/sign-out", body=body, headers={**told, **named})
+
+
+def is_signed_in(person: Person) -> bool:
+    return person.get("/exports").status_code == 200
+
+
+# --- origin
+
+
+@pytest.mark.parametrize(
+    ("base", "origin", "is_ours"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000", True),
+        ("https://desk.example.com", "https://desk.example.com", True),
+        # A port that goes without saying.
+        ("https://desk.example.com:443", "https://desk.example.com", True),
+        ("http://desk.example.com:80/riskrelay", "http://desk.example.com", True),
+        ("HTTPS://Desk.Example.com", "https://desk.example.com", True),
+        ("http://[::1]:8000", "http://[::1]:8000", True),
+        # Another scheme, port, host, or none of them.
+        ("https://desk.example.com", "http://desk.example.com", False),
+        ("https://desk.example.com", "https://desk.example.com:8443", False),
+        ("https://desk.example.com", "https://example.com", False),
+        ("https://desk.example.com", "https://desk.example.com.evil.example", False),
+        ("https://desk.example.com", "https://evil.example/https://desk.example.com", False),
+        ("https://desk.example.com", "https://desk.example.com@evil.example", False),
+        ("https://desk.example.com", "https://evil@desk.example.com", False),
+        ("https://desk.example.com", "https://desk.example.com, https://evil.example", False),
+        ("https://desk.example.com", "https://desk.example.com:x", False),
+        ("https://desk.example.com", "https://[desk.example.com", False),
+        ("https://desk.example.com", "null", False),
+        ("https://desk.example.com", "\xff", False),
+        ("https://desk.example.com", None, False),
+    ],
+)
+def test_a_form_comes_from_our_own_address_alone(
+    base: str, origin: str | None, is_ours: bool, customer: Customer, tmp_path: Path, log_lines: LogLines
+) -> None:
+    client = TestClient(create_app(make_settings(tmp_path, {"PUBLIC_BASE_URL": base}), FakeDoorbell(), FakeLookup({})))
+    answer = Person(client, origin=origin).post("/sign-in", token=make_console_token(customer))
+    assert answer.status_code == (303 if is_ours else 403)
+    if not is_ours:
+        assert f"takes forms from {origin_of(base)} alone" in answer.text
+        assert "PUBLIC_BASE_URL" in answer.text
+        assert origin in {None, "null"} or "evil.example" not in answer.text
+        assert '"origin"' in log_lines.text
+        assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
+
+
+def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_of_its_forms(person: Person) -> None:
+    before = everything_stored()
+    for origin in ("https://evil.example", "null", ""):
+        answer = send(person, f"csrf={person.csrf}".encode(), Origin=origin)
+        assert answer.status_code == 403
+        assert "Nothing was done" in answer.text
+    assert everything_stored() == before
+    assert is_signed_in(person)
+
+
+# --- the session's own token
+
+
+def test_a_form_carries_the_token_of_its_own_session(person: Person, customer: Customer, log_lines: LogLines) -> None:
+    """Pages of before and of somebody else carry another one."""
+    stranger = Person(person.client, "Another browser")
+    stranger.sign_in(make_console_token(customer))
+    assert stranger.csrf != person.csrf
+    for carried in ("", "x", person.csrf[:-1], person.csrf + "A", stranger.csrf, person.cookie, "\u00e9"):
+        answer = person.post("/sign-out", csrf=carried)
+        assert answer.status_code == 403, carried
+        assert "Load the page again" in answer.text
+        assert is_signed_in(person), carried
+    assert send(person, b"").status_code == 403
+    assert log_lines.text.count('"csrf"') == 8
+    assert person.post("/sign-out").status_code == 303
+    assert not is_signed_in(person)
+    assert stranger.get("/exports").status_code == 200
+
+
+class Slow(BytesIO):
+    """A form that is on its way while something happens."""
+
+    def __init__(self, body: bytes, meanwhile: Callable[[], object]) -> None:
+        super().__init__(body)
+        self._meanwhile = meanwhile
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._meanwhile()
+        return super().read(size)
+
+
+def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(person: Person, customer: Customer) -> None:
+    """A form may be minutes on its way, and a thief would keep many of them so."""
+    [export_id] = make_exports(customer, 1)
+    [(session_id,)] = rows("SELECT id FROM console_sessions")
+    body = f"csrf={person.csrf}".encode()
+    slow = Slow(body, lambda: console_sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"))
+    answer = person.client.simulate_post(
+        f"/console/exports/{export_id}/dismiss",
+        headers={
+            "User-Agent": BROWSER,
+            "Cookie": f"riskrelay_session={person.cookie}",
+            "Origin": ORIGIN,
+            "Content-Type": FORM,
+            "Content-Length": str(len(body)),
+        },
+        extras={"wsgi.input": slow},
+    )
+    assert answer.status_code == 401
+    assert "nothing was done" in answer.text
+    assert person.csrf not in answer.text
+    assert exports.get(export_id, customer.account_id).status is ExportStatus.PREPARED
+
+
+def test_the_token_of_forms_says_nothing_of_the_cookie(person: Person) -> None:
+    assert person.cookie.removeprefix("rrs_") not in person.get("/exports").text
+    assert person.csrf not in person.cookie
+
+
+# --- what a form is
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{}", {"Content_Type": "application/json"}, 415),
+        (b"csrf=a", {"Content_Type": "text/plain"}, 415),
+        (b"csrf=a", {"Content_Type": "multipart/form-data; boundary=a"}, 415),
+        # Whatever stands behind the type is the browser's.
+        (b"csrf=a", {"Content_Type": "APPLICATION/X-WWW-FORM-URLENCODED; charset=utf-8"}, 403),
+        (b"csrf=a&csrf=a", {}, 422),
+        (b"csrf", {}, 422),
+        (b"csrf=%ff", {}, 422),
+        (b"csrf=\xff", {}, 422),
+        (b"csrf=%ED%A0%80", {}, 422),
+        (b"csrf=a%00", {}, 422),
+        (b"a%00=a", {}, 422),
+        (b"&".join(b"f%d=" % number for number in range(MAX_FORM_FIELDS + 1)), {}, 422),
+        (b"csrf=" + b"a" * MAX_FORM_BYTES, {}, 413),
+        (b"csrf=" + b"a" * (MAX_FORM_BYTES - 5), {}, 403),
+        # More is promised than comes.
+        (b"csrf=a", {"Content_Length": "100"}, 422),
+        (b"csrf=a", {"Content_Length": "99999999999999999999"}, 413),
+    ],
+)
+def test_what_is_no_form_is_refused_and_does_nothing(
+    body: bytes, headers: dict[str, str], status: int, person: Person
+) -> None:
+    answer = send(person, body, **headers)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    assert is_signed_in(person)
+
+
+def test_a_query_is_no_form(person: Person) -> None:
+    answer = person.client.simulate_post(
+        "/console/sign-out",
+        query_string=f"csrf={person.csrf}",
+        headers={
+            "User-Agent": BROWSER,
+            "Cookie": f"riskrelay_session={person.cookie}",
+            "Origin": ORIGIN,
+            "Content-Type": FORM,
+        },
+    )
+    assert answer.status_code == 403
+    assert is_signed_in(person)
+
+
+# --- nothing of it comes out
+
+#: Headers that the console reads, and some that it does not.
+CARRIERS: Final = (
+    "User-Agent",
+    "Referer",
+    "Cookie",
+    "Sec-Fetch-Site",
+    "X-Forwarded-For",
+    "Accept-Language",
+    "If-None-Match",
+)
+
+
+def test_a_canary_in_cookies_headers_and_fields_is_never_seen_again(
+    person: Person, customer: Customer, log_lines: LogLines
+) -> None:
+    [export_id] = make_exports(customer, 1)
+    cookie = f"riskrelay_session={CANARY}; {CANARY}={CANARY}; riskrelay_session={person.cookie}"
+    plain = {"User-Agent": BROWSER, "Cookie": cookie, "Origin": ORIGIN, "Content-Type": FORM}
+    spoiled = [
+        {**plain, **dict.fromkeys(CARRIERS, CANARY)},
+        {**plain, "Cookie": f"riskrelay_session=rrs_{CANARY}"},
+        {**plain, "Cookie": f"riskrelay_session={person.cookie}", "User-Agent": CANARY},
+        {**plain, "Origin": f"https://{CANARY}.example"},
+        {**plain, "Content-Type": CANARY},
+        plain,
+    ]
+    forms = [
+        f"token={CANARY}&next={CANARY}&{CANARY}={CANARY}",
+        f"csrf={CANARY}",
+        f"csrf={person.csrf}&ticket_digest={CANARY}",
+    ]
+    paths = ["/sign-in", "/sign-out", f"/exports/{export_id}/approve", f"/exports/exp_{CANARY}/retry", f"/{CANARY}"]
+    for headers in reversed(spoiled):
+        answers = [
+            person.client.simulate_post(f"/console{path}", headers=headers, body=form) for path in paths for form in forms
+        ]
+        answers += [
+            person.client.simulate_get(f"/console{path}", headers=headers)
+            for path in ("/exports", "/sign-in", f"/{CANARY}", f"/exports/{CANARY}")
+        ]
+        for answer in answers:
+            assert answer.status_code < 500
+            # Where a person was going is where the sign-in leads, and that is the person's own address bar.
+            told = {name: value for name, value in answer.headers.items() if name != "location"}
+            assert CANARY not in f"{answer.text} {told}"
+    assert CANARY not in log_lines.text
+    assert [name for name, data in columns().items() if is_in(data, CANARY)] == []
+
+
+def test_no_credential_of_the_console_stands_in_a_log_a_page_or_a_table(
+    client: TestClient, customer: Customer, log_lines: LogLines
+) -> None:
+    token = make_console_token(customer)
+    person = Person(client)
+    person.sign_in(token)
+    pages = "".join(person.get(path).text for path in ("/exports", "/sessions", "/nowhere"))
+    person.post("/sessions/ses_1/revoke")
+    for secret in (token, person.cookie):
+        assert secret not in log_lines.text + pages
+        assert [name for name, data in columns().items() if is_in(data, secret)] == []
+    assert person.csrf not in log_lines.text

@@ -1,0 +1,94 @@
+"""Every button of the console is a route of the API and a command as well: nobody has to click what a script could do."""
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import pytest
+from falcon.inspect import inspect_routes
+
+from bin.__main__ import riskrelay
+from service.app import create_app
+from service.console.frame import CONSOLE
+from tests.factories import make_settings
+from tests.fakes import FakeDoorbell, FakeLookup
+
+EXPORT: Final = "/api/ticket-exports/{export_id}"
+TARGET: Final = "/api/ticket-export-targets/{target_id}"
+RECOVERIES: Final = "/api/ticket-export-recoveries"
+
+DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "console.md").read_text()
+
+
+class Ways(NamedTuple):
+    """The two other ways to what a button does; `route` is None where the contract forbids one."""
+
+    route: str | None
+    command: str
+
+
+#: By the path of the button's form.
+BUTTONS: Final = {
+    "/exports/{export_id}/approve": Ways(f"{EXPORT}/approve", "export approve"),
+    "/exports/{export_id}/retry": Ways(f"{EXPORT}/retry", "export retry"),
+    "/exports/{export_id}/dismiss": Ways(f"{EXPORT}/dismiss", "export dismiss"),
+    "/targets/{target_id}/validate": Ways(f"{TARGET}/validate", "target validate"),
+    "/targets/{target_id}/ping": Ways(f"{TARGET}/ping", "target ping"),
+    "/targets/{target_id}/pause": Ways(f"{TARGET}/pause", "target pause"),
+    "/targets/{target_id}/resume": Ways(f"{TARGET}/resume", "target resume"),
+    "/targets/{target_id}/disable": Ways(f"{TARGET}/disable", "target disable"),
+    # A target's own secret is set by the operator, never by the API.
+    "/targets/{target_id}/secret": Ways(None, "secret set target"),
+    "/targets/{target_id}/recover": Ways(RECOVERIES, "export recover --since"),
+    "/recoveries/{recovery_id}/cancel": Ways(f"{RECOVERIES}/{{recovery_id}}/cancel", "export recover --cancel"),
+    "/sessions/{session_id}/revoke": Ways("/api/console-sessions/{session_id}/revoke", "session revoke"),
+}
+#: How a browser comes by its session, and gives it back: whoever has a token needs neither.
+OF_THE_BROWSER: Final = {"/sign-in", "/sign-out"}
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """What takes a POST in an installation that serves everything."""
+    settings = make_settings(tmp_path_factory.mktemp("parity"), {"DEPLOYMENT_MODE": "cloud"})
+    app = create_app(settings, FakeDoorbell(), FakeLookup({}))
+    return {
+        route.path for route in inspect_routes(app) for each in route.methods if each.method == "POST" and not each.internal
+    }
+
+
+def test_every_form_has_its_line_here_and_every_line_its_form(routes: set[str]) -> None:
+    forms = {path.removeprefix(CONSOLE) for path in routes if path.startswith(f"{CONSOLE}/")}
+    assert forms - OF_THE_BROWSER == {*BUTTONS}
+
+
+@pytest.mark.parametrize("button", BUTTONS)
+def test_a_button_is_a_route_and_a_command_as_well(routes: set[str], button: str) -> None:
+    route, command = BUTTONS[button]
+    if route is None:
+        assert not [path for path in routes if "secret" in path and not path.startswith(CONSOLE)]
+    else:
+        assert route in routes
+    assert exists(command), command
+
+
+def test_the_document_has_the_same_table() -> None:
+    told = re.findall(r"^\| ([A-Z][a-z ]+) \| (?:`POST (/[^`]+)`|none: [^|]+) \| `([^`]+)` \|$", DOCUMENT, re.MULTILINE)
+    assert {Ways(route or None, command) for _, route, command in told} == {*BUTTONS.values()}
+
+
+def exists(command: str) -> bool:
+    """Tell whether there is such a command, with the option that may stand at its end."""
+    found: click.Command | None = riskrelay
+    for word in command.split():
+        if found is not None and word.startswith("--"):
+            return any(word in option.opts for option in found.params)
+        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
+    return found is not None and not isinstance(found, click.Group)
+
+
+def test_what_is_no_command_is_found_out() -> None:
+    assert not exists("export vanish")
+    assert not exists("export")
+    assert not exists("export recover --everything")

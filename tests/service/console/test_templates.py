@@ -1,0 +1,125 @@
+"""The console's templates and files, as they are written: what no page may have, and what the shared parts come to."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from jinja2 import Template, nodes
+
+import service.console.frame
+from service.console.frame import templates
+
+_FOLDER: Final = Path(service.console.frame.__file__).parent
+TEMPLATES: Final = sorted(file.name for file in (_FOLDER / "templates").glob("*.html"))
+SCRIPT: Final = (_FOLDER / "static" / "console.js").read_text()
+SHEET: Final = (_FOLDER / "static" / "console.css").read_text()
+#: What a stranger may have had stored.
+HOSTILE: Final = "\"'><script>alert(1)</script>{{ 7 * 7 }}&amp;"
+
+#: What a reader on a slow line waits for, each.
+MOST_BYTES: Final = 16 * 1024
+
+
+def part(call: str, **values: Any) -> str:
+    """Return what a macro comes to, however its lines are broken."""
+    name = call.partition("(")[0]
+    made: Template = templates().from_string(f'{{% from "parts.html" import {name} %}}{{{{ {call} }}}}')
+    return re.sub(r"\s+", " ", made.render(values)).strip()
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_compiles_and_escapes_whatever_is_filled_in(name: str) -> None:
+    templates().get_template(name)
+    text = (_FOLDER / "templates" / name).read_text()
+    tree = templates().parse(text)
+    unsafe = [each.name for each in tree.find_all(nodes.Filter) if each.name in {"safe", "forceescape", "xmlattr", "tojson"}]
+    assert unsafe == []
+    assert list(tree.find_all(nodes.ScopedEvalContextModifier)) == []
+    assert "Markup" not in text
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_has_neither_script_nor_style_inside_it(name: str) -> None:
+    text = (_FOLDER / "templates" / name).read_text()
+    assert re.findall(r"\s(?:style|on[a-z]+)\s*=", text) == []
+    assert re.findall(r"<style|javascript:|<script(?! defer src=\"\{\{ base \}\}/static/console\.js\")", text) == []
+    # Every attribute stands in quotes: without them a blank in a value would begin another.
+    assert re.findall(r"\s[a-z-]+=\{\{", text) == []
+    # What is loaded comes from here, and what leads elsewhere tells nobody from where.
+    assert [
+        each
+        for each in re.findall(r"<(?:script|link|img|iframe|object|embed)\b[^>]*", text)
+        if "//" in each.replace("http://www.w3.org/2000/svg", "")
+    ] == []
+    for link in re.findall(r"<a\b[^>]*\starget=[^>]*", text):
+        assert "noopener" in link, link
+
+
+def test_a_filter_offers_its_values_and_has_the_chosen_one() -> None:
+    told = part('choice("status", "Status", values, "b_c")', values=["a", "b_c", HOSTILE])
+    assert told.startswith('<label>Status <select name="status"> <option value="">all</option> <option value="a">a</option>')
+    assert '<option value="b_c" selected>b c</option>' in told
+    assert told.count("selected") == 1
+    assert "<script>" not in told
+
+
+def test_an_empty_list_tells_why_it_is_empty() -> None:
+    unused = part('nothing(false, "/all", told)', told=HOSTILE)
+    assert unused.startswith('<div class="empty" data-state="unused"><p>&#34;&#39;&gt;&lt;script&gt;')
+    assert "{{ 7 * 7 }}&amp;amp;" in unused
+    filtered = part('nothing(true, "/all", told)', told="Nothing yet.")
+    assert 'data-state="filtered"' in filtered
+    assert '<a href="/all">Show all</a>' in filtered
+    assert "Nothing yet." not in filtered
+
+
+@pytest.mark.parametrize(
+    ("next_query", "is_first", "links"),
+    [
+        # All of it is shown.
+        (None, True, []),
+        # The first page of several.
+        ("cursor=a&limit=5", True, ["/here?cursor=a&amp;limit=5"]),
+        # One in between.
+        ("cursor=b", False, ["/newest", "/here?cursor=b"]),
+        # The last one.
+        (None, False, ["/newest"]),
+    ],
+)
+def test_a_list_leads_to_its_other_pages(next_query: str | None, is_first: bool, links: list[str]) -> None:
+    told = part('pager("/here", query, first, "/newest")', query=next_query, first=is_first)
+    assert re.findall('href="([^"]*)"', told) == links
+    assert ('<nav class="pager" aria-label="Pages">' in told) is bool(links)
+
+
+def test_a_button_sends_its_sessions_token() -> None:
+    told = part('action("/base", visitor, "/do", "Do it", "danger", hint)', visitor={"csrf": "abc"}, hint=HOSTILE)
+    assert told.startswith(
+        '<form class="action" method="post" action="/base/do"> <input type="hidden" name="csrf" value="abc">'
+    )
+    assert '<button class="danger" title="&#34;' in told
+    assert "<script>" not in told
+
+
+def test_the_script_makes_no_markup_and_asks_nobody_else() -> None:
+    forbidden = r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|outerHTML\s*=[^=]|setAttribute\(\"on|https?://|import\b|Storage\b|\.cookie"
+    assert re.findall(forbidden, SCRIPT) == []
+    assert SCRIPT.startswith('"use strict";')
+    assert len(SCRIPT.encode()) < MOST_BYTES
+
+
+def test_the_sheet_loads_nothing_and_knows_each_colour_by_day_and_by_night() -> None:
+    assert re.findall(r"url\(|@import|https?:", SHEET) == []
+    assert SHEET.count("{") == SHEET.count("}")
+    day, night = SHEET.split("@media (prefers-color-scheme: dark)", 1)
+    named = re.compile(r"(--[a-z-]+): #")
+    assert set(named.findall(day)) == set(named.findall(night.split("}", 1)[0]))
+    assert {*re.findall(r"var\((--[a-z-]+)\)", SHEET)} == {*re.findall(r"(--[a-z-]+):", SHEET)}
+    # A colour that stands by itself is one that the night forgets; paper is white.
+    screen = (
+        SHEET[SHEET.index("*, ::before") : SHEET.index("@media print")]
+        + SHEET[SHEET.index("@media print") :].partition("\n}")[2]
+    )
+    assert re.findall(r"#[0-9a-f]{3,8}\b|rgba?\(|hsl", screen) == []
+    assert len(SHEET.encode()) < MOST_BYTES
