@@ -333,7 +333,7 @@ def test_a_proxy_lets_go_of_an_idle_connection_before_the_service_does() -> None
 
 
 def test_a_proxy_waits_for_the_longest_answer(defaults: Settings) -> None:
-    margin_s = float(_only(r"^_MARGIN_S: Final = ([\d.]+)$", (ROOT / "service" / "target_actions.py").read_text()))
+    margin_s = float(_only(r"^_MARGIN_S: Final = ([\d.]+)$", (ROOT / "service" / "target_moves.py").read_text()))
     longest_s = defaults.delivery_timeout_s + margin_s
     assert int(_only(r"proxy_read_timeout (\d+)s;", NGINX)) > longest_s
     assert int(_only(r"response_header_timeout (\d+)s", CADDY)) > longest_s

@@ -23,12 +23,13 @@ from schemas.targets import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RE
 from schemas.validations import EXPIRES_SOON
 from service.app import create_app
 from service.error_responses import STATUS
-from service.target_actions import BY_CLIENT
+from service.target_moves import BY_CLIENT
 from storage.name_lookup import LookupReason
 from tests.docs.named import command_lines, inline_commands, is_target_word, make_targets, typed, wrong_in_inline, wrong_with
 from tests.docs.snippets import PAGES, ROOT, inline_codes
 from tests.factories import make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
+from tests.service.exchange import is_of_the_console
 from worker.rate_limits import GIVEN_UP
 from worker.retries import RECEIVER_CODES
 
@@ -148,8 +149,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
         for method in route.methods
         # HEAD is GET without a body; OPTIONS is the framework's.
         if not method.internal and method.method != "HEAD"
-        # what the page of the description loads
-        if not route.path.startswith("/docs/")
+        # what the page of the description loads, and what persons look at, of which docs/console.md tells
+        if not route.path.startswith("/docs/") and not is_of_the_console(route.path)
     }
 
 

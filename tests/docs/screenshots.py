@@ -1,0 +1,371 @@
+"""Pictures of the console for the documents: `python -m tests.docs.screenshots` writes docs/console/*.png anew.
+
+With `FOLDER [NAME.png …]` it writes them, or those that are named, elsewhere.
+
+It furnishes a throw-away installation with made-up data and takes each page in light and dark, some on a phone. Moments, ids
+and secrets are always the same and the clock stands still, so that a picture changes only when its page does.
+"""
+
+import hashlib
+import itertools
+import multiprocessing
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from freezegun import freeze_time
+from playwright.sync_api import Browser
+from ulid import ULID
+
+from schemas.export_state import Move
+from schemas.exports import Approval
+from schemas.inbound import InboundSource, Refusal, Trouble
+from schemas.principal import Ability, TokenKind
+from schemas.scanner import PostbackForm
+from schemas.targets import TargetRequest
+from schemas.ticket import Source, Ticket
+from schemas.times import to_ms
+from service.app import create_app
+from storage import (
+    accounts,
+    console_sessions,
+    exports,
+    identifiers,
+    inbound_refusals,
+    projects,
+    recoveries,
+    schema,
+    targets,
+    tokens,
+    workers,
+)
+from storage.database import close_database, connection, execute, open_database, rows, transaction
+from storage.export_rows import Draft
+from tests.browsers import PATIENCE_MS, chromium
+from tests.factories import attempted, claim_due, issue, make_settings, postback, record_postback
+from tests.fakes import FakeDoorbell, FakeLookup
+
+FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
+#: The moment at which every picture is taken.
+NOW: Final = datetime(2026, 3, 2, 14, 25, tzinfo=UTC)
+#: Of a picture in a document that somebody loads over a telephone.
+MOST_BYTES: Final = 150_000
+#: A process of its own imports everything first, which takes long beside others.
+START_WITHIN_S: Final = 60.0
+BROWSER: Final = "Mozilla/5.0 (screenshots)"
+HOME: Final = "/var/lib/riskrelay"
+WORKER: Final = "worker:host-1:812:5f0c11aa"
+
+DESK: Final = {"width": 1024, "height": 600}
+#: Pages of which the half would say little.
+TALL: Final = {"overview": 800, "export": 860, "target": 900}
+PHONE: Final = {"width": 390, "height": 844}
+SCHEMES: Final = ("light", "dark")
+#: By the name of the picture; what stands in braces is found in the database.
+PAGES: Final[Mapping[str, str]] = {
+    "sign-in": "/sign-in",
+    "overview": "",
+    "exports": "/exports",
+    "export": "/exports/{export}",
+    "targets": "/targets",
+    "target": "/targets/{target}",
+    "recovery": "/recoveries/{recovery}",
+    "findings": "/findings",
+    "integrations": "/integrations",
+    "audit": "/audit",
+    "queue": "/queue",
+    "settings": "/settings",
+}
+ON_A_PHONE: Final = ("overview", "exports", "target")
+PICTURES: Final = (
+    *(f"{name}-{scheme}.png" for name in PAGES for scheme in SCHEMES),
+    *(f"{name}-phone-{scheme}.png" for name in ON_A_PHONE for scheme in SCHEMES),
+)
+
+_FLAWS: Final = (
+    ("img-alt", "Image without alternative text", "serious", "main > img.hero"),
+    ("label", "Form field without a label", "critical", "form#checkout > input:nth-child(3)"),
+    ("color-contrast", "Text with too little contrast", "moderate", "footer > p.small"),
+    ("link-name", "Link without a name", "serious", "header > a.cart"),
+    ("html-lang", "Page without a language", "moderate", "html"),
+)
+_PLACES: Final = ("", "cart", "checkout", "shipping")
+
+
+@dataclass(frozen=True, slots=True)
+class Furnished:
+    """What pictures are taken of: the cookie of somebody who is signed in, and ids of what is looked at."""
+
+    cookie: str
+    ids: Mapping[str, str]
+
+
+def main() -> None:
+    """Write the pictures that are named, or all of them."""
+    folder, *names = sys.argv[1:] or [str(FOLDER)]
+    write(Path(folder), names or PICTURES)
+
+
+def write(folder: Path, names: Sequence[str]) -> None:
+    """Write pictures into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        furnished = furnish(Path(made))
+        with served(Path(made)) as home, chromium() as browser:
+            for name in names:
+                picture = take(browser, home, name, furnished)
+                (folder / name).write_bytes(picture)
+                sys.stdout.write(f"{folder / name}  {len(picture) / 1000:.0f} kB\n")
+
+
+def take(browser: Browser, home: str, name: str, furnished: Furnished) -> bytes:
+    """Return the picture of this name."""
+    page_name, scheme = name.removesuffix(".png").rsplit("-", 1)
+    is_small = page_name.endswith("-phone")
+    size = PHONE if is_small else DESK | {"height": TALL.get(page_name, DESK["height"])}
+    context = browser.new_context(
+        viewport=size,  # type: ignore[arg-type]  # a dict of both
+        color_scheme=scheme,  # type: ignore[arg-type]  # one of SCHEMES
+        user_agent=BROWSER,
+        timezone_id="UTC",
+        locale="en-GB",
+        reduced_motion="reduce",
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    context.clock.set_fixed_time(NOW)
+    path = PAGES[page_name.removesuffix("-phone")]
+    if path != PAGES["sign-in"]:
+        context.add_cookies([{"name": "riskrelay_session", "value": furnished.cookie, "url": f"{home}/console"}])
+    page = context.new_page()
+    answer = page.goto(f"{home}/console{path.format(**furnished.ids)}")
+    assert answer is not None
+    assert answer.status == 200, page.content()
+    picture = page.screenshot(animations="disabled", caret="hide")
+    context.close()
+    return picture
+
+
+# --- the installation
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve it from a process of its own, in which the clock stands still; yield where."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(folder, port), daemon=True)
+    process.start()
+    try:
+        _wait_for(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A connection that a browser opens ahead of need keeps nobody waiting."""
+
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def _serve(folder: Path, port: int) -> None:
+    open_database(_url(folder))
+    shown = {"PUBLIC_BASE_URL": "https://risk.example.com", "EMAIL_WEBHOOK_SECRET": "email-secret-for-pictures"}
+    # Nothing is written there and nothing dialled: what the page of settings shows is where others have it.
+    made = replace(
+        make_settings(folder, shown),
+        data_dir=Path(HOME),
+        database_url=f"sqlite:///{HOME}/riskrelay.db",
+        redis_url="redis://redis.internal:6379/0",
+    )
+    app = create_app(made, FakeDoorbell(), FakeLookup({}))
+    with freeze_time(NOW), make_server("127.0.0.1", port, app, _Server, _Quiet) as server:
+        server.serve_forever()
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + START_WITHIN_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < until, "The installation did not start."
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'riskrelay.db'}"
+
+
+def furnish(folder: Path) -> Furnished:
+    """Make the installation: a shop that is scanned every night, and two trackers, one of which gives trouble."""
+    numbers = itertools.count(1)
+
+    def counted(prefix: str, now: datetime) -> str:
+        chance = hashlib.sha256(str(next(numbers)).encode()).digest()[:10]
+        return f"{prefix}_{ULID.from_bytes(to_ms(now).to_bytes(6, 'big') + chance)}"
+
+    drawn, identifiers.new_id = identifiers.new_id, counted
+    open_database(_url(folder))
+    try:
+        with freeze_time(NOW), connection():
+            schema.migrate()
+            return _furnish()
+    finally:
+        close_database()
+        identifiers.new_id = drawn
+
+
+def _furnish() -> Furnished:
+    began = NOW - timedelta(days=21)
+    account = accounts.add_account("Snow Outfitters", began)
+    accounts.add_user("jane@shop.example", account.id, began)
+    project = projects.add_project("shop.example", account.id, began, "snow.shops.example")
+    accounts.grant_project("jane@shop.example", project.id, began)
+    _, token = tokens.create("jane@shop.example", TokenKind.API, began, (Ability.CONSOLE,), "Jane's laptop")
+    tracker, helpdesk = (_target(account.id, name, began) for name in ("Tracker", "Agency helpdesk"))
+    _scan(project.id)
+    _write_by_hand(account.id, project.id)
+    _deliver(account.id, tracker, helpdesk)
+    _count_hours(tracker, helpdesk)
+    _refuse()
+    ordered = recoveries.order(helpdesk, account.id, NOW - timedelta(hours=2), NOW - timedelta(seconds=40), "user:1")
+    execute("UPDATE recoveries SET total = 1840, done = 1250 WHERE id = ?", (ordered.id,))
+    for name, seconds in ((WORKER, 1), ("worker:host-2:790:a1d9e04b", 2)):
+        workers.beat(name, NOW - timedelta(seconds=seconds))
+    principal = tokens.principal_for(token, NOW)
+    assert principal is not None
+    [(retried,)] = rows("SELECT id FROM exports WHERE status = 'exported' ORDER BY attempts DESC, id LIMIT 1")
+    ids = {"export": str(retried), "target": tracker, "recovery": ordered.id}
+    return Furnished(console_sessions.begin(principal, BROWSER, NOW), ids)
+
+
+def _target(account_id: int, name: str, at: datetime) -> str:
+    request = TargetRequest(
+        "generic_webhook", f"https://{name.split(maxsplit=1)[0].lower()}.example/hooks/risks", None, name, None
+    )
+    with transaction():
+        made = targets.create(request, account_id, "self-hosted", "fp:5b1f0c9e77a2", at, "user:1")
+        execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (made.id,))
+    execute(
+        "UPDATE targets SET validation_status = 'passed', validated_at = ?, ramp = 16 WHERE id = ?",
+        (to_ms(NOW - timedelta(hours=9)), made.id),
+    )
+    return made.id
+
+
+def _scan(project_id: int) -> None:
+    """Let two scans find flaws on a few pages; the second finds most of them again."""
+    for run, days in ((41, 2), (42, 1)):
+        at = NOW - timedelta(days=days, hours=11)
+        projects.add_scan_run(project_id, at, run)
+        for number, place in enumerate(_PLACES):
+            found: list[Mapping[str, Any]] = [
+                issue(code, title=title, severity=severity, location=location)
+                for code, title, severity, location in _FLAWS[: len(_FLAWS) - number]
+            ]
+            url = f"https://shop.example/{place}"
+            posted = postback(run, found)
+            posted["page"] |= {"url": url, "normalizedUrl": url}
+            record_postback(PostbackForm().read(posted), project_id, at + timedelta(minutes=number))
+
+
+def _write_by_hand(account_id: int, project_id: int) -> None:
+    described = (
+        ("The checkout takes no postcode with a space", "critical", "https://shop.example/checkout"),
+        ("Prices flicker while the cart loads", "moderate", "https://shop.example/cart"),
+        ("The size table cannot be read by a screen reader", "serious", "https://shop.example/shipping"),
+    )
+    for number, (title, severity, url) in enumerate(described):
+        told = f"{title}. Seen in two browsers, again after a reload."
+        draft = Draft(
+            account_id,
+            project_id,
+            Source("manual", f"note-{number + 1}"),
+            Ticket(title, told, severity, url, ("checkout",), {"steps": ["Open the page.", "Fill the form.", "Press pay."]}),
+        )
+        with transaction():
+            exports.prepare([draft], NOW - timedelta(hours=3, minutes=7 * number), "user:1")
+
+
+def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
+    """Approve most of what is prepared: some arrives, one at the second attempt, some fails, some waits."""
+    prepared = [one for (one,) in rows("SELECT id FROM exports ORDER BY id")]
+    at = NOW - timedelta(hours=1)
+    for number, export_id in enumerate(prepared[:13]):
+        where = helpdesk if number in {4, 7, 9} else tracker
+        exports.approve(export_id, account_id, Approval(where, None), at + timedelta(seconds=number), "user:1")
+    at += timedelta(minutes=1)
+    for claim in claim_due(20, at, 60, WORKER):
+        number = prepared.index(claim.export_id)
+        if number == 2:
+            again = at + timedelta(seconds=60)
+            retried = attempted(claim, Move.RESCHEDULE, at, error_code="receiver_unavailable", next_attempt_at=again)
+            exports.record_attempts([retried], at, WORKER)
+        elif number in {4, 7, 9}:
+            lost = attempted(claim, Move.FAIL, at, reason="receiver_rejected", error_code="receiver_rejected")
+            exports.record_attempts([lost], at, WORKER)
+        elif number < 11:
+            took = attempted(claim, Move.DELIVER, at, provider_ticket_id=f"RISK-{100 + number}")
+            exports.record_attempts([took], at, WORKER)
+        else:
+            exports.postpone([claim], NOW, WORKER)
+    at += timedelta(minutes=2)
+    for claim in claim_due(1, at, 60, WORKER):
+        exports.record_attempts([attempted(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
+    exports.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
+
+
+def _count_hours(tracker: str, helpdesk: str) -> None:
+    hour = NOW.replace(minute=0)
+    for back in range(24):
+        at = to_ms(hour - timedelta(hours=back))
+        busy = 40 + (back * 37) % 90 + (120 if 6 < back < 16 else 0)
+        for target_id, delivered, failed in ((tracker, busy, back % 5 == 2), (helpdesk, busy // 4, (back < 4) * 9)):
+            execute(
+                "INSERT INTO delivery_hours (target_id, hour_at, worker, delivered, failed) VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (target_id, hour_at, worker) DO UPDATE SET delivered = excluded.delivered",
+                (target_id, at, WORKER, delivered, int(failed)),
+            )
+    execute(
+        "UPDATE targets SET connected_status = 'connected', last_success_at = ? WHERE id = ?",
+        (to_ms(NOW - timedelta(minutes=4)), tracker),
+    )
+    execute("UPDATE targets SET connected_status = 'failing', failures_in_row = 3 WHERE id = ?", (helpdesk,))
+
+
+def _refuse() -> None:
+    at = NOW - timedelta(hours=5)
+    refused = Refusal(
+        InboundSource.SCANNER,
+        at,
+        422,
+        "VALIDATION_FAILED",
+        (Trouble("/issues/0/severity", "required"),),
+        identifiers.new_id(identifiers.REQUEST, at),
+    )
+    inbound_refusals.record([refused])
+
+
+if __name__ == "__main__":
+    # What the caller set is not the installation's.
+    os.environ.pop("DATABASE_URL", None)
+    main()

@@ -1,0 +1,352 @@
+"""A person's day at the console: real pages in a real browser, a real service and worker, a receiver that verifies.
+
+The page is the truth: whatever is waited for is looked at by loading it again. Nothing of it may be complained of by the
+browser, and nothing may be asked for elsewhere.
+"""
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from schemas.ticket import Source, Ticket
+from storage import exports
+from storage.clock import utc_now
+from storage.database import transaction
+from storage.export_rows import Draft
+from tests.browsers import Watch, chromium, watch
+from tests.factories import LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_approved, make_target
+from tests.fakes import LoopbackServer, Peer
+from tests.servers import RedisServer
+from tests.service.console.person import make_console_token
+from tests.service.serving import Service
+from tests.workers import WorkerProcess
+from worker.signing import SignatureVerdict, verify
+
+NEW_SECRET: Final = "a-secret-that-somebody-typed-at-the-console"
+DESKTOP: Final[dict[str, Any]] = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
+PHONE: Final[dict[str, Any]] = {
+    "viewport": {"width": 390, "height": 844},
+    "color_scheme": "dark",
+    "has_touch": True,
+    "is_mobile": True,
+}
+#: Two attempts: a second apart.
+SHORT: Final = {"RETRY_SCHEDULE": "1"}
+WITHIN_S: Final = 30.0
+LOOKS_EVERY_MS: Final = 200
+
+
+class Receiver(LoopbackServer):
+    """Verifies whatever it is sent, with the secret that it has at the time, and answers as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(self._judge)
+        self.secret = WEBHOOK_SECRET
+        self.status = 202
+        #: Each delivery's export, and what verifying it found.
+        self.verdicts: list[tuple[str, SignatureVerdict]] = []
+
+    def of(self, export_id: str) -> list[SignatureVerdict]:
+        """Return what was found at each delivery of one export."""
+        return [verdict for found, verdict in self.verdicts if found == export_id]
+
+    def _judge(self, peer: Peer) -> None:
+        while request := peer.read():
+            verdict = verify(self.secret.encode(), request.headers, request.body, int(time.time()), lambda _nonce: False)
+            self.verdicts.append((request.headers["idempotency-key"], verdict))
+            peer.answer(self.status if verdict.ok else 401, b'{"id": "T-1"}')
+
+
+class Operator:
+    """Somebody at the console, as they use it: by what is written on it."""
+
+    def __init__(self, page: Page, home: str) -> None:
+        self.page = page
+        self._home = home
+
+    def open(self, path: str = "") -> None:
+        """Go to a page of the console by its address."""
+        answer = self.page.goto(f"{self._home}/console{path}")
+        assert answer is not None
+        assert answer.status == 200, path
+
+    def sign_in(self, token: str) -> None:
+        """Go where one has to sign in first, and end there."""
+        self.open("/exports")
+        self.page.get_by_label("API token").fill(token)
+        self.press("Sign in")
+        expect(self.page.get_by_role("heading", level=1)).to_have_text("Exports")
+
+    def press(self, button: str) -> None:
+        """Press the one button with this text."""
+        self.page.locator("main, header").get_by_role("button", name=button, exact=True).click()
+
+    def confirm(self, button: str, **fields: str) -> None:
+        """Press a button that stands behind a summary, having filled in what stands beside it."""
+        behind = self.page.locator("details.confirm").filter(has=self.page.locator("button", has_text=exactly(button)))
+        behind.locator("summary").click()
+        for name, text in fields.items():
+            behind.locator(f"[name={name}]").fill(text)
+        behind.get_by_role("button", name=button, exact=True).click()
+
+    def find(self, status: str, title: str) -> None:
+        """Find an export by the filters, and look at it."""
+        self.open("/exports")
+        self.page.get_by_label("Status").select_option(status)
+        self.press("Filter")
+        self.page.wait_for_url(re.compile(rf"[?&]status={status}"))
+        self.page.get_by_role("link", name=title, exact=True).click()
+        expect(self.page.get_by_role("heading", level=1)).to_contain_text(title)
+
+    def approve(self, title: str, target: str) -> str:
+        """Approve a prepared export for a target, and return its id."""
+        self.find("prepared", title)
+        choice = self.page.locator("select[name=target_id]")
+        choice.select_option(choice.locator("option", has_text=target).get_attribute("value"))
+        self.press("Approve")
+        self.reads("Approved. A worker delivers it.")
+        return self.page.url.partition("?")[0].rpartition("/")[2]
+
+    def reads(self, notice: str) -> None:
+        """See what the page says after something was done."""
+        expect(self.page.get_by_role("status").filter(has_text=notice)).to_be_visible()
+
+    def waits_for(self, place: Locator, text: str) -> None:
+        """Load the page again until something stands at a place of it."""
+        until = time.monotonic() + WITHIN_S
+        while text not in place.inner_text():
+            assert time.monotonic() < until, f"{place.inner_text()!r} stayed"
+            # The worker needs the processor more than whoever looks.
+            self.page.wait_for_timeout(LOOKS_EVERY_MS)
+            self.page.reload()
+
+    def waits_until(self, status: str) -> None:
+        """Load the page again until its noun has a status."""
+        self.waits_for(self.status, status)
+
+    @property
+    def status(self) -> Locator:
+        """What the page says of its noun's status."""
+        return self.page.locator("main .status").first
+
+    @property
+    def fingerprint(self) -> str:
+        """What a target's page says of its secret."""
+        found = re.search(r"fp:[0-9a-f]{12}", self.page.locator("main").inner_text())
+        assert found
+        return found[0]
+
+
+def exactly(text: str) -> re.Pattern[str]:
+    return re.compile(rf"^\s*{re.escape(text)}\s*$")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
+    """The service, over the database and the Redis that the worker has."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK, **SHORT}
+    with Service(environment(folder, **settings)) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(start: Any) -> Iterator[WorkerProcess]:
+    with start(**SHORT) as running:
+        yield running
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+def prepare(customer: Customer, *titles: str) -> None:
+    """Store a prepared export for each title."""
+    tickets = [Ticket(title, "Seen at the till.", "high", "https://shop.example/till", (), {}) for title in titles]
+    drafts = [Draft(customer.account_id, customer.project_id, Source("manual", ticket.title), ticket) for ticket in tickets]
+    with transaction():
+        exports.prepare(drafts, utc_now(), "user:test")
+
+
+@contextmanager
+def at_the_console(browser: Browser, service: Service, **how: Any) -> Iterator[tuple[Operator, Watch]]:
+    """Let somebody have a browser; at the end nothing went on that should not."""
+    home = f"http://127.0.0.1:{service.port}"
+    context = browser.new_context(reduced_motion="reduce", **how)
+    seen = watch(context)
+    yield Operator(context.new_page(), home), seen
+    assert seen.complaints(home) == []
+    assert service.log.read_text().count('"level": "error"') == 0
+    context.close()
+
+
+def signs_out(operator: Operator) -> None:
+    """Sign out, and try the cookie that was good until then."""
+    context = operator.page.context
+    kept = context.cookies()
+    assert [cookie["name"] for cookie in kept] == ["riskrelay_session"]
+    operator.press("Sign out")
+    operator.reads("You are signed out.")
+    assert context.cookies() == []
+    context.add_cookies(kept)  # type: ignore[arg-type]  # what it returns is what it takes
+    operator.open("/exports")
+    assert "/console/sign-in?" in operator.page.url
+    expect(operator.page.get_by_role("alert")).to_have_text("This session was signed out.")
+
+
+def goes_the_core_path(operator: Operator, receiver: Receiver, token: str, target_id: str) -> None:
+    """Sign in, approve, see it delivered; see another one fail, retry it; pause, see one wait; resume."""
+    operator.sign_in(token)
+    first = operator.approve("The price is missing", "Tracker")
+    operator.waits_until("exported")
+    assert receiver.of(first) == [SignatureVerdict.OK]
+
+    receiver.status = 500
+    second = operator.approve("The cart is empty", "Tracker")
+    operator.waits_until("failed")
+    assert receiver.of(second) == [SignatureVerdict.OK] * 2
+    receiver.status = 202
+    operator.press("Retry")
+    operator.reads("Retried. It is due now, with a fresh schedule of attempts.")
+    operator.waits_until("exported")
+    assert len(receiver.of(second)) == 3
+
+    operator.open(f"/targets/{target_id}")
+    operator.press("Pause")
+    operator.reads("Paused.")
+    expect(operator.status).to_have_text("paused")
+    third = operator.approve("The form has no name", "Tracker")
+    # What was approved later, for another target, is there already; this one waits.
+    operator.approve("The picture has no text", "Witness")
+    operator.waits_until("exported")
+    assert receiver.of(third) == []
+    operator.find("approved", "The form has no name")
+    operator.open(f"/targets/{target_id}")
+    operator.press("Resume")
+    operator.reads("Resumed.")
+    operator.open(f"/exports/{third}")
+    operator.waits_until("exported")
+    assert receiver.of(third) == [SignatureVerdict.OK]
+
+
+CORE: Final = ("The price is missing", "The cart is empty", "The form has no name", "The picture has no text")
+
+
+def changes_the_secret(operator: Operator, receiver: Receiver, target_id: str) -> None:
+    """Set another secret, which the page does not show and the next delivery is signed with."""
+    operator.open(f"/targets/{target_id}")
+    before = operator.fingerprint
+    operator.confirm("Set secret", secret=NEW_SECRET)
+    operator.reads("The new secret signs from the next delivery on.")
+    assert operator.fingerprint != before
+    assert NEW_SECRET not in operator.page.content()
+    receiver.secret = NEW_SECRET
+    export_id = operator.approve("The link leads nowhere", "Tracker")
+    operator.waits_until("exported")
+    assert receiver.of(export_id) == [SignatureVerdict.OK]
+
+
+def recovers_a_window(
+    operator: Operator, receiver: Receiver, worker: WorkerProcess, customer: Customer, target_id: str
+) -> None:
+    """Put back what failed in the last hour, following it to its end."""
+    lost = fails(operator, receiver, customer, target_id, 3)
+    recovery = begins_a_recovery(operator, worker, target_id)
+    expect(recovery.page.locator("main progress")).to_have_attribute("value", "0")
+    expect(recovery.page.locator("main progress")).to_have_attribute("max", "3")
+    worker.signal(signal.SIGCONT)
+    operator.waits_until("done")
+    for export_id in lost:
+        operator.open(f"/exports/{export_id}")
+        operator.waits_until("exported")
+        assert receiver.of(export_id) == [SignatureVerdict.OK] * 2
+
+
+def cancels_a_recovery(
+    operator: Operator, receiver: Receiver, worker: WorkerProcess, customer: Customer, target_id: str
+) -> None:
+    """Begin another one, and cancel it before anything is put back."""
+    lost = fails(operator, receiver, customer, target_id, 1)
+    begins_a_recovery(operator, worker, target_id)
+    operator.press("Cancel recovery")
+    operator.reads("Cancelled. What is put back already stays so.")
+    expect(operator.status).to_have_text("cancelled")
+    worker.signal(signal.SIGCONT)
+    operator.approve("The page is slow", "Tracker")
+    operator.waits_until("exported")
+    assert [len(receiver.of(export_id)) for export_id in lost] == [1]
+
+
+def fails(operator: Operator, receiver: Receiver, customer: Customer, target_id: str, count: int) -> list[str]:
+    """Let a receiver refuse so many exports for good, and return their ids."""
+    receiver.status = 404
+    lost = [make_approved(customer, target_id, utc_now()) for _ in range(count)]
+    for export_id in lost:
+        operator.open(f"/exports/{export_id}")
+        operator.waits_until("failed")
+    receiver.status = 202
+    return lost
+
+
+def begins_a_recovery(operator: Operator, worker: WorkerProcess, target_id: str) -> Operator:
+    """Order a recovery of the last hour while the worker stands still, and see it wait."""
+    worker.signal(signal.SIGSTOP)
+    operator.open(f"/targets/{target_id}")
+    operator.page.locator("[name=since][value='1h']").check()
+    operator.press("Recover")
+    operator.reads("The recovery has begun; a worker carries it out.")
+    expect(operator.status).to_have_text("running")
+    return operator
+
+
+#: The whole story on each database, once in daylight at a desk, once at night on a phone.
+STORIES: Final = [pytest.param("sqlite", DESKTOP, id="light"), pytest.param("postgresql", PHONE, id="dark_phone")]
+
+
+@pytest.mark.timeout(300)  # a whole day, page by page
+@pytest.mark.parametrize(("database_url", "how"), STORIES, indirect=["database_url"])
+def test_somebody_looks_decides_and_acts_at_the_console(
+    how: dict[str, Any], browser: Browser, customer: Customer, service: Service, worker: WorkerProcess, receiver: Receiver
+) -> None:
+    prepare(customer, *CORE, "The link leads nowhere", "The page is slow")
+    target = make_target(customer, receiver.url())
+    make_target(customer, receiver.url(), "Witness")
+    token = make_console_token(customer)
+    with at_the_console(browser, service, **how) as (operator, seen):
+        goes_the_core_path(operator, receiver, token, target.id)
+        changes_the_secret(operator, receiver, target.id)
+        recovers_a_window(operator, receiver, worker, customer, target.id)
+        cancels_a_recovery(operator, receiver, worker, customer, target.id)
+        signs_out(operator)
+        assert any(asked.endswith("/console/static/console.js") for asked in seen.asked)
+    told = service.log.read_text() + worker.log.read_text()
+    assert [secret for secret in (token, NEW_SECRET, WEBHOOK_SECRET) if secret in told] == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_everything_on_the_core_path_works_without_javascript(
+    browser: Browser, customer: Customer, service: Service, worker: WorkerProcess, receiver: Receiver
+) -> None:
+    prepare(customer, *CORE)
+    target = make_target(customer, receiver.url())
+    make_target(customer, receiver.url(), "Witness")
+    with at_the_console(browser, service, java_script_enabled=False, **DESKTOP) as (operator, seen):
+        goes_the_core_path(operator, receiver, make_console_token(customer), target.id)
+        signs_out(operator)
+        assert not any(asked.endswith(".js") for asked in seen.asked)

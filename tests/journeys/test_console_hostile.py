@@ -1,0 +1,407 @@
+"""Whatever strangers wrote is shown by the console and never done: in a real browser, with markup in every stored text.
+
+The texts are put straight into the tables, past everything that would have refused them, one tagged with its table, column
+and row. Every page is then opened: nothing runs, no dialog opens, nothing is asked for elsewhere, the policy has nothing to
+forbid, and each text that a page shows stands there to the letter.
+
+NULs are text to SQLite alone, so this runs on it.
+"""
+
+import itertools
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import pytest
+from falcon.inspect import inspect_routes
+from peewee import IntegrityError, TextField
+from playwright.sync_api import Browser, Error, Page
+
+from schemas.times import to_ms
+from service.app import create_app
+from service.console.frame import CONSOLE, CONTENT_SECURITY_POLICY
+from service.console.strangers import pretty, visible
+from storage.clock import utc_now
+from storage.columns import JsonField
+from storage.database import close_database, connection, execute, open_database, rows
+from storage.models import ALL
+from tests.browsers import Watch, chromium, watch
+from tests.corpora import naughty_strings
+from tests.factories import Customer, environment, make_customer, make_settings
+from tests.fakes import FakeDoorbell, FakeLookup
+from tests.plausible_rows import fill
+from tests.service.console.person import make_console_token
+from tests.service.serving import Service
+
+#: What runs where it is not escaped; `did` is what it would leave behind.
+RUNS: Final = (
+    "<script>window.did=1</script>",
+    "<img src=/console/nothing onerror=window.did=1>",
+    "<img src=https://evil.example/pixel>",
+    '"><svg onload=window.did=1>',
+    "'><svg/onload=window.did=1>",
+    '" autofocus onfocus=window.did=1 x="',
+    "<iframe src=javascript:alert(1)></iframe>",
+    "<meta http-equiv=refresh content='0;url=https://evil.example/'>",
+    "<link rel=stylesheet href=https://evil.example/style>",
+    "<style>@import 'https://evil.example/style';*{background:url(https://evil.example/b)}</style>",
+    "<base href=https://evil.example/>",
+    "<form action=https://evil.example/><button>Sign in</button>",
+    "<a href=javascript:window.did=1>here</a>",
+    "</title></textarea></script></style></option></select></td></table><img src=x onerror=alert(1)>",
+    "<details open ontoggle=window.did=1>",
+    "<math><mtext></p><style><img src=x onerror=alert(1)>",
+)
+#: What only looks odd, or is a language of templates, styles or entities.
+ODD: Final = (
+    "{{7*7}} {{ config }} {% include 'frame.html' %} {# gone #} ${7*7} <%= 7*7 %> #{7*7}",
+    "javascript:alert(1)",
+    "data:text/html,<script>alert(1)</script>",
+    "expression(alert(1)) url(javascript:alert(1)) */ } body { display: none }",
+    "&lt;script&gt;alert(1)&lt;/script&gt; &#60;img&#62; &amp;amp; &nbsp;",
+    "\\u003cscript\\u003e \\x3cscript\\x3e %3Cscript%3E +ADw-script+AD4-",
+    "a\u202etxt.exe \u2066b\u2069 \u200fc \u200bd \ufeffe",
+    "one\0two \x07\x1b[31mred\x1b[0m \x7f \x85",
+    "line\r\nline\rline\u2028line\u2029line\tend",
+    "\U0001f4a9 \ufffe \U0010ffff e\u0301\u0301\u0301\u0301",
+    "=cmd|' /C calc'!A0 ' OR 1=1 -- ; DROP TABLE exports",
+    "<!-- <![CDATA[ <?xml <plaintext> <noscript> <template>",
+)
+HOSTILE: Final = (*RUNS, *ODD)
+#: Columns of our own words, by which rows are found or read; nobody else ever writes there.
+OURS: Final = {
+    "tokens.abilities",
+    "tokens.token_sha256",
+    "console_sessions.secret_sha256",
+    "console_sessions.ended_reason",
+    "compliance_requests.result",
+    "findings.severity",
+    "inbound_refusals.source",
+    "integration_secrets.name",
+}
+#: Beneath which path a stored address has its text: it was checked before it was stored.
+ADDRESSES: Final = {"targets.base_url": "https://tracker.example/hook/"}
+
+#: What only a page that was broken into holds.
+STRANGE: Final = """() => {
+  const found = [];
+  const never = "img, iframe, object, embed, base, style, video, audio, math, template, frame, frameset, "
+    + "plaintext, marquee, animate, set, foreignObject, meta[http-equiv], script:not([src]), [srcdoc], [style]";
+  for (const each of document.querySelectorAll(never)) found.push(each.outerHTML.slice(0, 200));
+  for (const each of document.querySelectorAll("*")) for (const { name, value } of each.attributes) {
+    if (name.startsWith("on") || name === "autofocus" && each.id !== "token") found.push(`${each.localName} ${name}`);
+    if (!["href", "src", "action", "formaction", "xlink:href"].includes(name) || each.rel === "icon") continue;
+    const leads = new URL(value, location);
+    const isOwn = leads.origin === location.origin;
+    if (!isOwn && !(each.localName === "a" && ["http:", "https:"].includes(leads.protocol))) found.push(`${name}=${value}`);
+  }
+  if ("did" in window) found.push("something ran");
+  return found;
+}"""
+#: Everything that somebody can read or be read, an attribute each on a line of its own.
+READ: Final = """() => [
+  document.documentElement.textContent,
+  ...[...document.querySelectorAll("*")].flatMap((each) => [...each.attributes].map(({ value }) => value)),
+].join("\\n")"""
+
+_TAG: Final = re.compile(r"⟦([a-z.-]+#[0-9]+)⟧")
+#: What pages must show, so that this looks at something; a page may show more.
+SHOWN: Final = {
+    "accounts.name",
+    "attempts.address",
+    "attempts.answer",
+    "attempts.error-code",
+    "attempts.worker",
+    "audit-entries.action",
+    "audit-entries.actor",
+    "audit-entries.reason",
+    "audit-entries.status-after",
+    "audit-entries.status-before",
+    "audit-entries.subject-id",
+    "compliance-requests.counts",
+    "compliance-requests.last-error",
+    "compliance-requests.shop-domain",
+    "exports.preview-problems.code",
+    "exports.preview-problems.message",
+    "exports.preview-problems.path",
+    "exports.provider-ticket-id",
+    "exports.provider-ticket-url",
+    "exports.source-id",
+    "exports.source-type",
+    "exports.status-reason",
+    "exports.ticket.description",
+    "exports.ticket.evidence",
+    "exports.ticket.evidence-name",
+    "exports.ticket.labels",
+    "exports.ticket.page-url",
+    "exports.ticket.severity",
+    "exports.ticket.title",
+    "findings.code",
+    "findings.page-url",
+    "findings.title",
+    "inbound-refusals.code",
+    "inbound-refusals.problems.code",
+    "inbound-refusals.problems.path",
+    "inbound-refusals.request-id",
+    "pings.error-code",
+    "projects.name",
+    "targets.base-url",
+    "targets.name",
+    "targets.status-reason",
+    "targets.validation-reason",
+    "tokens.name",
+    "users.email",
+    "workers.name",
+}
+
+
+class Planter:
+    """Puts hostile texts into the open database, each with a tag before it; `texts` are they, by their tags."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = strings
+        self._rows = itertools.count()
+        self.texts: dict[str, str] = {}
+
+    def plant(self) -> None:
+        """Fill every column of text that takes anything."""
+        for model in ALL:
+            table = str(model._meta.table_name)
+            for field in model._meta.sorted_fields:
+                column = field.column_name
+                if isinstance(field, TextField) and column != "id" and f"{table}.{column}" not in OURS:
+                    for (row,) in rows(f"SELECT rowid FROM {table}"):  # noqa: S608 - our own names
+                        self._put(table, column, row, is_json=isinstance(field, JsonField))
+
+    def _put(self, table: str, column: str, row: int, *, is_json: bool) -> None:
+        name = f"{table}.{column}"
+        value = json.dumps(self._document(name)) if is_json else ADDRESSES.get(name, "") + self._text(name)
+        # A column that takes certain words alone, or none in some states, is ours as well.
+        with suppress(IntegrityError):
+            execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, row))  # noqa: S608 - our own names
+
+    def _text(self, name: str) -> str:
+        """Return a tenth of the strings and all that may run, beneath a tag of their own."""
+        number = next(self._rows)
+        tag = f"{name.replace('_', '-')}#{number}"
+        self.texts[tag] = "\n".join([*HOSTILE, *self._strings[number % 10 :: 10]])
+        return f"⟦{tag}⟧{self.texts[tag]}"
+
+    def _document(self, name: str) -> Any:
+        """Return what a column of JSON holds: in its own form where code reads it."""
+        if name == "exports.ticket":
+            texts = {each: self._text(f"{name}.{each}") for each in ("title", "description", "page_url")}
+            return texts | {
+                "severity": self._text(f"{name}.severity"),
+                "labels": [self._text(f"{name}.labels"), "a11y"],
+                "evidence": {self._text(f"{name}.evidence-name"): self._text(f"{name}.evidence")},
+            }
+        if name == "exports.preview_problems":
+            return [{each: self._text(f"{name}.{each}") for each in ("path", "code", "message")}]
+        if name == "inbound_refusals.problems":
+            return [[self._text(f"{name}.path"), self._text(f"{name}.code")]]
+        if name == "compliance_requests.counts":
+            return {self._text(name): 3}
+        return {self._text(f"{name}.name"): self._text(name)}
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """An installation full of hostile texts: a token of its operator, the texts, and the paths of its pages."""
+
+    settings: dict[str, str]
+    token: str
+    texts: dict[str, str]
+    paths: list[str]
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Installation:
+    folder = tmp_path_factory.mktemp("hostile")
+    shutil.copyfile(migrated_sqlite, folder / "riskrelay.db")
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    open_database(url)
+    with connection():
+        customer = make_customer()
+        token = make_console_token(customer)
+        fill()
+        planter = Planter(naughty_strings())
+        planter.plant()
+        let_the_operator_see_it(customer)
+        paths = pages_of(folder)
+    close_database()
+    return Installation(environment(folder, DATABASE_URL=url, WEB_PROCESSES="1"), token, planter.texts, paths)
+
+
+def let_the_operator_see_it(customer: Customer) -> None:
+    """Make everything the customer's and of today, as far as pages ask for that."""
+    for table in ("users", "projects", "targets", "exports"):
+        execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
+    now = to_ms(utc_now())
+    execute("UPDATE tokens SET user_id = ?, expires_at = NULL, revoked_at = NULL", (customer.user_id,))
+    execute(
+        "UPDATE console_sessions SET token_id = 1, created_at = ?, seen_at = ?, ended_at = NULL, ended_reason = NULL",
+        (now, now),
+    )
+    execute("UPDATE workers SET seen_at = ?", (now,))
+    execute("UPDATE delivery_hours SET hour_at = ?", (now - now % 3_600_000,))
+    execute("UPDATE attempts SET export_id = (SELECT MIN(id) FROM exports WHERE attempts.id IS NOT NULL)")
+    # One export may be approved, and has a history.
+    execute("UPDATE exports SET preview_problems = '[]' WHERE status = 'prepared'")
+    execute("UPDATE audit_entries SET subject_id = (SELECT MIN(id) FROM exports) WHERE id = 2")
+
+
+def pages_of(folder: Path) -> list[str]:
+    """Return the path of every page of the console, of each noun that it can be asked for."""
+    app = create_app(make_settings(folder), FakeDoorbell(), FakeLookup({}))
+    # Falcon answers by itself to what a route has no method for.
+    own = {each.path: {method.method for method in each.methods if not method.internal} for each in inspect_routes(app)}
+    shown = [path for path, methods in own.items() if "GET" in methods]
+    found: list[str] = []
+    for path in shown:
+        if path.startswith(CONSOLE) and "/static/" not in path:
+            noun = re.search(r"\{([a-z]+)_id\}", path)
+            table = {"recovery": "recoveries"}.get(noun[1], f"{noun[1]}s") if noun else None
+            ids = [one for (one,) in rows(f"SELECT id FROM {table} ORDER BY id")] if table else [""]  # noqa: S608 - our own names
+            found += [re.sub(r"\{.*?\}", one, path) for one in ids]
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def service(installation: Installation) -> Iterator[Service]:
+    with Service(installation.settings) as running:
+        yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who reads what strangers wrote; nothing gets out of their browser."""
+
+    page: Page
+    home: str
+    seen: Watch
+
+    def open(self, path: str) -> int:
+        """Go to a page, see that nothing went on in it, and return the answer's status."""
+        answer = self.page.goto(self.home + path)
+        assert answer is not None
+        # What would only happen a moment later.
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+        assert self.page.evaluate(STRANGE) == [], path
+        assert self.page.url.startswith(f"{self.home}/console"), path
+        assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+        return answer.status
+
+    def sign_in(self, token: str) -> None:
+        """Trade the token in."""
+        self.open("/console/sign-in")
+        self.page.get_by_label("API token").fill(token)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url(f"{self.home}/console")
+
+    def complaints(self) -> list[str]:
+        """Return what should not have gone on; a page that is refused is logged by the browser itself."""
+        refused = "error: Failed to load resource: the server responded with a status of 4"
+        return [told for told in self.seen.complaints(self.home) if not told.startswith((refused, "4"))]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def reader(browser: Browser, service: Service) -> Iterator[Reader]:
+    home = f"http://127.0.0.1:{service.port}"
+    context = browser.new_context()
+    seen = watch(context)
+    # What is not ours is noted, and goes no further.
+    context.route(lambda url: not url.startswith(f"{home}/"), lambda route: route.abort())
+    yield Reader(context.new_page(), home, seen)
+    context.close()
+
+
+def test_whatever_strangers_wrote_is_shown_to_the_letter_and_never_done(installation: Installation, reader: Reader) -> None:
+    reader.sign_in(installation.token)
+    assert len(installation.paths) > 30
+    shown: set[str] = set()
+    for path in installation.paths:
+        assert reader.open(path) == 200, path
+        shown |= read(reader.page, path, installation.texts)
+    assert reader.complaints() == []
+    assert SHOWN - shown == set()
+
+
+def read(page: Page, path: str, texts: Mapping[str, str]) -> set[str]:
+    """Find every text that a page shows to stand there as it was planted; return the columns that they are of."""
+    told = plain(page.evaluate(READ))
+    shown: set[str] = set()
+    for found in _TAG.finditer(told):
+        forms = spellings(texts[found[1]])
+        assert any(told.startswith(form, found.end()) for form in forms), (path, found[0], told[found.end() :][:3000])
+        shown.add(found[1].partition("#")[0])
+    return shown
+
+
+def spellings(text: str) -> set[str]:
+    """Return the ways in which a text may be written: as it is, unseen letters by their numbers, in JSON or for a shell."""
+    quoted = json.dumps(text, ensure_ascii=False)[1:-1]
+    return {*map(plain, (text, visible(text), quoted, pretty(text)[1:-1], shlex.quote(text)[1:-1]))}
+
+
+def plain(text: str) -> str:
+    """Return a text as every reader of HTML has it: ends of lines are one, NULs are none; words may be put apart."""
+    return re.sub("[\0\ufffd]", "", re.sub("\r\n?", "\n", text)).replace("_", " ")
+
+
+@pytest.mark.parametrize("text", RUNS)
+def test_what_is_not_escaped_would_be_noticed(text: str, reader: Reader) -> None:
+    """On a page of the console's own kind, so that the test above can fail."""
+    raw = f"<!doctype html><title>T</title><input value=\"{text}\"><input value='{text}'><p>{text}</p>"
+    headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Content-Type": "text/html; charset=utf-8"}
+    reader.page.route(f"{reader.home}/console/raw", lambda route: route.fulfill(body=raw, headers=headers))
+    reader.page.goto(f"{reader.home}/console/raw", wait_until="commit")
+    with suppress(Error):  # it was led away
+        assert [*reader.page.evaluate(STRANGE), *reader.complaints()] != []
+        return
+    assert reader.seen.outside(reader.home) != []
+
+
+def test_whatever_stands_in_an_address_is_not_done_either(installation: Installation, reader: Reader) -> None:
+    many = [" ".join(texts) for texts in (RUNS[:8], RUNS[8:], ODD)]
+    for text in many:
+        assert reader.open("/console/sign-in?" + urlencode({"next": "/exports?" + text, "why": text, "done": text})) == 200
+    # Where they would have gone is kept for the form.
+    assert reader.open("/console/exports?" + urlencode({"status": many[0]})) == 200
+    reader.sign_in(installation.token)
+    names = ("status", "source", "cursor", "subject", "project", "severity", "topic", "target", "since", "limit", "other")
+    lists = [path for path in installation.paths if path.count("/") <= 2]
+    # One that is wrong is told of alone, so each is wrong by itself somewhere.
+    asked = zip(itertools.cycle(lists), [*names, *names], itertools.cycle(HOSTILE), strict=False)
+    statuses = {reader.open(f"{path}?{urlencode({name: text, 'done': text})}") for path, name, text in asked}
+    for text in many:
+        for beneath in ("", "exports/", "targets/"):
+            statuses.add(reader.open(f"/console/{beneath}{quote(text, safe='')}"))
+    assert statuses == {200, 404, 422}
+    assert reader.complaints() == []
+
+
+def test_a_refused_form_repeats_nothing_of_what_it_held(reader: Reader) -> None:
+    going_to = "/exports?" + "".join(re.findall(r"[!-\[\]-~]", "".join(RUNS)))[:900]
+    reader.open(f"/console/sign-in?{urlencode({'next': going_to})}")
+    reader.page.get_by_label("API token").fill("".join(RUNS))
+    reader.page.get_by_role("button", name="Sign in").click()
+    reader.page.get_by_role("alert").wait_for()
+    assert reader.page.evaluate(STRANGE) == []
+    assert reader.page.get_by_label("API token").input_value() == ""
+    # Where they were going is a page of ours, and comes back to the letter.
+    assert reader.page.locator("[name=next]").input_value() == going_to
+    assert reader.complaints() == []
