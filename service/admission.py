@@ -4,6 +4,7 @@ A resource names its operations; this middleware runs what stands before each of
 principal and the checked payload in `req.context`. A method without an operation is let through to be answered 405.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -33,6 +34,8 @@ from storage import database
 
 #: A chunked body is read in pieces of this size, so that one byte over the cap is noticed before much more is read.
 _PIECE_BYTES: Final = 64 * 1024
+#: Whoever takes longer to send a body, or waits for a turn with it, is looked at again: a token may have been revoked since.
+KNOWN_FOR_S: Final = 1.0
 #: What `?dry_run=` may say.
 _DRY_RUN: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -90,6 +93,7 @@ class Admission:
         if operation.body is Body.SIGNED:
             req.context.raw_body = self._read(req, self._rooms.unknown)
         self._authenticate(req, resp, operation)
+        known_at = time.monotonic()
         _check_accept(req)
         req.context.is_dry_run = _is_dry_run(req, operation)
         if operation.form is not None:
@@ -97,6 +101,8 @@ class Admission:
             database.release()
             body = self._json_body(req, operation)
             with self._turns.turn(req.context.principal.key, len(body)) as give_way:
+                if time.monotonic() - known_at > KNOWN_FOR_S:
+                    self._look_again(req, operation)
                 value = _parsed(body)
                 give_way()
                 req.context.payload = _checked(value, operation, operation.form, give_way)
@@ -120,6 +126,14 @@ class Admission:
             self._spend(req, resp)
             raise
         self._spend(req, resp)
+
+    def _look_again(self, req: falcon.Request, operation: Operation) -> None:
+        try:
+            req.context.principal = operation.authenticate(req)
+        except Unauthorized:
+            self._limits.count_failure(req)
+            raise
+        database.release()
 
     def _spend(self, req: falcon.Request, resp: falcon.Response) -> None:
         self._limits.require_still_unblocked(req)

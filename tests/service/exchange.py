@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from typing import Any, Final
 
 from falcon.testing import Result, TestClient
@@ -79,6 +80,18 @@ class Call:
         )
         require_described(client, self.method, self.path, answer)
         return answer
+
+
+class SlowBody(BytesIO):
+    """A body, as `wsgi.input`, that is on its way while something happens."""
+
+    def __init__(self, body: bytes, meanwhile: Callable[[], object]) -> None:
+        super().__init__(body)
+        self._meanwhile = meanwhile
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._meanwhile()
+        return super().read(size)
 
 
 @dataclass(frozen=True, slots=True)

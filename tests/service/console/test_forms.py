@@ -1,7 +1,5 @@
 """A form counts when it comes from a page of ours and of the person's own session; any other does nothing and says why."""
 
-from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +18,7 @@ from tests.factories import Customer, make_exports, make_settings
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.conftest import LogLines
 from tests.service.console.person import BROWSER, FORM, ORIGIN, Person, make_console_token
-from tests.service.exchange import CANARY, everything_stored
+from tests.service.exchange import CANARY, SlowBody, everything_stored
 
 
 @pytest.fixture
@@ -113,24 +111,12 @@ def test_a_form_carries_the_token_of_its_own_session(person: Person, customer: C
     assert stranger.get("/exports").status_code == 200
 
 
-class Slow(BytesIO):
-    """A form that is on its way while something happens."""
-
-    def __init__(self, body: bytes, meanwhile: Callable[[], object]) -> None:
-        super().__init__(body)
-        self._meanwhile = meanwhile
-
-    def read(self, size: int | None = -1) -> bytes:
-        self._meanwhile()
-        return super().read(size)
-
-
 def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(person: Person, customer: Customer) -> None:
     """A form may be minutes on its way, and a thief would keep many of them so."""
     [export_id] = make_exports(customer, 1)
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
-    slow = Slow(body, lambda: console_sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"))
+    slow = SlowBody(body, lambda: console_sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"))
     answer = person.client.simulate_post(
         f"/console/exports/{export_id}/dismiss",
         headers={

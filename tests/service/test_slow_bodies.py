@@ -1,0 +1,68 @@
+"""Whoever may no longer ask once their body is there has nothing done, although they were let in when it began."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from schemas.export_state import ExportStatus
+from service.admission import KNOWN_FOR_S
+from storage import exports, tokens
+from storage.clock import utc_now
+from storage.database import rows
+from storage.integrations import Integration, SharedSecrets
+from storage.vault import Vault
+from tests.factories import Customer, make_settings, make_target, postback
+from tests.service.exchange import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """How long a body takes does not depend on the database."""
+    return sqlite_url
+
+
+def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> Result:
+    """Send a request whose body comes after something has happened, and later than anybody is trusted for."""
+
+    def wait() -> None:
+        if not happened:
+            happened.append(meanwhile())
+            time.sleep(KNOWN_FOR_S + 0.05)
+
+    happened: list[object] = []
+    headers = [*call.headers, ("Content-Length", str(len(call.body)))]
+    return client.simulate_request(call.method, call.path, headers=headers, extras={"wsgi.input": SlowBody(call.body, wait)})
+
+
+def nothing() -> None:
+    """Let time pass alone."""
+
+
+def approval(client: TestClient, customer: Customer) -> Call:
+    path = f"{EXPORTS}/{prepared(client)}/approve"
+    return Call("POST", path, (*customer.bearer.items(), *JSON.items())).with_json({"target_id": make_target(customer).id})
+
+
+def test_a_token_that_is_revoked_while_its_body_comes_does_nothing(client: TestClient, customer: Customer) -> None:
+    call = approval(client, customer)
+    answer = slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now()))
+    assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
+    assert exports.get(call.path.split("/")[-2]).status is ExportStatus.PREPARED
+
+
+def test_a_secret_that_is_replaced_while_a_body_comes_opens_nothing(client: TestClient, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    secrets = SharedSecrets(settings, Vault(settings.encryption_keys))
+    call = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7))
+    answer = slowly(call, client, lambda: secrets.set(Integration.SCANNER, "another secret of the scanner", utc_now()))
+    assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
+    assert rows("SELECT COUNT(*) FROM scan_runs") == [(0,)]
+
+
+def test_whoever_may_still_ask_is_only_slow(client: TestClient, customer: Customer) -> None:
+    call = approval(client, customer)
+    assert slowly(call, client, nothing).status_code == 202
+    assert exports.get(call.path.split("/")[-2]).status is ExportStatus.APPROVED
