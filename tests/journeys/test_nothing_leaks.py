@@ -1,19 +1,22 @@
 """A day of an installation with canaries in all that it is told; afterwards everything that is left behind is searched.
 
 Real processes that log at `debug`, a Redis that writes to disk and tells its commands, a Sentry, a collector of traces,
-receivers that put a canary wherever one fits. What is searched: every answer, every file that was written (logs, metrics,
-backups, the database with what it writes ahead), every column, PostgreSQL's own log, a dump of it, Redis, command lines,
-reports, spans, what commands print. Each member of each form by itself is the business of `tests/service/test_canary.py`.
+receivers that put a canary wherever one fits, somebody at the console. What is searched: every answer and page, every file
+that was written (logs, metrics, backups, the database with what it writes ahead), every column, PostgreSQL's own log, a dump
+of it, Redis, command lines, reports, spans, what commands print. Each member of each form by itself is the business of
+`tests/service/test_canary.py`.
 """
 
 import base64
 import json
+import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
@@ -21,13 +24,14 @@ from click.testing import CliRunner
 from bin.__main__ import riskrelay
 from storage import exports, targets
 from storage.clock import utc_now
-from storage.database import execute, is_sqlite, release
+from storage.database import execute, is_sqlite, release, rows
 from storage.vault import Vault
 from tests import canaries
 from tests.collectors import Sentry, TraceCollector
 from tests.factories import LOOPBACK, Customer, environment, make_approved, make_exports, make_target
 from tests.fakes import LoopbackServer, Peer
 from tests.servers import PostgresServer, RedisServer, free_port
+from tests.service.console.person import FORM, make_console_token
 from tests.service.exchange import EXPORTS, RESULTS, TARGETS
 from tests.service.serving import Service
 from tests.service.spoiled import HEADERS
@@ -49,6 +53,13 @@ SECRETS: Final = {
     for name in ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
 }
 OWN_SECRET: Final = "cAnArY-of-one-target-2f4e6a8c"
+TYPED_SECRET: Final = "cAnArY-of-a-form-6d0b4a2c"
+#: Where people look, and which pages they look at.
+DESK: Final = "https://desk.example.com"
+PAGES: Final = (
+    *("exports", "targets", "findings", "recoveries", "integrations", "compliance", "audit", "queue", "settings"),
+    *("sessions", "sign-in"),
+)
 PASSWORD: Final = "cAnArY-of-a-password-7b9d1f3a"
 KEY: Final = b"cAnArY-of-the-key-0123456789abcd"
 
@@ -60,12 +71,13 @@ BELONGS: Final = {
     TICKET: {
         *("answer by hand 201", "answer list 200", "answer target 201", "command targets", COPIES),
         *("exports.ticket", "findings.page_url", "findings.title", "page_results.url", "targets.name"),
+        *("page exports 200", "page findings 200", "page targets 200"),
     },
     SAID: {
         *("attempts.answer", "exports.provider_ticket_id", "exports.provider_ticket_url"),
-        *("answer list 200", "command attempts", "command export", COPIES),
+        *("answer list 200", "command attempts", "command export", "page export 200", COPIES),
     },
-    ADDRESS: {"answer target 201", "command targets", "targets.base_url", COPIES},
+    ADDRESS: {"answer target 201", "command targets", "page target 200", "targets.base_url", COPIES},
 }
 
 
@@ -176,6 +188,47 @@ def ask(service: Service, customer: Customer) -> dict[str, bytes]:
     return answers
 
 
+def look(service: Service, customer: Customer, export_id: str, target_id: str) -> tuple[dict[str, bytes], list[str]]:
+    """Visit the console with `NOWHERE` wherever nothing is kept; return what was shown, and what lets somebody in."""
+    token = make_console_token(customer)
+    carried = {"User-Agent": NOWHERE, "Referer": NOWHERE, "Accept-Language": NOWHERE, "X-Forwarded-For": NOWHERE}
+    form = {**carried, "Origin": DESK, "Content-Type": FORM}
+
+    def typed(**fields: str) -> bytes:
+        return urlencode({**fields, NOWHERE: NOWHERE}).encode()
+
+    query = f"?{NOWHERE}={NOWHERE}"
+    let_in = service.request("POST", f"/console/sign-in{query}", form, typed(token=token))
+    assert let_in.status == 303
+    cookie = let_in.headers["set-cookie"].partition(";")[0]
+    carried |= {"Cookie": f"{cookie}; other={NOWHERE}"}
+    form |= {"Cookie": carried["Cookie"]}
+    export, target = f"/exports/{export_id}", f"/targets/{target_id}"
+    page = service.request("GET", f"/console{target}", carried).content.decode()
+    [csrf] = set(re.findall(r'name="csrf" value="([^"]+)"', page))
+    asked: dict[str, tuple[str, bytes | None]] = {
+        **{name: (f"/{name}{query}", None) for name in PAGES},
+        "overview": (query, None),
+        "export": (f"{export}{query}", None),
+        "target": (f"{target}{query}", None),
+        "no filter": (f"/exports?status={NOWHERE}&cursor={NOWHERE}", None),
+        "nowhere": (f"/{NOWHERE}{query}", None),
+        "no export": (f"/exports/exp_{NOWHERE}", None),
+        "no token": ("/sign-in", typed(token=NOWHERE)),
+        "no session's form": (f"{target}/pause", typed(csrf=NOWHERE)),
+        "no secret": (f"{target}/secret", typed(csrf=csrf, secret=f"{TYPED_SECRET}\a")),
+        "secret": (f"{target}/secret{query}", typed(csrf=csrf, secret=TYPED_SECRET)),
+        "no target": (f"{export}/approve", typed(csrf=csrf, target_id=NOWHERE, ticket_digest=NOWHERE)),
+    }
+    told = {}
+    for name, (path, content) in asked.items():
+        method, headers = ("GET", carried) if content is None else ("POST", form)
+        answer = service.request(method, f"/console{path}", headers, content)
+        told[f"page {name} {answer.status}"] = f"{answer.headers}".encode() + answer.content
+    assert {"page secret 303", "page no secret 422", "page export 200", "page settings 200"} <= set(told)
+    return told, [token, cookie.partition("=")[2]]
+
+
 def exchanged(service: Service, data: bytes) -> bytes:
     """Send bytes and the end of them; return what came, which may be nothing."""
     with service.connect() as connection, suppress(OSError):
@@ -269,6 +322,7 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
             WORKER_METRICS_BIND=f"127.0.0.1:{free_port()}",
             RETRY_SCHEDULE="0,0,0",
             TMPDIR=str(folder / "tmp"),
+            PUBLIC_BASE_URL=DESK,
         )
         service = day.enter_context(Service(given))
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
@@ -282,6 +336,10 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
         wait_until(lambda: [exports.get(each).status for each in ids] == ended, 60)
         release()
         places = ask(service, customer) | canaries.processes([service.pid, worker.process.pid])
+        [[target_id]] = rows("SELECT target_id FROM exports WHERE id = ?", (ids[1],))
+        release()
+        pages, lets_in = look(service, customer, ids[0], target_id)
+        places |= pages
         places |= break_off(service, customer)
         places |= canaries.columns()
         release()
@@ -305,7 +363,8 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
     assert b"a bug ended this command (" in places["command broken"]
     assert {word: found_in(places, word) for word in BELONGS} == BELONGS
 
-    nowhere = [NOWHERE, RECEIVER, *SECRETS.values(), OWN_SECRET, PASSWORD, KEY.decode(), customer.token]
+    nowhere = [NOWHERE, RECEIVER, *SECRETS.values(), OWN_SECRET, TYPED_SECRET, PASSWORD, KEY.decode()]
+    nowhere += [customer.token, *lets_in]
     assert canaries.traces(places, [*nowhere, base64.b64encode(KEY).decode()]) == []
 
 

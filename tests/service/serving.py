@@ -98,10 +98,11 @@ class Service:
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None, timeout_s: float = 30
     ) -> Answer:
-        """Send one request with a JSON body over a connection of its own."""
+        """Send one request over a connection of its own; a body is JSON, or bytes as they are."""
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
-        content = None if body is None else json.dumps(body).encode()
-        typed = {} if body is None else {"Content-Type": "application/json"}
+        is_json = body is not None and not isinstance(body, bytes)
+        content = json.dumps(body).encode() if is_json else body
+        typed = {"Content-Type": "application/json"} if is_json else {}
         try:
             client.request(method, path, content, {**typed, **(headers or {})})
             return _answer(client.getresponse())
