@@ -78,6 +78,22 @@ class Overview(Page):
         return {**shown, "is_asked": True, "is_new": is_new, **({} if is_new else _fares(visitor.account_id, numbers))}
 
 
+class WithSlash:
+    """Leads whoever writes a slash at the end to the overview."""
+
+    path = f"{CONSOLE}/"
+    family = RouteFamily.CONSOLE
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Lead on."""
+        self._frame.go(resp, "")
+
+    on_head = on_get
+
+
 def _fares(account_id: int, numbers: Numbers) -> dict[str, Any]:
     now = utc_now()
     hours = delivery_hours.hours_of_account(account_id, now)

@@ -15,10 +15,10 @@ from service.console.files import ConsoleFiles
 from service.console.findings import Findings
 from service.console.frame import CONSOLE, Frame
 from service.console.integrations import Integrations
-from service.console.overview import Overview
+from service.console.overview import Overview, WithSlash
 from service.console.queue import Queue
 from service.console.recoveries import CancelRecovery, Recover, Recoveries, RecoveryPage
-from service.console.sessions import SessionRevocation, Sessions, WithSlash
+from service.console.sessions import SessionRevocation, Sessions
 from service.console.settings import SettingsPage
 from service.console.sign_in import SignIn, SignOut
 from service.console.targets import PingTarget, Resume, SetSecret, TargetPage, Targets, Turn, Validate

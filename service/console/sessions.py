@@ -1,4 +1,4 @@
-"""`/console/sessions`: who of the account is signed in, and the way to end it. `/console/` leads to the console."""
+"""`/console/sessions`: who of the account is signed in, and the way to end it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import falcon
 from schemas.console_sessions import Ended
 from schemas.settings import RouteFamily
 from service.console.entrance import Visitor
-from service.console.frame import CONSOLE, Action, Frame, Page
+from service.console.frame import CONSOLE, Action, Page
 from service.paging import next_page, read_page
 from storage import console_sessions, identifiers
 from storage.clock import utc_now
@@ -43,19 +43,3 @@ class SessionRevocation(Action):
         actor = visitor.principal.key
         console_sessions.end(ids["session_id"], Ended.REVOKED, utc_now(), actor, visitor.account_id)
         self._frame.go(resp, "/sessions", done="session_revoked")
-
-
-class WithSlash:
-    """Leads whoever writes a slash at the end to the console."""
-
-    path = f"{CONSOLE}/"
-    family = RouteFamily.CONSOLE
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Lead on."""
-        self._frame.go(resp, "")
-
-    on_head = on_get

@@ -26,14 +26,13 @@ from service.target_moves import TargetMoves
 from storage import database, delivery_hours, exports, identifiers, pings, recoveries, targets
 from storage.clock import utc_now
 from storage.doorbell import Doorbell
+from storage.glance import MOST_COUNTED
 from storage.installation import check_keys
 from storage.vault import Vault
 
 TARGETS: Final = f"{CONSOLE}/targets"
 TARGET: Final = f"{TARGETS}/{{target_id}}"
 
-#: Counts stop here: whoever reads "more than ten thousand" knows enough, and a page stays quick.
-MOST_COUNTED: Final = 10_000
 #: Recoveries of a target that its page shows; the list has the others.
 _LATEST: Final = 5
 #: What the form offers to recover, beside a moment of one's own; the second is chosen.
