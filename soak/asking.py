@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One HTTP answer; header names are lower-case."""
+    """One HTTP answer; header names are lower-case, and a body that is no JSON is its text."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,11 +53,11 @@ class Asking:
     ) -> Answer | None:
         """Ask until an answer is there; None where none came in time, or one that was not expected.
 
-        `content` is sent in place of `body`, byte by byte.
+        `content` is sent in place of `body`, byte by byte, and is JSON unless `headers` say otherwise.
         """
         if content is None and body is not None:
             content = json.dumps(body).encode()
-        typed = {**headers, **({"Content-Type": "application/json"} if content is not None else {})}
+        typed = {**({"Content-Type": "application/json"} if content is not None else {}), **headers}
         until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
         while time.monotonic() < until:
             answer = self._once(method, path, typed, content)
@@ -83,7 +83,8 @@ class Asking:
             client.request(method, path, content, dict(headers))
             response = client.getresponse()
             told = response.read()
-            body = json.loads(told) if told else None
+            is_json = "json" in (response.getheader("Content-Type") or "")
+            body = (json.loads(told) if is_json else told.decode()) if told else None
         except (OSError, http.client.HTTPException, ValueError):
             # Killed in the middle of an answer, or not there at all.
             self.close()

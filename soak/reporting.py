@@ -66,6 +66,7 @@ class Report:
             "took_s": round(self.took_s, 1),
             "drained_s": round(self.drained_s, 1),
             "requests": self.counts["requests"],
+            "pages": self.counts["pages"],
             "asked_again": self.counts["asked again"],
             "acknowledged": self.counts["acknowledged"],
             "not_acknowledged": self.counts["not acknowledged"],
@@ -99,7 +100,7 @@ def tell(report: Report) -> None:
     click.echo(
         f"\n{report.plan.database}, seed {report.plan.seed}: {told['took_s']:g} s, drained in {told['drained_s']:g} s"
     )
-    _row(told, "requests", "asked_again", "acknowledged", "not_acknowledged", "approved")
+    _row(told, "requests", "pages", "asked_again", "acknowledged", "not_acknowledged", "approved")
     _row(told, "sent", "exported", "failed", "blocked", "repeated", "late", "worst_late_s", "fenced")
     _row(told, "kills", "lost", "wrong", "forbidden")
     for title, counted in (("gone wrong", told["faults"]), ("answers", told["answers"]), ("logged", told["complaints"])):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from schemas.principal import Ability, TokenKind
 from soak.asking import PATIENCE_S
 from soak.caretaker import Caretaker
 from soak.clients import Client, Known, Names, Pace, Shared
@@ -24,6 +25,9 @@ from soak.plan import Plan, faults, intervals
 from soak.receivers import SHUT_ADDRESS
 from soak.reporting import Report, read_logs
 from soak.samples import Sampler
+from soak.visitor import Visitor
+from storage import tokens
+from storage.clock import utc_now
 from storage.database import connection, execute, open_database, rows, transaction
 from tests.factories import make_customer, make_platform_token, make_project, make_target
 
@@ -47,12 +51,12 @@ _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 def soak(plan: Plan, folder: Path) -> Report:
     """Soak an installation in `folder`, where everything stays that it leaves behind, and return what came of it."""
     with _installation(folder, plan) as installation:
-        known = _found(installation)
+        known, console_token = _found(installation)
         ledger = Ledger(folder / ACTS)
         stop = threading.Event()
         counts: Counter[str] = Counter()
         shared = Shared(plan, known, ledger, Names(), Pace(plan.rate, stop), counts)
-        clients = _clients(shared, installation)
+        clients = _clients(shared, installation, console_token)
         sampler = Sampler(installation, plan.sample_s, lambda: shared.approved)
         mischief = Mischief(installation, ledger)
         began_at = time.monotonic()
@@ -132,13 +136,14 @@ def _installation(folder: Path, plan: Plan) -> Iterator[Installation]:
         installation.keep_servers()
 
 
-def _found(installation: Installation) -> Known:
-    """Make an account with its tokens, projects and targets, and start everything."""
+def _found(installation: Installation) -> tuple[Known, str]:
+    """Make an account with its tokens, projects and targets, and start everything; the last token is the console's."""
     plan, shop = installation.plan, "snow.shops.example"
     with connection():
         customer = make_customer()
         shop_project = make_project(customer, shop)
         platform = make_platform_token(customer)
+        _, console = tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "console")
         urls = [f"{installation.receivers[n % plan.receivers].origin}/t/{n}" for n in range(plan.targets)]
         with transaction():
             targets = [make_target(customer, url).id for url in urls]
@@ -146,14 +151,15 @@ def _found(installation: Installation) -> Known:
             execute("UPDATE targets SET created_at = ?, validation_due_at = ?", (now_ms(), now_ms()))
     installation.start(customer.project_id)
     bearer = {"Authorization": f"Bearer {platform}"}
-    return Known(customer.bearer, bearer, customer.project_id, shop_project, shop, targets)
+    return Known(customer.bearer, bearer, customer.project_id, shop_project, shop, targets), console
 
 
-def _clients(shared: Shared, installation: Installation) -> list[Client]:
+def _clients(shared: Shared, installation: Installation, console_token: str) -> list[Client]:
     origins = [receiver.origin for receiver in installation.receivers]
     shut = [origin.replace("127.0.0.1", SHUT_ADDRESS) for origin in origins]
     caretaker = Caretaker(shared, installation.port, origins, shut)
-    return [caretaker, *(Client(shared, number, installation.port) for number in range(shared.plan.clients))]
+    visitor = Visitor(shared, installation.port, console_token)
+    return [caretaker, visitor, *(Client(shared, number, installation.port) for number in range(shared.plan.clients))]
 
 
 def _go_wrong(installation: Installation, mischief: Mischief, shared: Shared) -> None:
