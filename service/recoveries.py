@@ -5,15 +5,14 @@ A target has one recovery at a time, and one that is turned off has none begun.
 """
 
 import json
-from datetime import datetime
 from typing import Final
 
 import falcon
 
 from schemas.errors import TargetNotFound, ValidationFailed
 from schemas.fields import NoMembers, problem
-from schemas.principal import Ability, TokenKind, TokenPrincipal
-from schemas.recoveries import Recovery, RecoveryForm, past_from, recovery_record
+from schemas.principal import Ability, TokenKind
+from schemas.recoveries import RecoveryForm, past_from, recovery_record
 from schemas.settings import RouteFamily
 from service.admission import Body, Operation
 from service.auth import Bearer
@@ -24,14 +23,6 @@ from storage.clock import utc_now
 from storage.doorbell import Doorbell
 
 RECOVERIES: Final = "/api/ticket-export-recoveries"
-
-
-def begin(target_id: str, since: str, principal: TokenPrincipal, now: datetime) -> Recovery:
-    """Begin a recovery of one of the caller's targets; ring once that is committed.
-
-    `since` is as `schemas.recoveries` reads it. Raises ValidationFailed, TargetNotFound, Conflict.
-    """
-    return recoveries.order(target_id, principal.account_id, past_from(since, now), now, principal.key)
 
 
 class TicketExportRecoveries:
@@ -62,9 +53,11 @@ class TicketExportRecoveries:
         self._doorbell.ring()
 
     def _begin(self, req: falcon.Request) -> Answer:
-        asked = req.context.payload
+        asked, principal, now = req.context.payload, req.context.principal, utc_now()
         try:
-            recovery = begin(asked.target_id, asked.since, req.context.principal, utc_now())
+            recovery = recoveries.order(
+                asked.target_id, principal.account_id, past_from(asked.since, now), now, principal.key
+            )
         except TargetNotFound:
             raise ValidationFailed(problem("/target_id", "unknown_target")) from None
         headers = {"Location": f"{self._url}/{recovery.id}"}

@@ -83,7 +83,7 @@ class Frame:
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         resp.set_header("Referrer-Policy", REFERRER_POLICY)
         resp.content_type = falcon.MEDIA_HTML
-        here = req.path.removeprefix(CONSOLE)
+        here, done = req.path.removeprefix(CONSOLE), req.get_param("done") or ""
         resp.data = (
             templates()
             .get_template(template)
@@ -94,7 +94,8 @@ class Frame:
                 menu=[entry for entry in MENU if not entry.is_operators or (visitor and visitor.is_operator)],
                 visitor=visitor,
                 now=utc_now(),
-                notice=wording.NOTICES.get(req.get_param("done") or ""),
+                notice=wording.NOTICES.get(done),
+                is_bad_news=done in wording.BAD_NEWS,
                 version=VERSION,
                 **content,
             )

@@ -5,10 +5,9 @@ from typing import Any, Final
 
 import falcon
 
-from schemas.recoveries import RecoveryStatus
+from schemas.recoveries import RecoveryStatus, past_from
 from schemas.settings import RouteFamily
 from schemas.targets import APPROVABLE
-from service import recoveries as beginnings
 from service.console.entrance import Visitor
 from service.console.frame import CONSOLE, Action, Frame, Page
 from service.console.targets import TARGET, host_of, require_webhooks
@@ -82,11 +81,12 @@ class Recover(Action):
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Begin it, and ring for a worker. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(visitor)
+        target_id, since, principal, now = ids["target_id"], form.get("since", ""), visitor.principal, utc_now()
         try:
-            recovery = beginnings.begin(ids["target_id"], form.get("since", ""), visitor.principal, utc_now())
+            recovery = recoveries.order(target_id, principal.account_id, past_from(since, now), now, principal.key)
         except AlreadyRecovering as running:
             resp.status = falcon.HTTP_409
-            content = {"running": running, "target_id": ids["target_id"]}
+            content = {"running": running, "target_id": target_id}
             self._frame.show(req, resp, "recovery_running.html", content, visitor)
             return
         self._bell.ring()

@@ -168,7 +168,8 @@ class Validate(_TargetAction):
         """Have it looked at; what was found stands on its page. Raises TargetNotFound, Forbidden."""
         require_webhooks(visitor)
         self._moves.validate(ids["target_id"], visitor.principal)
-        self._back(resp, ids["target_id"], "validated")
+        why_not = self._moves.get(ids["target_id"], visitor.principal).validation_reason
+        self._back(resp, ids["target_id"], "validated" if why_not is None else "validation_failed")
 
 
 class PingTarget(_TargetAction):
@@ -179,8 +180,8 @@ class PingTarget(_TargetAction):
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Wait for its end; what came of it stands on the target's page. Raises TargetNotFound, Conflict, Forbidden."""
         require_webhooks(visitor)
-        self._moves.ping(ids["target_id"], visitor.principal)
-        self._back(resp, ids["target_id"], "pinged")
+        found = self._moves.ping(ids["target_id"], visitor.principal)
+        self._back(resp, ids["target_id"], "pinged" if found is not None and found.delivered else "ping_failed")
 
 
 class SetSecret(_TargetAction):

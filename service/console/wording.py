@@ -19,13 +19,18 @@ NOTICES: Final[Mapping[str, str]] = {
     "paused": "Paused. What is approved for it waits.",
     "resumed": "Resumed. What waited is being sent.",
     "disabled": "Disabled. What was approved for it fails visibly.",
-    "validated": "Validated. The result is below, as last validation.",
-    "pinged": "Pinged. The result is below, as last ping.",
+    "validated": "Validated: it passed.",
+    "validation_failed": "The validation failed. Why stands below, as last validation.",
+    "pinged": "The ping was delivered. It stands below, as last ping.",
+    "ping_failed": "The ping was not delivered. Why stands below, as last ping.",
     "secret_set": "The new secret signs from the next delivery on.",
     "recovery_begun": "The recovery has begun; a worker carries it out.",
     "recovery_cancelled": "Cancelled. What is put back already stays so.",
     "session_revoked": "That session has ended.",
 }
+
+#: Which of them are no good news.
+BAD_NEWS: Final = frozenset({"validation_failed", "ping_failed"})
 
 #: A colour beside the word: what waits, what works, what is over, what needs somebody.
 TONES: Final[Mapping[str, str]] = {

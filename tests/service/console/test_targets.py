@@ -192,8 +192,10 @@ def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: Person, t
     went = act(person, target.id, "validate")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=validated"
     went = act(person, target.id, "ping")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=pinged"
-    said = words(person.get(f"/targets/{target.id}", "done=pinged"))
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=ping_failed"
+    page = person.get(f"/targets/{target.id}", "done=ping_failed")
+    assert '<p class="notice bad" role="status" tabindex="-1">The ping was not delivered.' in page.text
+    said = words(page)
     assert "Last validation passed" in said
     assert "Last ping failed HTTP 503 in 1 234 ms" in said
     assert "receiver_unavailable The receiver is away or broken for now. Read the receiver's log." in said
@@ -216,6 +218,15 @@ def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: Person, tar
         # "Back" leads to the target.
         assert f'href="/console/targets/{target.id}"' in refused.text
     assert status_of(target) == "disabled"
+
+
+def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target, lookup: FakeLookup) -> None:
+    lookup.table["tracker.example.com"] = ["10.0.0.1"]
+    went = act(person, target.id, "validate")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
+    page = person.get(f"/targets/{target.id}", "done=validation_failed")
+    assert '<p class="notice bad" role="status" tabindex="-1">The validation failed.' in page.text
+    assert "address_private" in words(page)
 
 
 def test_a_target_whose_name_leads_inside_is_not_resumed_and_the_page_says_why(
