@@ -1,0 +1,172 @@
+"""Whatever stands in an address or in a form of the console: no page breaks, and nobody sees or moves what is another's."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+import pytest
+from falcon.inspect import RouteInfo, inspect_routes
+from falcon.testing import Result, TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.export_state import ExportStatus
+from schemas.ticket import SOURCE_TYPES
+from service.app import create_app
+from storage import recoveries
+from storage.clock import utc_now
+from storage.database import rows
+from tests.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
+from tests.fakes import FakeDoorbell, FakeLookup
+from tests.fuzz.test_rows_of_others import INJECTED, cursor
+from tests.service.console.person import Person, make_console_token
+from tests.service.exchange import everything_stored, is_of_the_console
+
+#: What would be done, were it not written as text.
+MARKUP: Final = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{ config }}",
+    "javascript:alert(1)",
+    "//evil.example",
+]
+ALIVE: Final = ("<script>alert", "<img src=x")
+SHOWN: Final = frozenset({200, 303, 404, 422})
+DECIDED: Final = frozenset({303, 403, 404, 409, 422})
+NAMES: Final = (
+    *("status", "source", "target", "project", "severity", "topic", "subject", "since", "id", "cursor", "limit", "done"),
+    *("next", "why", "target_id", "ticket_digest", "secret", "csrf"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Two accounts with rows of every kind that the console shows, and a person of each; the first is the operator's."""
+
+    operator: Person
+    person: Person
+    token: str
+    pages: tuple[str, ...]
+    forms: tuple[str, ...]
+    own: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def ids_of(customer: Customer) -> tuple[str, ...]:
+    """Make one of everything for a customer; return the ids."""
+    recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
+    return (*make_exports(customer, 2), make_target(customer).id, recovering.id, make_session(customer))
+
+
+@pytest.fixture(scope="module")
+def desk(module_database: Path) -> Desk:
+    first, second = make_customer(), make_customer()
+    unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
+    app = create_app(make_settings(module_database, unlimited), FakeDoorbell(), FakeLookup({}))
+    routes = [route for route in inspect_routes(app) if is_of_the_console(route.path) and "sign" not in route.path]
+    token = make_console_token(second)
+    people = [Person(TestClient(app)) for _ in range(2)]
+    pages, forms = paths(routes, "GET"), paths(routes, "POST")
+    assert min(len(pages), len(forms)) > 10
+    for person, text in zip(people, (make_console_token(first), token), strict=True):
+        assert person.sign_in(text).status_code == 303
+    return Desk(people[0], people[1], token, pages, forms, ids_of(second), ids_of(first))
+
+
+def paths(routes: Iterable[RouteInfo], method: str) -> tuple[str, ...]:
+    """Return where a method is served, beneath the console."""
+    served = (route for route in routes if any(each.method == method and not each.internal for each in route.methods))
+    return tuple(route.path.removeprefix("/console") for route in served)
+
+
+def words(desk: Desk) -> st.SearchStrategy[str]:
+    """Return what may stand wherever somebody writes something."""
+    known = st.sampled_from([*desk.own, *desk.others, *ExportStatus, *SOURCE_TYPES, "1", "24h", "approved", ""])
+    injected = st.sampled_from([*INJECTED, *MARKUP])
+    cursors = (known | injected).map(cursor)
+    return known | injected | st.text(max_size=40) | cursors | st.tuples(known, injected).map("".join)
+
+
+def filled(path: str, word: str) -> str:
+    """Put a word where a route has an id or a file."""
+    head, brace, rest = path.partition("{")
+    return head + quote(word, safe="", errors="replace") + rest.partition("}")[2] if brace else path
+
+
+def look(person: Person, path: str, query: Mapping[str, str]) -> Result:
+    """Look at a page, which may say that there is none, and is in no case anything but one."""
+    told = "&".join(f"{quote(name, errors='replace')}={quote(text, errors='replace')}" for name, text in query.items())
+    answer = person.get(path, told)
+    assert answer.status_code in SHOWN, (path, told, answer.text)
+    assert not [each for each in ALIVE if each in answer.text], (path, told)
+    return answer
+
+
+def elsewhere(answer: Result) -> str:
+    """Return the host that an answer leads to, which is to be none."""
+    return urlsplit(answer.headers.get("location", "")).netloc
+
+
+@given(data=st.data())
+def test_no_address_breaks_a_page_or_shows_what_is_anothers(desk: Desk, data: st.DataObject) -> None:
+    query = data.draw(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=10), words(desk), max_size=4))
+    word = data.draw(words(desk))
+    for path in desk.pages:
+        look(desk.operator, filled(path, word), query)
+        asked = filled(path, word)
+        shown = look(desk.person, asked, query)
+        said = f"{asked} {query}"
+        assert not [each for each in desk.others if each in shown.text and each not in said], said
+        assert elsewhere(shown) == ""
+
+
+@given(data=st.data())
+def test_no_form_breaks_or_moves_what_is_anothers(desk: Desk, data: st.DataObject) -> None:
+    fields = data.draw(st.dictionaries(st.sampled_from(NAMES[1:]), words(desk), max_size=4))
+    word = data.draw(words(desk).filter(lambda text: text not in desk.own))
+    before = everything_stored()
+    for path in desk.forms:
+        answer = desk.person.post(filled(path, word), **fields)
+        assert answer.status_code in DECIDED - {303}, (path, word, fields, answer.text)
+        assert not [each for each in ALIVE if each in answer.text], (path, word, fields)
+    assert everything_stored() == before
+
+
+@given(data=st.data())
+def test_no_form_breaks_ones_own_either(desk: Desk, data: st.DataObject) -> None:
+    fields = data.draw(st.dictionaries(st.sampled_from(NAMES), words(desk), max_size=4))
+    others = theirs()
+    for path, each in own_forms(desk):
+        answer = desk.person.post(filled(path, each), **fields)
+        assert answer.status_code in DECIDED, (path, each, fields, answer.text)
+        assert elsewhere(answer) == ""
+    assert theirs() == others
+
+
+@given(there=st.text(max_size=60) | st.sampled_from([*MARKUP, *INJECTED, "/exports", "/\\evil.example", "@evil.example"]))
+def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(desk: Desk, there: str) -> None:
+    answer = Person(desk.person.client).sign_in(desk.token, next=there)
+    # A NUL is in no form of a browser's.
+    assert answer.status_code == (422 if "\0" in there else 303), answer.text
+    if answer.status_code == 303:
+        assert answer.headers["location"].startswith("/console")
+        assert elsewhere(answer) == ""
+
+
+def own_forms(desk: Desk) -> Iterator[tuple[str, str]]:
+    """Yield each form with an id of one's own that it is about; those that would wait for a worker are left out."""
+    kinds = {"exports": "exp_", "targets": "tgt_", "recoveries": "rec_"}
+    for path in desk.forms:
+        prefix = kinds.get(path.split("/")[1])
+        if prefix is not None and path.rpartition("/")[2] not in {"ping", "validate"}:
+            yield path, next(each for each in desk.own if each.startswith(prefix))
+
+
+def theirs() -> list[tuple[object, ...]]:
+    """Return what the first account's exports and targets are at."""
+    return [
+        *rows("SELECT id, status, target_id, approved_at FROM exports WHERE account_id = 1 ORDER BY id"),
+        *rows("SELECT id, status, secret_fingerprint FROM targets WHERE account_id = 1 ORDER BY id"),
+    ]
