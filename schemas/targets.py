@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from marshmallow import post_load
 
@@ -93,6 +94,11 @@ class Target:
         if not self.is_held(now):
             return self.status, self.status_reason
         return (TargetStatus.PAUSED if self.held_reason in ASKED_FOR else self.status), self.held_reason
+
+
+def host_of(base_url: str) -> str:
+    """Return the host that a target's URL leads to, with its port where one is named."""
+    return urlsplit(base_url).netloc.rpartition("@")[2]
 
 
 class TargetForm(Form):

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from schemas.targets import TargetStatus
+from schemas.targets import TargetStatus, host_of
 from storage.database import rows, values_list
 
 _COLUMNS: Final = "id, name, base_url, status"
@@ -40,4 +39,4 @@ def newest(account_id: int, limit: int, statuses: Sequence[TargetStatus] = tuple
 
 def _destination(row: tuple[Any, ...]) -> Destination:
     target_id, name, base_url, status = row
-    return Destination(target_id, name, urlsplit(base_url).netloc.rpartition("@")[2], TargetStatus(status))
+    return Destination(target_id, name, host_of(base_url), TargetStatus(status))

@@ -7,10 +7,10 @@ import falcon
 
 from schemas.recoveries import RecoveryStatus, past_from
 from schemas.settings import RouteFamily
-from schemas.targets import APPROVABLE
+from schemas.targets import APPROVABLE, host_of
 from service.console.entrance import Visitor
 from service.console.frame import CONSOLE, Action, Frame, Page
-from service.console.targets import TARGET, host_of, require_webhooks
+from service.console.targets import TARGET, require_webhooks
 from service.paging import next_page, read_page
 from service.target_moves import TargetMoves
 from storage import destinations, identifiers, recoveries
@@ -61,7 +61,7 @@ class RecoveryPage(Page):
         return {
             "recovery": recovery,
             "target": target,
-            "host": host_of(target),
+            "host": host_of(target.base_url),
             "is_running": is_running,
             "is_halted": is_running and target.status not in APPROVABLE,
             "may_cancel": is_running and visitor.principal.may_use_webhooks,

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 import falcon
 
@@ -17,7 +16,7 @@ from schemas.fields import problem
 from schemas.recoveries import past_from
 from schemas.secret_text import SecretFault, secret_from
 from schemas.settings import RouteFamily
-from schemas.targets import APPROVABLE, BREAKER_OPEN, PINGABLE, RESUMABLE, Target, TargetStatus
+from schemas.targets import APPROVABLE, BREAKER_OPEN, PINGABLE, RESUMABLE, Target, TargetStatus, host_of
 from service.console import charts
 from service.console.entrance import Visitor
 from service.console.frame import CONSOLE, Action, Frame, Page
@@ -68,7 +67,7 @@ class Targets(Page):
         found = targets.newest(visitor.account_id, fingerprint, page.look_for, now, page.before, status)
         shown = found[: page.limit]
         return {
-            "shown": [(target, host_of(target)) for target in shown],
+            "shown": [(target, host_of(target.base_url)) for target in shown],
             "days": delivery_hours.last_day([target.id for target in shown], now),
             "filters": page.filters,
             "statuses": tuple(TargetStatus),
@@ -96,7 +95,7 @@ class TargetPage(Page):
         day = delivery_hours.hours(target.id, now)
         return {
             "target": target,
-            "host": host_of(target),
+            "host": host_of(target.base_url),
             "at": now,
             "chart": charts.of_hours(day),
             "hours": day,
@@ -220,11 +219,6 @@ def require_webhooks(visitor: Visitor) -> None:
     """Raises WebhooksForbidden for an account that may not use them."""
     if not visitor.principal.may_use_webhooks:
         raise WebhooksForbidden
-
-
-def host_of(target: Target) -> str:
-    """Return the host of a target, with its port where one is named."""
-    return urlsplit(target.base_url).netloc.rpartition("@")[2]
 
 
 def _windows(target_id: str, asked: str | None, now: datetime) -> list[Window]:
