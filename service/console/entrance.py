@@ -11,7 +11,7 @@ import base64
 import hmac
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
@@ -117,6 +117,7 @@ class Entrance:
     def form(self, req: falcon.Request, visitor: Visitor | None) -> Mapping[str, str]:
         """Return the fields of a form that came from a page of ours, a signed-in visitor's from one of their session.
 
+        What the visitor may do is looked at anew: `visitor` tells it from then on.
         Raises SignInNeeded, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, TooSlow.
         """
         self._require_own_origin(req)
@@ -184,12 +185,15 @@ class Entrance:
         raise SignInNeeded(over)
 
     def _require_still_signed_in(self, req: falcon.Request, visitor: Visitor) -> None:
-        # Whoever was thrown out while their form was on its way does nothing with it any more, however slowly it came.
+        # Whoever was thrown out while their form was on its way does nothing with it any more, however slowly it came; who
+        # is still there may do what they may by now.
         found = (each for _, each in self._found(req) if isinstance(each, Session))
-        if visitor.session.id not in (each.id for each in found):
+        session = next((each for each in found if each.id == visitor.session.id), None)
+        if session is None:
             req.context.visitor = None
             self._refused(req, "session_ended_meanwhile")
             raise SignInNeeded(None)
+        req.context.visitor = replace(visitor, session=session)
 
     def _found(self, req: falcon.Request) -> Iterator[tuple[str, Session | Ended]]:
         """Yield what each cookie of our name stands for."""

@@ -162,9 +162,9 @@ class Action:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Do it for a visitor whose form is a form of ours."""
-        visitor = self._frame.entrance.visitor(req, resp)
-        form = self._frame.entrance.form(req, visitor)
-        self.act(req, resp, visitor, form, **ids)
+        entrance = self._frame.entrance
+        form = entrance.form(req, entrance.visitor(req, resp))
+        self.act(req, resp, entrance.visitor(req, resp), form, **ids)
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Do it, and say where to go."""

@@ -12,9 +12,9 @@ from service.app import create_app
 from service.console.entrance import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
 from storage import console_sessions, exports
 from storage.clock import utc_now
-from storage.database import rows
+from storage.database import execute, rows
 from tests.canaries import columns, is_in
-from tests.factories import Customer, make_exports, make_settings
+from tests.factories import Customer, make_exports, make_settings, make_target
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.conftest import LogLines
 from tests.service.console.person import BROWSER, FORM, ORIGIN, Person, make_console_token
@@ -132,6 +132,26 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(perso
     assert "nothing was done" in answer.text
     assert person.csrf not in answer.text
     assert exports.get(export_id, customer.account_id).status is ExportStatus.PREPARED
+
+
+def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Person, customer: Customer) -> None:
+    """The API looks again as well at who sends a body slowly."""
+    target = make_target(customer)
+    body = f"csrf={person.csrf}&secret={'s' * 40}".encode()
+    forbid = f"UPDATE accounts SET may_use_webhooks = FALSE WHERE id = {customer.account_id}"  # noqa: S608 - a number of ours
+    answer = person.client.simulate_post(
+        f"/console/targets/{target.id}/secret",
+        headers={
+            "User-Agent": BROWSER,
+            "Cookie": f"riskrelay_session={person.cookie}",
+            "Origin": ORIGIN,
+            "Content-Type": FORM,
+            "Content-Length": str(len(body)),
+        },
+        extras={"wsgi.input": SlowBody(body, lambda: execute(forbid))},
+    )
+    assert answer.status_code == 403
+    assert rows("SELECT secret_sealed FROM targets") == [(None,)]
 
 
 def test_the_token_of_forms_says_nothing_of_the_cookie(person: Person) -> None:
