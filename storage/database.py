@@ -73,6 +73,11 @@ _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
 
 #: What makes peewee's errors of the drivers', which have other names on each database.
 _in_our_words: Final = peewee.__exception_wrapper__  # type: ignore[attr-defined]  # peewee has it, and no annotations
+#: What psycopg calls an internal error, and SQLite an operational one: a server that takes no writes, such as a primary that
+#: became a standby, or that ended a transaction which stood still.
+_in_our_words.exceptions.update(
+    dict.fromkeys(("ReadOnlySqlTransaction", "IdleInTransactionSessionTimeout"), peewee.OperationalError)
+)
 _peewee_log: Final = logging.getLogger("peewee")
 
 

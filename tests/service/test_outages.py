@@ -14,6 +14,7 @@ from tests.factories import SCANNER_SECRET, Customer, environment, make_customer
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.servers import PostgresServer
 from tests.service.conftest import LogLines
+from tests.service.console.person import Person, make_console_token
 from tests.service.exchange import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, Call, assert_is_error, prepared, target_request
 from tests.service.serving import Service
 
@@ -76,6 +77,32 @@ def test_a_database_that_cannot_be_opened_is_an_outage(sqlite_url: str, tmp_path
     for answer in answers:
         assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
     assert (ready.status_code, ready.json["checks"]["database"]) == (503, "unavailable")
+
+
+def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postgres_url: str, tmp_path: Path) -> None:
+    """As a primary is that became a standby; who only reads is served."""
+    open_database(postgres_url)
+    customer = make_customer()
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    *writing, reading = calls(customer, export_id := prepared(client), make_target(customer).id)
+    person = Person(client)
+    person.sign_in(make_console_token(customer))
+    open_database(f"{postgres_url}?options=-c%20default_transaction_read_only%3Don")
+
+    refused = [call.send(client) for call in writing]
+    read, page = reading.send(client), person.get(f"/exports/{export_id}")
+    form = person.post(f"/exports/{export_id}/dismiss")
+    thief = Person(client, "Another browser")
+    thief.cookie = person.cookie
+    stolen = thief.get("/exports")
+    close_database()
+
+    for answer in refused:
+        assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
+    assert (read.status_code, page.status_code) == (200, 200)
+    assert (form.status_code, stolen.status_code) == (503, 503)
+    assert "Not available right now" in form.text
 
 
 @pytest.fixture
