@@ -41,7 +41,7 @@ FROM console_sessions s JOIN tokens k ON k.id = s.token_id JOIN users u ON u.id 
 JOIN accounts a ON a.id = u.account_id
 WHERE """  # noqa: S608 - our own names
 #: Which hold at a moment, as `_over` tells of one; what stands in its places is `_live_at`'s.
-_LIVE: Final = """s.ended_at IS NULL AND s.seen_at > ? AND s.created_at > ?
+_LIVE: Final = """s.ended_at IS NULL AND s.seen_at > ? AND s.seen_at <= ? AND s.created_at > ?
 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?) AND k.abilities LIKE ?"""
 _SURPLUS: Final = """
 SELECT id FROM console_sessions WHERE token_id = ? AND ended_at IS NULL AND id <> ? ORDER BY id DESC LIMIT ? OFFSET ?"""
@@ -159,8 +159,9 @@ def _note_seen(session_id: str, now: datetime) -> None:
         _log.warning("a look at the console could not be noted", extra={"error": type(failed).__name__})
 
 
-def _live_at(now: datetime) -> tuple[int, int, int, str]:
-    return to_ms(now - IDLE_FOR), to_ms(now - LASTS_FOR), to_ms(now), f'%"{Ability.CONSOLE.value}"%'
+def _live_at(now: datetime) -> tuple[int, int, int, int, str]:
+    console = f'%"{Ability.CONSOLE.value}"%'
+    return to_ms(now - IDLE_FOR), to_ms(now + IDLE_FOR), to_ms(now - LASTS_FOR), to_ms(now), console
 
 
 def _read(row: tuple[Any, ...]) -> Session:
@@ -189,7 +190,8 @@ def _over(row: tuple[Any, ...], browser: str, now: datetime) -> Ended | None:
         return Ended.TOKEN_OVER
     if now - session.created_at >= LASTS_FOR:
         return Ended.TOO_OLD
-    if now - session.seen_at >= IDLE_FOR:
+    # One that was seen long after now was seen by a clock that was wrong: counted by that, it would last until then.
+    if now - session.seen_at >= IDLE_FOR or session.seen_at - now > IDLE_FOR:
         return Ended.IDLE
     is_same = secrets.compare_digest(browser_sha256, _sha256(browser))
     return None if is_same else Ended.ANOTHER_BROWSER

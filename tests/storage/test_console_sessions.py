@@ -101,6 +101,9 @@ def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
         (IDLE_FOR, Ended.IDLE),
         # The clock of another host is behind.
         (-IDLE_FOR, None),
+        # It was far ahead when the session began or was seen, and was set back.
+        (-IDLE_FOR - SECOND, Ended.IDLE),
+        (timedelta(days=-3650), Ended.IDLE),
     ],
 )
 def test_who_looks_at_nothing_is_gone(after: timedelta, over: Ended | None, principal: TokenPrincipal) -> None:
