@@ -10,10 +10,13 @@ from storage.database import connection, execute, rows, transaction, values_list
 
 _COLUMNS: Final = ("source", "refused_at", "status", "code", "problems", "request_id")
 _LAST: Final = f"SELECT {', '.join(_COLUMNS)} FROM inbound_refusals"  # noqa: S608 - our own names
-#: Another process may have written a newer one meanwhile.
+#: Another process may have written a newer one meanwhile; one that is newer by more than this was noted by a clock that was
+#: set back since, and would stay until that moment comes.
+_AHEAD_MS: Final = 3_600_000
 _KEEP_NEWEST: Final = (
     f"ON CONFLICT (source) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])} "
-    "WHERE inbound_refusals.refused_at <= excluded.refused_at"
+    "WHERE inbound_refusals.refused_at <= excluded.refused_at "
+    f"OR inbound_refusals.refused_at > excluded.refused_at + {_AHEAD_MS}"
 )
 
 _json: Final = JsonField()

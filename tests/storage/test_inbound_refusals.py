@@ -29,6 +29,7 @@ def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
         (timedelta(seconds=1), "FORBIDDEN"),  # it is newer
         (timedelta(0), "FORBIDDEN"),  # of the same millisecond, the one that came last
         (timedelta(seconds=-1), "UNAUTHORIZED"),  # another process was quicker with a newer one
+        (timedelta(hours=-2), "FORBIDDEN"),  # the clock was set back
     ],
 )
 def test_the_newest_stays_whoever_writes_last(database: str, later: timedelta, kept: str) -> None:
