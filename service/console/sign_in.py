@@ -71,9 +71,9 @@ class SignOut(Action):
         try:
             # Whoever has asked too often, or whose stolen cookie has, may leave all the same; a session ends but once.
             visitor = entrance.visitor(req, resp, is_counted=False)
+            entrance.form(req, visitor)
         except SignInNeeded:
             self._frame.go(resp, "/sign-in", done="signed_out")
             return
-        entrance.form(req, visitor)
         entrance.sign_out(resp, visitor)
         self._frame.go(resp, "/sign-in", done="signed_out")

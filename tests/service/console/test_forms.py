@@ -154,6 +154,26 @@ def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Per
     assert rows("SELECT secret_sealed FROM targets") == [(None,)]
 
 
+def test_whoever_leaves_twice_at_once_has_left(person: Person) -> None:
+    """The second click meets a session that the first one has ended."""
+    [(session_id,)] = rows("SELECT id FROM console_sessions")
+    body = f"csrf={person.csrf}".encode()
+    slow = SlowBody(body, lambda: console_sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), "user:test"))
+    answer = person.client.simulate_post(
+        "/console/sign-out",
+        headers={
+            "User-Agent": BROWSER,
+            "Cookie": f"riskrelay_session={person.cookie}",
+            "Origin": ORIGIN,
+            "Content-Type": FORM,
+            "Content-Length": str(len(body)),
+        },
+        extras={"wsgi.input": slow},
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?done=signed_out")
+    assert not is_signed_in(person)
+
+
 def test_the_token_of_forms_says_nothing_of_the_cookie(person: Person) -> None:
     assert person.cookie.removeprefix("rrs_") not in person.get("/exports").text
     assert person.csrf not in person.cookie
