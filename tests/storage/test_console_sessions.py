@@ -15,7 +15,7 @@ from storage import console_sessions, tokens
 from storage.console_sessions import IDLE_FOR, LASTS_FOR, MAX_LIVE
 from storage.database import connection, execute, is_sqlite, rows, transaction
 from tests.factories import NOW, Customer, make_colleague, make_customer
-from tests.query_plans import read_whole, statements
+from tests.query_plans import indexes_read, read_whole, statements
 
 BROWSER: Final = "Mozilla/5.0"
 SECOND: Final = timedelta(seconds=1)
@@ -224,3 +224,22 @@ def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal)
             execute(f"INSERT INTO console_sessions {copied}", (f"-{number}", f"-{number}"))
         execute("ANALYZE console_sessions")
         assert not read_whole(asked[0], frozenset({"console_sessions"}))
+
+
+def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(
+    principal: TokenPrincipal, customer: Customer
+) -> None:
+    """A script that signs in all day leaves hundreds of thousands of them, for a month."""
+    console_sessions.begin(principal, BROWSER, NOW)
+    with transaction():
+        copied = "SELECT id || ?, token_id, secret_sha256 || ?, browser_sha256, 1, 1, 1, 'crowded_out' FROM console_sessions"
+        for number in range(12):
+            execute(f"INSERT INTO console_sessions {copied}", (f"-{number}", f"-{number}"))
+        execute("ANALYZE console_sessions")
+    with statements() as asked:
+        console_sessions.begin(principal, BROWSER, NOW)
+        console_sessions.live(NOW, 51, account_id=customer.account_id)
+    looks = [each for each in asked if "FROM console_sessions" in each.sql]
+    assert len(looks) == 2
+    for look in looks:
+        assert "console_sessions_open" in indexes_read(look)
