@@ -44,6 +44,9 @@ CREATE INDEX findings_severity ON findings (project_id, severity, id);
 CREATE INDEX compliance_requests_status ON compliance_requests (status, id);
 CREATE INDEX compliance_requests_topic ON compliance_requests (topic, id);
 CREATE INDEX diagnostics_platform ON diagnostics (platform, id);
+-- The page of a target shows its newest ping: whoever watches a receiver by pings has tens of thousands.
+DROP INDEX pings_target;
+CREATE INDEX pings_target ON pings (target_id, id);
 CREATE INDEX tokens_platform ON tokens (abilities) WHERE kind = 'platform' AND revoked_at IS NULL;
 """
 

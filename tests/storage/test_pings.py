@@ -14,6 +14,7 @@ from storage import pings, targets
 from storage.database import connection, execute, rows
 from storage.vault import Vault
 from tests.factories import NOW, Customer, make_customer, make_target
+from tests.query_plans import indexes_read, plan_of, statements
 
 LATER = NOW + timedelta(seconds=1)
 DELIVERED = PingResult(True, 202, None, 7)
@@ -188,3 +189,18 @@ def test_a_ping_row_that_makes_no_sense_is_refused(target: Target, change: str) 
     asked(target)
     with pytest.raises(IntegrityError):
         execute(f"UPDATE pings SET {change}")  # noqa: S608 - our own names
+
+
+def test_the_newest_is_read_without_the_others(target: Target, customer: Customer) -> None:
+    """Of receivers that somebody watches by pings there are many, and of one more than of another."""
+    other = make_target(customer, "https://other.example.com/hook")
+    made = "INSERT INTO pings (id, target_id, requested_at, finished_at, delivered) VALUES (?, ?, 1, 2, TRUE)"
+    for number in range(600):
+        execute(made, (f"png_{number:026}", other.id if number % 20 else target.id))
+    execute("ANALYZE pings")
+    with statements() as asked_for:
+        assert pings.latest(target.id) is not None
+    plan = " ".join(plan_of(asked_for[0]))
+    assert indexes_read(asked_for[0]) == {"pings_target"}, plan
+    assert "TEMP B-TREE" not in plan
+    assert "Sort" not in plan
