@@ -42,7 +42,7 @@ class TicketExportRecoveries:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List the recoveries of the account's targets, the newest first."""
         page = read_page(req, identifiers.RECOVERY)
-        found = recoveries.newest(req.context.principal.account_id, page.look_for, page.before)
+        found = recoveries.newest_of_account(req.context.principal.account_id, page.look_for, page.before)
         answer_list(resp, self._url, page, [recovery_record(each) for each in found])
 
     on_head = on_get

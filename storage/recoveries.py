@@ -16,7 +16,7 @@ from schemas.targets import APPROVABLE, TargetStatus
 from schemas.times import from_ms, to_ms
 from storage import exports, identifiers
 from storage.audit import append
-from storage.database import execute, rows, transaction
+from storage.database import execute, is_sqlite, rows, transaction
 
 #: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and who is killed loses no more.
 BATCH: Final = 500
@@ -48,6 +48,20 @@ WHERE id = ?"""
 
 _END: Final = """
 UPDATE recoveries SET status = ?, lease = NULL, next_run_at = NULL, finished_at = ? WHERE id = ? AND status = 'running'"""
+
+# From target to target, so that nobody goes through the recoveries of others to find their own. SQLite knows no LATERAL and
+# keeps to the order of a CROSS JOIN; to PostgreSQL a target is bounded, not equalled, since that order only one index has.
+_OF_ACCOUNT_POSTGRESQL: Final = f"""
+SELECT {_COLUMNS} FROM (
+    SELECT r.* FROM targets t CROSS JOIN LATERAL (
+        SELECT * FROM recoveries x WHERE x.target_id >= t.id AND x.target_id <= t.id AND x.id < ?
+        ORDER BY x.target_id DESC, x.id DESC LIMIT ?
+    ) r WHERE t.account_id = ?
+) own ORDER BY id DESC LIMIT ?"""  # noqa: S608 - our own names
+_OF_ACCOUNT_SQLITE: Final = f"""
+SELECT {_COLUMNS} FROM (
+    SELECT r.* FROM targets t CROSS JOIN recoveries r WHERE t.account_id = ? AND r.target_id = t.id AND r.id < ?
+) own ORDER BY id DESC LIMIT ?"""  # noqa: S608 - our own names
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +188,20 @@ def get(recovery_id: str, account_id: int | None = None) -> Recovery:
     return _recovery(found[0])
 
 
-def newest(
-    account_id: int | None = None, limit: int = ALL, before: str | None = None, target_id: str | None = None
-) -> list[Recovery]:
-    """Return up to `limit` recoveries, the newest first, or those that come after the one with the id `before`.
+def newest(limit: int = ALL, target_id: str | None = None) -> list[Recovery]:
+    """Return up to `limit` recoveries of one target or of all, the newest first."""
+    of_target = "" if target_id is None else "WHERE target_id = ?"
+    asked = f"SELECT {_COLUMNS} FROM recoveries {of_target} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our own names
+    return [_recovery(row) for row in rows(asked, (*_given(target_id), limit))]
 
-    Of the targets of one account or of all of them, or of one target.
-    """
-    asked = f"SELECT {_COLUMNS} FROM recoveries WHERE id < ?{_of(account_id)}"  # noqa: S608 - our own names
-    asked += "" if target_id is None else " AND target_id = ?"
-    found = rows(f"{asked} ORDER BY id DESC LIMIT ?", (before or _AFTER_ALL, *_given(account_id), *_given(target_id), limit))
+
+def newest_of_account(account_id: int, limit: int, before: str | None = None) -> list[Recovery]:
+    """Return up to `limit` recoveries of an account's targets, the newest first, after the one with the id `before`."""
+    until = before or _AFTER_ALL
+    if is_sqlite():
+        found = rows(_OF_ACCOUNT_SQLITE, (account_id, until, limit))
+    else:
+        found = rows(_OF_ACCOUNT_POSTGRESQL, (until, limit, account_id, limit))
     return [_recovery(row) for row in found]
 
 

@@ -32,7 +32,7 @@ class Recoveries(Page):
     def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
         """Return a page of the list, with the targets that are named in it."""
         page = read_page(req, identifiers.RECOVERY)
-        found = recoveries.newest(visitor.account_id, page.look_for, page.before)
+        found = recoveries.newest_of_account(visitor.account_id, page.look_for, page.before)
         shown = found[: page.limit]
         return {
             "shown": shown,

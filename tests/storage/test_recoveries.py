@@ -18,7 +18,7 @@ from storage import exports, identifiers, recoveries
 from storage.database import connection, execute, is_sqlite, rows, transaction
 from storage.recoveries import BATCH, LEASE_S, LOOK_AGAIN_S, AlreadyRecovering, Held, Progress, Step
 from tests.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
-from tests.query_plans import read_whole, statements
+from tests.query_plans import indexes_read, read_whole, statements
 
 SINCE: Final = NOW - timedelta(hours=1)
 
@@ -425,14 +425,30 @@ def test_an_account_finds_its_own_recoveries_in_pages(customer: Customer, target
     others = recoveries.order(make_target(other).id, other.account_id, SINCE, NOW, "user:8")
     last = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
     expected = sorted([*own, last.id], reverse=True)
-    assert [each.id for each in recoveries.newest(customer.account_id)] == expected
-    assert [each.id for each in recoveries.newest(customer.account_id, 2)] == expected[:2]
-    assert [each.id for each in recoveries.newest(customer.account_id, 2, expected[1])] == expected[2:]
+    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 9)] == expected
+    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 2)] == expected[:2]
+    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 2, expected[1])] == expected[2:]
     assert [each.id for each in recoveries.newest(target_id=target.id)] == [last.id]
     for find in (recoveries.get, lambda each, account_id: recoveries.cancel(each, NOW, "user:7", account_id)):
         with pytest.raises(NotFound, match="no such recovery"):
             find(others.id, customer.account_id)
     assert recoveries.get(others.id).status == "running"
+
+
+def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Customer, target: Target) -> None:
+    begin(target)
+    others = make_target(make_customer()).id
+    columns = "id, target_id, since, status, total, done, after_id, actor, created_at, finished_at"
+    with transaction():
+        for number in range(3_000):
+            row = (f"rec_{number:026}", others, to_ms(SINCE), "done", 1, 1, "", "user:8", to_ms(NOW), to_ms(NOW))
+            execute(f"INSERT INTO recoveries ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 - our own names
+    execute("ANALYZE")
+    with statements() as asked:
+        assert [each.target_id for each in recoveries.newest_of_account(customer.account_id, 51)] == [target.id]
+    [statement] = asked
+    assert not read_whole(statement, ["recoveries"])
+    assert {name for name in indexes_read(statement) if "recoveries" in name} == {"recoveries_target"}
 
 
 # --- how it is found
