@@ -29,7 +29,7 @@ from schemas.errors import (
     ValidationFailed,
 )
 from schemas.fields import problem
-from schemas.principal import Ability, TokenKind, TokenPrincipal
+from schemas.principal import Ability, TokenPrincipal
 from schemas.settings import DeploymentMode, Settings
 from service.admission import piece_of
 from service.limits import Limits
@@ -99,9 +99,6 @@ class Entrance:
 
     def visitor(self, req: falcon.Request, resp: falcon.Response, *, is_counted: bool = True) -> Visitor:
         """Return who is signed in. Raises SignInNeeded and, where it `is_counted`, RateLimited."""
-        known = req.context.get("visitor")
-        if known is not None:
-            return known  # type: ignore[no-any-return]  # falcon's context holds anything
         secret, session = self._session(req, resp)
         req.context.principal = session.principal
         req.context.visitor = visitor = Visitor(session, _csrf(secret), self._is_operator(session.principal.account_id))
@@ -117,7 +114,7 @@ class Entrance:
     def form(self, req: falcon.Request, visitor: Visitor | None) -> Mapping[str, str]:
         """Return the fields of a form that came from a page of ours, a signed-in visitor's from one of their session.
 
-        What the visitor may do is looked at anew: `visitor` tells it from then on.
+        What the visitor may do by now stands in `req.context.visitor` from then on.
         Raises SignInNeeded, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, TooSlow.
         """
         self._require_own_origin(req)
@@ -153,7 +150,7 @@ class Entrance:
         self._limits.require_still_unblocked(req)
         req.context.principal = principal
         self._spend(req, resp, principal)
-        if principal.kind is not TokenKind.API or Ability.CONSOLE not in principal.abilities:
+        if Ability.CONSOLE not in principal.abilities:
             self._refused(req, "token_without_console")
             raise Forbidden(
                 "This token lacks the ability console; `bin/riskrelay token create --user EMAIL --ability console` has it."

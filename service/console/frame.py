@@ -162,9 +162,8 @@ class Action:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Do it for a visitor whose form is a form of ours."""
-        entrance = self._frame.entrance
-        form = entrance.form(req, entrance.visitor(req, resp))
-        self.act(req, resp, entrance.visitor(req, resp), form, **ids)
+        form = self._frame.entrance.form(req, self._frame.entrance.visitor(req, resp))
+        self.act(req, resp, req.context.visitor, form, **ids)
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Do it, and say where to go."""

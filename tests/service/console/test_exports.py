@@ -575,7 +575,10 @@ def test_another_accounts_export_is_not_there(person: Person) -> None:
 
 def test_what_is_no_export_is_not_there(person: Person) -> None:
     for export_id in BAD_IDS:
-        assert person.get(f"/exports/{export_id}").status_code == 404, export_id
+        looked = person.get(f"/exports/{export_id}")
+        assert looked.status_code == 404, export_id
+        # A form is of a page, to which one goes back; nobody was on a page above this one.
+        assert '<a href="/console">To the overview</a>' in looked.text
         for verb in ("approve", "retry", "dismiss"):
             refused = person.post(f"/exports/{export_id}/{verb}", target_id="x", ticket_digest="x")
             assert refused.status_code == 404, (export_id, verb)

@@ -12,7 +12,7 @@ from service.app import create_app
 from service.console.entrance import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
 from storage import console_sessions, exports
 from storage.clock import utc_now
-from storage.database import execute, rows
+from storage.database import database, execute, rows
 from tests.canaries import columns, is_in
 from tests.factories import Customer, make_exports, make_settings, make_target
 from tests.fakes import FakeDoorbell, FakeLookup
@@ -62,6 +62,7 @@ def is_signed_in(person: Person) -> bool:
         ("https://desk.example.com", "https://desk.example.com, https://evil.example", False),
         ("https://desk.example.com", "https://desk.example.com:x", False),
         ("https://desk.example.com", "https://[desk.example.com", False),
+        ("http://[::1]:8000", "http://[::1:8000]", False),
         ("https://desk.example.com", "null", False),
         ("https://desk.example.com", "\xff", False),
         ("https://desk.example.com", None, False),
@@ -172,6 +173,24 @@ def test_whoever_leaves_twice_at_once_has_left(person: Person) -> None:
     )
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?done=signed_out")
     assert not is_signed_in(person)
+
+
+def test_nobody_holds_a_connection_while_their_form_comes(person: Person) -> None:
+    held: list[bool] = []
+    body = f"csrf={person.csrf}".encode()
+    answer = person.client.simulate_post(
+        "/console/sign-out",
+        headers={
+            "User-Agent": BROWSER,
+            "Cookie": f"riskrelay_session={person.cookie}",
+            "Origin": ORIGIN,
+            "Content-Type": FORM,
+            "Content-Length": str(len(body)),
+        },
+        extras={"wsgi.input": SlowBody(body, lambda: held.append(not database.is_closed()))},
+    )
+    assert answer.status_code == 303
+    assert set(held) == {False}
 
 
 def test_the_token_of_forms_says_nothing_of_the_cookie(person: Person) -> None:

@@ -4,13 +4,19 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
+import falcon
 import pytest
-from falcon.testing import Result, TestClient
+from falcon.testing import Result, TestClient, create_req
 from freezegun import freeze_time
 
+from schemas.errors import RateLimited
 from schemas.principal import Ability, TokenKind
 from service.app import create_app
+from service.console.entrance import Entrance
+from service.console.frame import CONTENT_SECURITY_POLICY
+from service.limits import Limits
 from storage import console_sessions, tokens
 from storage.clock import utc_now
 from storage.console_sessions import IDLE_FOR, LASTS_FOR
@@ -19,6 +25,7 @@ from tests.factories import NOW, Customer, make_exports, make_platform_token, ma
 from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.conftest import LogLines
 from tests.service.console.person import BROWSER, FORM, ORIGIN, Person, make_console_token, on_sqlite
+from tests.service.exchange import SlowBody
 
 MINUTE: Final = timedelta(minutes=1)
 
@@ -118,6 +125,10 @@ def test_a_cookie_that_somebody_chose_beforehand_is_not_taken_over(client: TestC
     assert person.get("/exports").status_code == 303
 
 
+def test_a_token_may_bring_along_the_spaces_that_it_was_copied_with(client: TestClient, customer: Customer) -> None:
+    assert Person(client).sign_in(f" \t{make_console_token(customer)}\r\n").status_code == 303
+
+
 # --- who does not come in
 
 
@@ -169,6 +180,37 @@ def test_who_tries_too_many_tokens_waits_with_the_right_one_too(
     # Guessing at the console is guessing at the API, and who is in already stays in: a cookie cannot be guessed.
     assert client.simulate_get("/api/ticket-exports", headers=customer.bearer).status_code == 429
     assert signed_in.get("/exports").status_code == 200
+
+
+def test_the_form_of_a_blocked_address_is_not_waited_for(customer: Customer, tmp_path: Path) -> None:
+    client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="1")
+    assert [Person(client).post("/sign-in", token="x").status_code for _ in range(2)] == [401, 429]
+    body = urlencode({"token": make_console_token(customer)}).encode()
+    looks: list[str] = []
+    answer = client.simulate_post(
+        "/console/sign-in",
+        headers={"Origin": ORIGIN, "Content-Type": FORM, "Content-Length": str(len(body))},
+        extras={"wsgi.input": SlowBody(body, lambda: looks.append("read"))},
+    )
+    assert (answer.status_code, looks) == (429, [])
+
+
+class OvertakenLimits(Limits):
+    """Has others of an address guess wrongly, once too often, while somebody's token is looked up."""
+
+    def require_unblocked(self, req: falcon.Request) -> None:
+        super().require_unblocked(req)
+        self.count_failure(req)
+        with pytest.raises(RateLimited):
+            self.count_failure(req)
+
+
+def test_a_right_token_among_many_guesses_at_once_lets_nobody_in(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
+    entrance = Entrance(settings, OvertakenLimits(settings))
+    with pytest.raises(RateLimited):
+        entrance.sign_in(create_req(), falcon.Response(), make_console_token(customer))
+    assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
 
 
 def test_a_person_has_a_count_of_their_own_beside_the_api(customer: Customer, tmp_path: Path, log_lines: LogLines) -> None:
@@ -312,6 +354,14 @@ def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts
     assert with_cookies(person.client, "; ".join([*[other] * 4, ours])).status_code == 303
 
 
+def test_of_several_cookies_that_let_nobody_in_the_one_that_was_a_session_says_why(person: Person) -> None:
+    revoke_token(person)
+    ours = f"riskrelay_session={person.cookie}"
+    other = f"riskrelay_session=rrs_{'B' * 43}"
+    for header in (f"{ours}; {other}", f"{other}; {ours}"):
+        assert with_cookies(person.client, header).headers["location"].endswith("why=token_over"), header
+
+
 def test_a_cookie_that_is_garbage_is_nobodys(client: TestClient) -> None:
     for header in (
         "riskrelay_session",
@@ -432,6 +482,15 @@ def test_without_a_console_there_is_none(changes: dict[str, str], customer: Cust
         answer = client.simulate_get(path, headers=customer.bearer)
         assert (answer.status_code, answer.json["error"]["code"]) == (404, "NOT_FOUND"), path
     assert client.simulate_post("/console/sign-in", headers={"Origin": ORIGIN, "Content-Type": FORM}).status_code == 404
+
+
+@on_sqlite
+def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: Person) -> None:
+    """Under the API's `no-referrer`, browsers send `Origin: null` with our own forms."""
+    for path in ("", "/exports", "/sessions", "/sign-in", "/nowhere"):
+        headers = person.get(path).headers
+        assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY, path
+        assert headers["referrer-policy"] == "same-origin", path
 
 
 @on_sqlite
