@@ -149,6 +149,14 @@ def test_a_token_has_ten_at_most_and_the_oldest_ends(principal: TokenPrincipal, 
         found(secret, now)
 
 
+def test_sessions_that_are_over_crowd_nobody_out(principal: TokenPrincipal) -> None:
+    first = console_sessions.begin(principal, BROWSER, NOW)
+    for number in range(1, MAX_LIVE + 2):
+        later = found(console_sessions.begin(principal, BROWSER, NOW + number * SECOND), NOW + number * SECOND)
+        console_sessions.end(later.id, Ended.SIGNED_OUT, NOW + number * SECOND, principal.key)
+    found(first, NOW + MINUTE)
+
+
 def test_it_has_no_more_of_many_that_begin_at_once(principal: TokenPrincipal) -> None:
     start = threading.Barrier(6)
 
