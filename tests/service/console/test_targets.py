@@ -386,6 +386,16 @@ def test_a_page_offers_what_the_targets_status_allows(person: Person, target: Ta
         assert offered == verbs, status
 
 
+def test_a_target_that_waits_is_resumed_before_its_time(person: Person, target: Target, doorbell: FakeDoorbell) -> None:
+    until = to_ms(utc_now() + timedelta(hours=1))
+    execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (until, BREAKER_OPEN, target.id))
+    form = f'action="/console/targets/{target.id}/resume"'
+    assert form in person.get(f"/targets/{target.id}").text
+    assert act(person, target.id, "resume").status_code == 303
+    assert (targets.get(target.id, None).held_until, doorbell.rings) == (None, 1)
+    assert form not in person.get(f"/targets/{target.id}").text
+
+
 @on_sqlite
 def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: Person, target: Target) -> None:
     page = person.get(f"/targets/{target.id}").text
