@@ -15,9 +15,11 @@ from schemas.delivery import Timings
 from schemas.export_state import ExportStatus, Move
 from schemas.exports import Approval, PreparationForm
 from schemas.fields import problem
+from schemas.targets import TargetStatus
 from schemas.ticket import Ticket
 from service.app import create_app
 from service.console.export import MOST_ENTRIES, Part, split
+from service.console.exports import MOST_TARGETS
 from storage import audit, exports, targets
 from storage.clock import utc_now
 from storage.database import execute, transaction
@@ -35,6 +37,7 @@ from tests.factories import (
     postback,
 )
 from tests.fakes import FakeDoorbell, FakeLookup
+from tests.many_rows import many_targets
 from tests.query_plans import statements
 from tests.service.console.person import Person, make_console_token, on_sqlite
 
@@ -97,6 +100,11 @@ def hidden(page: Result, name: str) -> str:
     return unescape(found[1])
 
 
+def offered(page: Result) -> list[str]:
+    """Return the targets that the page offers, in its order."""
+    return re.findall(r'<option value="(tgt_[^"]+)"', page.text)
+
+
 def buttons(page: Result) -> set[str]:
     return {*re.findall(r"<button[^>]*>([^<]+)</button>", main_of(page))}
 
@@ -116,6 +124,15 @@ def test_the_list_tells_of_each_export_what_one_looks_for(person: Person, custom
     assert f'href="/console/targets/{target.id}"' in first
     assert "prepared" in second
     assert "tracker" not in second
+
+
+@on_sqlite
+def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Person, customer: Customer) -> None:
+    oldest, *_ = many_targets(customer, 0, MOST_TARGETS + 1, "https://old.example/hook")
+    make_failed(customer, oldest)
+    page = person.get("/exports")
+    assert f'<option value="{oldest}"' not in page.text
+    assert f'<td><a href="/console/targets/{oldest}">old.example</a></td>' in page.text
 
 
 @pytest.mark.parametrize(
@@ -320,11 +337,14 @@ def test_who_reads_finds_their_own_name_in_the_timeline(person: Person, customer
 def test_a_long_timeline_is_cut_and_says_so(person: Person, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     with transaction():
-        for number in range(MOST_ENTRIES):
+        for number in range(1, MOST_ENTRIES):
             audit.append(utc_now(), "operator", f"look_{number}", export_id)
+    assert "entries of the ledger" not in person.get(f"/exports/{export_id}").text
+    with transaction():
+        audit.append(utc_now(), "operator", f"look_{MOST_ENTRIES}", export_id)
     page = person.get(f"/exports/{export_id}")
     assert f"The newest {MOST_ENTRIES} entries" in page.text
-    assert f"look {MOST_ENTRIES - 1}<" in page.text
+    assert f"look {MOST_ENTRIES}<" in page.text
     assert ">prepare<" not in page.text
 
 
@@ -414,6 +434,34 @@ def test_what_cannot_be_delivered_says_so_in_place_of_a_button(status: str, pers
     page = person.get(f"/exports/{export_id}")
     assert "can be retried once its target is resumed" in page.text
     assert buttons(page) == set()
+
+
+@on_sqlite
+def test_what_failed_at_a_blocked_target_may_be_retried(person: Person, customer: Customer) -> None:
+    """A retry looks at its address anew."""
+    target = make_target(customer)
+    [export_id] = make_failed(customer, target.id, status="blocked")
+    execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
+    assert buttons(person.get(f"/exports/{export_id}")) == {"Retry"}
+
+
+@on_sqlite
+def test_an_approval_is_offered_for_targets_that_take_it(person: Person, customer: Customer) -> None:
+    ids = {status: make_target(customer).id for status in TargetStatus}
+    for status, target_id in ids.items():
+        execute("UPDATE targets SET status = ? WHERE id = ?", (status.value, target_id))
+    assert {*offered(person.get(f"/exports/{prepared(customer)}"))} == {ids[TargetStatus.ACTIVE], ids[TargetStatus.PAUSED]}
+
+
+@on_sqlite
+def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: Person, customer: Customer) -> None:
+    export_id = prepared(customer)
+    ids = many_targets(customer, 0, MOST_TARGETS, "https://tracker.example.com/hook")
+    page = person.get(f"/exports/{export_id}")
+    assert (offered(page), "are offered" in page.text) == (ids[::-1], False)
+    ids += many_targets(customer, MOST_TARGETS, 1, "https://tracker.example.com/hook")
+    page = person.get(f"/exports/{export_id}")
+    assert (offered(page), f"The newest {MOST_TARGETS} targets are offered" in page.text) == (ids[:0:-1], True)
 
 
 @on_sqlite
