@@ -711,6 +711,28 @@ def test_long_words_big_evidence_and_turned_letters_are_shown_whole_and_harmless
 
 
 @on_sqlite
+def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_stand(
+    person: Person, customer: Customer
+) -> None:
+    turned = "safe \u202eexe"
+    target = make_target(customer, name=turned)
+    sent, waiting = tried(customer, answer=turned), prepared(customer)
+    ticket = (
+        '{"title": %s, "description": %s, "severity": "high", "page_url": %s, "labels": [%s], "evidence": {"a": %s}}'
+        % ((repr_json(turned),) * 5)
+    )
+    execute(
+        "UPDATE exports SET ticket = ?, provider_ticket_id = ?, provider_ticket_url = ?, source_id = ?, body = ?, "
+        "target_id = ? WHERE id = ?",
+        (ticket, turned, turned, turned, turned.encode(), target.id, sent),
+    )
+    for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", "/targets", f"/targets/{target.id}"):
+        page = person.get(path)
+        assert "safe [U+202E]exe" in page.text, path
+        assert "\u202e" not in page.text, path
+
+
+@on_sqlite
 @pytest.mark.parametrize("body", [b"no JSON at all <script>", b"\xff\xfe", b"[" * 50_000, b"null"])
 def test_a_body_that_is_no_json_is_shown_as_text(body: bytes, person: Person, customer: Customer) -> None:
     export_id = tried(customer)
@@ -771,6 +793,8 @@ def test_what_went_wrong_is_told_in_words_with_what_to_do(case: str, person: Per
     state = main_of(person.get(f"/exports/{export_id}")).partition("<h2>Ticket</h2>")[0]
     assert re.search(rf"<dt>Why</dt><dd>.*{re.escape(why)}", state)
     assert re.search(rf"<dt>What to do</dt><dd>{re.escape(to_do)}", state)
+    # What the last attempt met is told beside that it was the last, and of anything else only once.
+    assert ("The last one:" in state) == (reason == "attempts_exhausted")
 
 
 @on_sqlite

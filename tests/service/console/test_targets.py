@@ -148,6 +148,13 @@ def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer,
         assert (refused.status_code, code in refused.text) == (422, True)
 
 
+def test_a_hold_that_is_over_is_not_told(person: Person, target: Target) -> None:
+    over = to_ms(utc_now() - timedelta(seconds=1))
+    execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
+    said = words(person.get(f"/targets/{target.id}"))
+    assert ("Tracker active" in said, "Held no" in said) == (True, True)
+
+
 @on_sqlite
 def test_a_page_asks_few_questions_however_much_there_is(person: Person, customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 30, utc_now())
