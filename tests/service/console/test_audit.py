@@ -43,9 +43,11 @@ def test_it_shows_who_did_what_to_which_record_and_why(person: Person, customer:
         line(f"user:{customer.user_id}", "approve", export_id, status_before="prepared", status_after="approved"),
         line("worker:host-1", "claim", export_id, reason="because"),
         line("user:999999", "approve", "somebody_elses"),
+        # Nobody's, and beyond a database's number.
+        line("user:99999999999999999999", "approve", "a_client"),
     )
     text = person.get("/audit").text
-    for told in (customer.email, "worker:host-1", "because", "user:999999", "somebody_elses"):
+    for told in (customer.email, "worker:host-1", "because", "user:999999", "user:99999999999999999999", "somebody_elses"):
         assert f"<td>{told}</td>" in text
     assert '<span class="status calm">prepared</span> → <span class="status busy">approved</span>' in text
     assert text.index("somebody_elses") < text.index("because") < text.index("approved</span>")
@@ -106,6 +108,7 @@ def test_a_subject_that_no_record_has_is_refused_or_found_nowhere(person: Person
         answer = person.get("/audit", query)
         assert answer.status_code in {200, 422}, query
         assert 'data-state="filtered"' in answer.text or "/subject" in answer.text, query
+    assert [person.get("/audit", f"subject={'x' * length}").status_code for length in (200, 201)] == [200, 422]
 
 
 @on_sqlite

@@ -20,7 +20,7 @@ from schemas.ticket import Ticket
 from service.app import create_app
 from service.console.export import MOST_ENTRIES, Part, split
 from service.console.exports import MOST_TARGETS
-from storage import audit, exports, targets
+from storage import audit, exports, recoveries, targets
 from storage.clock import utc_now
 from storage.database import execute, transaction
 from storage.export_rows import Draft
@@ -726,7 +726,10 @@ def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_st
         "target_id = ? WHERE id = ?",
         (ticket, turned, turned, turned, turned.encode(), target.id, sent),
     )
-    for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", "/targets", f"/targets/{target.id}"):
+    recovery = recoveries.order(target.id, customer.account_id, utc_now(), utc_now(), "user:1").id
+    targets.turn(target.id, "pause", utc_now(), "user:1")
+    of_target = ("", "/targets", f"/targets/{target.id}", "/recoveries", f"/recoveries/{recovery}", "/queue")
+    for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", *of_target):
         page = person.get(path)
         assert "safe [U+202E]exe" in page.text, path
         assert "\u202e" not in page.text, path

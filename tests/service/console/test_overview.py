@@ -191,7 +191,7 @@ def test_numbers_lead_to_their_lists(person: Person, customer: Customer) -> None
 
 def test_the_newest_failures_say_why(person: Person, customer: Customer) -> None:
     target = make_target(customer)
-    ids = make_failed(customer, target.id, 7)
+    ids = make_failed(customer, target.id, 6) + make_failed(customer, target.id, status="blocked")
     html = person.get().text
     assert re.findall(r"/console/exports/(exp_\w+)", html) == list(reversed(ids))[:5]
     assert "receiver gone" in html
@@ -202,6 +202,8 @@ def test_the_oldest_due_export_tells_its_age(person: Person, customer: Customer)
     make_approved(customer, paused, utc_now() - timedelta(days=9))
     targets.turn(paused, "pause", utc_now(), "operator")
     make_approved(customer, active, utc_now() - timedelta(hours=2, minutes=5))
+    other = make_customer()
+    make_approved(other, make_target(other).id, utc_now() - timedelta(days=9))
     page = text_of(person.get().text)
     assert "2 h 5 min late" in page
     assert "See that a worker runs" in page

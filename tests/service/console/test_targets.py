@@ -142,7 +142,10 @@ def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer,
     ):
         assert told in said
     assert f'href="/console/exports?target={target.id}&amp;status=failed"' in answer.text
-    assert "the time since 3d: 3" in words(person.get(f"/targets/{target.id}", "since=3d"))
+    counted = person.get(f"/targets/{target.id}", "since=3d")
+    assert "the time since 3d: 3" in words(counted)
+    # What was counted is what is recovered, unless something else is chosen.
+    assert [re.findall(r'value="(\w+)" checked', page.text) for page in (answer, counted)] == [["24h"], ["3d"]]
     for wrong, code in (("yesterday", "invalid_since"), ("2999-01-01", "still_to_come")):
         refused = person.get(f"/targets/{target.id}", f"since={wrong}")
         assert (refused.status_code, code in refused.text) == (422, True)
