@@ -31,6 +31,7 @@ from tests.factories import (
     environment,
     make_customer,
     make_platform_token,
+    make_project,
     make_settings,
     postback,
 )
@@ -291,6 +292,25 @@ def test_without_a_default_project_the_scanners_sample_is_of_a_run_that_is_regis
     projects.add_scan_run(customer.project_id, NOW, 4711)
     assert '"scanRunId": 4711' in sample(section(person, InboundSource.SCANNER))
     assert f'"inbox+p{customer.project_id}@service.example"' in sample(section(person, InboundSource.EMAIL))
+
+
+@on_sqlite
+def test_with_a_default_project_the_scanners_sample_is_of_a_run_that_nobody_registers(
+    customer: Customer, tmp_path: Path
+) -> None:
+    person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
+    other = make_customer()
+    projects.add_scan_run(other.project_id, NOW, 4711)
+    assert '"scanRunId": 1,' in sample(section(person, InboundSource.SCANNER))
+
+
+@on_sqlite
+def test_a_sample_is_of_a_project_that_its_reader_manages(customer: Customer, tmp_path: Path) -> None:
+    execute("DELETE FROM grants")
+    managed = make_project(customer)
+    person = visitor(customer, tmp_path)
+    assert managed > customer.project_id
+    assert f'"inbox+p{managed}@service.example"' in sample(section(person, InboundSource.EMAIL))
 
 
 @on_sqlite

@@ -182,6 +182,13 @@ def test_the_facts_name_versions(customer: Customer, tmp_path: Path) -> None:
 
 
 @on_sqlite
+def test_the_facts_name_the_operators_account_that_is_set(customer: Customer, tmp_path: Path) -> None:
+    other = make_customer()
+    html = shown(other, tmp_path, OPERATOR_ACCOUNT_ID=str(other.account_id))
+    assert f"<dt>Operator&#39;s account</dt><dd>{other.account_id}</dd>" in html
+
+
+@on_sqlite
 def test_nobody_but_the_operator_reads_the_settings(person: Person) -> None:
     stranger = Person(person.client)
     stranger.sign_in(make_console_token(make_customer()))
