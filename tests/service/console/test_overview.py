@@ -244,6 +244,26 @@ def test_a_hold_that_is_over_is_no_trouble(person: Person, customer: Customer) -
     assert target.id not in page
 
 
+def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_turned_off(
+    person: Person, customer: Customer
+) -> None:
+    def shown() -> list[str]:
+        page = person.get().text.partition("Targets that need attention")[2]
+        return re.findall(r"/console/targets/(tgt_\w+)", page)
+
+    statuses = ("paused", "disabled", "inactive", "active", "blocked")
+    ids = {
+        status: many_targets(customer, number, 1, "https://tracker.example.com/hook", status)[0]
+        for number, status in enumerate(statuses)
+    }
+    until = to_ms(utc_now() + timedelta(hours=1))
+    execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited' WHERE status = 'active'", (until,))
+    first = [ids["blocked"], ids["inactive"], ids["active"]]
+    assert shown() == [*first, ids["paused"], ids["disabled"]]
+    newer = many_targets(customer, 9, 1, "https://tracker.example.com/hook", "paused")
+    assert shown() == [*first, *newer, ids["paused"]]
+
+
 def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: Person, customer: Customer) -> None:
     many_targets(customer, 0, 6, "https://tracker.example.com/hook", TargetStatus.PAUSED)
     [blocked] = many_targets(customer, 6, 1, "https://tracker.example.com/hook", TargetStatus.BLOCKED)
