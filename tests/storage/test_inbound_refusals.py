@@ -1,6 +1,7 @@
 """What a source was refused last: a row each, and the newest of all processes stays."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
@@ -46,6 +47,20 @@ def test_all_sources_are_one_statement_and_none_are_no_statement(database: str) 
     with statements() as ran:
         inbound_refusals.record([refusal(source) for source in InboundSource])
     assert len(ran) == 1
+
+
+def test_processes_that_were_refused_in_different_orders_do_not_block_each_other(database: str) -> None:
+    """PostgreSQL ends one of two transactions that wait for each other's rows."""
+    start = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        start.wait()
+        for _ in range(100):
+            inbound_refusals.record([refusal(source) for source in [*InboundSource][:: 1 if number % 2 else -1]])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert {*inbound_refusals.last()} == {*InboundSource}
 
 
 def test_a_thread_without_a_connection_gives_its_own_back(database: str) -> None:
