@@ -237,6 +237,28 @@ def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Pat
     wait_for(lambda: InboundSource.SCANNER in (kept := inbound_refusals.last()) and kept_id(kept) == newest)
 
 
+class SlippingRefusals(Refusals):
+    """Fails to write the first time, in a way that nobody has foreseen."""
+
+    has_slipped = False
+
+    def write(self) -> bool:
+        if not self.has_slipped:
+            self.has_slipped = True
+            raise ValueError
+        return super().write()
+
+
+def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: Path) -> None:
+    refusals = SlippingRefusals(pause_s=0.05)
+    client = made_client(customer, tmp_path, refusals, SECRETS)
+    refusals.begin()
+    post(client, RESULTS, {})
+    wait_for(lambda: refusals.has_slipped)
+    newest = post(client, RESULTS, {}).headers["x-request-id"]
+    wait_for(lambda: InboundSource.SCANNER in (kept := inbound_refusals.last()) and kept_id(kept) == newest)
+
+
 def kept_id(kept: Mapping[InboundSource, Refusal]) -> str:
     return kept[InboundSource.SCANNER].request_id
 

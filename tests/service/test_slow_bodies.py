@@ -11,7 +11,7 @@ from schemas.export_state import ExportStatus
 from service.admission import KNOWN_FOR_S
 from storage import exports, tokens
 from storage.clock import utc_now
-from storage.database import rows
+from storage.database import database, rows
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
 from tests.factories import Customer, make_settings, make_target, postback
@@ -66,3 +66,12 @@ def test_whoever_may_still_ask_is_only_slow(client: TestClient, customer: Custom
     call = approval(client, customer)
     assert slowly(call, client, nothing).status_code == 202
     assert exports.get(call.path.split("/")[-2]).status is ExportStatus.APPROVED
+
+
+def test_nobody_holds_a_connection_while_their_body_comes(client: TestClient, customer: Customer) -> None:
+    call = approval(client, customer)
+    held: list[bool] = []
+    body = SlowBody(call.body, lambda: held.append(not database.is_closed()))
+    headers = [*call.headers, ("Content-Length", str(len(call.body)))]
+    assert client.simulate_request(call.method, call.path, headers=headers, extras={"wsgi.input": body}).status_code == 202
+    assert set(held) == {False}
