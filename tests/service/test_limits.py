@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import falcon
@@ -23,14 +24,17 @@ from limits import RateLimitItemPerSecond
 from redis import Redis
 
 from schemas.errors import RateLimited
+from schemas.principal import Ability, TokenKind
 from schemas.target_url import parse_networks
+from service.admission import Admission, Operation
 from service.app import create_app
+from service.auth import Bearer
 from service.blocked_addresses import BlockedAddresses
 from service.counted_address import counted_address
 from service.counters import Counters, Window
 from service.limits import Limits
 from tests.factories import Customer, environment, make_exports, make_platform_token, make_settings
-from tests.fakes import FakeDoorbell, FakeLookup
+from tests.fakes import FakeDoorbell, FakeLookup, OvertakenLimits
 from tests.servers import RedisServer, processes_in
 from tests.service.conftest import LogLines
 from tests.service.exchange import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
@@ -418,6 +422,14 @@ def test_a_right_guess_among_many_at_once_is_told_no_sooner_than_the_wrong_ones_
             addresses.require_still_unblocked("192.0.2.1")
         with pytest.raises(RateLimited):
             one_too_many.result()
+
+
+def test_a_right_token_among_many_guesses_at_once_is_not_told(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
+    admission = Admission(1000, OvertakenLimits(settings))
+    resource = SimpleNamespace(operations={"GET": Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))})
+    with pytest.raises(RateLimited):
+        admission.process_resource(create_req(headers=customer.bearer), falcon.Response(), resource, {})
 
 
 def test_many_guesses_at_once_get_as_many_answers_as_the_limit_says(redis: RedisServer, tmp_path: Path) -> None:

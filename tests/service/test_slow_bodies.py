@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ from falcon.testing import Result, TestClient
 
 from schemas.export_state import ExportStatus
 from service.admission import KNOWN_FOR_S
+from service.app import create_app
 from storage import exports, tokens
 from storage.clock import utc_now
 from storage.database import database, rows
 from storage.integrations import Integration, SharedSecrets
 from storage.vault import Vault
 from tests.factories import Customer, make_settings, make_target, postback
+from tests.fakes import FakeDoorbell, FakeLookup
 from tests.service.exchange import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
 
 
@@ -53,6 +56,17 @@ def test_a_token_that_is_revoked_while_its_body_comes_does_nothing(client: TestC
     assert exports.get(call.path.split("/")[-2]).status is ExportStatus.PREPARED
 
 
+def test_a_token_that_is_revoked_while_its_body_comes_is_a_failure_of_its_address(
+    customer: Customer, tmp_path: Path
+) -> None:
+    """Another one is one too many then."""
+    settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1", "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+    call = approval(client, customer)
+    assert slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now())).status_code == 401
+    assert call.send(client).status_code == 429
+
+
 def test_a_secret_that_is_replaced_while_a_body_comes_opens_nothing(client: TestClient, tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     secrets = SharedSecrets(settings, Vault(settings.encryption_keys))
@@ -75,3 +89,11 @@ def test_nobody_holds_a_connection_while_their_body_comes(client: TestClient, cu
     headers = [*call.headers, ("Content-Length", str(len(call.body)))]
     assert client.simulate_request(call.method, call.path, headers=headers, extras={"wsgi.input": body}).status_code == 202
     assert set(held) == {False}
+
+
+def test_a_body_that_breaks_off_is_not_taken_for_none(client: TestClient, customer: Customer) -> None:
+    path = f"{EXPORTS}/{prepared(client)}/dismiss"
+    headers = [*customer.bearer.items(), ("Content-Length", "5")]
+    answer = client.simulate_post(path, headers=headers, extras={"wsgi.input": BytesIO()})
+    assert (answer.status_code, "malformed_json" in answer.text) == (422, True)
+    assert exports.get(path.split("/")[-2]).status is ExportStatus.PREPARED

@@ -16,13 +16,12 @@ from schemas.principal import Ability, TokenKind
 from service.app import create_app
 from service.console.entrance import Entrance
 from service.console.frame import CONTENT_SECURITY_POLICY
-from service.limits import Limits
 from storage import console_sessions, tokens
 from storage.clock import utc_now
 from storage.console_sessions import IDLE_FOR, LASTS_FOR
 from storage.database import execute, rows
 from tests.factories import NOW, Customer, make_exports, make_platform_token, make_session, make_settings
-from tests.fakes import FakeDoorbell, FakeLookup
+from tests.fakes import FakeDoorbell, FakeLookup, OvertakenLimits
 from tests.service.conftest import LogLines
 from tests.service.console.person import BROWSER, FORM, ORIGIN, Person, make_console_token, on_sqlite
 from tests.service.exchange import SlowBody
@@ -193,16 +192,6 @@ def test_the_form_of_a_blocked_address_is_not_waited_for(customer: Customer, tmp
         extras={"wsgi.input": SlowBody(body, lambda: looks.append("read"))},
     )
     assert (answer.status_code, looks) == (429, [])
-
-
-class OvertakenLimits(Limits):
-    """Has others of an address guess wrongly, once too often, while somebody's token is looked up."""
-
-    def require_unblocked(self, req: falcon.Request) -> None:
-        super().require_unblocked(req)
-        self.count_failure(req)
-        with pytest.raises(RateLimited):
-            self.count_failure(req)
 
 
 def test_a_right_token_among_many_guesses_at_once_lets_nobody_in(customer: Customer, tmp_path: Path) -> None:
