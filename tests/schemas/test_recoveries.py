@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.recoveries import Recovery, RecoveryStatus, recovery_record, since_from
+from schemas.errors import ValidationFailed
+from schemas.recoveries import Recovery, RecoveryStatus, past_from, recovery_record, since_from
 from tests.factories import NOW
 
 # what is typed at noon of the 1st of March 2026 UTC, the moment that it means
@@ -50,3 +51,9 @@ def test_a_recovery_reads_as_an_operator_sees_it() -> None:
         "created_at": "2026-03-01T12:00:01.000Z",
         "finished_at": None,
     }
+
+
+def test_what_is_still_to_come_is_no_past_and_this_moment_is() -> None:
+    assert past_from("0m", NOW) == NOW
+    with pytest.raises(ValidationFailed):
+        past_from((NOW + timedelta(milliseconds=1)).isoformat(), NOW)
