@@ -304,9 +304,11 @@ def _decoded_bytes(base64_text: str) -> int:
 
 
 def _shown(header: Any) -> str | None:
+    """Return an address header as it is read and as it was written: of a URL with a password, that alone is an address."""
     if not isinstance(header, str) or len(header) > MAX_TEXT:
         return None
-    return ", ".join(mailbox.shown for mailbox in mailboxes_in(header))
+    read = ", ".join(mailbox.shown for mailbox in mailboxes_in(header))
+    return header if read == header else f"{read}, {header}"
 
 
 def _shown_full(mailbox: Any) -> str | None:

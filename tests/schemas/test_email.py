@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas import forbidden
 from schemas.email import Attachment, InboundEmail, first_web_address
 from schemas.email_forms import (
     MAX_ATTACHMENTS,
@@ -301,7 +302,8 @@ def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
         "FromFull": "Jane Doe <jane@mail.example>",
         "To": "Inbox <inbox@service.example>",
         "ToFull": ["Inbox <inbox@service.example>"],
-        "Cc": "4111 <a@b.example>",
+        # As it is read, and as it was written where that differs.
+        "Cc": '4111 <a@b.example>, "41\\11" <a@b.example>',
         "CcFull": [],
         "Bcc": "",
         "BccFull": [],
@@ -311,6 +313,14 @@ def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
         "HtmlBody": "The button does nothing.",
         "Attachments": [{"Name": "screen.png", "ContentType": "image/png"}],
     }
+
+
+@pytest.mark.parametrize("name", ["from", "to"])
+def test_a_password_that_is_read_as_an_address_is_found_by_what_stood_before_it(name: str) -> None:
+    body = plain_email(**{name: "https://ada:Zk3jD92kd0qLw81mV7xB@shop.example/"})
+    told = read(body)
+    assert "Zk3jD92kd0qLw81mV7xB@shop.example/" in (told.sender, *told.recipients)
+    assert [problem.path for problem in forbidden.find(inspected(body), FORM.member_names())] == [f"/{name}"]
 
 
 def test_every_inspected_path_is_made_of_the_forms_names() -> None:
