@@ -94,7 +94,8 @@ def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: 
         assert answer.status_code in ANSWERS, (text, place, answer.text)
         if answer.status_code == 422:
             refusals(answer)
-        if answer.status_code == 201 and which in SHOWN:
+        # Of a severity, what senders call it comes to one of a few words.
+        if answer.status_code == 201 and which in SHOWN and place[-1] != "severity":
             assert is_told(text, answer.json), (text, place)
 
 
