@@ -6,7 +6,7 @@ What axe-core calls serious, a page that scrolls sideways, a request to elsewher
 import http.client
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -92,18 +92,19 @@ class _Passing(BaseHTTPRequestHandler):
         if not self.path.startswith(f"{BENEATH}/"):
             self.send_error(404)
             return
-        client = http.client.HTTPConnection("127.0.0.1", self.server.service_port, timeout=30)
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        client.request(self.command, self.path.removeprefix(BENEATH), body, dict(self.headers.items()))
-        answer = client.getresponse()
-        content = answer.read()
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.service_port, timeout=30)) as client:
+            client.request(self.command, self.path.removeprefix(BENEATH), body, dict(self.headers.items()))
+            answer = client.getresponse()
+            content = answer.read()
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in {"connection", "transfer-encoding"}:
                 self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-        client.close()
+        # A browser that has moved on takes no answer.
+        with suppress(OSError):
+            self.end_headers()
+            self.wfile.write(content)
 
     do_POST = do_GET  # noqa: N815 - http.server's own name
 
