@@ -1,5 +1,6 @@
 """A form counts when it comes from a page of ours and of the person's own session; any other does nothing and says why."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -112,22 +113,29 @@ def test_a_form_carries_the_token_of_its_own_session(person: Person, customer: C
     assert stranger.get("/exports").status_code == 200
 
 
+def send_slowly(person: Person, path: str, body: bytes, meanwhile: Callable[[], object]) -> Result:
+    """Send a form beneath the console that is on its way while something happens."""
+    headers = {
+        "User-Agent": BROWSER,
+        "Cookie": f"riskrelay_session={person.cookie}",
+        "Origin": ORIGIN,
+        "Content-Type": FORM,
+        "Content-Length": str(len(body)),
+    }
+    extras = {"wsgi.input": SlowBody(body, meanwhile)}
+    return person.client.simulate_post(f"/console{path}", headers=headers, extras=extras)
+
+
 def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(person: Person, customer: Customer) -> None:
     """A form may be minutes on its way, and a thief would keep many of them so."""
     [export_id] = make_exports(customer, 1)
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
-    slow = SlowBody(body, lambda: console_sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"))
-    answer = person.client.simulate_post(
-        f"/console/exports/{export_id}/dismiss",
-        headers={
-            "User-Agent": BROWSER,
-            "Cookie": f"riskrelay_session={person.cookie}",
-            "Origin": ORIGIN,
-            "Content-Type": FORM,
-            "Content-Length": str(len(body)),
-        },
-        extras={"wsgi.input": slow},
+    answer = send_slowly(
+        person,
+        f"/exports/{export_id}/dismiss",
+        body,
+        lambda: console_sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"),
     )
     assert answer.status_code == 401
     assert "nothing was done" in answer.text
@@ -140,17 +148,7 @@ def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Per
     target = make_target(customer)
     body = f"csrf={person.csrf}&secret={'s' * 40}".encode()
     forbid = f"UPDATE accounts SET may_use_webhooks = FALSE WHERE id = {customer.account_id}"  # noqa: S608 - a number of ours
-    answer = person.client.simulate_post(
-        f"/console/targets/{target.id}/secret",
-        headers={
-            "User-Agent": BROWSER,
-            "Cookie": f"riskrelay_session={person.cookie}",
-            "Origin": ORIGIN,
-            "Content-Type": FORM,
-            "Content-Length": str(len(body)),
-        },
-        extras={"wsgi.input": SlowBody(body, lambda: execute(forbid))},
-    )
+    answer = send_slowly(person, f"/targets/{target.id}/secret", body, lambda: execute(forbid))
     assert answer.status_code == 403
     assert rows("SELECT secret_sealed FROM targets") == [(None,)]
 
@@ -159,17 +157,8 @@ def test_whoever_leaves_twice_at_once_has_left(person: Person) -> None:
     """The second click meets a session that the first one has ended."""
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
-    slow = SlowBody(body, lambda: console_sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), "user:test"))
-    answer = person.client.simulate_post(
-        "/console/sign-out",
-        headers={
-            "User-Agent": BROWSER,
-            "Cookie": f"riskrelay_session={person.cookie}",
-            "Origin": ORIGIN,
-            "Content-Type": FORM,
-            "Content-Length": str(len(body)),
-        },
-        extras={"wsgi.input": slow},
+    answer = send_slowly(
+        person, "/sign-out", body, lambda: console_sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), "user:test")
     )
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?done=signed_out")
     assert not is_signed_in(person)
@@ -178,17 +167,7 @@ def test_whoever_leaves_twice_at_once_has_left(person: Person) -> None:
 def test_nobody_holds_a_connection_while_their_form_comes(person: Person) -> None:
     held: list[bool] = []
     body = f"csrf={person.csrf}".encode()
-    answer = person.client.simulate_post(
-        "/console/sign-out",
-        headers={
-            "User-Agent": BROWSER,
-            "Cookie": f"riskrelay_session={person.cookie}",
-            "Origin": ORIGIN,
-            "Content-Type": FORM,
-            "Content-Length": str(len(body)),
-        },
-        extras={"wsgi.input": SlowBody(body, lambda: held.append(not database.is_closed()))},
-    )
+    answer = send_slowly(person, "/sign-out", body, lambda: held.append(not database.is_closed()))
     assert answer.status_code == 303
     assert set(held) == {False}
 
