@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs screenshots runtimes setup setup-test lock clean
+.PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs screenshots runtimes setup setup-test lock sbom clean
 
 # The caller's Python settings are not the project's.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
@@ -64,8 +64,11 @@ setup: ## make .venv with everything pinned; quick when it is done; EXTRAS=1 add
 setup-test:
 	@bin/setup --test
 
-lock: ## write the lock files anew from setup.cfg
+lock: ## update the lock files from setup.cfg
 	@bin/lock
+
+sbom: setup ## write the software bill of materials (CycloneDX) to build/sbom.cdx.json
+	@$(PYTHON_HERE) -m bin.sbom
 
 clean: ## remove .venv and caches; data and .env stay
 	@rm -rf .venv .venv-peers .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info

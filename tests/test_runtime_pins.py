@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from schemas.version import VERSION
+
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = sorted([*ROOT.glob("*.lock"), *ROOT.glob("bench/*.lock")])
 #: One requirement: its version to the last digit, where it counts, and the digest of every file that may be installed.
@@ -17,9 +19,8 @@ PINNED = re.compile(
     r"(?P<name>[a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(?P<version>[A-Za-z0-9.+!]+)(?: ; [^\n\\]+)?"
     r"(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n"
 )
-#: A tool that a script brings for itself.
-PINNED_TOOL = re.compile(r"[a-z-]+(\[[a-z]+\])?==[0-9.]+")
-BILL = json.loads((ROOT / "docs" / "sbom.cdx.json").read_text())
+#: A tool that a script installs in a temporary environment.
+PINNED_TOOL = re.compile(r"[a-z-]+(\[[a-z-]+\])?==[0-9.]+")
 
 #: Imports everything that runs, in an interpreter that knows only the distributions named in the runtime's lock file.
 IMPORT_EVERYTHING = """
@@ -106,30 +107,36 @@ def test_every_requirement_has_its_reason_and_its_bounds() -> None:
 def test_what_scripts_bring_for_themselves_is_pinned() -> None:
     for script in ("lock", "audit"):
         text = (ROOT / "bin" / script).read_text()
-        tools = re.findall(r"^(?:RESOLVER|BILL|TOOL|REDIS|POSTGRES|CELERY)='?([^'#\n]+?)'?(?: +#.*)?$", text, re.MULTILINE)
+        tools = re.findall(r"^[A-Z]+='?([^'#\n]*==[^'#\n]+?)'?(?: +#.*)?$", text, re.MULTILINE)
         assert tools
-        assert [
-            tool for line in tools for tool in line.split() if not re.fullmatch(r"[a-z-]+(\[[a-z]+\])?==[0-9.]+", tool)
-        ] == []
+        assert [tool for tool in tools if not PINNED_TOOL.fullmatch(tool)] == []
 
 
-def test_the_bill_of_materials_is_what_is_pinned() -> None:
+@pytest.fixture(scope="module")
+def bill(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The bill of materials as `make sbom` writes it."""
+    path = tmp_path_factory.mktemp("sbom") / "build" / "sbom.cdx.json"
+    subprocess.run([sys.executable, "-m", "bin.sbom", str(path)], cwd=ROOT, capture_output=True, check=True)
+    return path.read_text()
+
+
+def test_the_bill_of_materials_lists_every_pinned_package(bill: str) -> None:
     required = pins(ROOT / "requirements.lock")
     optional = [pin for lock in ("extras", "redis") for pin in pins(ROOT / f"requirements-{lock}.lock")]
     expected = [_component(pin, "required") for pin in required]
     known = [each["purl"] for each in expected]
     expected += [each for each in (_component(pin, "optional") for pin in optional) if each["purl"] not in known]
-    told = [{**each, "hashes": _digests(each)} for each in BILL["components"]]
-    assert sorted(told, key=_place) == sorted(expected, key=_place)
+    listed = [{**each, "hashes": _digests(each)} for each in json.loads(bill)["components"]]
+    assert sorted(listed, key=_purl) == sorted(expected, key=_purl)
 
 
-def _place(component: dict[str, Any]) -> str:
+def _purl(component: dict[str, Any]) -> str:
     return str(component["purl"])
 
 
 def _component(pin: re.Match[str], scope: str) -> dict[str, Any]:
-    where = f"pkg:pypi/{pin['name']}@{pin['version']}"
-    named = {"name": pin["name"], "version": pin["version"], "purl": where, "bom-ref": where}
+    purl = f"pkg:pypi/{pin['name']}@{pin['version']}"
+    named = {"name": pin["name"], "version": pin["version"], "purl": purl, "bom-ref": purl}
     return {"type": "library", "scope": scope, **named, "hashes": set(re.findall("[0-9a-f]{64}", pin["hashes"]))}
 
 
@@ -138,12 +145,13 @@ def _digests(component: dict[str, Any]) -> set[str]:
     return {each["content"] for each in component["hashes"]}
 
 
-def test_the_bill_of_materials_is_the_same_wherever_it_is_written() -> None:
-    """No moment, no serial number and no place: it changes when what is pinned does."""
-    text = json.dumps({name: value for name, value in BILL.items() if name != "$schema"})
+def test_the_bill_of_materials_names_no_time_and_no_machine(bill: str) -> None:
+    """No timestamp, serial number, address or path: it changes only when the pins or the version change."""
+    document = json.loads(bill)
+    text = json.dumps({name: value for name, value in document.items() if name != "$schema"})
     assert not re.search(r"://|timestamp|serialNumber|externalReferences|/tmp|/home|/root", text)
-    assert (BILL["bomFormat"], BILL["specVersion"]) == ("CycloneDX", "1.6")
-    assert BILL["metadata"]["component"]["version"] == re.findall(r'"(.+)"', (ROOT / "schemas/version.py").read_text())[-1]
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert document["metadata"]["component"]["version"] == VERSION
 
 
 def test_of_the_api_pages_files_only_what_is_needed_takes_room() -> None:
