@@ -1,8 +1,7 @@
-"""What mkdocs is told about this repository: its pages link to what lies outside of `docs/`, as they do on a forge.
+"""Lets pages of the site link to files outside `docs/`, as they can on GitHub.
 
-Loaded by `mkdocs.yml` (`make docs`). Of what lies outside and is linked to, the documents become pages, and any other file
-or folder is copied below `source/`: the site needs no forge beside it. A link to something that is not there is left as it
-is, so that the strict build refuses it.
+Loaded by `mkdocs.yml` (`make docs`). Linked documents outside `docs/` become pages. Every other linked file or folder is
+copied below `source/`, so that the site is self-contained. A link to a missing file is kept: the strict build rejects it.
 """
 
 import posixpath
@@ -17,32 +16,32 @@ from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-#: Documents outside of `docs/`, and what their pages are called. SECURITY.md could not be told from security.md everywhere.
+#: Documents outside `docs/` and their page names. SECURITY.md and security.md are one file on some file systems.
 DOCUMENTS: Final[Mapping[str, str]] = {
     "README.md": "readme.md",
     "CHANGELOG.md": "changes.md",
-    "SECURITY.md": "report-a-hole.md",
+    "SECURITY.md": "report-a-vulnerability.md",
 }
 DOCS: Final = "docs/"
-#: Where other files of the repository are found in the site.
+#: The site's folder for other files of the repository.
 SOURCE: Final = "source/"
-#: The page that lists a folder there.
+#: The page that lists a copied folder.
 CONTENTS: Final = "contents.md"
 
-#: A link to something of the repository: neither an address, nor a place on the same page.
+#: A link to a file of the repository: neither a URL nor an anchor on the same page.
 _LINK: Final = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?P<place>#[^)\s]*)?(?=\))")
 _ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
 _CODE: Final = re.compile(r"`[^`\n]+`")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out the pages that have to know where the site is served: their links would be wrong below any other path."""
+    """Omit pages whose links depend on the path the site is served under."""
     config.theme.static_templates -= {"404.html", "sitemap.xml"}
     return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the documents outside of `docs/`, and every other file or folder that a page links to."""
+    """Add the documents outside `docs/` and every other file or folder that a page links to."""
     for path, page in DOCUMENTS.items():
         files.append(_added(config, page, path))
     linked = {path for page in files.documentation_pages() for path in _linked(page)}
@@ -55,14 +54,14 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - mkdocs passes them by name
-    """Turn links as a forge follows them into links of the site, and rows of tables into what mkdocs reads as such."""
+    """Convert GitHub links to links of the site, and table rows to Python-Markdown syntax."""
     here = page.file.src_uri
-    told = _LINK.sub(lambda found: in_site(here, found["path"]) + (found["place"] or ""), markdown)
-    return _ROW.sub(lambda row: _CODE.sub(_plain, row[0]), told)
+    linked = _LINK.sub(lambda found: in_site(here, found["path"]) + (found["place"] or ""), markdown)
+    return _ROW.sub(lambda row: _CODE.sub(_plain, row[0]), linked)
 
 
 def in_site(src_uri: str, link: str) -> str:
-    """Return a link of a page as it has to be in the site."""
+    """Return the site's form of a link on a page."""
     path = _in_repository(src_uri, link)
     if not (ROOT / path).exists():
         return link
@@ -73,7 +72,7 @@ def in_site(src_uri: str, link: str) -> str:
 
 
 def _plain(code: re.Match[str]) -> str:
-    """Return a code of a table as it is shown: a forge takes the backslash before a bar away, Python-Markdown shows it."""
+    """Remove the backslash before a bar in inline code of a table: GitHub hides it, Python-Markdown shows it."""
     return code[0].replace(r"\|", "|")
 
 
@@ -84,7 +83,7 @@ def _added(config: MkDocsConfig, src_uri: str, path: str) -> File:
 
 
 def _contents(config: MkDocsConfig, folder: str) -> File:
-    """Return a page that lists what is in a folder, as a forge shows it."""
+    """Return a page that lists the files of a folder, as GitHub does."""
     names = (PurePosixPath(path).name for path in _files_in(folder))
     content = "\n".join([f"# {folder}", "", *(f"- [{name}]({name})" for name in names), ""])
     made = File.generated(config, f"{SOURCE}{folder}/{CONTENTS}", content=content)
@@ -97,7 +96,7 @@ def _files_in(folder: str) -> list[str]:
 
 
 def _linked(page: File) -> Iterator[str]:
-    """Yield the files and folders of the repository that a page links to and that are no pages."""
+    """Yield the linked files and folders of the repository that are not pages of the site."""
     for found in _LINK.finditer(page.content_string):
         path = _in_repository(page.src_uri, found["path"])
         if not path.startswith(DOCS) and path not in DOCUMENTS and (ROOT / path).exists():
@@ -105,6 +104,6 @@ def _linked(page: File) -> Iterator[str]:
 
 
 def _in_repository(src_uri: str, link: str) -> str:
-    """Return where a link of a page leads in the repository."""
+    """Return the path in the repository that a link on a page points to."""
     path = next((path for path, page in DOCUMENTS.items() if page == src_uri), DOCS + src_uri)
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), link))

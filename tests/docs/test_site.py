@@ -109,7 +109,7 @@ def test_a_page_shows_tables_codes_and_links_as_a_forge_does(site: Path) -> None
         ("senders/email.md", "../api.md", "../api.md"),
         # documents outside of docs/ are pages
         ("api.md", "../README.md", "readme.md"),
-        ("senders/email.md", "../../SECURITY.md", "../report-a-hole.md"),
+        ("senders/email.md", "../../SECURITY.md", "../report-a-vulnerability.md"),
         # and link from where they stand
         ("readme.md", "docs/api.md", "api.md"),
         # other files are copied
