@@ -52,7 +52,7 @@ docs: setup-test ## write the reference and the Postman collection anew from the
 	@$(PYTHON_HERE) -m bin.reference
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_HERE) -m mkdocs build --strict
 
-screenshots: setup-test ## take the documents' pictures of the console anew; needs Chromium, see runtimes
+screenshots: setup-test ## retake the screenshots of the console in docs/console; needs Chromium (see runtimes)
 	@$(PYTHON_HERE) -m tests.docs.screenshots
 
 runtimes: ## install the browser and the languages that tests of examples and pages drive, with Debian's packages; as root

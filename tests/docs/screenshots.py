@@ -1,9 +1,9 @@
-"""Pictures of the console for the documents: `python -m tests.docs.screenshots` writes docs/console/*.png anew.
+"""Screenshots of the console for the documentation: `python -m tests.docs.screenshots` writes docs/console/*.png.
 
-With `FOLDER [NAME.png …]` it writes them, or those that are named, elsewhere.
+With `FOLDER [NAME.png …]` it writes all pictures, or the named ones, to another folder.
 
-It furnishes a throw-away installation with made-up data and takes each page in light and dark, some on a phone. Moments, ids
-and secrets are always the same and the clock stands still, so that a picture changes only when its page does.
+It fills a temporary installation with made-up data. Times, ids and secrets are fixed and the clock is frozen, so a picture
+changes only when its page changes.
 """
 
 import hashlib
@@ -56,62 +56,52 @@ from tests.factories import attempted, claim_due, issue, make_settings, postback
 from tests.fakes import FakeDoorbell, FakeLookup
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
-#: The moment at which every picture is taken.
+#: The time that every picture shows.
 NOW: Final = datetime(2026, 3, 2, 14, 25, tzinfo=UTC)
-#: Of a picture in a document that somebody loads over a telephone.
-MOST_BYTES: Final = 150_000
-#: A process of its own imports everything first, which takes long beside others.
+#: The largest picture that a reader on a mobile network should load.
+MAX_BYTES: Final = 150_000
+#: The server process first imports everything, which is slow on a busy machine.
 START_WITHIN_S: Final = 60.0
 BROWSER: Final = "Mozilla/5.0 (screenshots)"
 HOME: Final = "/var/lib/riskrelay"
 WORKER: Final = "worker:host-1:812:5f0c11aa"
 
-DESK: Final = {"width": 1024, "height": 600}
-#: Pages of which the half would say little.
-TALL: Final = {"overview": 800, "export": 860, "target": 900}
+DESKTOP: Final = {"width": 1024, "height": 600}
+#: Pages that need more height to be useful.
+HEIGHTS: Final = {"overview": 800, "export": 860, "target": 900}
 PHONE: Final = {"width": 390, "height": 844}
-SCHEMES: Final = ("light", "dark")
-#: By the name of the picture; what stands in braces is found in the database.
+#: Paths below /console by page; ids in braces come from the database.
 PAGES: Final[Mapping[str, str]] = {
-    "sign-in": "/sign-in",
     "overview": "",
     "exports": "/exports",
     "export": "/exports/{export}",
-    "targets": "/targets",
     "target": "/targets/{target}",
-    "recovery": "/recoveries/{recovery}",
-    "findings": "/findings",
     "integrations": "/integrations",
-    "audit": "/audit",
     "queue": "/queue",
-    "settings": "/settings",
 }
-ON_A_PHONE: Final = ("overview", "exports", "target")
-PICTURES: Final = (
-    *(f"{name}-{scheme}.png" for name in PAGES for scheme in SCHEMES),
-    *(f"{name}-phone-{scheme}.png" for name in ON_A_PHONE for scheme in SCHEMES),
-)
+#: Named PAGE[-phone]-SCHEME.png.
+PICTURES: Final = (*(f"{page}-light.png" for page in PAGES), "overview-dark.png", "target-phone-light.png")
 
-_FLAWS: Final = (
+_ISSUES: Final = (
     ("img-alt", "Image without alternative text", "serious", "main > img.hero"),
     ("label", "Form field without a label", "critical", "form#checkout > input:nth-child(3)"),
     ("color-contrast", "Text with too little contrast", "moderate", "footer > p.small"),
     ("link-name", "Link without a name", "serious", "header > a.cart"),
     ("html-lang", "Page without a language", "moderate", "html"),
 )
-_PLACES: Final = ("", "cart", "checkout", "shipping")
+_PATHS: Final = ("", "cart", "checkout", "shipping")
 
 
 @dataclass(frozen=True, slots=True)
-class Furnished:
-    """What pictures are taken of: the cookie of somebody who is signed in, and ids of what is looked at."""
+class Sample:
+    """The cookie of a signed-in session, and the ids of the records to show."""
 
     cookie: str
     ids: Mapping[str, str]
 
 
 def main() -> None:
-    """Write the pictures that are named, or all of them."""
+    """Write the named pictures, or all of them."""
     folder, *names = sys.argv[1:] or [str(FOLDER)]
     write(Path(folder), names or PICTURES)
 
@@ -119,23 +109,23 @@ def main() -> None:
 def write(folder: Path, names: Sequence[str]) -> None:
     """Write pictures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as made:
-        furnished = furnish(Path(made))
-        with served(Path(made)) as home, chromium() as browser:
+    with tempfile.TemporaryDirectory() as data:
+        sample = create_sample(Path(data))
+        with served(Path(data)) as base_url, chromium() as browser:
             for name in names:
-                picture = take(browser, home, name, furnished)
+                picture = take(browser, base_url, name, sample)
                 (folder / name).write_bytes(picture)
                 sys.stdout.write(f"{folder / name}  {len(picture) / 1000:.0f} kB\n")
 
 
-def take(browser: Browser, home: str, name: str, furnished: Furnished) -> bytes:
-    """Return the picture of this name."""
+def take(browser: Browser, base_url: str, name: str, sample: Sample) -> bytes:
+    """Return the named picture as PNG."""
     page_name, scheme = name.removesuffix(".png").rsplit("-", 1)
-    is_small = page_name.endswith("-phone")
-    size = PHONE if is_small else DESK | {"height": TALL.get(page_name, DESK["height"])}
+    is_phone = page_name.endswith("-phone")
+    size = PHONE if is_phone else DESKTOP | {"height": HEIGHTS.get(page_name, DESKTOP["height"])}
     context = browser.new_context(
         viewport=size,  # type: ignore[arg-type]  # a dict of both
-        color_scheme=scheme,  # type: ignore[arg-type]  # one of SCHEMES
+        color_scheme=scheme,  # type: ignore[arg-type]  # light or dark
         user_agent=BROWSER,
         timezone_id="UTC",
         locale="en-GB",
@@ -143,13 +133,11 @@ def take(browser: Browser, home: str, name: str, furnished: Furnished) -> bytes:
     )
     context.set_default_timeout(PATIENCE_MS)
     context.clock.set_fixed_time(NOW)
-    path = PAGES[page_name.removesuffix("-phone")]
-    if path != PAGES["sign-in"]:
-        context.add_cookies([{"name": "riskrelay_session", "value": furnished.cookie, "url": f"{home}/console"}])
+    context.add_cookies([{"name": "riskrelay_session", "value": sample.cookie, "url": f"{base_url}/console"}])
     page = context.new_page()
-    answer = page.goto(f"{home}/console{path.format(**furnished.ids)}")
-    assert answer is not None
-    assert answer.status == 200, page.content()
+    response = page.goto(f"{base_url}/console{PAGES[page_name.removesuffix('-phone')].format(**sample.ids)}")
+    assert response is not None
+    assert response.status == 200, page.content()
     picture = page.screenshot(animations="disabled", caret="hide")
     context.close()
     return picture
@@ -160,7 +148,7 @@ def take(browser: Browser, home: str, name: str, furnished: Furnished) -> bytes:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve it from a process of its own, in which the clock stands still; yield where."""
+    """Serve the installation from a separate process with a frozen clock; yield its base URL."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(folder, port), daemon=True)
@@ -174,20 +162,20 @@ def served(folder: Path) -> Iterator[str]:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A connection that a browser opens ahead of need keeps nobody waiting."""
+    """Threads, because browsers open spare connections that would block a single-threaded server."""
 
     daemon_threads = True
 
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _serve(folder: Path, port: int) -> None:
     open_database(_url(folder))
     shown = {"PUBLIC_BASE_URL": "https://risk.example.com", "EMAIL_WEBHOOK_SECRET": "email-secret-for-pictures"}
-    # Nothing is written there and nothing dialled: what the page of settings shows is where others have it.
+    # Display values only: nothing is written to these paths and nothing connects to this Redis.
     made = replace(
         make_settings(folder, shown),
         data_dir=Path(HOME),
@@ -215,8 +203,8 @@ def _url(folder: Path) -> str:
     return f"sqlite:///{folder / 'riskrelay.db'}"
 
 
-def furnish(folder: Path) -> Furnished:
-    """Make the installation: a shop that is scanned every night, and two trackers, one of which gives trouble."""
+def create_sample(folder: Path) -> Sample:
+    """Create the installation: a shop that is scanned every night, and two trackers, one of which fails."""
     numbers = itertools.count(1)
 
     def counted(prefix: str, now: datetime) -> str:
@@ -228,13 +216,13 @@ def furnish(folder: Path) -> Furnished:
     try:
         with freeze_time(NOW), connection():
             schema.migrate()
-            return _furnish()
+            return _fill()
     finally:
         close_database()
         identifiers.new_id = drawn
 
 
-def _furnish() -> Furnished:
+def _fill() -> Sample:
     began = NOW - timedelta(days=21)
     account = accounts.add_account("Snow Outfitters", began)
     accounts.add_user("jane@shop.example", account.id, began)
@@ -247,15 +235,15 @@ def _furnish() -> Furnished:
     _deliver(account.id, tracker, helpdesk)
     _count_hours(tracker, helpdesk)
     _refuse()
-    ordered = recoveries.order(helpdesk, account.id, NOW - timedelta(hours=2), NOW - timedelta(seconds=40), "user:1")
-    execute("UPDATE recoveries SET total = 1840, done = 1250 WHERE id = ?", (ordered.id,))
+    recovery = recoveries.order(helpdesk, account.id, NOW - timedelta(hours=2), NOW - timedelta(seconds=40), "user:1")
+    execute("UPDATE recoveries SET total = 1840, done = 1250 WHERE id = ?", (recovery.id,))
     for name, seconds in ((WORKER, 1), ("worker:host-2:790:a1d9e04b", 2)):
         workers.beat(name, NOW - timedelta(seconds=seconds))
     principal = tokens.principal_for(token, NOW)
     assert principal is not None
     [(retried,)] = rows("SELECT id FROM exports WHERE status = 'exported' ORDER BY attempts DESC, id LIMIT 1")
-    ids = {"export": str(retried), "target": tracker, "recovery": ordered.id}
-    return Furnished(console_sessions.begin(principal, BROWSER, NOW), ids)
+    ids = {"export": str(retried), "target": tracker}
+    return Sample(console_sessions.begin(principal, BROWSER, NOW), ids)
 
 
 def _target(account_id: int, name: str, at: datetime) -> str:
@@ -273,14 +261,14 @@ def _target(account_id: int, name: str, at: datetime) -> str:
 
 
 def _scan(project_id: int) -> None:
-    """Let two scans find flaws on a few pages; the second finds most of them again."""
+    """Record two scans of a few pages; the second finds most of the same issues again."""
     for run, days in ((41, 2), (42, 1)):
         at = NOW - timedelta(days=days, hours=11)
         projects.add_scan_run(project_id, at, run)
-        for number, place in enumerate(_PLACES):
+        for number, place in enumerate(_PATHS):
             found: list[Mapping[str, Any]] = [
                 issue(code, title=title, severity=severity, location=location)
-                for code, title, severity, location in _FLAWS[: len(_FLAWS) - number]
+                for code, title, severity, location in _ISSUES[: len(_ISSUES) - number]
             ]
             url = f"https://shop.example/{place}"
             posted = postback(run, found)
@@ -307,7 +295,7 @@ def _write_by_hand(account_id: int, project_id: int) -> None:
 
 
 def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
-    """Approve most of what is prepared: some arrives, one at the second attempt, some fails, some waits."""
+    """Approve most prepared exports: some are delivered, one on its second attempt, some fail, some wait."""
     prepared = [one for (one,) in rows("SELECT id FROM exports ORDER BY id")]
     at = NOW - timedelta(hours=1)
     for number, export_id in enumerate(prepared[:13]):
@@ -366,6 +354,6 @@ def _refuse() -> None:
 
 
 if __name__ == "__main__":
-    # What the caller set is not the installation's.
+    # The caller's database must not be used.
     os.environ.pop("DATABASE_URL", None)
     main()

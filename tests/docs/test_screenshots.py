@@ -1,26 +1,31 @@
-"""The pictures of the console in the documents: all of them are there, small, and made anew by one command."""
+"""The screenshots of the console are complete, small, shown in docs/console.md, and reproduced by one command."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.screenshots import FOLDER, MOST_BYTES, PICTURES
+from tests.docs.screenshots import FOLDER, MAX_BYTES, PICTURES
 from tests.runtimes import runtime
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The one with the most on it; each more takes seconds.
-SOME = ("target-phone-dark.png",)
+#: The page with the most content, on a phone; each further picture takes seconds.
+SOME = ("target-phone-light.png",)
 
 
-def test_every_picture_is_there_and_no_other() -> None:
+def test_the_folder_holds_exactly_the_pictures() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {*PICTURES}
+
+
+def test_the_console_page_shows_every_picture() -> None:
+    assert set(re.findall(r"\]\(console/([^)]+)\)", (ROOT / "docs" / "console.md").read_text())) == {*PICTURES}
 
 
 def test_each_is_a_small_picture() -> None:
     for name in PICTURES:
         content = (FOLDER / name).read_bytes()
         assert content.startswith(b"\x89PNG\r\n"), name
-        assert 5_000 < len(content) < MOST_BYTES, name
+        assert 5_000 < len(content) < MAX_BYTES, name
 
 
 def test_the_command_takes_the_same_pictures_again(tmp_path: Path) -> None:
@@ -31,7 +36,7 @@ def test_the_command_takes_the_same_pictures_again(tmp_path: Path) -> None:
 
 
 def made_in(folder: Path) -> dict[str, bytes]:
-    """Run the command for some pictures and return them."""
+    """Run the command for SOME pictures and return their content by name."""
     words = [sys.executable, "-m", "tests.docs.screenshots", str(folder), *SOME]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
