@@ -86,14 +86,14 @@ def legal_moves() -> Arrows:
 
 
 def test_the_table_of_moves_is_the_state_machine() -> None:
-    assert told_under("The life of an export") == legal_moves()
+    assert told_under("Export states") == legal_moves()
 
 
 def test_the_picture_of_an_exports_states_is_the_state_machine() -> None:
     drawn = picture("states.svg")
     assert set(boxes(drawn)) == set(ExportStatus)
     assert arrows(drawn) == legal_moves()
-    assert written_on(drawn) == {move.value for move in MOVES} | {"its lease lapsed"}
+    assert written_on(drawn) == {move.value for move in MOVES} | {"lease expired"}
 
 
 @pytest.mark.parametrize("name", ["states.svg", "target-states.svg"])
@@ -160,7 +160,7 @@ def real_turns(customer: Customer) -> Arrows:
 def test_the_table_and_the_picture_of_a_targets_states_are_what_is_done_to_it(customer: Customer) -> None:
     real = real_turns(customer)
     assert len(real) > len(TargetStatus)
-    assert told_under("The states of a target") == real
+    assert told_under("Target states") == real
     drawn = picture("target-states.svg")
     assert set(boxes(drawn)) == set(TargetStatus)
     assert arrows(drawn) == real

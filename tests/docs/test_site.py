@@ -99,7 +99,7 @@ def test_a_page_shows_tables_codes_and_links_as_a_forge_does(site: Path) -> None
     assert r"\|" not in re.sub(r"<[^>]+>", "", (site / "readme.html").read_text().partition("<table>")[2])
     assert 'href="source/tests/test_deploy.py"' in (site / "security.html").read_text()
     assert (site / "source" / "tests" / "test_deploy.py").read_bytes() == (ROOT / "tests" / "test_deploy.py").read_bytes()
-    assert 'id="the-api-described"' in (site / "api.html").read_text()
+    assert 'id="openapi-description"' in (site / "api.html").read_text()
 
 
 @pytest.mark.parametrize(
