@@ -20,8 +20,8 @@ from bench.counterpart import Receiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, listening, prepare, wait_until, workers
 from bench.serving import Served, serving
-from storage.database import transaction
-from tests.factories import make_target
+from storage.db.engine import transaction
+from tests.support.factories import make_target
 
 #: What the product is held to.
 WANTED_MS: Final = 50.0

@@ -13,8 +13,8 @@ from bench.by_hand_clients import Approval, Captures, Targets
 from bench.by_hand_postbacks import ScannerResults
 from bench.by_hand_record import TicketExport
 from bench.stores import Store, open_store
-from schemas.settings import Settings, load_settings
-from storage.vault import Vault
+from schemas.settings.definitions import Settings, load_settings
+from storage.secrets.vault import Vault
 
 App = falcon.App[falcon.Request, falcon.Response]
 

@@ -18,10 +18,10 @@ from bench import figures
 from bench.console_rows import fill
 from bench.crowd import crowd
 from bench.serving import serving
-from schemas.principal import Ability, TokenKind
-from storage import tokens
-from storage.clock import utc_now
-from tests.factories import Customer
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from storage.accounts import tokens
+from tests.support.factories import Customer
 
 #: What the product is held to, at the median.
 WANTED_MS: Final = 50.0

@@ -6,11 +6,11 @@ Made by the database itself, in a few statements: what was prepared by the produ
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.scanner import PostbackForm
-from schemas.times import to_ms
-from storage.database import database, execute, is_sqlite, rows, transaction
-from tests.factories import Customer, make_approved, postback, record_postback
-from tests.many_rows import many_targets, settle
+from schemas.base.timestamps import to_ms
+from schemas.intake.scanner import PostbackForm
+from storage.db.engine import database, execute, is_sqlite, rows, transaction
+from tests.support.factories import Customer, make_approved, postback, record_postback
+from tests.support.many_rows import many_targets, settle
 
 TARGETS: Final = 100
 #: Of the last day, each by two workers: what the chart adds up.

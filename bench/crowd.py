@@ -10,10 +10,10 @@ from redis import Redis
 
 from bench.counterpart import ROOT
 from bench.durable_postgres import DurablePostgres
-from storage import schema
-from storage.database import close_database, connection, execute, open_database, transaction
-from tests.factories import LOOPBACK, Customer, environment, make_customer
-from tests.servers import RedisServer
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, execute, open_database, transaction
+from tests.support.factories import LOOPBACK, Customer, environment, make_customer
+from tests.support.servers import RedisServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def crowd(kind: str, **settings: str) -> Iterator[Crowd]:
         url = postgres.create_database() if postgres else f"sqlite:///{folder / 'riskrelay.db'}"
         open_database(url)
         stack.callback(close_database)
-        schema.migrate()
+        schema_version.migrate()
         stack.enter_context(connection())
         env = environment(
             folder,

@@ -21,16 +21,18 @@ from redis import Redis
 
 from bench.counterpart import ROOT, Receiver, child, pipe, rate
 from bench.process_cost import cpu_s, resident_mb
-from bin import child_process
-from bin.work import WORK_ALONE
-from schemas.exports import Approval
-from schemas.ticket import Source, Ticket
-from storage import exports, schema, targets
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, rows, transaction
-from storage.export_rows import Draft
-from tests.factories import LOOPBACK, Customer, environment, make_customer, make_target
-from tests.servers import PostgresServer, RedisServer
+from bin.commands.work import WORK_ALONE
+from bin.processes import child_process
+from runtime.clock import utc_now
+from schemas.exports.record import Approval
+from schemas.exports.ticket import Source, Ticket
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, open_database, rows, transaction
+from storage.exports import transitions
+from storage.exports.rows import Draft
+from storage.targets import targets
+from tests.support.factories import LOOPBACK, Customer, environment, make_customer, make_target
+from tests.support.servers import PostgresServer, RedisServer
 
 #: Fills a delivered body up to 2 KiB, the size of a ticket with a page of evidence.
 BODY_BYTES: Final = 2048
@@ -89,7 +91,7 @@ class Installation:
     def seed(self, urls: Sequence[str], count: int) -> Seeded:
         """Store `count` approved exports for paused targets at `urls`, in turns, through the storage verbs."""
         open_database(self._seeded)
-        schema.migrate()
+        schema_version.migrate()
         with connection(), transaction():
             customer = make_customer()
             seeded = Seeded(customer, [make_target(customer, url).id for url in urls])
@@ -141,13 +143,13 @@ def prepare(customer: Customer, count: int, start: int) -> list[str]:
         Draft(customer.account_id, customer.project_id, Source("finding", f"fnd_{number:026d}", 42), ticket)
         for number in range(start, start + count)
     ]
-    return exports.prepare(drafts, utc_now(), "bench")
+    return transitions.prepare(drafts, utc_now(), "bench")
 
 
 def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> None:
     """Approve exports for targets, in turns."""
     for export_id, target_id in zip(ids, itertools.cycle(target_ids), strict=False):
-        exports.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench")
+        transitions.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench")
 
 
 def deliver(

@@ -38,12 +38,12 @@ from bench.deliveries import (
 )
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
-from bin.work import WORK_ALONE
-from storage.database import transaction
-from storage.doorbell import Doorbell, connect
-from tests.factories import make_target
-from tests.servers import RedisServer
-from tests.worker.posting import make_certificate
+from bin.commands.work import WORK_ALONE
+from runtime.wake_up_queue import Doorbell, connect
+from storage.db.engine import transaction
+from tests.support.factories import make_target
+from tests.support.receivers import make_certificate
+from tests.support.servers import RedisServer
 
 PROMISED_BESIDE_LOOPS: Final = ("delivery_vs_session_post", "delivery_vs_prepared", "postgres_vs_sqlite")
 PROMISED_TO_SLOW: Final = ("delivery_50ms_per_s",)

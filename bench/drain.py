@@ -13,8 +13,8 @@ from bench.crowd import crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, Seeded, agreed, finished, listening, wait_until, workers
 from bench.figures import Extent, Figure
 from bench.process_cost import resident_mb
-from storage.clock import utc_now
-from tests.many_rows import learn, many_targets, many_waiting, settle
+from runtime.clock import utc_now
+from tests.support.many_rows import learn, many_targets, many_waiting, settle
 
 PROMISED: Final = ("drain_100k_s",)
 _AIM_S: Final = 40.0

@@ -20,7 +20,7 @@ from itertools import cycle, islice
 from typing import Any, Final
 
 from bench.counterpart import child, pipe
-from tests.factories import SCANNER_SECRET
+from tests.support.factories import SCANNER_SECRET
 
 #: A byte now and then, well within every timeout of a server's.
 DRIP_S: Final = 0.2

@@ -16,9 +16,9 @@ from typing import Final
 
 from bench.counterpart import ROOT
 from bench.dripping import Place
-from bin import child_process
-from tests.servers import free_port
-from tests.worker.posting import make_certificate
+from bin.processes import child_process
+from tests.support.receivers import make_certificate
+from tests.support.servers import free_port
 
 NAME: Final = "riskrelay.example"
 EXAMPLE: Final = ROOT / "deploy" / "nginx" / "riskrelay.conf"

@@ -3,7 +3,7 @@
 Databases with 10^3 to 10^6 finished exports, each with its attempt and a ledger entry, take turns: two real workers deliver
 exports that come due beside them, then the service is asked for statuses and given postbacks. What a turn leaves behind is
 removed, so that a table keeps its size. Told are the rates, the memory, and how much of it is left at the largest table: the
-worst of these ratios counts. The rows are made by the database itself (`tests.many_rows`).
+worst of these ratios counts. The rows are made by the database itself (`tests.support.many_rows`).
 """
 
 import tempfile
@@ -22,12 +22,12 @@ from bench.figures import Extent, Figure, ratio
 from bench.process_cost import resident_mb
 from bench.requests import rates, service_environment
 from bench.serving import Served, serving
-from storage import schema
-from storage.clock import utc_now
-from storage.database import close_database, connection, execute, is_sqlite, open_database, rows, transaction
-from tests.factories import Customer, make_customer
-from tests.many_rows import export_id, learn, many_finished, many_targets, many_waiting, settle
-from tests.servers import PostgresServer, RedisServer
+from runtime.clock import utc_now
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows, transaction
+from tests.support.factories import Customer, make_customer
+from tests.support.many_rows import export_id, learn, many_finished, many_targets, many_waiting, settle
+from tests.support.servers import PostgresServer, RedisServer
 
 PROMISED: Final = ("rows_1e6_vs_1e3",)
 SIZES: Final = {Extent.QUICK: (3, 5), Extent.FULL: (3, 4, 5, 6)}
@@ -200,7 +200,7 @@ def _filled(place: _Place, name: str, size: int, targets: int = TARGETS) -> Tabl
     """Make a database with `size` finished exports of as many targets."""
     url, urls = place.new_url(name), place.receiver.urls
     open_database(url)
-    schema.migrate()
+    schema_version.migrate()
     with connection():
         customer = make_customer()
         # As many at each address; the last one takes what is left.
@@ -211,7 +211,7 @@ def _filled(place: _Place, name: str, size: int, targets: int = TARGETS) -> Tabl
             many_finished(customer, first, min(_CHUNK, size - first), (0, targets), utc_now() - timedelta(hours=1))
         with transaction():
             if not is_sqlite():
-                # As in tests.many_rows: foreign keys would be looked up row by row, and these hold.
+                # As in tests.support.many_rows: foreign keys would be looked up row by row, and these hold.
                 execute("SET LOCAL session_replication_role = replica")
             execute(_ATTEMPTS)
             execute(_LEDGER)

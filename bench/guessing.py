@@ -27,16 +27,18 @@ import falcon
 from falcon.testing import create_req
 
 from bench import figures
-from schemas.errors import Unauthorized
-from schemas.principal import TokenKind
-from service.auth import SharedSecret, is_signed
-from storage import polls, schema, tokens
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, transaction
-from storage.integrations import Integration, SharedSecrets
-from storage.vault import Vault
-from tests.factories import make_customer, make_exports, make_settings
-from tests.servers import PostgresServer
+from runtime.clock import utc_now
+from schemas.base.errors import Unauthorized
+from schemas.base.principal import TokenKind
+from service.http.auth import SharedSecret, is_signed
+from storage.accounts import tokens
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, open_database, transaction
+from storage.exports import poll_sql
+from storage.secrets.integrations import Integration, SharedSecrets
+from storage.secrets.vault import Vault
+from tests.support.factories import make_customer, make_exports, make_settings
+from tests.support.servers import PostgresServer
 
 #: Calls of one guess within a turn: enough that the clock's own cost is nothing, few enough that a turn is short.
 _CALLS: Final = 10
@@ -93,7 +95,7 @@ def _installation(kind: str) -> Iterator[Path]:
         url = f"sqlite:///{folder / 'bench.db'}" if is_sqlite else stack.enter_context(PostgresServer()).create_database()
         open_database(url)
         stack.callback(close_database)
-        schema.migrate()
+        schema_version.migrate()
         with connection():
             yield folder
 
@@ -121,7 +123,7 @@ def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
     return {
         f"token, {kind}": {name: partial(tokens.principal_for, text, now) for name, text in told.items()},
         f"token of a poll, {kind}": {
-            f"{name}{where}": partial(polls.look, text, asked, now)
+            f"{name}{where}": partial(poll_sql.look, text, asked, now)
             for name, text in told.items()
             for where, asked in (("", export_id), (", no export", "exp_nobody"))
             if not where or name == "shares nothing (control)"

@@ -20,7 +20,7 @@ import click
 from bench.dripping import Place
 from bench.figures import Figure, machine, tell, write
 from bench.slow_clients import PATIENCE_S, PAUSE_S, ask, read_of, service
-from tests.factories import SCANNER_SECRET
+from tests.support.factories import SCANNER_SECRET
 
 CLIENTS: Final = 4
 #: The limit of 600 a minute.

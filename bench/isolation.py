@@ -18,9 +18,9 @@ from bench import figures
 from bench.counterpart import Receiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, listening, wait_until, workers
-from schemas.times import to_ms
-from storage.clock import utc_now
-from tests.many_rows import export_id, many_targets, many_waiting
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from tests.support.many_rows import export_id, many_targets, many_waiting
 
 TARGETS: Final = 100
 #: What waits for the target that hangs.

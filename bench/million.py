@@ -17,8 +17,8 @@ from bench.counterpart import Receiver, rate, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, listening, wait_until, workers
 from bench.process_cost import proportional_mb, resident_mb
-from storage.clock import utc_now
-from tests.many_rows import learn, many_targets, many_waiting, settle
+from runtime.clock import utc_now
+from tests.support.many_rows import learn, many_targets, many_waiting, settle
 
 TARGETS: Final = 100
 #: What the product is held to.

@@ -19,7 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from bench.stores import PostgresStore, SqliteStore, Store, open_store
-from worker.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 _DATABASE_URL: Final = os.environ["DATABASE_URL"]
 _SECRET: Final = os.environ["WEBHOOK_SECRET"].encode()

@@ -41,8 +41,8 @@ from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
 from bench.peer_environment import python_of_peers
 from bench.process_cost import cpu_s
-from storage.database import rows
-from tests.servers import RedisServer
+from storage.db.engine import rows
+from tests.support.servers import RedisServer
 
 #: The product's deliveries are shared out among as many targets.
 TARGETS: Final = 20

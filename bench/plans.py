@@ -1,9 +1,9 @@
 """`python -m bench.plans`: what a worker's questions cost when a million exports have finished and many are waiting.
 
-The look is what a worker asks each tick and each sweep (`worker.quotas`), the claim what follows where there is room for 32,
-the count what `bin/riskrelay sweep` asks. Each is asked many times and undone; medians. What waits belongs to one target, to
-a hundred or to thousands, and in the last layout almost all of it to targets that are paused. `--plans` prints what the
-database does for each statement. The rows are made by the database itself; what is started is stopped.
+The look is what a worker asks each tick and each sweep (`worker.delivery.claim_planner`), the claim what follows where there
+is room for 32, the count what `bin/riskrelay sweep` asks. Each is asked many times and undone; medians. What waits belongs
+to one target, to a hundred or to thousands, and in the last layout almost all of it to targets that are paused. `--plans`
+prints what the database does for each statement. The rows are made by the database itself; what is started is stopped.
 """
 
 import tempfile
@@ -21,14 +21,15 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from storage import exports, schema
-from storage.clock import utc_now
-from storage.database import close_database, connection, database, execute, is_sqlite, open_database, transaction
-from tests.factories import Customer, make_customer
-from tests.many_rows import learn, many_finished, many_targets, many_waiting, settle
-from tests.query_plans import plan_of, statements, taken_back
-from tests.servers import PostgresServer
-from worker.quotas import Quotas
+from runtime.clock import utc_now
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, database, execute, is_sqlite, open_database, transaction
+from storage.exports import transitions
+from tests.support.factories import Customer, make_customer
+from tests.support.many_rows import learn, many_finished, many_targets, many_waiting, settle
+from tests.support.query_plans import plan_of, statements, taken_back
+from tests.support.servers import PostgresServer
+from worker.delivery.claim_planner import Quotas
 
 #: As WORKER_CONCURRENCY by default.
 THREADS: Final = 32
@@ -88,7 +89,7 @@ def filled(kind: str, finished: int, targets: int) -> Iterator[Customer]:
         postgres = stack.enter_context(PostgresServer()) if kind == "postgresql" else None
         open_database(postgres.create_database() if postgres else f"sqlite:///{folder / 'riskrelay.db'}")
         stack.callback(close_database)
-        schema.migrate()
+        schema_version.migrate()
         stack.enter_context(connection())
         customer = make_customer()
         many_targets(customer, 0, targets, _NOWHERE)
@@ -106,7 +107,7 @@ def _measured(layout: Layout, customer: Customer, first: int, waiting: int, time
     _lay_out(layout, customer, first, waiting)
     quotas = Quotas(THREADS)
     chosen = look(quotas)
-    claim = partial(exports.claim_due, chosen, utc_now(), LEASE_S, WORKER)
+    claim = partial(transitions.claim_due, chosen, utc_now(), LEASE_S, WORKER)
     with taken_back():
         claimed = len(claim())
     assert claimed, "Nothing was claimed."
@@ -114,7 +115,7 @@ def _measured(layout: Layout, customer: Customer, first: int, waiting: int, time
         "look_ms": _median_ms(partial(look, quotas), times),
         "claim_ms": _median_ms(claim, times),
         "claimed": claimed,
-        "count_ms": _median_ms(lambda: exports.count_due(utc_now(), _SWEEP_LIMIT), times),
+        "count_ms": _median_ms(lambda: transitions.count_due(utc_now(), _SWEEP_LIMIT), times),
     }
 
 
@@ -149,8 +150,8 @@ def _median_ms(ask: Callable[[], object], times: int) -> float:
 def _show_plans() -> None:
     quotas = Quotas(THREADS)
     chosen = dict(list(look(quotas).items())[:3])
-    claim = partial(exports.claim_due, chosen, utc_now(), LEASE_S, WORKER)
-    count = partial(exports.count_due, utc_now(), _SWEEP_LIMIT)
+    claim = partial(transitions.claim_due, chosen, utc_now(), LEASE_S, WORKER)
+    count = partial(transitions.count_due, utc_now(), _SWEEP_LIMIT)
     asked: dict[str, Callable[[], object]] = {"look": partial(look, quotas), "claim": claim, "count": count}
     for name, ask in asked.items():
         with statements() as found, taken_back():

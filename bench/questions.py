@@ -19,16 +19,18 @@ from typing import Final
 
 from bench.load import NUMBER, Question, request
 from bench.stores import open_store
-from schemas.exports import Approval
-from schemas.principal import TokenKind
-from schemas.ticket import Source, Ticket
-from storage import exports, schema, tokens
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, transaction
-from storage.export_rows import Draft
-from tests.factories import SCANNER_SECRET, Customer, capture, make_customer, make_target
-from tests.factories import issue as one_issue
-from tests.factories import postback as one_postback
+from runtime.clock import utc_now
+from schemas.base.principal import TokenKind
+from schemas.exports.record import Approval
+from schemas.exports.ticket import Source, Ticket
+from storage.accounts import tokens
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, open_database, transaction
+from storage.exports import transitions
+from storage.exports.rows import Draft
+from tests.support.factories import SCANNER_SECRET, Customer, capture, make_customer, make_target
+from tests.support.factories import issue as one_issue
+from tests.support.factories import postback as one_postback
 
 #: Ids of exports are `exp_` and 26 digits; these are the first of those that `prepare_many` makes, which end in a number.
 APPROVABLE: Final = "exp_00000001"
@@ -113,14 +115,14 @@ def upload(bearer: Mapping[str, str], project_id: int) -> Question:
 def seed(url: str) -> Seeded:
     """Migrate the database at `url` and store what the questions need. It is open in this process while that lasts."""
     open_database(url)
-    schema.migrate()
+    schema_version.migrate()
     with connection(), transaction():
         customer, now = make_customer(), utc_now()
         target = make_target(customer, "http://127.0.0.1:9/hooks")
         ticket = Ticket("Image without alternative text", "x" * 1000, "high", "https://shop.example/", ("bench",), {})
         drafts = [Draft(customer.account_id, customer.project_id, Source("manual", name, 42), ticket) for name in "ab"]
-        export_id, prepared_id = exports.prepare(drafts, now, "bench")
-        exports.approve(export_id, customer.account_id, Approval(target.id, None), now, "bench")
+        export_id, prepared_id = transitions.prepare(drafts, now, "bench")
+        transitions.approve(export_id, customer.account_id, Approval(target.id, None), now, "bench")
         _, platform_token = tokens.create(customer.email, TokenKind.PLATFORM, now)
     close_database()
     platform_bearer = {"Authorization": f"Bearer {platform_token}"}

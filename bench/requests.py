@@ -34,8 +34,8 @@ from bench.load import CONNECTIONS, TOOLS, Loaded, Numbers, Question, load, tool
 from bench.questions import APPROVABLE, APPROVABLE_DIGITS, Seeded, prepare_many, seed
 from bench.same_work import difference, left_behind, sent_once, steady
 from bench.serving import Served, serving
-from tests.factories import LOOPBACK, environment
-from tests.servers import RedisServer
+from tests.support.factories import LOOPBACK, environment
+from tests.support.servers import RedisServer
 
 #: A small installation's, as WEB_PROCESSES says by default.
 PROCESSES: Final = 2

@@ -10,10 +10,10 @@ from typing import Final
 import click
 
 from bench.figures import table
-from storage import schema
-from storage.database import close_database, connection, database, execute, is_sqlite, open_database, transaction
-from tests.factories import make_customer
-from tests.servers import PostgresServer
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, database, execute, is_sqlite, open_database, transaction
+from tests.support.factories import make_customer
+from tests.support.servers import PostgresServer
 
 ROWS: Final = 10_000
 #: As ids are: a prefix and 26 digits, so that rows and their indexes are as long as they will be.
@@ -43,7 +43,7 @@ _MADE: Final = {
 def bench_one(url: str) -> dict[str, float | str | None]:
     """Return the bytes of a row by table in a new database at `url`."""
     open_database(url)
-    schema.migrate()
+    schema_version.migrate()
     with connection():
         make_customer()
         found: dict[str, float | str | None] = {name: _bytes_of(name) for name in _MADE}

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from worker.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 Send = Callable[[str, int, bytes], None]
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from bench.counterpart import ROOT
 from bench.process_cost import cpu_s
-from bin import child_process
-from bin.serve import GUNICORN
-from tests.servers import free_port
+from bin.commands.serve import GUNICORN
+from bin.processes import child_process
+from tests.support.servers import free_port
 
 #: What the slowest machine worth measuring needs to load an application in two processes.
 _START_WITHIN_S: Final = 30.0

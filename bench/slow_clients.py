@@ -27,7 +27,7 @@ from bench.load import request
 from bench.questions import Seeded, seed
 from bench.requests import service_environment
 from bench.serving import Served, serving
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 SLOW: Final = 500
 CLIENTS: Final = 8

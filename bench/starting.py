@@ -25,12 +25,12 @@ from bench.crowd import crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, approve, listening, prepare, told_on_failure, wait_until, workers
 from bench.figures import Extent, Figure
 from bench.serving import serving
-from bin import child_process
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, transaction
-from tests.factories import LOOPBACK, make_customer, make_target
-from tests.many_rows import many_targets, many_waiting
-from tests.servers import free_port
+from bin.processes import child_process
+from runtime.clock import utc_now
+from storage.db.engine import close_database, connection, open_database, transaction
+from tests.support.factories import LOOPBACK, make_customer, make_target
+from tests.support.many_rows import many_targets, many_waiting
+from tests.support.servers import free_port
 
 PROMISED: Final = ("start_ready_s", "start_first_delivery_s", "stop_run_s", "stop_service_s", "stop_worker_s")
 _ROUNDS: Final = {Extent.QUICK: 1, Extent.FULL: 3}

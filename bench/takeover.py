@@ -20,10 +20,10 @@ from bench import figures
 from bench.counterpart import Receiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, finished, listening, wait_until, workers
-from schemas.times import to_ms
-from storage.clock import utc_now
-from storage.database import rows
-from tests.many_rows import many_targets, many_waiting
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from storage.db.engine import rows
+from tests.support.many_rows import many_targets, many_waiting
 
 TARGETS: Final = 20
 #: What the product is held to.

@@ -6,11 +6,11 @@ trusts those of the BUNDLE. Only a measurement over TLS on loopback has a use fo
 
 import sys
 
-from bin.installation import daemon_settings
-from schemas.settings import Settings
-from storage.name_lookup import NameLookup
+from bin.cli.installation import daemon_settings
+from runtime.dns_resolver import NameLookup
+from schemas.settings.definitions import Settings
 from worker import daemon
-from worker.http_client import HttpClient
+from worker.http.client import HttpClient
 
 
 def _client(settings: Settings, connections: int) -> HttpClient:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from schemas.errors import RiskRelayError
+from schemas.base.errors import RiskRelayError
 from schemas.version import VERSION
 
 #: verb -> module of this package; the command in it has the verb's name.
@@ -60,7 +60,7 @@ class Verbs(click.Group):
         module = VERBS.get(cmd_name)
         if module is None:
             return None
-        command: click.Command = getattr(importlib.import_module(f"bin.{module}"), module)
+        command: click.Command = getattr(importlib.import_module(f"bin.commands.{module}"), module)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -91,7 +91,7 @@ def _told(refused: RiskRelayError) -> str:
 
 def _tell_bug(_type: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     """Tell what ended a command unforeseen, as the logs do: its words may quote a row, and cron mails them to somebody."""
-    from storage.logs import quiet_trace  # noqa: PLC0415 - help is quick without it
+    from runtime.logs import quiet_trace  # noqa: PLC0415 - help is quick without it
 
     click.echo(quiet_trace(error), err=True)
     click.echo(f"riskrelay: a bug ended this command ({_kind(error)}); the lines above say where.", err=True)

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.settings import DeploymentMode, default_settings
+from runtime.dns_resolver import NameLookup
+from runtime.wake_up_queue import Doorbell, connect
+from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import served
-from service.description.document import document as description
-from service.description.exports import PREPARED
-from service.description.operations import RECOVERY_ID, TARGET_ID
-from service.description.targets import TARGET
-from storage.doorbell import Doorbell, connect
-from storage.name_lookup import NameLookup
+from service.openapi.document import document as description
+from service.openapi.exports import PREPARED
+from service.openapi.operations import RECOVERY_ID, TARGET_ID
+from service.openapi.targets import TARGET
 
 _SCHEMA: Final = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"
 _BASE: Final = "{{base_url}}"

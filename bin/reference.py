@@ -14,11 +14,12 @@ import click
 
 from bin import postman_collection
 from bin.__main__ import VERBS, riskrelay
-from bin.receiving import vectors
-from schemas import fields, forbidden
-from schemas.errors import RiskRelayError
-from schemas.settings import FILE_SUFFIX, SETTINGS, Setting
-from service.error_responses import STATUS
+from bin.receiver_kit import vectors
+from schemas.base import fields
+from schemas.base.errors import RiskRelayError
+from schemas.content_policy import rules
+from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Setting
+from service.http.error_responses import STATUS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 README: Final = ROOT / "README.md"
@@ -126,7 +127,7 @@ def error_codes_table() -> str:
 
 def field_codes_table() -> str:
     """Return the table of the codes of fields, those of forbidden content after all others."""
-    rows = [f"| `{code}` | {_cell(told)} |" for each in (fields.MESSAGES, forbidden.MESSAGES) for code, told in each.items()]
+    rows = [f"| `{code}` | {_cell(told)} |" for each in (fields.MESSAGES, rules.MESSAGES) for code, told in each.items()]
     return "\n".join(["| code | `message` |", "|---|---|", *rows, ""])
 
 

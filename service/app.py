@@ -4,35 +4,36 @@ from typing import Any
 
 import falcon
 
-from schemas.settings import RouteFamily, Settings
-from service import error_responses
-from service.admission import Admission
-from service.api_description import ApiDescription
-from service.api_page import ApiPage
-from service.big_bodies import Rooms
-from service.compliance import ComplianceWebhooks
-from service.console.pages import Console
-from service.console_sessions import ConsoleSessionRevocation, ConsoleSessions
-from service.email import EmailWebhook
-from service.export_decisions import ExportDecisions
-from service.export_moves import TicketExportApproval, TicketExportDismissal, TicketExportRetry
-from service.exports import TicketExport, TicketExportAttempts, TicketExports
-from service.health import Checks, Health, Readiness
-from service.idempotency import Once
-from service.limits import Limits
-from service.manners import Manners
-from service.metrics import Metrics, Requests
-from service.recoveries import RecoveryCancellation, TicketExportRecoveries, TicketExportRecovery
-from service.refusals import Refusals
-from service.scanner import ScannerResults
-from service.target_actions import TargetPing, TargetResumption, TargetSwitch, TargetValidation
-from service.target_moves import TargetMoves
-from service.targets import AddressCheck, TicketExportTarget, TicketExportTargets
-from service.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
-from storage.doorbell import Doorbell, connect
-from storage.integrations import SharedSecrets
-from storage.name_lookup import NameLookup
-from storage.vault import Vault
+from runtime.dns_resolver import NameLookup
+from runtime.wake_up_queue import Doorbell, connect
+from schemas.settings.definitions import RouteFamily, Settings
+from service.api.compliance import ComplianceWebhooks
+from service.api.email import EmailWebhook
+from service.api.export_actions import TicketExportApproval, TicketExportDismissal, TicketExportRetry
+from service.api.exports import TicketExport, TicketExportAttempts, TicketExports
+from service.api.health import Checks, Health, Readiness
+from service.api.recoveries import RecoveryCancellation, TicketExportRecoveries, TicketExportRecovery
+from service.api.scanner import ScannerResults
+from service.api.sessions import ConsoleSessionRevocation, ConsoleSessions
+from service.api.target_actions import TargetPing, TargetResumption, TargetSwitch, TargetValidation
+from service.api.targets import TicketExportTarget, TicketExportTargets
+from service.api.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
+from service.console.routes import Console
+from service.http import error_responses
+from service.http.idempotency import Once
+from service.http.large_body_limiter import Rooms
+from service.http.metrics import Metrics, Requests
+from service.http.rate_limits import Limits
+from service.http.rejections import Refusals
+from service.http.request_context import Manners
+from service.http.request_pipeline import Admission
+from service.openapi.docs_page import ApiPage
+from service.openapi.resource import ApiDescription
+from service.operations.address_check import AddressCheck
+from service.operations.exports import ExportDecisions
+from service.operations.targets import TargetMoves
+from storage.secrets.integrations import SharedSecrets
+from storage.secrets.vault import Vault
 
 App = falcon.App[falcon.Request, falcon.Response]
 
@@ -45,7 +46,7 @@ def create_app(
     rooms: Rooms | None = None,
     refusals: Refusals | None = None,
 ) -> App:
-    """Return the WSGI application; the database is open already (`storage.database.open_database`).
+    """Return the WSGI application; the database is open already (`storage.db.engine.open_database`).
 
     `doorbell` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
     `refusals` are written for the console by whoever has begun them.

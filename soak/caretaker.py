@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from soak.clients import ACCEPTED, CREATED, EXPORTS, TARGETS, Client, Shared
-from tests.factories import capture
-from tests.storefront import WEBHOOKS, Person, redact_body, signature
+from tests.support.factories import capture
+from tests.support.storefront import WEBHOOKS, Person, redact_body, signature
 
 _TAKEN: Final = frozenset({204})
 _DONE_OR_TOO_LATE: Final = frozenset({200, 409})

@@ -16,7 +16,7 @@ from typing import Any, Final
 from soak.asking import Answer, Asking
 from soak.ledger import Ledger
 from soak.plan import Plan
-from tests.factories import (
+from tests.support.factories import (
     SCANNER_SECRET,
     capture,
     cms_diagnostics,
@@ -25,7 +25,7 @@ from tests.factories import (
     postback,
     storefront_diagnostics,
 )
-from tests.storefront import EMAIL_SECRET
+from tests.support.storefront import EMAIL_SECRET
 
 EXPORTS: Final = "/api/ticket-exports"
 TARGETS: Final = "/api/ticket-export-targets"

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import IO, Final
 
 from bench.durable_postgres import DurablePostgres
-from bin import child_process
+from bin.processes import child_process
 from soak.ledger import now_ms
 from soak.plan import Plan
 from soak.receivers import SHUT_ADDRESS
-from storage import schema
-from storage.database import OUTAGES, close_database, connection, open_database, rows
-from tests.factories import LOOPBACK, WEBHOOK_SECRET, environment
-from tests.servers import PostgresServer, RedisServer, processes_in
-from tests.storefront import CLOUD
+from storage.db import schema_version
+from storage.db.engine import OUTAGES, close_database, connection, open_database, rows
+from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment
+from tests.support.servers import PostgresServer, RedisServer, processes_in
+from tests.support.storefront import CLOUD
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
@@ -225,7 +225,7 @@ class Installation:
             server.start()
         self.database_url = self.postgres.create_database() if self.postgres else f"sqlite:///{self.folder / 'riskrelay.db'}"
         open_database(self.database_url)
-        schema.migrate()
+        schema_version.migrate()
 
     def look(self) -> None:
         """Start again whatever has died."""

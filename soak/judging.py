@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from schemas.delivery import DELIVERED
+from schemas.exports.delivery import DELIVERED
 from soak.moods import MOODS
 
 Line = Mapping[str, Any]

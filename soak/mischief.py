@@ -14,7 +14,7 @@ import redis
 from soak.installation import Child, Installation
 from soak.ledger import Ledger
 from soak.plan import Fault
-from tests.servers import processes_in
+from tests.support.servers import processes_in
 
 Thing = TypeVar("Thing")
 

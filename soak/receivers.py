@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.ticket import digest
+from schemas.exports.ticket import digest
 from soak.ledger import ARRIVALS, Ledger
 from soak.moods import ACCEPTS, GONE, Mood, Peer, mood_of
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from schemas.principal import Ability, TokenKind
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
 from soak.asking import PATIENCE_S
 from soak.caretaker import Caretaker
 from soak.clients import Client, Known, Names, Pace, Shared
@@ -26,10 +27,9 @@ from soak.receivers import SHUT_ADDRESS
 from soak.reporting import Report, read_logs
 from soak.samples import Sampler
 from soak.visitor import Visitor
-from storage import tokens
-from storage.clock import utc_now
-from storage.database import connection, execute, open_database, rows, transaction
-from tests.factories import make_customer, make_platform_token, make_project, make_target
+from storage.accounts import tokens
+from storage.db.engine import connection, execute, open_database, rows, transaction
+from tests.support.factories import make_customer, make_platform_token, make_project, make_target
 
 _LOOK_S: Final = 0.05
 #: Longer than a client's patience with two requests.

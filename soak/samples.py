@@ -14,8 +14,8 @@ from statistics import linear_regression, median
 from typing import Any, Final
 
 from soak.installation import Installation
-from storage.database import OUTAGES, connection, is_sqlite, rows
-from storage.models import ALL
+from storage.db.engine import OUTAGES, connection, is_sqlite, rows
+from storage.db.models import ALL
 
 _KIB_TO_MB: Final = 1024 / 1e6
 #: Counting rows reads whole indexes; so many samples go by between two counts.

@@ -7,12 +7,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from storage import schema
-from storage.database import close_database, connection, open_database
-from storage.models import ALL
-from tests.factories import Customer, make_customer
-from tests.servers import PostgresServer, RedisServer
-from tests.workers import CountingReceiver, WorkerProcess
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, open_database
+from storage.db.models import ALL
+from tests.support.factories import Customer, make_customer
+from tests.support.servers import PostgresServer, RedisServer
+from tests.support.workers import CountingReceiver, WorkerProcess
 
 
 @pytest.fixture(scope="session")
@@ -135,7 +135,7 @@ def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., Wo
 
 def _migrate(url: str) -> None:
     open_database(url)
-    schema.migrate()
+    schema_version.migrate()
     close_database()
 
 

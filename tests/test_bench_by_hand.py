@@ -11,11 +11,11 @@ from bench import by_hand
 from bench.questions import Seeded, prepare_many, seed
 from bench.same_work import TABLES, difference, left_behind, sent_once, steady
 from bench.stores import open_store
-from schemas.settings import Settings
+from schemas.settings.definitions import Settings
 from service.app import create_app
-from storage.database import close_database, open_database
-from tests.factories import LOOPBACK, make_settings
-from tests.servers import PostgresServer, RedisServer
+from storage.db.engine import close_database, open_database
+from tests.support.factories import LOOPBACK, make_settings
+from tests.support.servers import PostgresServer, RedisServer
 
 
 class Side:

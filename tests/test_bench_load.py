@@ -14,8 +14,8 @@ from bench.dripping import Place, dripping
 from bench.keep_alive_load import requests, send_all
 from bench.load import NUMBER, Numbers, Question, load, new_numbers, request
 from bench.slow_clients import Met, ask
-from tests.fakes import LoopbackServer, Peer
-from tests.worker.posting import always
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.receivers import always
 
 WITHIN_S: Final = 20.0
 POST: Final = request("POST", "/things", {"Idempotency-Key": f"k-{NUMBER}"}, f'{{"name": "{NUMBER}"}}')

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from redis import Redis
 
-from storage.database import close_database, connection, execute, is_sqlite, open_database
-from tests import canaries
-from tests.factories import NOW, make_customer, make_exports
-from tests.servers import PostgresServer, RedisServer
+from storage.db.engine import close_database, connection, execute, is_sqlite, open_database
+from tests.support import canaries
+from tests.support.factories import NOW, make_customer, make_exports
+from tests.support.servers import PostgresServer, RedisServer
 
 WORD = 'cAnArY-7"f3a/9d+'
 

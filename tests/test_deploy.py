@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from bin.__main__ import riskrelay
-from bin.supervisor import STOP_GRACE_S
-from schemas.errors import (
+from bin.processes.supervisor import STOP_GRACE_S
+from schemas.base.errors import (
     Forbidden,
     NotFound,
     PayloadTooLarge,
@@ -28,9 +28,9 @@ from schemas.errors import (
     ServiceUnavailable,
     error_body,
 )
-from schemas.settings import FILE_SUFFIX, SETTINGS, Settings, load_settings
-from service.error_responses import STATUS
-from tests.factories import ENCRYPTION_KEY
+from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Settings, load_settings
+from service.http.error_responses import STATUS
+from tests.support.factories import ENCRYPTION_KEY
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DEPLOY: Final = ROOT / "deploy"
@@ -43,7 +43,7 @@ COMPOSE: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "docker" / "compose.ya
 CRONTAB: Final = (ROOT / "bin" / "crontab.example").read_text()
 DOCUMENT: Final = (ROOT / "docs" / "deployment.md").read_text()
 
-#: Redis, which `run` stops last, is given this long by bin/embedded_redis.py.
+#: Redis, which `run` stops last, is given this long by bin/processes/embedded_redis.py.
 REDIS_STOP_S: Final = 10
 #: Variables in these files that are other programs'.
 OTHERS: Final = {"PYTHONDONTWRITEBYTECODE", "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "MAILTO", "RISKRELAY"}
@@ -269,7 +269,7 @@ def test_a_daemon_is_restarted_but_not_with_wrong_settings_and_not_for_ever(name
 
 def longest_stop_s(settings: Settings) -> dict[str, float]:
     """Return how long each daemon may take to stop, by the figures in the code."""
-    gunicorn_s = int(_only(r"^graceful_timeout = (\d+)$", (ROOT / "service" / "gunicorn_config.py").read_text()))
+    gunicorn_s = int(_only(r"^graceful_timeout = (\d+)$", (ROOT / "service" / "server" / "gunicorn_config.py").read_text()))
     supervised_s = settings.delivery_timeout_s + STOP_GRACE_S
     return {
         "riskrelay-service": gunicorn_s,
@@ -327,13 +327,13 @@ def test_a_proxy_takes_bodies_as_large_as_the_service_does(defaults: Settings) -
 
 
 def test_a_proxy_lets_go_of_an_idle_connection_before_the_service_does() -> None:
-    kept_s = int(_only(r"^keepalive = (\d+)$", (ROOT / "service" / "gunicorn_config.py").read_text()))
+    kept_s = int(_only(r"^keepalive = (\d+)$", (ROOT / "service" / "server" / "gunicorn_config.py").read_text()))
     assert int(_only(r"^ +keepalive_timeout (\d+)s;", NGINX)) < kept_s
     assert int(_only(r"^\t+keepalive (\d+)s$", CADDY)) < kept_s
 
 
 def test_a_proxy_waits_for_the_longest_answer(defaults: Settings) -> None:
-    margin_s = float(_only(r"^_MARGIN_S: Final = ([\d.]+)$", (ROOT / "service" / "target_moves.py").read_text()))
+    margin_s = float(_only(r"^_MARGIN_S: Final = ([\d.]+)$", (ROOT / "service" / "operations" / "targets.py").read_text()))
     longest_s = defaults.delivery_timeout_s + margin_s
     assert int(_only(r"proxy_read_timeout (\d+)s;", NGINX)) > longest_s
     assert int(_only(r"response_header_timeout (\d+)s", CADDY)) > longest_s

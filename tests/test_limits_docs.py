@@ -12,15 +12,15 @@ from typing import Any, Final, NamedTuple
 import pytest
 from gunicorn.config import KNOWN_SETTINGS
 
-from schemas.settings import SETTINGS
-from schemas.times import to_ms
-from storage.database import execute, rows
-from storage.models import ALL
-from tests.factories import NOW, Customer, make_exports
+from schemas.base.timestamps import to_ms
+from schemas.settings.definitions import SETTINGS
+from storage.db.engine import execute, rows
+from storage.db.models import ALL
+from tests.support.factories import NOW, Customer, make_exports
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TEXT: Final = (ROOT / "docs" / "limits.md").read_text()
-ROOMS: Final = ("schemas", "service", "storage", "worker")
+ROOMS: Final = ("runtime", "schemas", "service", "storage", "worker")
 
 #: What a unit comes to in bytes, characters, seconds, or pieces.
 UNITS: Final = {
@@ -81,9 +81,9 @@ def held(name: str) -> float:
 def found(name: str) -> Any:
     """Return what a dotted name stands for: a constant of a module, or of a class in it."""
     words = name.split(".")
-    module = importlib.import_module(".".join(words[:2]))
-    value: Any = module
-    for word in words[2:]:
+    [depth] = [depth for depth in range(1, len(words)) if (ROOT.joinpath(*words[:depth])).with_suffix(".py").is_file()]
+    value: Any = importlib.import_module(".".join(words[:depth]))
+    for word in words[depth:]:
         # A class that is all defaults stands for an instance of it.
         value = getattr(value() if isinstance(value, type) else value, word)
     return value
@@ -92,10 +92,11 @@ def found(name: str) -> Any:
 @pytest.mark.parametrize("row", ROWS, ids=[row.held_by.strip("`") for row in ROWS])
 def test_a_limit_is_what_the_code_says(row: Row) -> None:
     name = row.held_by.removeprefix("`").removesuffix("`")
-    if name.startswith("service.gunicorn_config."):
+    if name.startswith("service.server.gunicorn_config."):
         # To import it is to read the settings of an installation.
         assert (
-            f"\n{name.rpartition('.')[2]} = {told(row.limit):g}\n" in (ROOT / "service" / "gunicorn_config.py").read_text()
+            f"\n{name.rpartition('.')[2]} = {told(row.limit):g}\n"
+            in (ROOT / "service" / "server" / "gunicorn_config.py").read_text()
         )
     else:
         assert told(row.limit) == held(name)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.corpora import CORPORA
+from tests.support.corpora import CORPORA
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENT: Final = (ROOT / "docs" / "security.md").read_text()

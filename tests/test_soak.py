@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.times import to_ms
+from schemas.base.timestamps import to_ms
 from soak.judging import AFTERMATH_MS, AT_ONCE_MS, FRESH_MS, LATE_MS, Findings, Recorded, Row, judge, started_ms
 from soak.ledger import Ledger, read
 from soak.moods import ACCEPTS, MOODS, is_honest, mood_of
 from soak.plan import Fault, Plan, faults, intervals, sizes
 from soak.reporting import FENCED, read_logs
 from soak.samples import Sample, growing, trends
-from storage.identifiers import ATTEMPT, new_id
+from storage.db.identifiers import ATTEMPT, new_id
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BEGAN: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

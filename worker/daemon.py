@@ -24,31 +24,32 @@ from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from schemas.settings import Settings
-from storage import doorbell, error_reports, logs, metrics, traces, workers
-from storage.clock import utc_now
-from storage.database import DAMAGE, OUTAGES, close_database, connection, open_database
-from storage.name_lookup import NameLookup
-from storage.open_files import allow_files
-from storage.retention import Cutoffs, cutoffs
-from storage.shared_clock import SharedClock
-from storage.vault import Vault
-from worker import away, jobs
-from worker.compliance import LOOK_EVERY_S as COMPLIANCE_LOOK_S
-from worker.compliance import Clerk
-from worker.delivery import Courier, Terms
-from worker.drain import FAREWELL_S, LEASE_S, RENEW_S, Drain, DrainTerms
-from worker.errands import Errand
-from worker.http_client import HttpClient
+from runtime import error_reports, logs, metrics, tracing, wake_up_queue
+from runtime.clock import utc_now
+from runtime.dns_resolver import NameLookup
+from runtime.file_limits import allow_files
+from schemas.settings.definitions import Settings
+from storage.db.engine import DAMAGE, OUTAGES, close_database, connection, open_database
+from storage.db.shared_clock import SharedClock
+from storage.exports import worker_heartbeats
+from storage.maintenance.retention import Cutoffs, cutoffs
+from storage.secrets.vault import Vault
+from worker import jobs, outages
+from worker.background.compliance import LOOK_EVERY_S as COMPLIANCE_LOOK_S
+from worker.background.compliance import Clerk
+from worker.background.pings import LOOK_EVERY_S as PING_LOOK_S
+from worker.background.pings import PINGS_AT_ONCE, Pinger
+from worker.background.recoveries import LOOK_EVERY_S as RECOVERIES_LOOK_S
+from worker.background.recoveries import Recoverer
+from worker.background.retention import ASK_EVERY_S, Janitor
+from worker.background.tasks import Errand
+from worker.background.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, Inspector
+from worker.delivery.attempt import Courier, Terms
+from worker.delivery.dispatcher import FAREWELL_S, LEASE_S, RENEW_S, Drain, DrainTerms
+from worker.delivery.outcomes import Schedule
+from worker.http.client import HttpClient
+from worker.http.signed_request import SignedPost
 from worker.metrics import Attempts
-from worker.pings import LOOK_EVERY_S as PING_LOOK_S
-from worker.pings import PINGS_AT_ONCE, Pinger
-from worker.recoveries import LOOK_EVERY_S as RECOVERIES_LOOK_S
-from worker.recoveries import Recoverer
-from worker.retention import ASK_EVERY_S, Janitor
-from worker.retries import Schedule
-from worker.signed_post import SignedPost
-from worker.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, Inspector
 
 #: How soon a daemon that lost Redis looks for it again.
 REDIS_RETRY_S: Final = 1.0
@@ -76,14 +77,14 @@ def run(settings: Settings) -> int:
     """Work until a signal comes; return the exit code."""
     allow_files(_FILES)
     error_reports.configure(settings, "worker")
-    traces.configure(settings, "worker")
+    tracing.configure(settings, "worker")
     metrics.open_files(settings.data_dir, metrics.Role.WORKER)
     open_database(settings.database_url, LOCK_WAIT_S)
     clock = SharedClock(utc_now)
     _compare(clock)
     drain = compose(settings, clock)
     errands = compose_errands(settings, clock.now)
-    bell = doorbell.Doorbell(doorbell.connect(settings.redis_url))
+    bell = wake_up_queue.Doorbell(wake_up_queue.connect(settings.redis_url))
     passing_on = _PassingOn()
 
     def begin_nothing_more() -> None:
@@ -113,7 +114,7 @@ def run(settings: Settings) -> int:
         errand.join(settings.delivery_timeout_s + FAREWELL_S)
     close_database()
     _log.info("worker stopped", extra={"worker": _worker_name()})
-    traces.close()
+    tracing.close()
     error_reports.close()
     if not ended:
         # Threads that still wait for a receiver would hold the process; what others have told since then is written.
@@ -232,7 +233,7 @@ class _RingListener(SimpleWorker):
 
     def __init__(self, client: Redis, stop: _Stop) -> None:
         self._stop = stop
-        rings = doorbell.queue(client)
+        rings = wake_up_queue.queue(client)
         rings.job_class = _Ring
         super().__init__(
             [rings],
@@ -252,7 +253,7 @@ class _RingListener(SimpleWorker):
         if not (args or kwargs):
             self._end_if_wanted()
         super().heartbeat(*args, **kwargs)
-        away.REDIS.over()
+        outages.REDIS.over()
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """Tell in our form that a ring broke off; RQ would log the words of the error."""
@@ -281,11 +282,11 @@ class _RingListener(SimpleWorker):
 
 def _listen(redis_url: str, stop: _Stop) -> None:
     """Answer rings until told to stop or until Redis is gone."""
-    client = doorbell.connect(redis_url, timeout_s=None)
+    client = wake_up_queue.connect(redis_url, timeout_s=None)
     try:
         _RingListener(client, stop).work(logging_level="WARNING")
     except RedisError as gone:
-        away.REDIS.note(gone)
+        outages.REDIS.note(gone)
     except Exception:  # noqa: BLE001 - rings only save time; whatever is wrong with them, the sweep goes on
         _log.exception("not listening, sweeping on")
     finally:
@@ -318,7 +319,7 @@ def _compliance(settings: Settings, now: Now) -> Errand:
 
 
 def _recoveries(settings: Settings, now: Now) -> Errand:
-    recoverer = Recoverer(doorbell.Doorbell(doorbell.connect(settings.redis_url)), now)
+    recoverer = Recoverer(wake_up_queue.Doorbell(wake_up_queue.connect(settings.redis_url)), now)
     return Errand("recoveries", recoverer.carry_out_next, RECOVERIES_LOOK_S)
 
 
@@ -330,4 +331,4 @@ def _retention(settings: Settings, now: Now) -> Errand:
 
 
 def _worker_name() -> str:
-    return workers.own_name("worker")
+    return worker_heartbeats.own_name("worker")

@@ -20,15 +20,15 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from schemas.delivery import DELIVERED, Attempted
-from storage import metrics
-from storage.metrics import PAGE_FOR_S, PREFIX, Role
+from runtime import metrics
+from runtime.metrics import PAGE_FOR_S, PREFIX, Role
+from schemas.exports.delivery import DELIVERED, Attempted
 
 #: From a receiver next door to the deadline of 15 s; what takes longer has waited for a thread besides.
 DELIVERY_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
 #: An attempt whose lease lapsed before its answer was written: it was made, and somebody else has the export.
 LATE: Final = "late"
-#: What an attempt comes to (`worker.retries`).
+#: What an attempt comes to (`worker.delivery.outcomes`).
 OUTCOMES: Final = (DELIVERED, "retryable", "rejected", "refused", "exhausted", LATE)
 
 #: A Prometheus or two, and a person who looks.

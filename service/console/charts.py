@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.console.wording import count
-from storage.delivery_hours import Hour
+from storage.exports.delivery_hours import Hour
 
 WIDTH: Final = 760
 HEIGHT: Final = 220

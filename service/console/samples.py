@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import Any, Final, NamedTuple
 
-from schemas.compliance import SHOP_HEADER, TOPIC_HEADER, Topic
-from schemas.diagnostics import Platform
-from schemas.inbound import InboundSource
-from schemas.principal import Ability
-from service.auth import StorefrontSignature
+from schemas.base.principal import Ability
+from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
+from schemas.intake.diagnostics import Platform
+from schemas.intake.sources import InboundSource
+from service.http.auth import StorefrontSignature
 
 #: Of a shop that nobody has.
 _SHOP: Final = "snow.shops.example"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from service.console.reasons import told
-from service.console.strangers import visible
+from service.console.error_help import told
+from service.console.untrusted_text import visible
 
 #: What `?done=` may say; anything else says nothing.
 NOTICES: Final[Mapping[str, str]] = {

@@ -10,14 +10,16 @@ import psycopg
 import pytest
 
 from bin.__main__ import _tell_bug
-from schemas.exports import Approval
-from schemas.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
-from schemas.scanner import PostbackForm
-from storage import exports, schema, targets
-from storage.database import close_database, connection, execute, open_database, rows
-from tests.factories import NOW, Customer, make_customer, make_target, postback, record_postback
-from tests.servers import PostgresServer
-from tests.shell import Shell
+from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
+from schemas.exports.record import Approval
+from schemas.intake.scanner import PostbackForm
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, execute, open_database, rows
+from storage.exports import transitions
+from storage.targets import targets
+from tests.support.factories import NOW, Customer, make_customer, make_target, postback, record_postback
+from tests.support.servers import PostgresServer
+from tests.support.shell import Shell
 
 
 def shell_in(folder: Path) -> Shell:
@@ -313,7 +315,7 @@ def test_a_sweep_rings_only_for_what_is_due(shell: Shell, export_id: str, target
     assert shell.json("sweep") == {"due": 0, "rung": False}
     open_database(shell.url)
     with connection():
-        exports.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1")
+        transitions.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1")
     close_database()
     assert shell.json("sweep", "--dry-run") == {"due": 1, "rung": False}
     away = shell.type("sweep", "--json")
@@ -325,11 +327,11 @@ def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch:
     shell = shell_in(tmp_path)
     pending = shell.type("migrate", "--check")
     names = [
-        "0001_first_tables",
-        "0002_what_comes_in",
-        "0003_what_delivery_remembers",
-        "0004_what_operating_needs",
-        "0005_what_the_console_needs",
+        "0001_initial_tables",
+        "0002_uploads_emails_compliance",
+        "0003_throttle_state_and_workers",
+        "0004_key_check_and_erasure_log",
+        "0005_console_sessions_and_charts",
     ]
     assert (pending.exit_code, pending.stdout) == (1, "".join(f"pending: {name}\n" for name in names))
     assert shell.type("migrate").stdout == "".join(f"ran: {name}\n" for name in names)
@@ -341,8 +343,8 @@ def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path / "data")
     pending = shell.type("migrate", "--check", "--json")
-    assert (pending.exit_code, json.loads(pending.stdout)) == (1, {"pending": schema.known()})
-    assert shell.json("migrate") == {"ran": schema.known()}
+    assert (pending.exit_code, json.loads(pending.stdout)) == (1, {"pending": schema_version.known()})
+    assert shell.json("migrate") == {"ran": schema_version.known()}
     assert shell.json("migrate") == {"ran": []}
     assert shell.json("migrate", "--check") == {"pending": []}
 
@@ -481,7 +483,7 @@ def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
 def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id: str) -> None:
     open_database(shell.url)
     with connection():
-        assert schema.pending() == []
+        assert schema_version.pending() == []
         assert [target.id for target in targets.all_targets(None)] == [target_id]
     close_database()
 

@@ -19,7 +19,7 @@ import requests
 from bin import postman_collection
 from bin.reference import COLLECTION
 from tests.fuzz.described_api import DescribedApi
-from tests.storefront import SECRET as STOREFRONT_SECRET
+from tests.support.storefront import SECRET as STOREFRONT_SECRET
 
 _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")

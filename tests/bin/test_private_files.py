@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from tests.factories import environment
-from tests.shell import Shell
-from tests.workers import RISKRELAY
+from tests.support.factories import environment
+from tests.support.shell import Shell
+from tests.support.workers import RISKRELAY
 
 SECRET: Final = "typed-by-hand-and-not-shown-4711"
 #: A command that waits for something that never comes is a bug, not a slow machine.

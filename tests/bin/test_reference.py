@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bin import reference
 from bin.__main__ import VERBS, riskrelay
 from bin.reference import leaves
-from schemas.settings import SETTINGS
+from schemas.settings.definitions import SETTINGS
 from tests.docs.named import LEAVES, called, command_lines, flags, wrong_with
 
 #: What runs until it is stopped, and what prints no record but text to be read or sourced, or JSON lines in any case.

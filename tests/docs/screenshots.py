@@ -27,33 +27,25 @@ from freezegun import freeze_time
 from playwright.sync_api import Browser
 from ulid import ULID
 
-from schemas.export_state import Move
-from schemas.exports import Approval
-from schemas.inbound import InboundSource, Refusal, Trouble
-from schemas.principal import Ability, TokenKind
-from schemas.scanner import PostbackForm
-from schemas.targets import TargetRequest
-from schemas.ticket import Source, Ticket
-from schemas.times import to_ms
+from schemas.base.principal import Ability, TokenKind
+from schemas.base.timestamps import to_ms
+from schemas.exports.record import Approval
+from schemas.exports.state_machine import Move
+from schemas.exports.ticket import Source, Ticket
+from schemas.intake.scanner import PostbackForm
+from schemas.intake.sources import InboundSource, Refusal, Trouble
+from schemas.targets.target import TargetRequest
 from service.app import create_app
-from storage import (
-    accounts,
-    console_sessions,
-    exports,
-    identifiers,
-    inbound_refusals,
-    projects,
-    recoveries,
-    schema,
-    targets,
-    tokens,
-    workers,
-)
-from storage.database import close_database, connection, execute, open_database, rows, transaction
-from storage.export_rows import Draft
-from tests.browsers import PATIENCE_MS, chromium
-from tests.factories import attempted, claim_due, issue, make_settings, postback, record_postback
-from tests.fakes import FakeDoorbell, FakeLookup
+from storage.accounts import accounts, projects, sessions, tokens
+from storage.db import identifiers, schema_version
+from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
+from storage.exports import recoveries, transitions, worker_heartbeats
+from storage.exports.rows import Draft
+from storage.intake import rejections
+from storage.targets import targets
+from tests.support.browsers import PATIENCE_MS, chromium
+from tests.support.factories import attempted, claim_due, issue, make_settings, postback, record_postback
+from tests.support.fakes import FakeDoorbell, FakeLookup
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
 #: The time that every picture shows.
@@ -215,7 +207,7 @@ def create_sample(folder: Path) -> Sample:
     open_database(_url(folder))
     try:
         with freeze_time(NOW), connection():
-            schema.migrate()
+            schema_version.migrate()
             return _fill()
     finally:
         close_database()
@@ -238,12 +230,12 @@ def _fill() -> Sample:
     recovery = recoveries.order(helpdesk, account.id, NOW - timedelta(hours=2), NOW - timedelta(seconds=40), "user:1")
     execute("UPDATE recoveries SET total = 1840, done = 1250 WHERE id = ?", (recovery.id,))
     for name, seconds in ((WORKER, 1), ("worker:host-2:790:a1d9e04b", 2)):
-        workers.beat(name, NOW - timedelta(seconds=seconds))
+        worker_heartbeats.beat(name, NOW - timedelta(seconds=seconds))
     principal = tokens.principal_for(token, NOW)
     assert principal is not None
     [(retried,)] = rows("SELECT id FROM exports WHERE status = 'exported' ORDER BY attempts DESC, id LIMIT 1")
     ids = {"export": str(retried), "target": tracker}
-    return Sample(console_sessions.begin(principal, BROWSER, NOW), ids)
+    return Sample(sessions.begin(principal, BROWSER, NOW), ids)
 
 
 def _target(account_id: int, name: str, at: datetime) -> str:
@@ -291,7 +283,7 @@ def _write_by_hand(account_id: int, project_id: int) -> None:
             Ticket(title, told, severity, url, ("checkout",), {"steps": ["Open the page.", "Fill the form.", "Press pay."]}),
         )
         with transaction():
-            exports.prepare([draft], NOW - timedelta(hours=3, minutes=7 * number), "user:1")
+            transitions.prepare([draft], NOW - timedelta(hours=3, minutes=7 * number), "user:1")
 
 
 def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
@@ -300,26 +292,26 @@ def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
     at = NOW - timedelta(hours=1)
     for number, export_id in enumerate(prepared[:13]):
         where = helpdesk if number in {4, 7, 9} else tracker
-        exports.approve(export_id, account_id, Approval(where, None), at + timedelta(seconds=number), "user:1")
+        transitions.approve(export_id, account_id, Approval(where, None), at + timedelta(seconds=number), "user:1")
     at += timedelta(minutes=1)
     for claim in claim_due(20, at, 60, WORKER):
         number = prepared.index(claim.export_id)
         if number == 2:
             again = at + timedelta(seconds=60)
             retried = attempted(claim, Move.RESCHEDULE, at, error_code="receiver_unavailable", next_attempt_at=again)
-            exports.record_attempts([retried], at, WORKER)
+            transitions.record_attempts([retried], at, WORKER)
         elif number in {4, 7, 9}:
             lost = attempted(claim, Move.FAIL, at, reason="receiver_rejected", error_code="receiver_rejected")
-            exports.record_attempts([lost], at, WORKER)
+            transitions.record_attempts([lost], at, WORKER)
         elif number < 11:
             took = attempted(claim, Move.DELIVER, at, provider_ticket_id=f"RISK-{100 + number}")
-            exports.record_attempts([took], at, WORKER)
+            transitions.record_attempts([took], at, WORKER)
         else:
-            exports.postpone([claim], NOW, WORKER)
+            transitions.postpone([claim], NOW, WORKER)
     at += timedelta(minutes=2)
     for claim in claim_due(1, at, 60, WORKER):
-        exports.record_attempts([attempted(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
-    exports.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
+        transitions.record_attempts([attempted(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
+    transitions.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
 
 
 def _count_hours(tracker: str, helpdesk: str) -> None:
@@ -350,7 +342,7 @@ def _refuse() -> None:
         (Trouble("/issues/0/severity", "required"),),
         identifiers.new_id(identifiers.REQUEST, at),
     )
-    inbound_refusals.record([refused])
+    rejections.record([refused])
 
 
 if __name__ == "__main__":

@@ -13,25 +13,26 @@ from typing import Final
 import pytest
 from falcon.inspect import inspect_routes
 
-from schemas import fields, forbidden
-from schemas.errors import RiskRelayError
-from schemas.forbidden_names import FORBIDDEN_NAMES
-from schemas.pings import NO_WORKER, WORKER_LOST
-from schemas.settings import FILE_SUFFIX, SETTINGS
-from schemas.target_url import RefusalReason
-from schemas.targets import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RESTORED
-from schemas.validations import EXPIRES_SOON
+from runtime.dns_resolver import LookupReason
+from schemas.base import fields
+from schemas.base.errors import RiskRelayError
+from schemas.content_policy import rules
+from schemas.content_policy.field_names import FORBIDDEN_NAMES
+from schemas.settings.definitions import FILE_SUFFIX, SETTINGS
+from schemas.targets.pings import NO_WORKER, WORKER_LOST
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RESTORED
+from schemas.targets.validations import EXPIRES_SOON
+from schemas.url_policy.target_url import RefusalReason
 from service.app import create_app
-from service.error_responses import STATUS
-from service.target_moves import BY_CLIENT
-from storage.name_lookup import LookupReason
+from service.http.error_responses import STATUS
+from service.operations.targets import BY_CLIENT
 from tests.docs.named import command_lines, inline_commands, is_target_word, make_targets, typed, wrong_in_inline, wrong_with
 from tests.docs.snippets import PAGES, ROOT, inline_codes
-from tests.factories import make_settings
-from tests.fakes import FakeDoorbell, FakeLookup
-from tests.service.exchange import is_of_the_console
-from worker.rate_limits import GIVEN_UP
-from worker.retries import RECEIVER_CODES
+from tests.support.factories import make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import is_of_the_console
+from worker.delivery.outcomes import RECEIVER_CODES
+from worker.delivery.throttle import GIVEN_UP
 
 TEXTS: Final = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 EVERYTHING: Final = "".join(TEXTS.values())
@@ -234,14 +235,14 @@ def texts(node: ast.expr | None) -> Iterator[str]:
 
 
 def test_the_codes_of_fields_are_those_that_have_a_message_and_every_refusal_has_one() -> None:
-    told = fields.MESSAGES.keys() | forbidden.MESSAGES.keys()
+    told = fields.MESSAGES.keys() | rules.MESSAGES.keys()
     assert rows_under("Of fields") == told
     assert {*field_codes_in_code()} - told == set()
 
 
 def test_every_rule_and_name_of_forbidden_content_stands_in_its_document() -> None:
     told = {*CODES["docs/forbidden-content.md"]}
-    assert {*forbidden.MESSAGES, *FORBIDDEN_NAMES} - told == set()
+    assert {*rules.MESSAGES, *FORBIDDEN_NAMES} - told == set()
 
 
 def test_the_codes_of_addresses_are_the_policys() -> None:
@@ -281,7 +282,7 @@ def test_the_codes_of_attempts_are_those_that_a_worker_gives() -> None:
 
 
 def test_the_reasons_of_exports_and_targets_are_those_that_the_code_gives() -> None:
-    statements = "".join(path.read_text() for path in sorted((ROOT / "storage").glob("*.py")))
+    statements = "".join(path.read_text() for path in sorted((ROOT / "storage").rglob("*.py")))
     of_exports = {*re.findall(r"status_reason = '([a-z_]+)'", statements), "attempts_exhausted"}
     # made of the status: `f"target_{off.value}"`
     assert 'reason = MOVES[move].target, f"target_{off.value}"' in statements

@@ -8,14 +8,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from schemas.errors import Conflict
-from schemas.export_state import MOVES, ExportStatus
-from schemas.targets import TargetStatus
-from schemas.ticket import SOURCE_TYPES
-from storage import restoring, targets
-from storage.database import execute, rows, transaction
-from storage.vault import Vault
-from tests.factories import NOW, Customer, make_target
+from schemas.base.errors import Conflict
+from schemas.exports.state_machine import MOVES, ExportStatus
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.targets.target import TargetStatus
+from storage.db.engine import execute, rows, transaction
+from storage.maintenance import restore as restoring
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.factories import NOW, Customer, make_target
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 PAGE: Final = (DOCS / "concepts.md").read_text()

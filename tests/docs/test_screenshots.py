@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.screenshots import FOLDER, MAX_BYTES, PICTURES
-from tests.runtimes import runtime
+from tests.support.runtimes import runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The page with the most content, on a phone; each further picture takes seconds.

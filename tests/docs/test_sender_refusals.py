@@ -19,9 +19,9 @@ import pytest
 from falcon.inspect import inspect_routes
 from falcon.testing import Result, TestClient
 
-from schemas.principal import Ability
+from schemas.base.principal import Ability
 from service.app import create_app
-from tests.factories import (
+from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
     make_platform_token,
@@ -29,9 +29,9 @@ from tests.factories import (
     make_report,
     make_settings,
 )
-from tests.fakes import FakeDoorbell, FakeLookup
-from tests.service.exchange import Call, everything_stored
-from tests.service.specified import EMAIL_SECRET, STOREFRONT_SECRET, everything
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import Call, everything_stored
+from tests.support.specification import EMAIL_SECRET, STOREFRONT_SECRET, everything
 
 SENDERS: Final = Path(__file__).resolve().parents[2] / "docs" / "senders"
 PAGES: Final = sorted(path.stem for path in SENDERS.glob("*.md"))

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiving.receiver import Misbehaviour, Receiver
+from bin.receiver_kit.receiver import Misbehaviour, Receiver
 from examples.client import Client, Refused, Unreachable
-from storage import exports
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, rows
-from tests.factories import (
+from runtime.clock import utc_now
+from storage.db.engine import close_database, connection, open_database, rows
+from storage.exports import transitions
+from tests.support.factories import (
     LOOPBACK,
     SCANNER_SECRET,
     WEBHOOK_SECRET,
@@ -35,11 +35,11 @@ from tests.factories import (
     make_target,
     postback,
 )
-from tests.fakes import LoopbackServer, Peer, Request
-from tests.servers import RedisServer
-from tests.service.serving import Service
-from tests.worker.posting import make_certificate
-from tests.workers import WorkerProcess
+from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.gunicorn_process import Service
+from tests.support.receivers import make_certificate
+from tests.support.servers import RedisServer
+from tests.support.workers import WorkerProcess
 
 ROOT: Final = Path(__file__).parents[2]
 TICKET: Final = {"ticket": {"title": "The total is wrong", "severity": "high"}}
@@ -315,7 +315,7 @@ def test_the_exit_code_of_a_poll_tells_how_it_ended(
     else:
         [export_id] = make_exports(customer, 1)
     if status == "dismissed":
-        exports.dismiss(export_id, customer.account_id, utc_now(), "user:test")
+        transitions.dismiss(export_id, customer.account_id, utc_now(), "user:test")
     if status == "exported":
         client.approve(export_id, target_id, client.show(export_id)["ticket_digest"])
     told = run(installation, "poll", export_id, "--within", "30" if status == "exported" else "0")

@@ -21,19 +21,20 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from bin.trigger import trigger
-from schemas.exports import Export
-from storage import exports, pings, targets
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database, rows
-from storage.vault import Vault
+from bin.commands.trigger import trigger
+from runtime.clock import utc_now
+from schemas.exports.record import Export
+from storage.db.engine import close_database, connection, open_database, rows
+from storage.exports import transitions
+from storage.secrets.vault import Vault
+from storage.targets import pings, targets
 from tests.examples.receiver_processes import LANGUAGES, VECTORS, Language, Programs, ReceiverProcess, run
-from tests.factories import ENCRYPTION_KEY, WEBHOOK_SECRET, Customer, make_approved, make_customer, make_target
-from tests.fakes import LoopbackServer, Peer, Request
-from tests.runtimes import runtime
-from tests.servers import RedisServer
-from tests.workers import WorkerProcess, ring, wait_until
-from worker.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from tests.support.factories import ENCRYPTION_KEY, WEBHOOK_SECRET, Customer, make_approved, make_customer, make_target
+from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.runtimes import runtime
+from tests.support.servers import RedisServer
+from tests.support.workers import WorkerProcess, ring, wait_until
+from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 #: The first compilation of Go's standard library takes a minute of both processors.
 pytestmark = pytest.mark.timeout(400)
@@ -164,8 +165,8 @@ class Story:
         """Whether everything has come out as it will."""
         ended = [*self.plain, self.signed_with_new, self.signed_strangely, self.answer_lost]
         return (
-            all(exports.get(export_id).status in ("exported", "failed") for export_id in ended)
-            and all(exports.get(export_id).last_attempt for export_id in self.limited)
+            all(transitions.get(export_id).status in ("exported", "failed") for export_id in ended)
+            and all(transitions.get(export_id).last_attempt for export_id in self.limited)
             and pings.get(self.ping).is_over
         )
 
@@ -225,7 +226,7 @@ def story(language: Language, stories: dict[str, Story]) -> Story:
 
 def outcome(export_id: str) -> tuple[str, str | None, int | None]:
     """Return where an export is, its receiver's code, and the status of its last answer."""
-    export = exports.get(export_id)
+    export = transitions.get(export_id)
     assert export.last_attempt is not None
     return export.status.value, export.last_attempt.error_code, export.last_attempt.response_status
 
@@ -233,30 +234,30 @@ def outcome(export_id: str) -> tuple[str, str | None, int | None]:
 def test_a_delivery_becomes_a_ticket_that_the_export_tells_of(story: Story) -> None:
     for export_id in (*story.plain, story.signed_with_new):
         assert outcome(export_id) == ("exported", None, 200)
-        export = exports.get(export_id)
+        export = transitions.get(export_id)
         assert export.provider_ticket_url == f"https://tracker.example/{export.provider_ticket_id}"
 
 
 def test_every_delivery_has_a_ticket_of_its_own(story: Story) -> None:
-    delivered: list[Export] = [exports.get(each) for each in (*story.plain, story.signed_with_new, story.answer_lost)]
+    delivered: list[Export] = [transitions.get(each) for each in (*story.plain, story.signed_with_new, story.answer_lost)]
     assert len({export.provider_ticket_id for export in delivered}) == 5
 
 
 def test_a_delivery_whose_answer_was_lost_comes_again_and_makes_no_second_ticket(story: Story) -> None:
     assert outcome(story.answer_lost) == ("exported", None, 200)
-    assert exports.get(story.answer_lost).attempts == 2
+    assert transitions.get(story.answer_lost).attempts == 2
     first, again = story.relay.tickets
-    assert first == again == exports.get(story.answer_lost).provider_ticket_id
+    assert first == again == transitions.get(story.answer_lost).provider_ticket_id
 
 
 def test_a_delivery_under_another_secret_fails_by_the_receivers_code(story: Story) -> None:
-    export = exports.get(story.signed_strangely)
+    export = transitions.get(story.signed_strangely)
     assert outcome(export.id) == ("failed", "WEBHOOK_SIGNATURE_INVALID", 401)
     assert export.provider_ticket_id is None
 
 
 def test_over_the_limit_a_delivery_waits_as_long_as_it_is_told_to(story: Story) -> None:
-    first, second = sorted(story.limited, key=lambda export_id: exports.get(export_id).status)
+    first, second = sorted(story.limited, key=lambda export_id: transitions.get(export_id).status)
     assert outcome(first) == ("exported", None, 200)
     assert outcome(second) == ("retry_scheduled", "WEBHOOK_RATE_LIMITED", 429)
     [(told_s, waits_ms)] = rows(

@@ -15,7 +15,7 @@ import pytest
 
 from bin.demo_page import FLAW_COUNT, FLAWS, DemoSite
 from examples.scanner import RULES, find_flaws
-from schemas.scanner import MAX_ISSUES, PostbackForm
+from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 
 ROOT = Path(__file__).parents[2]
 SCANNER = ROOT / "examples" / "scanner.py"

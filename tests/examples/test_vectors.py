@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiving.receiver import Receiver
-from bin.receiving.vectors import all_vectors
+from bin.receiver_kit.receiver import Receiver
+from bin.receiver_kit.vectors import all_vectors
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final[list[dict[str, Any]]] = json.loads((ROOT / "examples" / "vectors.json").read_bytes())["vectors"]

@@ -17,14 +17,16 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from falcon.inspect import inspect_routes
 
-from schemas.fields import MAX_ID
-from schemas.pings import PingResult
-from schemas.principal import ABILITIES, TokenKind
-from schemas.validations import Validation
+from runtime.clock import utc_now
+from schemas.base.fields import MAX_ID
+from schemas.base.principal import ABILITIES, TokenKind
+from schemas.targets.pings import PingResult
+from schemas.targets.validations import Validation
 from service.app import App, create_app
-from storage import console_sessions, pings, recoveries, tokens, validations
-from storage.clock import utc_now
-from tests.factories import (
+from storage.accounts import sessions, tokens
+from storage.exports import recoveries
+from storage.targets import pings, validations
+from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
     make_customer,
@@ -34,9 +36,9 @@ from tests.factories import (
     make_settings,
     make_target,
 )
-from tests.fakes import FakeDoorbell, FakeLookup
-from tests.service.exchange import is_of_the_console
-from tests.storefront import CLOUD, EMAIL_SECRET, signature
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import is_of_the_console
+from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
 
 HOST: Final = "tracker.example.com"
 #: As a signature it asks for the right one, which depends on the body.
@@ -83,8 +85,8 @@ class DescribedApi:
         """Sign somebody in."""
         principal = tokens.principal_for(self._token, utc_now())
         assert principal is not None
-        console_sessions.begin(principal, "a browser", utc_now())
-        return [each.id for each in console_sessions.live(utc_now(), 1, account_id=self.customer.account_id)]
+        sessions.begin(principal, "a browser", utc_now())
+        return [each.id for each in sessions.live(utc_now(), 1, account_id=self.customer.account_id)]
 
     @property
     def credentials(self) -> dict[str, dict[str, str]]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from schemas.times import from_ms
-from storage.database import rows
-from tests.fuzz.moody_receiver import Arrival, MoodyReceiver
-from tests.fuzz.mortal_worker import MAX_AGE, RETRIES_S, MortalWorker
+from schemas.base.timestamps import from_ms
+from storage.db.engine import rows
+from tests.fuzz.crashing_worker import MAX_AGE, RETRIES_S, MortalWorker
+from tests.fuzz.erratic_receiver import Arrival, MoodyReceiver
 
 FINISHED: Final = frozenset({"exported", "failed", "blocked", "dismissed"})
 FINAL: Final = frozenset({"exported", "dismissed"})

@@ -21,10 +21,10 @@ from schemathesis.engine import from_schema
 from schemathesis.engine.events import FatalError, NonFatalError, ScenarioFinished
 from schemathesis.generation import GenerationMode
 
-from schemas import forbidden
-from schemas.fields import MAX_ID
-from schemas.target_url import RefusalReason
-from storage.name_lookup import LookupReason
+from runtime.dns_resolver import LookupReason
+from schemas.base.fields import MAX_ID
+from schemas.content_policy import rules
+from schemas.url_policy.target_url import RefusalReason
 from tests.fuzz.described_api import DescribedApi
 
 IS_LONG: Final = settings.get_current_profile_name() == "long"
@@ -55,7 +55,7 @@ MEANT: Final = frozenset(
         # A moment that there is, and that is over.
         "invalid_since",
         "still_to_come",
-        *forbidden.MESSAGES,
+        *rules.MESSAGES,
         *(reason.value for reason in RefusalReason),
         *(reason.value for reason in LookupReason),
     }

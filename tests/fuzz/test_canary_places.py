@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.app import create_app
-from tests.canaries import columns, is_in
-from tests.factories import make_customer, make_settings
-from tests.fakes import FakeDoorbell, FakeLookup
-from tests.service.exchange import Call
-from tests.service.specified import COMPLIANCE, World, make_world
-from tests.service.spoiled import base_calls, changed, fresh, leaves
-from tests.service.test_canary import FORBIDDEN
-from tests.storefront import CLOUD
+from tests.service.api.test_canary import FORBIDDEN
+from tests.support.canaries import columns, is_in
+from tests.support.factories import make_customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.invalid_payloads import base_calls, changed, fresh, leaves
+from tests.support.raw_http import Call
+from tests.support.specification import COMPLIANCE, World, make_world
+from tests.support.storefront import CLOUD
 
 #: What stands around a secret in a text, and how a text is written; what is decoded once is seen. Within a word nothing is
 #: a secret (docs/forbidden-content.md).
@@ -43,7 +43,7 @@ _numbers: Final = count(200_000)
 
 
 pytestmark = pytest.mark.parametrize(
-    # What each database keeps of every member is told by tests/service/test_canary.py; what is refused is the same code.
+    # What each database keeps of every member is told by tests/service/api/test_canary.py; what is refused is the same code.
     "module_database",
     ["sqlite", "postgresql"] if settings.get_current_profile_name() == "long" else ["sqlite"],
     indirect=True,

@@ -12,17 +12,17 @@ from falcon.testing import Result, TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.export_state import ExportStatus
-from schemas.ticket import SOURCE_TYPES
+from runtime.clock import utc_now
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import SOURCE_TYPES
 from service.app import create_app
-from storage import recoveries
-from storage.clock import utc_now
-from storage.database import rows
-from tests.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
-from tests.fakes import FakeDoorbell, FakeLookup
-from tests.fuzz.test_rows_of_others import INJECTED, cursor
-from tests.service.console.person import Person, make_console_token
-from tests.service.exchange import everything_stored, is_of_the_console
+from storage.db.engine import rows
+from storage.exports import recoveries
+from tests.fuzz.test_account_isolation import INJECTED, cursor
+from tests.support.console_user import Person, make_console_token
+from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import everything_stored, is_of_the_console
 
 #: What would be done, were it not written as text.
 MARKUP: Final = [

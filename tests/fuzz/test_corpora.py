@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import forbidden
-from tests.corpora import CORPORA, naughty_strings, secrets, url_texts
-from tests.service.bodies import WHICH, calls, patient_world, put, send, send_raw, texts
-from tests.service.exchange import everything_stored
-from tests.service.specified import World
+from schemas.content_policy import rules
+from tests.support.corpora import CORPORA, naughty_strings, secrets, url_texts
+from tests.support.raw_http import everything_stored
+from tests.support.request_bodies import WHICH, calls, patient_world, put, send, send_raw, texts
+from tests.support.specification import World
 
 JSON_TEXTS: Final = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 IS_LONG: Final = settings.get_current_profile_name() == "long"
@@ -105,7 +105,7 @@ def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, 
     body, places = places_of(world, which)
     places = [place for place in places if place[-1] != "message_id"]
     before = everything_stored()
-    known = [text for text in secrets() if forbidden.find(text, frozenset())]
+    known = [text for text in secrets() if rules.find(text, frozenset())]
     for text, place in spread(which, known, places):
         answer = send(world, which, put(body, place, text))
         assert answer.status_code == 422, (text, place, answer.text)

@@ -16,11 +16,11 @@ from typing import Final
 
 import pytest
 
-from storage.open_files import allow_files
-from tests.factories import environment
-from tests.service.exchange import EXPORTS
-from tests.service.serving import Service, read_answer
-from tests.service.specified import COMPLIANCE
+from runtime.file_limits import allow_files
+from tests.support.factories import environment
+from tests.support.gunicorn_process import Service, read_answer
+from tests.support.raw_http import EXPORTS
+from tests.support.specification import COMPLIANCE
 
 PROBE: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 #: What a client of the crowd says before it falls silent. A signed body is read before anybody knows who sends it.

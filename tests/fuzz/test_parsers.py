@@ -9,12 +9,12 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.forbidden import MAX_TOLD, find
-from schemas.html_text import text_of
-from schemas.kept_answer import MAX_KEPT, kept_answer, without_secret
-from schemas.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
-from schemas.strict_json import MalformedJson, canonical, parse
-from schemas.target_url import Refusal, TargetAddress, TargetPolicy, check_url
+from schemas.base.strict_json import MalformedJson, canonical, parse
+from schemas.content_policy.rules import MAX_TOLD, find
+from schemas.exports.response_excerpt import MAX_KEPT, kept_answer, without_secret
+from schemas.intake.html_text import text_of
+from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
+from schemas.url_policy.target_url import Refusal, TargetAddress, TargetPolicy, check_url
 
 #: What means something to one reader or another.
 PIECES: Final = [

@@ -20,17 +20,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from schemas.settings import Settings
+from runtime import clock as storage_clock
+from runtime import wake_up_queue
+from runtime.wake_up_queue import Doorbell
+from schemas.settings.definitions import Settings
 from service.app import create_app
-from storage import clock as storage_clock
-from storage import compliance, doorbell, exports, recoveries, retention, targets
-from storage.database import connection, execute, release, rows, transaction
-from storage.database import database as opened
-from storage.doorbell import Doorbell
-from storage.integrations import Integration, SharedSecrets
-from storage.models import ALL
-from storage.vault import Vault
-from tests.factories import (
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import connection, execute, release, rows, transaction
+from storage.db.engine import database as opened
+from storage.db.models import ALL
+from storage.exports import recoveries, transitions
+from storage.maintenance import retention
+from storage.secrets.integrations import Integration, SharedSecrets
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.fuzz.crashing_worker import DEATHS, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
+from tests.fuzz.erratic_receiver import KIND, MOODS, ModelClock, MoodyReceiver, Place
+from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
+from tests.support.factories import (
     LOOPBACK,
     NOW,
     SCANNER_SECRET,
@@ -44,15 +51,12 @@ from tests.factories import (
     plain_email,
     postback,
 )
-from tests.fakes import FakeLookup
-from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
-from tests.fuzz.moody_receiver import KIND, MOODS, ModelClock, MoodyReceiver, Place
-from tests.fuzz.mortal_worker import DEATHS, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
-from tests.servers import REDIS_FAILURES, RedisServer
-from tests.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
-from worker.compliance import Clerk
-from worker.http_client import HttpClient
-from worker.recoveries import Recoverer
+from tests.support.fakes import FakeLookup
+from tests.support.servers import REDIS_FAILURES, RedisServer
+from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
+from worker.background.compliance import Clerk
+from worker.background.recoveries import Recoverer
+from worker.http.client import HttpClient
 
 #: A busy machine answers itself well within it; a receiver that hangs costs as much.
 DEADLINE_S: Final = 0.5
@@ -223,8 +227,8 @@ class Machine(RuleBasedStateMachine):
     def rang(self) -> None:
         """See that a ring waits for the workers, if Redis could take one."""
         if self.is_redis_well:
-            with doorbell.connect(self.house.redis.url) as client:
-                assert doorbell.queue(client).count >= 1, "something is due and nobody rang"
+            with wake_up_queue.connect(self.house.redis.url) as client:
+                assert wake_up_queue.queue(client).count >= 1, "something is due and nobody rang"
 
     # --- what comes in
 
@@ -468,8 +472,8 @@ class Machine(RuleBasedStateMachine):
     def work(self, workers: list[MortalWorker], rings: int = 1) -> None:
         """Let workers work, and hear the rings that lie in Redis."""
         if self.is_redis_well:
-            with doorbell.connect(self.house.redis.url) as client:
-                client.delete(doorbell.queue(client).key)
+            with wake_up_queue.connect(self.house.redis.url) as client:
+                client.delete(wake_up_queue.queue(client).key)
         self.house.bell.answer()
         all_at_once(workers, rings)
         self.model.worked = True
@@ -592,7 +596,7 @@ class Machine(RuleBasedStateMachine):
     def sweep(self) -> None:
         """What a sweep counts as due is what the model says is due."""
         with connection():
-            counted = exports.count_due(self.clock.at, 1000)
+            counted = transitions.count_due(self.clock.at, 1000)
         assert counted == sum(self.model.is_due(row) for row in self.model.rows.values())
 
     # --- what happens to them
@@ -679,7 +683,7 @@ class Machine(RuleBasedStateMachine):
             release()
         assert clerk.broken_off == 0
         with connection():
-            is_done = compliance.count_unfinished() == 0
+            is_done = compliance_requests.count_unfinished() == 0
         if is_done:
             self.see_forgotten()
 
@@ -776,7 +780,7 @@ def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest
     lookup = FakeLookup({})
     client = HttpClient(made.target_policy, lookup, DEADLINE_S, DEADLINE_S, connections=16)
     with MoodyReceiver(clock) as receiver:
-        yield House(made, redis, receiver, lookup, client, MortalDoorbell(doorbell.connect(redis.url)))
+        yield House(made, redis, receiver, lookup, client, MortalDoorbell(wake_up_queue.connect(redis.url)))
         client.close()
 
 

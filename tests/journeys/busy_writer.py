@@ -2,9 +2,9 @@
 
 import sys
 
-from storage import accounts, projects
-from storage.clock import utc_now
-from storage.database import connection, open_database, transaction
+from runtime.clock import utc_now
+from storage.accounts import accounts, projects
+from storage.db.engine import connection, open_database, transaction
 
 
 def main() -> None:

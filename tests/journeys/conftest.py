@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import RedisServer
-from tests.workers import SteppingClock, UnluckyWorker
+from tests.support.servers import RedisServer
+from tests.support.workers import SteppingClock, UnluckyWorker
 
 
 @pytest.fixture

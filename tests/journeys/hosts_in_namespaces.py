@@ -17,15 +17,15 @@ from typing import Any, Final, Self
 
 import pytest
 
-from storage import schema
-from storage.database import LINK_LOST_AFTER_S, close_database, connection, open_database
-from tests.factories import environment, make_customer, make_exports, make_target
-from tests.hosts import approved_over, count_alive, delivered_by, name_of
-from tests.redis_servers import PortRedis
-from tests.servers import PostgresServer
-from tests.service.exchange import EXPORTS
-from tests.workers import RISKRELAY, ROOT, CountingReceiver, WorkerProcess, all_are, is_exported, wait_until
-from worker.drain import AFTER_A_STEP, RENEW_S
+from storage.db import schema_version
+from storage.db.engine import LINK_LOST_AFTER_S, close_database, connection, open_database
+from tests.support.factories import environment, make_customer, make_exports, make_target
+from tests.support.hosts import approved_over, count_alive, delivered_by, name_of
+from tests.support.raw_http import EXPORTS
+from tests.support.redis_servers import PortRedis
+from tests.support.servers import PostgresServer
+from tests.support.workers import RISKRELAY, ROOT, CountingReceiver, WorkerProcess, all_are, is_exported, wait_until
+from worker.delivery.dispatcher import AFTER_A_STEP, RENEW_S
 
 #: Of the range for examples in documents: nobody's network.
 SUBNET: Final = "198.51.100.0/24"
@@ -186,7 +186,7 @@ def database(network: Network) -> Iterator[str]:
     """A migrated database of the story's own, opened here; yields its URL."""
     url = network.postgres.create_database()
     open_database(url)
-    schema.migrate()
+    schema_version.migrate()
     network.redis.flush()
     with connection():
         yield url
@@ -225,7 +225,7 @@ def receiver(network: Network) -> Iterator[CountingReceiver]:
 
 WAITING: Final = """
 import sys
-from storage.database import OUTAGES, connection, open_database, rows
+from storage.db.engine import OUTAGES, connection, open_database, rows
 open_database(sys.argv[1])
 with connection():
     print("asking", flush=True)

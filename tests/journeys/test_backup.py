@@ -11,17 +11,30 @@ from typing import Final
 
 import pytest
 
-from schemas.compliance import Result, Topic
-from storage import compliance, exports, restoring
-from storage.clock import utc_now
-from storage.database import execute, rows
-from tests.backups import VAULT, Contents, Operator, Told, begin
-from tests.factories import make_approved, make_customer, make_target
-from tests.many_rows import many_targets, many_waiting
-from tests.servers import PostgresServer, RedisServer
-from tests.storefront import ADA, BOB, Person, Planter, cloud_client, give_shop, plant_captures, receive, stored, traces_of
-from tests.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
-from worker.compliance import Clerk
+from runtime.clock import utc_now
+from schemas.compliance.requests import Result, Topic
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import execute, rows
+from storage.exports import transitions
+from storage.maintenance import restore as restoring
+from tests.support.backups import VAULT, Contents, Operator, Told, begin
+from tests.support.factories import make_approved, make_customer, make_target
+from tests.support.many_rows import many_targets, many_waiting
+from tests.support.servers import PostgresServer, RedisServer
+from tests.support.storefront import (
+    ADA,
+    BOB,
+    Person,
+    Planter,
+    cloud_client,
+    give_shop,
+    plant_captures,
+    receive,
+    stored,
+    traces_of,
+)
+from tests.support.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
+from worker.background.compliance import Clerk
 
 OTHER_SHOP: Final = "sun.shops.example"
 CLEO: Final = Person(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))
@@ -48,7 +61,7 @@ def elsewhere(database_url: str, tmp_path: Path, postgres_server: PostgresServer
 
 def type_unluckily(operator: Operator, point: str, *words: str | Path) -> Told:
     """Run a command that is killed at a point."""
-    command = [sys.executable, "-P", "-m", "tests.journeys.unlucky_command", point, *map(str, words)]
+    command = [sys.executable, "-P", "-m", "tests.journeys.crashing_command", point, *map(str, words)]
     env = {**operator.environment, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=operator.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
     return Told(done.returncode, done.stdout, done.stderr)
@@ -139,7 +152,7 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: Operator, e
             assert found == lines, table
     with elsewhere.database():
         carry_out()
-        assert {line.result for line in compliance.ledger()} == {Result.REPORTED, Result.REDACTED}
+        assert {line.result for line in compliance_requests.ledger()} == {Result.REPORTED, Result.REDACTED}
 
 
 # --- redactions
@@ -190,7 +203,7 @@ def assert_forgotten(operator: Operator, redactions: int, traces_of_bob: list[st
         assert traces_of(BOB, stored()) == traces_of_bob != []
         assert rows("SELECT COUNT(*) FROM redactions") == [(redactions,)]
         assert rows("SELECT COUNT(*) FROM compliance_requests WHERE report_sealed IS NOT NULL") == [(0,)]
-        statuses = {line.topic: line.status.value for line in compliance.ledger() if line.shop_domain == OTHER_SHOP}
+        statuses = {line.topic: line.status.value for line in compliance_requests.ledger() if line.shop_domain == OTHER_SHOP}
         assert statuses == {Topic.SHOP_REDACT: "received"}
         carry_out()
         assert traces_of(CLEO, stored()) == []
@@ -326,13 +339,13 @@ def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
     operator.json("restore", file, "--replace")
     with operator.database():
         assert dict(rows("SELECT status, status_reason FROM targets")) == {"paused": "restored", "disabled": None}
-        assert {exports.get(export_id).status.value for export_id in made} == {"approved"}
+        assert {transitions.get(export_id).status.value for export_id in made} == {"approved"}
         new = make_approved(customer, make_target(customer, receiver.url()).id, utc_now())
         with started():
             # It delivers, and looks at what waits again and again.
-            wait_until(lambda: exports.get(new).status == "exported")
-            later = make_approved(customer, str(exports.get(new).target_id), utc_now())
-            wait_until(lambda: exports.get(later).status == "exported")
+            wait_until(lambda: transitions.get(new).status == "exported")
+            later = make_approved(customer, str(transitions.get(new).target_id), utc_now())
+            wait_until(lambda: transitions.get(later).status == "exported")
             assert [len(receiver.of(export_id)) for export_id in made] == [1, 1, 1]
             told = operator.type_apart("target", "resume", "--all", "--json")
             assert told.exit_code == 0, told.stderr

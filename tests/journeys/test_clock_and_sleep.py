@@ -10,16 +10,17 @@ from typing import Final
 
 import pytest
 
-from schemas.compliance import Topic
-from schemas.times import to_ms
-from storage import compliance, exports
-from storage.clock import utc_now
-from storage.database import execute, rows, transaction
-from tests.backups import VAULT
-from tests.hosts import approved_over, claimed_by, delivered_by, name_of
-from tests.servers import RedisServer
-from tests.storefront import SHOP, receive
-from tests.workers import (
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from schemas.compliance.requests import Topic
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import execute, rows, transaction
+from storage.exports import transitions
+from tests.support.backups import VAULT
+from tests.support.hosts import approved_over, claimed_by, delivered_by, name_of
+from tests.support.servers import RedisServer
+from tests.support.storefront import SHOP, receive
+from tests.support.workers import (
     CountingReceiver,
     SteppingClock,
     UnluckyWorker,
@@ -40,7 +41,7 @@ AWHILE_S: Final = 3.0
 
 def due_at(export_id: str, clock: SteppingClock) -> float:
     """How many seconds from now, by this clock, the export comes due."""
-    found = exports.get(export_id).due_at
+    found = transitions.get(export_id).due_at
     assert found is not None
     return (found - clock.now()).total_seconds()
 
@@ -68,7 +69,7 @@ def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_lo
         standing.signal()
         assert standing.wait() == 0
     assert receiver.keys == [export_id]
-    assert exports.get(export_id).attempts == 1
+    assert transitions.get(export_id).attempts == 1
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -161,7 +162,7 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
         assert ring(redis)
         assert processor_share(one, AWHILE_S / 2) < 0.5
         assert Counter(receiver.keys) == dict.fromkeys(soon, 1)
-        assert {exports.get(each).status.value for each in later} == {"approved"}
+        assert {transitions.get(each).status.value for each in later} == {"approved"}
         assert min(due_at(each, stepping_clock) for each in later) > 2 * HOUR_S
         ids = approved(receiver.url())
         wait_until(is_exported(ids[0]))
@@ -230,7 +231,7 @@ def test_a_host_whose_clock_is_off_takes_no_compliance_request_out_of_anothers_h
     execute("UPDATE compliance_requests SET lease = 'lse_other', next_run_at = ? WHERE id = ?", (lapses_at, shop))
     with unlucky("--clock", str(stepping_clock.path)) as wrong:
         wrong.go()
-        wait_until(lambda: compliance.get(other_shop).finished_at is not None)
+        wait_until(lambda: compliance_requests.get(other_shop).finished_at is not None)
         # It has looked for more by now.
         time.sleep(AWHILE_S)
     assert rows("SELECT lease, next_run_at FROM compliance_requests WHERE id = ?", (shop,)) == [("lse_other", lapses_at)]

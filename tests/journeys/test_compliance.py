@@ -8,16 +8,16 @@ from typing import Any, Final
 import pytest
 from redis import Redis
 
-from schemas.compliance import Result, Topic
-from schemas.times import to_ms
-from storage import compliance
-from storage.clock import utc_now
-from storage.database import execute, rows
-from storage.doorbell import Doorbell, connect
-from storage.vault import Vault
-from tests.factories import Customer
-from tests.servers import RedisServer
-from tests.storefront import (
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell, connect
+from schemas.base.timestamps import to_ms
+from schemas.compliance.requests import Result, Topic
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import execute, rows
+from storage.secrets.vault import Vault
+from tests.support.factories import Customer
+from tests.support.servers import RedisServer
+from tests.support.storefront import (
     ADA,
     BOB,
     Planter,
@@ -31,7 +31,7 @@ from tests.storefront import (
     stored,
     traces_of,
 )
-from tests.workers import WorkerProcess, wait_until
+from tests.support.workers import WorkerProcess, wait_until
 
 #: Enough that a worker is a second or so at it.
 CAPTURES: Final = 8000
@@ -41,7 +41,7 @@ KEYS: Final = [b"A" * 32]
 
 
 def erased(request_id: str) -> int:
-    return compliance.get(request_id).counts.get("evidence_captures", 0)
+    return compliance_requests.get(request_id).counts.get("evidence_captures", 0)
 
 
 def everything_in(redis: RedisServer) -> str:
@@ -79,9 +79,9 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
         workers = [stack.enter_context(start())]
         assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
         Doorbell(connect(redis.url)).ring()
-        [asked] = compliance.ledger()
-        wait_until(lambda: compliance.get(asked.id).result is Result.REPORTED)
-        report = compliance.report_of(asked.id, Vault(KEYS))
+        [asked] = compliance_requests.ledger()
+        wait_until(lambda: compliance_requests.get(asked.id).result is Result.REPORTED)
+        report = compliance_requests.report_of(asked.id, Vault(KEYS))
         assert report is not None
         assert len(report["records"]) == 19
 
@@ -90,18 +90,18 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
             workers.append(stack.enter_context(start()))
         assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
         Doorbell(connect(redis.url)).ring()
-        [request_id] = [line.id for line in compliance.ledger() if line.topic is Topic.CUSTOMER_REDACT]
+        [request_id] = [line.id for line in compliance_requests.ledger() if line.topic is Topic.CUSTOMER_REDACT]
         wait_until(lambda: erased(request_id))
         [busy] = [worker for worker in workers if worker.has_told(f"compliance request {request_id} is taken up")]
         busy.kill()
         assert 0 < erased(request_id) <= CAPTURES
-        assert compliance.get(request_id).result is None
+        assert compliance_requests.get(request_id).result is None
         assert traces_of(ADA, stored()) != []
         if heir_is == "started later":
             workers.append(stack.enter_context(start()))
-        wait_until(lambda: compliance.get(request_id).result, TAKEN_OVER_WITHIN_S)
+        wait_until(lambda: compliance_requests.get(request_id).result, TAKEN_OVER_WITHIN_S)
 
-    line = compliance.get(request_id)
+    line = compliance_requests.get(request_id)
     assert (line.result, line.attempts) == (Result.REDACTED, 2)
     assert (line.counts["evidence_captures"], line.counts["exports"]) == (CAPTURES + 1, 12)
     assert traces_of(ADA, stored()) == []

@@ -15,19 +15,19 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from schemas.ticket import Source, Ticket
-from storage import exports
-from storage.clock import utc_now
-from storage.database import transaction
-from storage.export_rows import Draft
-from tests.browsers import Watch, chromium, watch
-from tests.factories import LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_approved, make_target
-from tests.fakes import LoopbackServer, Peer
-from tests.servers import RedisServer
-from tests.service.console.person import make_console_token
-from tests.service.serving import Service
-from tests.workers import WorkerProcess
-from worker.signing import SignatureVerdict, verify
+from runtime.clock import utc_now
+from schemas.exports.ticket import Source, Ticket
+from storage.db.engine import transaction
+from storage.exports import transitions
+from storage.exports.rows import Draft
+from tests.support.browsers import Watch, chromium, watch
+from tests.support.console_user import make_console_token
+from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_approved, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.gunicorn_process import Service
+from tests.support.servers import RedisServer
+from tests.support.workers import WorkerProcess
+from worker.http.signing import SignatureVerdict, verify
 
 NEW_SECRET: Final = "a-secret-that-somebody-typed-at-the-console"
 DESKTOP: Final[dict[str, Any]] = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
@@ -181,7 +181,7 @@ def prepare(customer: Customer, *titles: str) -> None:
     tickets = [Ticket(title, "Seen at the till.", "high", "https://shop.example/till", (), {}) for title in titles]
     drafts = [Draft(customer.account_id, customer.project_id, Source("manual", ticket.title), ticket) for ticket in tickets]
     with transaction():
-        exports.prepare(drafts, utc_now(), "user:test")
+        transitions.prepare(drafts, utc_now(), "user:test")
 
 
 @contextmanager

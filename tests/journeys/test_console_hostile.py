@@ -24,21 +24,21 @@ from falcon.inspect import inspect_routes
 from peewee import IntegrityError, TextField
 from playwright.sync_api import Browser, Error, Page
 
-from schemas.times import to_ms
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
 from service.app import create_app
-from service.console.frame import CONSOLE, CONTENT_SECURITY_POLICY
-from service.console.strangers import pretty, visible
-from storage.clock import utc_now
-from storage.columns import JsonField
-from storage.database import close_database, connection, execute, open_database, rows
-from storage.models import ALL
-from tests.browsers import Watch, chromium, watch
-from tests.corpora import naughty_strings
-from tests.factories import Customer, environment, make_customer, make_settings
-from tests.fakes import FakeDoorbell, FakeLookup
-from tests.plausible_rows import fill
-from tests.service.console.person import make_console_token
-from tests.service.serving import Service
+from service.console.layout import CONSOLE, CONTENT_SECURITY_POLICY
+from service.console.untrusted_text import pretty, visible
+from storage.db.columns import JsonField
+from storage.db.engine import close_database, connection, execute, open_database, rows
+from storage.db.models import ALL
+from tests.support.browsers import Watch, chromium, watch
+from tests.support.console_user import make_console_token
+from tests.support.corpora import naughty_strings
+from tests.support.factories import Customer, environment, make_customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.gunicorn_process import Service
+from tests.support.plausible_rows import fill
 
 #: What runs where it is not escaped; `did` is what it would leave behind.
 RUNS: Final = (

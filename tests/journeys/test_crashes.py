@@ -11,14 +11,15 @@ from typing import Final
 
 import pytest
 
-from storage import doorbell, exports
-from storage.database import rows
-from tests.factories import WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
-from tests.fakes import LoopbackServer, Peer
-from tests.servers import REDIS_FAILURES, RedisServer
-from tests.service.exchange import EXPORTS
-from tests.service.serving import Service
-from tests.workers import (
+from runtime import wake_up_queue
+from storage.db.engine import rows
+from storage.exports import transitions
+from tests.support.factories import WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.gunicorn_process import Service
+from tests.support.raw_http import EXPORTS
+from tests.support.servers import REDIS_FAILURES, RedisServer
+from tests.support.workers import (
     BY_A_SWEEP_S,
     CountingReceiver,
     WorkerProcess,
@@ -27,7 +28,7 @@ from tests.workers import (
     ring,
     wait_until,
 )
-from worker.signing import SignatureVerdict, verify
+from worker.http.signing import SignatureVerdict, verify
 
 #: What is promised; the lease lapses 6 s after it was renewed last.
 TAKEN_OVER_WITHIN_S: Final = 10.0
@@ -65,7 +66,7 @@ def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
     now = int(second.headers["x-service-timestamp"])
     assert verify(WEBHOOK_SECRET.encode(), second.headers, second.body, now, lambda _nonce: False) is SignatureVerdict.OK
     # The attempt that its worker took along was begun, and counts; only the second one has a row.
-    assert exports.get(export_id).attempts == 2
+    assert transitions.get(export_id).attempts == 2
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
 
 
@@ -133,11 +134,11 @@ def test_an_idle_worker_hears_rings_again_whatever_happened_to_redis(
 def test_who_died_between_its_mark_and_its_ring_silences_nobody_for_longer_than_a_sweep(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
-    with start(), doorbell.connect(redis.url) as client:
+    with start(), wake_up_queue.connect(redis.url) as client:
         client.set("riskrelay:rung", 1, ex=60)
         [export_id] = approved(receiver.url())
         assert ring(redis)
-        assert doorbell.queue(client).is_empty()
+        assert wake_up_queue.queue(client).is_empty()
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
     assert len(receiver.requests) == 1
 
@@ -197,12 +198,12 @@ def test_a_receiver_that_drips_fails_by_the_deadline_and_ends_with_the_schedule(
 
     with LoopbackServer(drip) as slow, start(DELIVERY_TIMEOUT_S="0.3", RETRY_SCHEDULE="1,1", SWEEP_SECONDS="0.1"):
         [export_id] = approved(slow.url())
-        wait_until(lambda: exports.get(export_id).status == "retry_scheduled")
-        last = exports.get(export_id).last_attempt
+        wait_until(lambda: transitions.get(export_id).status == "retry_scheduled")
+        last = transitions.get(export_id).last_attempt
         assert last is not None
         assert last.error_code == "deadline_exceeded"
-        wait_until(lambda: exports.get(export_id).status == "failed")
-    export = exports.get(export_id)
+        wait_until(lambda: transitions.get(export_id).status == "failed")
+    export = transitions.get(export_id)
     assert (export.status_reason, export.attempts) == ("attempts_exhausted", 3)
     assert rows("SELECT number, outcome, error_code FROM attempts ORDER BY number") == [
         (1, "retryable", "deadline_exceeded"),

@@ -15,10 +15,10 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from storage.database import close_database, connection, open_database
-from tests.factories import ENCRYPTION_KEY, environment
-from tests.plausible_rows import content
-from tests.servers import PostgresServer, free_port, processes_in
+from storage.db.engine import close_database, connection, open_database
+from tests.support.factories import ENCRYPTION_KEY, environment
+from tests.support.plausible_rows import content
+from tests.support.servers import PostgresServer, free_port, processes_in
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
@@ -134,7 +134,7 @@ def foreign_postgres(_folder: Path, server: PostgresServer) -> Settings:
 def newer_version(folder: Path, _: PostgresServer) -> Settings:
     with sqlite3.connect(folder / "new.db") as newer:
         newer.execute("CREATE TABLE schema_migrations (id INTEGER, name TEXT, applied TEXT)")
-        newer.execute("INSERT INTO schema_migrations VALUES (1, '0001_first_tables', ''), (2, '0999_to_come', '')")
+        newer.execute("INSERT INTO schema_migrations VALUES (1, '0001_initial_tables', ''), (2, '0999_to_come', '')")
         newer.execute("CREATE TABLE accounts (id INTEGER)")
     newer.close()
     return {"DATABASE_URL": f"sqlite:///{folder}/new.db"}
@@ -190,7 +190,7 @@ def test_wrong_settings_stop_the_start_with_every_mistake_and_exit_code_2(tmp_pa
 def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
     python = str(ROOT / ".venv" / "bin" / "python")
     ended = subprocess.run(
-        [python, "-m", "gunicorn", "--config", "python:service.gunicorn_config", "service.wsgi:app"],
+        [python, "-m", "gunicorn", "--config", "python:service.server.gunicorn_config", "service.wsgi:app"],
         cwd=tmp_path,
         env={**settings(tmp_path, BIND="here"), "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
         capture_output=True,

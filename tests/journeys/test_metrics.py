@@ -21,14 +21,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from bin.__main__ import riskrelay
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database
-from storage.logs import FIELDS
-from tests.factories import LOOPBACK, environment, make_approved, make_customer, make_target
-from tests.servers import RedisServer, free_port
-from tests.service.exchange import CANARY, EXPORTS
-from tests.service.serving import Service
-from tests.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+from runtime.clock import utc_now
+from runtime.logs import FIELDS
+from storage.db.engine import close_database, connection, open_database
+from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
+from tests.support.gunicorn_process import Service
+from tests.support.raw_http import CANARY, EXPORTS
+from tests.support.servers import RedisServer, free_port
+from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DASHBOARD: Final = json.loads((ROOT / "deploy/grafana/riskrelay.json").read_text())

@@ -4,7 +4,7 @@ Real processes that log at `debug`, a Redis that writes to disk and tells its co
 receivers that put a canary wherever one fits, somebody at the console. What is searched: every answer and page, every file
 that was written (logs, metrics, backups, the database with what it writes ahead), every column, PostgreSQL's own log, a dump
 of it, Redis, command lines, reports, spans, what commands print. Each member of each form by itself is the business of
-`tests/service/test_canary.py`.
+`tests/service/api/test_canary.py`.
 """
 
 import base64
@@ -22,21 +22,22 @@ import pytest
 from click.testing import CliRunner
 
 from bin.__main__ import riskrelay
-from storage import exports, targets
-from storage.clock import utc_now
-from storage.database import execute, is_sqlite, release, rows
-from storage.vault import Vault
-from tests import canaries
-from tests.collectors import Sentry, TraceCollector
-from tests.factories import LOOPBACK, Customer, environment, make_approved, make_exports, make_target
-from tests.fakes import LoopbackServer, Peer
-from tests.servers import PostgresServer, RedisServer, free_port
-from tests.service.console.person import FORM, make_console_token
-from tests.service.exchange import EXPORTS, RESULTS, TARGETS
-from tests.service.serving import Service
-from tests.service.spoiled import HEADERS
-from tests.worker.posting import make_certificate
-from tests.workers import RISKRELAY, WorkerProcess, wait_until
+from runtime.clock import utc_now
+from storage.db.engine import execute, is_sqlite, release, rows
+from storage.exports import transitions
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support import canaries
+from tests.support.collectors import Sentry, TraceCollector
+from tests.support.console_user import FORM, make_console_token
+from tests.support.factories import LOOPBACK, Customer, environment, make_approved, make_exports, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.gunicorn_process import Service
+from tests.support.invalid_payloads import HEADERS
+from tests.support.raw_http import EXPORTS, RESULTS, TARGETS
+from tests.support.receivers import make_certificate
+from tests.support.servers import PostgresServer, RedisServer, free_port
+from tests.support.workers import RISKRELAY, WorkerProcess, wait_until
 
 #: What may come out nowhere: headers, queries, paths, unknown members, bodies that are refused; what is around a receiver's.
 NOWHERE: Final = "cAnArY-of-nowhere-4f1d9b"
@@ -333,7 +334,7 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
         receivers.append(day.enter_context(LoopbackServer(talks(200), context)))
         ids = deliver(customer, receivers)
         ended = ["exported", "failed", "failed", "failed", "failed"]
-        wait_until(lambda: [exports.get(each).status for each in ids] == ended, 60)
+        wait_until(lambda: [transitions.get(each).status for each in ids] == ended, 60)
         release()
         places = ask(service, customer) | canaries.processes([service.pid, worker.process.pid])
         [[target_id]] = rows("SELECT target_id FROM exports WHERE id = ?", (ids[1],))

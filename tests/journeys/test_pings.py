@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiving.receiver import Receiver
-from storage import targets
-from storage.clock import utc_now
-from storage.database import release, rows
-from storage.vault import Vault
-from tests.factories import ENCRYPTION_KEY, LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_target
-from tests.fakes import LoopbackServer, Peer
-from tests.servers import RedisServer
-from tests.service.exchange import TARGETS
-from tests.service.serving import Answer, Service
-from tests.workers import WorkerProcess, wait_until
-from worker.signing import SignatureVerdict
+from bin.receiver_kit.receiver import Receiver
+from runtime.clock import utc_now
+from storage.db.engine import release, rows
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.factories import ENCRYPTION_KEY, LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.gunicorn_process import Answer, Service
+from tests.support.raw_http import TARGETS
+from tests.support.servers import RedisServer
+from tests.support.workers import WorkerProcess, wait_until
+from worker.http.signing import SignatureVerdict
 
 #: The deadline of a delivery here: long enough for loopback on a busy machine, short enough to wait for.
 DEADLINE_S: Final = 1.5

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.servers import free_port, processes_in
-from worker.signing import sign
+from tests.support.servers import free_port, processes_in
+from worker.http.signing import sign
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = (ROOT / "README.md").read_text()

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import pytest
 
-from storage import recoveries, targets
-from storage.clock import utc_now
-from storage.database import is_sqlite, rows, transaction
-from storage.recoveries import BATCH
-from tests.factories import LOOPBACK, Customer, environment, make_failed, make_target
-from tests.servers import RedisServer
-from tests.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
+from runtime.clock import utc_now
+from storage.db.engine import is_sqlite, rows, transaction
+from storage.exports import recoveries
+from storage.exports.recoveries import BATCH
+from storage.targets import targets
+from tests.support.factories import LOOPBACK, Customer, environment, make_failed, make_target
+from tests.support.servers import RedisServer
+from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 16 * BATCH

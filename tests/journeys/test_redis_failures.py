@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from storage import exports
-from storage.clock import utc_now
-from storage.database import close_database, connection, open_database
-from tests.factories import LOOPBACK, Customer, environment, make_approved, make_customer, make_exports, make_target
-from tests.servers import REDIS_FAILURES, RedisServer
-from tests.service.exchange import EXPORTS
-from tests.service.serving import Service
-from tests.workers import BY_A_SWEEP_S, CountingReceiver, WorkerProcess, is_exported, ring, wait_until
+from runtime.clock import utc_now
+from storage.db.engine import close_database, connection, open_database
+from storage.exports import transitions
+from tests.support.factories import LOOPBACK, Customer, environment, make_approved, make_customer, make_exports, make_target
+from tests.support.gunicorn_process import Service
+from tests.support.raw_http import EXPORTS
+from tests.support.servers import REDIS_FAILURES, RedisServer
+from tests.support.workers import BY_A_SWEEP_S, CountingReceiver, WorkerProcess, is_exported, ring, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +94,4 @@ def test_a_delivery_is_written_with_redis_failing_in_the_middle_of_it(
     receiver.gate.set()
     assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
     assert len(receiver.of(export_id)) == 1
-    assert exports.get(export_id).attempts == 1
+    assert transitions.get(export_id).attempts == 1

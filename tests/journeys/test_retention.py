@@ -10,16 +10,16 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.compliance import Topic
-from storage import compliance
-from storage.clock import utc_now
-from storage.database import execute, rows
-from storage.retention import EXPORTS_AT_ONCE
-from storage.vault import Vault
-from tests.factories import Customer, environment, make_exports
-from tests.servers import RedisServer
-from tests.storefront import ADA, give_shop, plant_captures, receive
-from tests.workers import RISKRELAY, SteppingClock, UnluckyWorker, ring, wait_until
+from runtime.clock import utc_now
+from schemas.compliance.requests import Topic
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import execute, rows
+from storage.maintenance.retention import EXPORTS_AT_ONCE
+from storage.secrets.vault import Vault
+from tests.support.factories import Customer, environment, make_exports
+from tests.support.servers import RedisServer
+from tests.support.storefront import ADA, give_shop, plant_captures, receive
+from tests.support.workers import RISKRELAY, SteppingClock, UnluckyWorker, ring, wait_until
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 30 * EXPORTS_AT_ONCE
@@ -106,11 +106,11 @@ def test_a_compliance_run_that_is_killed_is_carried_on_by_the_next(
     plant_captures(give_shop(customer), ADA, CAPTURES)
     request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     killed = Command(tmp_path / "data", database, "compliance", "run")
-    killed.killed_when(lambda: compliance.get(request_id).counts)
+    killed.killed_when(lambda: compliance_requests.get(request_id).counts)
     assert 0 < len(left("evidence_captures")) < CAPTURES
     # The next one comes when the lease of the dead one has lapsed, not before.
     assert Command(tmp_path / "data", database, "compliance", "run").told() == {"done": 0, "waiting": 1}
     execute("UPDATE compliance_requests SET next_run_at = 1")
     assert Command(tmp_path / "data", database, "compliance", "run").told() == {"done": 1, "waiting": 0}
     assert left("evidence_captures") == set()
-    assert compliance.get(request_id).counts["evidence_captures"] == CAPTURES
+    assert compliance_requests.get(request_id).counts["evidence_captures"] == CAPTURES

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import LOOPBACK, Customer, environment, make_customer, make_exports, make_target
-from tests.redis_servers import ENCODED, PASSWORD, Watched, watched
-from tests.service.exchange import EXPORTS
-from tests.service.serving import Service
-from tests.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
+from tests.support.factories import LOOPBACK, Customer, environment, make_customer, make_exports, make_target
+from tests.support.gunicorn_process import Service
+from tests.support.raw_http import EXPORTS
+from tests.support.redis_servers import ENCODED, PASSWORD, Watched, watched
+from tests.support.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
 
 #: A sweep that does not come within the test: what is delivered, was rung for.
 NO_SWEEP = {"SWEEP_SECONDS": "60"}

@@ -9,13 +9,13 @@ from typing import Final
 
 import pytest
 
-from storage.database import rows
-from tests.factories import make_customer, make_exports, make_target
-from tests.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
-from tests.servers import RedisServer
-from tests.service.exchange import EXPORTS
-from tests.workers import CountingReceiver, all_are, is_exported, wait_until
-from worker.drain import AFTER_A_STEP, RENEW_S
+from storage.db.engine import rows
+from tests.support.factories import make_customer, make_exports, make_target
+from tests.support.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
+from tests.support.raw_http import EXPORTS
+from tests.support.servers import RedisServer
+from tests.support.workers import CountingReceiver, all_are, is_exported, wait_until
+from worker.delivery.dispatcher import AFTER_A_STEP, RENEW_S
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 

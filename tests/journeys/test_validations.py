@@ -9,18 +9,18 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.targets import Target
-from storage import targets
-from storage.clock import utc_now
-from storage.database import execute, release, rows
-from tests.factories import LOOPBACK, NOW, Customer, environment, make_target
-from tests.fakes import LoopbackServer, Peer
-from tests.servers import RedisServer
-from tests.service.exchange import TARGETS
-from tests.service.serving import Answer, Service
-from tests.worker.posting import make_certificate
-from tests.workers import WorkerProcess, wait_until
-from worker.validations import LOOKS_AT_ONCE
+from runtime.clock import utc_now
+from schemas.targets.target import Target
+from storage.db.engine import execute, release, rows
+from storage.targets import targets
+from tests.support.factories import LOOPBACK, NOW, Customer, environment, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.gunicorn_process import Answer, Service
+from tests.support.raw_http import TARGETS
+from tests.support.receivers import make_certificate
+from tests.support.servers import RedisServer
+from tests.support.workers import WorkerProcess, wait_until
+from worker.background.validations import LOOKS_AT_ONCE
 
 #: The deadline of a look here: long enough for loopback on a busy machine, short enough to wait for.
 DEADLINE_S: Final = 1.5

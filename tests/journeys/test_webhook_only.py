@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from falcon.testing import TestClient
 
+from runtime.wake_up_queue import Doorbell, connect
 from service.app import create_app
-from storage.doorbell import Doorbell, connect
-from tests.factories import LOOPBACK, Customer, make_settings
-from tests.fakes import LoopbackServer, Peer
-from tests.servers import RedisServer
-from tests.service.exchange import BASE, EXPORTS, JSON, TARGETS, Call, target_request
-from tests.workers import CountingReceiver, WorkerProcess, wait_until
+from tests.support.factories import LOOPBACK, Customer, make_settings
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.raw_http import BASE, EXPORTS, JSON, TARGETS, Call, target_request
+from tests.support.servers import RedisServer
+from tests.support.workers import CountingReceiver, WorkerProcess, wait_until
 
 TICKET = {"title": "The total is wrong", "severity": "high", "evidence": {"expected": 10, "shown": 12}}
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
-from schemas.forbidden import find
-from tests.corpora import CORPORA
+from schemas.content_policy.rules import find
+from tests.support.corpora import CORPORA
 
 #: What is left of a sample that was cut out of its generator's source, or never was one: calls and format strings, the
 #: source of a regular expression, and a rule's bare name.

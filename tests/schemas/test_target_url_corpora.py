@@ -7,10 +7,18 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.target_url import Refusal, TargetAddress, TargetPolicy, check_answers, check_url, classify, parse_ports
-from storage.name_lookup import Answer, LookupReason, NameLookup, NameLookupFailed
-from tests.corpora import CORPORA
-from worker.http_client import HttpClient
+from runtime.dns_resolver import Answer, LookupReason, NameLookup, NameLookupFailed
+from schemas.url_policy.target_url import (
+    Refusal,
+    TargetAddress,
+    TargetPolicy,
+    check_answers,
+    check_url,
+    classify,
+    parse_ports,
+)
+from tests.support.corpora import CORPORA
+from worker.http.client import HttpClient
 
 STRICT: Final = TargetPolicy()
 # All that an operator can open, so that only the form decides.

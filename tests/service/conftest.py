@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from falcon.testing import TestClient
 
+from runtime.logs import JsonLines
 from service.app import create_app
-from storage.logs import JsonLines
-from tests.factories import Customer, make_settings
-from tests.fakes import FakeDoorbell, FakeLookup
+from tests.support.factories import Customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
 
 
 class LogLines(logging.Handler):

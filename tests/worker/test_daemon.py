@@ -11,10 +11,11 @@ from redis import Redis
 from rq import Callback, Queue
 from rq.serializers import JSONSerializer
 
-from storage import doorbell, exports
-from storage.database import close_database, connection, open_database
-from tests.servers import RedisServer
-from tests.workers import CountingReceiver, WorkerProcess, approved, is_exported, ring, wait_until
+from runtime import wake_up_queue
+from storage.db.engine import close_database, connection, open_database
+from storage.exports import transitions
+from tests.support.servers import RedisServer
+from tests.support.workers import CountingReceiver, WorkerProcess, approved, is_exported, ring, wait_until
 
 #: A worker that looks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
 #: its database goes on for longer.
@@ -47,12 +48,14 @@ def test_nothing_that_redis_names_is_run(
 ) -> None:
     proof = tmp_path / "made-by-redis"
     with Redis.from_url(redis.url) as client, start(**NO_SWEEP) as worker:
-        rings = Queue(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
+        rings = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
         rings.enqueue("os.mkdir", str(proof))
         rings.enqueue("no.such.function")
-        rings.enqueue(doorbell.JOB, on_success=Callback("tests.fakes.no_such_callback"), on_failure=Callback("os.abort"))
+        rings.enqueue(
+            wake_up_queue.JOB, on_success=Callback("tests.support.fakes.no_such_callback"), on_failure=Callback("os.abort")
+        )
         client.set("rq:suspended", 1)
-        client.rpush(f"rq:queue:{doorbell.QUEUE}", "no-such-job")
+        client.rpush(f"rq:queue:{wake_up_queue.QUEUE}", "no-such-job")
         [export_id] = approved(receiver.url())
         rings.enqueue("os.mkdir", str(proof))
         wait_until(is_exported(export_id))
@@ -66,9 +69,9 @@ def test_a_ring_that_breaks_off_leaves_no_words_of_its_error_in_redis_or_the_log
     receiver.gate.clear()
     [export_id] = approved(receiver.url())
     with Redis.from_url(redis.url) as client, start(**NO_SWEEP) as worker:
-        rings = Queue(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
+        rings = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
         # It answers when what it found has come back, and is not let.
-        job = rings.enqueue(doorbell.JOB, job_timeout=1)
+        job = rings.enqueue(wake_up_queue.JOB, job_timeout=1)
         wait_until(lambda: worker.has_told("a ring broke off"))
         wait_until(lambda: job.get_status() == "failed")
         result = job.latest_result()
@@ -129,7 +132,7 @@ def test_a_signal_during_a_delivery_lets_it_finish_and_begins_no_other(
         receiver.gate.set()
         assert worker.wait() == 0
     assert len(receiver.requests) == 2
-    found = [exports.get(export_id) for export_id in ids]
+    found = [transitions.get(export_id) for export_id in ids]
     assert sorted(export.attempts for export in found) == [0, 0, 0, 1, 1]
     assert [export.status for export in found if export.attempts] == ["exported", "exported"]
     assert "delivering" not in {export.status for export in found}
@@ -149,7 +152,7 @@ def test_a_second_signal_ends_a_worker_within_its_delivery(
         worker.signal()
         assert worker.wait() == 1
         assert time.monotonic() - began < AT_ONCE_S
-    assert exports.get(export_id).status == "delivering"
+    assert transitions.get(export_id).status == "delivering"
 
 
 def test_an_idle_worker_leaves_the_processor_alone(start: Callable[..., WorkerProcess]) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
-from schemas.delivery import Attempted, Claim, Outcome, Timings, Verdict
-from schemas.export_state import Move
-from storage import metrics
-from storage.metrics import PAGE_FOR_S
-from tests.factories import NOW, attempted
+from runtime import metrics
+from runtime.metrics import PAGE_FOR_S
+from schemas.exports.delivery import Attempted, Claim, Outcome, Timings, Verdict
+from schemas.exports.state_machine import Move
+from tests.support.factories import NOW, attempted
 from worker.metrics import DELIVERY_BUCKETS_S, LATE, OUTCOMES, Attempts, serve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ def test_an_answer_that_came_after_its_lease_is_late_whatever_it_said() -> None:
 
 
 def test_every_outcome_that_the_judge_knows_is_counted() -> None:
-    judged = re.findall(r'Verdict\(\s*Move\.\w+,\s*"?(\w+)"?', (ROOT / "worker" / "retries.py").read_text())
+    judged = re.findall(r'Verdict\(\s*Move\.\w+,\s*"?(\w+)"?', (ROOT / "worker" / "delivery" / "outcomes.py").read_text())
     assert {outcome.lower() for outcome in judged} == {*OUTCOMES} - {LATE}
 
 

@@ -3,8 +3,8 @@
 import pytest
 from falcon.testing import TestClient
 
-from tests.factories import Customer
-from tests.service.console.person import Person, make_console_token
+from tests.support.console_user import Person, make_console_token
+from tests.support.factories import Customer
 
 
 @pytest.fixture

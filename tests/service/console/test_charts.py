@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from service.console import charts
-from storage.delivery_hours import Hour, Tally
-from tests.factories import NOW
+from storage.exports.delivery_hours import Hour, Tally
+from tests.support.factories import NOW
 
 #: The most that an axis has room for, and where it ends.
 ENDS = [

@@ -7,19 +7,20 @@ from typing import Final
 import pytest
 from falcon.testing import Result, TestClient
 
-from schemas.console_sessions import Ended
-from schemas.export_state import ExportStatus
+from runtime.clock import utc_now
+from schemas.base.console_session import Ended
+from schemas.exports.state_machine import ExportStatus
 from service.app import create_app
-from service.console.entrance import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
-from storage import console_sessions, exports
-from storage.clock import utc_now
-from storage.database import database, execute, rows
-from tests.canaries import columns, is_in
-from tests.factories import Customer, make_exports, make_settings, make_target
-from tests.fakes import FakeDoorbell, FakeLookup
+from service.console.sessions import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
+from storage.accounts import sessions
+from storage.db.engine import database, execute, rows
+from storage.exports import transitions
 from tests.service.conftest import LogLines
-from tests.service.console.person import BROWSER, FORM, ORIGIN, Person, make_console_token
-from tests.service.exchange import CANARY, SlowBody, everything_stored
+from tests.support.canaries import columns, is_in
+from tests.support.console_user import BROWSER, FORM, ORIGIN, Person, make_console_token
+from tests.support.factories import Customer, make_exports, make_settings, make_target
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import CANARY, SlowBody, everything_stored
 
 
 @pytest.fixture
@@ -135,12 +136,12 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(perso
         person,
         f"/exports/{export_id}/dismiss",
         body,
-        lambda: console_sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"),
+        lambda: sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"),
     )
     assert answer.status_code == 401
     assert "nothing was done" in answer.text
     assert person.csrf not in answer.text
-    assert exports.get(export_id, customer.account_id).status is ExportStatus.PREPARED
+    assert transitions.get(export_id, customer.account_id).status is ExportStatus.PREPARED
 
 
 def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Person, customer: Customer) -> None:
@@ -158,7 +159,7 @@ def test_whoever_leaves_twice_at_once_has_left(person: Person) -> None:
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
     answer = send_slowly(
-        person, "/sign-out", body, lambda: console_sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), "user:test")
+        person, "/sign-out", body, lambda: sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), "user:test")
     )
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?done=signed_out")
     assert not is_signed_in(person)

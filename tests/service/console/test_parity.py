@@ -10,9 +10,9 @@ from falcon.inspect import inspect_routes
 
 from bin.__main__ import riskrelay
 from service.app import create_app
-from service.console.frame import CONSOLE
-from tests.factories import make_settings
-from tests.fakes import FakeDoorbell, FakeLookup
+from service.console.layout import CONSOLE
+from tests.support.factories import make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
 
 EXPORT: Final = "/api/ticket-exports/{export_id}"
 TARGET: Final = "/api/ticket-export-targets/{target_id}"

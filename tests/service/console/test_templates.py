@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 from jinja2 import Template, nodes
 
-import service.console.frame
-from service.console.frame import templates
+import service.console.layout
+from service.console.layout import templates
 
-_FOLDER: Final = Path(service.console.frame.__file__).parent
+_FOLDER: Final = Path(service.console.layout.__file__).parent
 TEMPLATES: Final = sorted(file.name for file in (_FOLDER / "templates").glob("*.html"))
 SCRIPT: Final = (_FOLDER / "static" / "console.js").read_text()
 SHEET: Final = (_FOLDER / "static" / "console.css").read_text()

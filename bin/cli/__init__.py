@@ -1,0 +1,1 @@
+"""What commands share: settings and database, options, output, terminal."""

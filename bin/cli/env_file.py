@@ -1,0 +1,77 @@
+"""A new key in front of ENCRYPTION_KEYS in `.env`: written beside it, for its owner alone, and renamed.
+
+Whatever interrupts it leaves the old file or the new one, whole. Refuses a file whose line it does not understand, and one
+that is not where the keys in use come from: those that are put there would count for nothing.
+"""
+
+import base64
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bin.cli.installation import Refused
+from runtime.fsync import sync
+
+_BEGINS: Final = re.compile(r"^[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=", re.MULTILINE)
+_LINE: Final = re.compile(
+    r"^(?P<name>[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=[ \t]*)(?P<quote>['\"]?)(?P<keys>[A-Za-z0-9+/=, ]+)(?P=quote)"
+    r"(?=[ \t]*(?:#.*)?\r?$)",
+    re.MULTILINE,
+)
+
+
+def by_hand(where: str) -> str:
+    """Return what to do where the keys stand somewhere that is not ours to write."""
+    return (
+        f"ENCRYPTION_KEYS {where}: put a new key and a comma in front of it there (`openssl rand -base64 32` makes one), "
+        "restart service and workers, then run: bin/riskrelay rotate-keys"
+    )
+
+
+def put_in_front(env_file: Path, key: bytes, in_use: Sequence[bytes]) -> None:
+    """Put `key` in front of the keys of `env_file`, which have to be those `in_use`. Raises Refused."""
+    path = env_file.resolve()
+    try:
+        text = path.read_bytes().decode()
+        changed = _with_key(text, key, in_use)
+        if changed is None:
+            raise Refused(by_hand(f"does not come from a line of {path} that can be changed here"))
+        _replace(path, changed)
+    except OSError as failed:
+        raise Refused(f"{path} cannot be written: {failed.strerror}; nothing was changed.") from None
+
+
+def _with_key(text: str, key: bytes, in_use: Sequence[bytes]) -> str | None:
+    lines = list(_LINE.finditer(text))
+    if len(lines) != 1 or len(_BEGINS.findall(text)) != 1:
+        return None
+    [line] = lines
+    if [base64.b64decode(part) for part in line["keys"].split(",") if part.strip()] != list(in_use):
+        return None
+    at = line.start("keys")
+    return f"{text[:at]}{base64.b64encode(key).decode()},{text[at:]}"
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            _give_to_owner(file.fileno(), path)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    # Before anything is sealed with the new key.
+    sync(path.parent)
+
+
+def _give_to_owner(descriptor: int, path: Path) -> None:
+    """Leave the file to whom it belongs: a service that runs as somebody else must still read it."""
+    owner, ours = path.stat(), os.fstat(descriptor)
+    if (owner.st_uid, owner.st_gid) != (ours.st_uid, ours.st_gid):
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)

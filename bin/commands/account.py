@@ -1,0 +1,37 @@
+"""`account`: owners of projects, targets and exports."""
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from storage.accounts import accounts
+from storage.db.models import Account
+
+
+@click.group()
+def account() -> None:
+    """Accounts: owners of projects, targets and exports."""
+
+
+@account.command(epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
+@click.argument("name")
+@click.option("--no-webhooks", is_flag=True, help="The account may not use generic_webhook targets.")
+@json_option
+def add(name: str, no_webhooks: bool, as_json: bool) -> None:
+    """Make an account."""
+    with opened():
+        print_record(_record(accounts.add_account(name, utc_now(), may_use_webhooks=not no_webhooks)), as_json)
+
+
+@account.command("list", epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_accounts(as_json: bool) -> None:
+    """List the accounts."""
+    with opened():
+        records = [_record(row) for row in Account.select().order_by(Account.id)]
+        print_records(records, as_json, ("id", "name", "webhooks"), "There are no accounts; see `account add`.")
+
+
+def _record(row: Account) -> dict[str, object]:
+    return {"id": row.id, "name": row.name, "webhooks": row.may_use_webhooks}

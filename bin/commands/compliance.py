@@ -1,0 +1,106 @@
+"""`compliance`: carry out what storefronts' compliance webhooks asked for, and see the ledger of it.
+
+`run` is for cron where no daemon works, and does no harm beside one: a request belongs to whoever claimed it. Killed, it
+leaves a lease that lapses within seconds, and the next one goes on with the rest.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from bin.cli.installation import Refused, alone, opened
+from bin.cli.number_types import LIMIT
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.compliance.requests import compliance_record
+from storage.compliance import erasure_replay
+from storage.compliance import requests as ledger
+from storage.db.locks import Lock
+from storage.exports.worker_heartbeats import own_name
+from storage.secrets.vault import Vault
+from worker.background.compliance import Clerk
+
+
+@click.group()
+def compliance() -> None:
+    """Compliance requests: a person's data asked for or to be erased, a shop's to be erased."""
+
+
+@compliance.command(
+    epilog="Example: riskrelay compliance run --json\n\n"
+    "Exit codes: 0 what could be done is done, 1 another one runs, a request broke off, or the database is away, "
+    "2 wrong usage or settings."
+)
+@click.option("--dry-run", is_flag=True, help="Only count what waits.")
+@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Carry out no more.")
+@json_option
+def run(dry_run: bool, limit: int, as_json: bool) -> None:
+    """Carry out the requests that wait now, the longest waiting first; what breaks off waits for its next turn."""
+    with opened() as settings:
+        clerk = Clerk(Vault(settings.encryption_keys), own_name("compliance"), utc_now)
+        if not dry_run:
+            with alone(Lock.COMPLIANCE):
+                _carry_out(clerk, min(limit, ledger.count_waiting(utc_now())))
+        print_record({"done": clerk.done, "waiting": ledger.count_unfinished()}, as_json)
+    if clerk.broken_off:
+        raise SystemExit(1)
+
+
+@compliance.command(
+    "list",
+    epilog="Example: riskrelay compliance list --json\n\nExit codes: 0 listed, 1 the database is away, 2 wrong settings.",
+)
+@json_option
+def list_requests(as_json: bool) -> None:
+    """List the ledger: first what waits, by when it is due, then what is done, the newest first."""
+    with opened():
+        records = [compliance_record(each, utc_now()) for each in ledger.ledger()]
+        columns = ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error")
+        print_records(records, as_json, columns, "There are no compliance requests.")
+
+
+@compliance.command(
+    epilog="Example: riskrelay compliance show cpl_… --report --json\n\n"
+    "Exit codes: 0 shown, 1 there is none or its report does not open, 2 wrong usage."
+)
+@click.argument("request_id")
+@click.option("--report", "with_report", is_flag=True, help="Show what a data request found as well: it is personal data.")
+@json_option
+def show(request_id: str, with_report: bool, as_json: bool) -> None:
+    """Show one line of the ledger."""
+    with opened() as settings:
+        record = compliance_record(ledger.get(request_id), utc_now())
+        if with_report:
+            record["report"] = ledger.report_of(request_id, Vault(settings.encryption_keys))
+        print_record(record, as_json)
+
+
+@compliance.command(
+    epilog="Example: riskrelay compliance export /mnt/elsewhere/riskrelay.redactions\n\n"
+    "Exit codes: 0 written, 1 it cannot be written or the database is away, 2 wrong usage or settings."
+)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+def export(file: Path | None) -> None:
+    """Write what was erased, and the ledger, for `restore --redactions`: to FILE, or to standard output.
+
+    A line each, as JSON: ids of rows, and what is sealed stays so. FILE is replaced as a whole, and is for its owner alone.
+    """
+    with opened():
+        if file is None:
+            for line in erasure_replay.lines():
+                click.echo(line, nl=False)
+            return
+        try:
+            erasure_replay.save(file)
+        except OSError as failed:
+            raise Refused(f"{file} cannot be written: {failed.strerror}.") from None
+
+
+def _carry_out(clerk: Clerk, limit: int) -> None:
+    """Carry out up to `limit` requests; on a terminal a bar shows how far it is."""
+    with click.progressbar(length=limit, label="Requests", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        for _ in range(limit):
+            if not clerk.carry_out_next():
+                break
+            bar.update(1)

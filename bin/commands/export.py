@@ -1,0 +1,326 @@
+"""`export`: see and steer ticket exports, and put back on their way what failed at a target.
+
+`recover` works at what it has begun by itself. Interrupted, it finishes its batch and gives the rest to a worker; killed, it
+leaves a lease that lapses, and a worker goes on all the same.
+"""
+
+import json
+import signal
+import sys
+from datetime import datetime
+from types import FrameType
+from typing import Any, BinaryIO, Self
+
+import click
+
+from bin.cli.installation import Refused, opened
+from bin.cli.number_types import LIMIT, ROW_ID
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from runtime.dns_resolver import NameLookup
+from runtime.wake_up_queue import Doorbell, connect
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.strict_json import MalformedJson, parse
+from schemas.content_policy import rules
+from schemas.exports.attempt_record import trace_record
+from schemas.exports.record import Approval, Preparation, PreparationForm, export_record
+from schemas.exports.recoveries import RecoveryStatus, recovery_record, since_from
+from schemas.settings.definitions import Settings
+from schemas.targets.validations import Validation
+from storage.db import engine
+from storage.db.models import Account
+from storage.exports import attempts, recoveries, transitions
+from storage.exports.recoveries import Held, Progress
+from worker.background.recoveries import Recoverer
+
+#: What a table shows unless it is asked for more: a screenful.
+SHOWN = 50
+
+
+@click.group()
+def export() -> None:
+    """Exports: tickets on their way to a target."""
+
+
+@export.command(
+    "list", epilog="Example: riskrelay export list --account 1 --json\n\nExit codes: 0 listed, 2 wrong settings."
+)
+@click.option("--account", "account_id", type=ROW_ID, help="Only this account's.")
+@click.option("--limit", type=LIMIT, help=f"How many at most; default: {SHOWN} in a table, all in JSON.")
+@json_option
+def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> None:
+    """List exports, the newest first."""
+    with opened():
+        now = utc_now()
+        shown = limit or (transitions.ALL if as_json else SHOWN)
+        records = [export_record(each, now) for each in transitions.newest(account_id, shown)]
+        if not as_json:
+            records = [{**record, "title": record["ticket"]["title"]} for record in records]
+        columns = ("id", "status", "status_reason", "attempts", "title")
+        print_records(records, as_json, columns, "There are no exports.")
+
+
+@export.command(epilog="Example: riskrelay export show exp_… --json\n\nExit codes: 0 shown, 1 there is none, 2 wrong usage.")
+@click.argument("export_id")
+@json_option
+def show(export_id: str, as_json: bool) -> None:
+    """Show one export."""
+    with opened():
+        print_record(export_record(transitions.get(export_id), utc_now()), as_json)
+
+
+@export.command(
+    "attempts",
+    epilog="Example: riskrelay export attempts exp_… --json\n\nExit codes: 0 listed, 1 there is no export, 2 wrong usage.",
+)
+@click.argument("export_id")
+@json_option
+def list_attempts(export_id: str, as_json: bool) -> None:
+    """List an export's attempts, the newest first, with the address that was dialled and what the receiver said.
+
+    Secrets are taken out of what a receiver said, and no more than 2 KiB of it are kept. Clients see none of it.
+    """
+    with opened():
+        records = [trace_record(each) for each in attempts.traces(export_id)]
+        columns = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
+        print_records(records, as_json, columns, "Nothing has been tried yet.")
+
+
+@export.command(
+    epilog="Example: riskrelay export approve exp_… --target tgt_…\n\nExit codes: 0 approved, 1 refused, 2 wrong usage."
+)
+@click.argument("export_id")
+@click.option("--target", "target_id", required=True, help="Where to deliver it.")
+@json_option
+def approve(export_id: str, target_id: str, as_json: bool) -> None:
+    """Approve a prepared export for a target; a worker delivers it."""
+    with opened() as settings:
+        account_id = transitions.get(export_id).account_id
+        record = transitions.approve(export_id, account_id, Approval(target_id, None), utc_now(), "operator")
+        Doorbell(connect(settings.redis_url)).ring()
+        print_record(export_record(record, utc_now()), as_json)
+
+
+@export.command(epilog="Example: riskrelay export dismiss exp_…\n\nExit codes: 0 dismissed, 1 refused, 2 wrong usage.")
+@click.argument("export_id")
+@json_option
+def dismiss(export_id: str, as_json: bool) -> None:
+    """Put a prepared export aside for good."""
+    with opened():
+        print_record(export_record(transitions.dismiss(export_id, None, utc_now(), "operator"), utc_now()), as_json)
+
+
+@export.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 due again, 1 refused, 2 wrong usage.")
+@click.argument("export_id")
+@json_option
+def retry(export_id: str, as_json: bool) -> None:
+    """Deliver a failed or blocked export after all, with its whole schedule.
+
+    Where its target is blocked, the address is looked at anew: if it may be used by now, the target is resumed with it.
+    """
+    with opened() as settings:
+        validation = _look_at_blocked(export_id, settings)
+        has_secret = settings.webhook_secret is not None
+        record = transitions.retry(export_id, None, utc_now(), "operator", validation, has_default_secret=has_secret)
+        Doorbell(connect(settings.redis_url)).ring()
+        print_record(export_record(record, utc_now()), as_json)
+
+
+@export.command(
+    epilog="Example: riskrelay export prepare --account 1 --title 'The total is wrong' --severity high\n\n"
+    "Exit codes: 0 prepared, 1 refused, 2 wrong usage."
+)
+@click.option("--account", "account_id", required=True, type=ROW_ID, help="Whose export it is.")
+@click.option("--title", help="One line.")
+@click.option("--description", help="What is wrong, in as many lines as it takes.")
+@click.option("--severity", help="info, low, medium, high or critical; default: info.")
+@click.option("--page-url", help="Where it is seen.")
+@click.option(
+    "--ticket",
+    "file",
+    type=click.File("rb"),
+    help="A ticket, or the whole body of POST /api/ticket-exports, as JSON; - reads standard input.",
+)
+@click.option("--source-id", help="The key that it has where it was written.")
+@click.option("--project", "project_id", type=int, help="A project of the account.")
+@json_option
+def prepare(
+    account_id: int,
+    title: str | None,
+    description: str | None,
+    severity: str | None,
+    page_url: str | None,
+    file: BinaryIO | None,
+    source_id: str | None,
+    project_id: int | None,
+    as_json: bool,
+) -> None:
+    """Prepare a ticket by hand: by its options, or from JSON; it is checked as one that a client sends."""
+    written = _said({"title": title, "description": description, "severity": severity, "page_url": page_url})
+    if (file is None) == (title is None) or (file is not None and written):
+        raise click.UsageError("Say the ticket by --title and its like, or by --ticket.")
+    source = None if source_id is None else {"id": source_id}
+    members = _strict(json.dumps(_said({"source": source, "project_id": project_id})).encode())
+    with opened() as settings:
+        if not Account.select().where(Account.id == account_id).exists():
+            raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
+        ticket = json.dumps(written).encode() if file is None else _read(file, settings.max_body_bytes)
+        preparation = _checked(_joined(_strict(ticket), members))
+        record = transitions.prepare_by_hand(preparation, account_id, utc_now(), "operator")
+        print_record(export_record(record, utc_now()), as_json)
+
+
+def _moment(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+    """Read `--since`."""
+    now = utc_now()
+    moment = None if text is None else since_from(text, now)
+    if text is not None and moment is None:
+        raise click.BadParameter("Give an RFC 3339 moment, a date, or how long ago, such as 7d, 12h or 30m.")
+    if moment is not None and moment > now:
+        raise click.BadParameter("This is still to come.")
+    return moment
+
+
+@export.command(
+    epilog="Example: riskrelay export recover --target tgt_… --since 7d\n\n"
+    "Exit codes: 0 done, 1 refused or not done yet, 2 wrong usage."
+)
+@click.option("--target", "target_id", help="Whose failed and blocked exports to put back on their way.")
+@click.option("--since", callback=_moment, help="Finished then or later: RFC 3339, a date (in UTC), or 7d, 12h, 30m ago.")
+@click.option("--show", "shown_id", metavar="ID", help="Show how far a recovery is.")
+@click.option("--cancel", "cancelled_id", metavar="ID", help="End a running recovery; what is put back stays so.")
+@click.option("--list", "is_list", is_flag=True, help="List the recoveries, the newest first.")
+@json_option
+def recover(
+    target_id: str | None,
+    since: datetime | None,
+    shown_id: str | None,
+    cancelled_id: str | None,
+    is_list: bool,
+    as_json: bool,
+) -> None:
+    """Put back on its way what failed or was blocked at a target, each export with its whole schedule.
+
+    A recovery that is interrupted is carried on by a worker, where it stopped.
+    """
+    _require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
+    with opened() as settings:
+        if is_list:
+            _list_recoveries(as_json)
+        elif shown_id is not None:
+            print_record(recovery_record(recoveries.get(shown_id)), as_json)
+        elif cancelled_id is not None:
+            print_record(recovery_record(recoveries.cancel(cancelled_id, utc_now(), "operator")), as_json)
+        elif target_id is None or since is None:
+            raise click.UsageError("Name both --target and --since.")
+        else:
+            _recover(target_id, since, settings, as_json)
+
+
+def _look_at_blocked(export_id: str, settings: Settings) -> Validation | None:
+    """Look at the address of an export's blocked target; None where nothing is blocked. It may wait for the resolver."""
+    # Here, so that only what needs the guard carries the service with it.
+    from service.operations.address_check import AddressCheck  # noqa: PLC0415 - see above
+
+    url = transitions.blocked_url(export_id)
+    engine.release()
+    return None if url is None else AddressCheck(settings, NameLookup()).validate(url)
+
+
+def _said(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _read(file: BinaryIO, max_bytes: int) -> bytes:
+    text = file.read(max_bytes + 1)
+    if len(text) > max_bytes:
+        raise Refused(f"The ticket is longer than {max_bytes} bytes; see MAX_BODY_BYTES.")
+    return text
+
+
+def _strict(text: bytes) -> Any:
+    """Return a JSON value. What a shell hands over is read like a body too: it may hold what no answer can carry."""
+    try:
+        return parse(text)
+    except MalformedJson as malformed:
+        raise Refused(str(malformed)) from None
+
+
+def _joined(value: Any, members: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole body of a ticket, or of a body that has one, with what the options add to it."""
+    body: dict[str, Any] = value if isinstance(value, dict) and "ticket" in value else {"ticket": value}
+    if body.keys() & members.keys():
+        raise click.UsageError("The JSON names its source or its project itself; leave out --source-id and --project.")
+    return body | members
+
+
+def _checked(body: dict[str, Any]) -> Preparation:
+    """Return what the form makes of a body, or refuse it with all that is wrong with it, forbidden content included."""
+    form, wrong = PreparationForm(), tuple[FieldProblem, ...]()
+    preparation: Preparation | None = None
+    try:
+        preparation = form.read(body)
+    except ValidationFailed as failed:
+        wrong = failed.problems
+    wrong += rules.find(body, form.member_names())
+    if wrong or preparation is None:
+        raise ValidationFailed(*wrong)
+    return preparation
+
+
+def _require_one(*asked: bool) -> None:
+    if sum(asked) != 1:
+        raise click.UsageError("Name --target and --since, or one of --show, --cancel and --list.")
+
+
+def _list_recoveries(as_json: bool) -> None:
+    records = [recovery_record(each) for each in recoveries.newest()]
+    columns = ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at")
+    print_records(records, as_json, columns, "There are no recoveries.")
+
+
+def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:
+    """Begin a recovery and work at it; tell by the exit code whether it came to its end."""
+    held = recoveries.begin(target_id, since, utc_now(), "operator")
+    with _Interruption() as interruption:
+        progress = _put_back(held, Recoverer(Doorbell(connect(settings.redis_url)), utc_now), interruption)
+    if progress is Progress.MOVED:
+        recoveries.give_back(held, utc_now())
+        raise Refused(f"Interrupted; a worker carries {held.id} on, unless `export recover --cancel {held.id}`.")
+    recovery = recoveries.get(held.id)
+    print_record(recovery_record(recovery), as_json)
+    if progress is Progress.HALTED:
+        raise Refused(f"Target {target_id} was turned off meanwhile; a worker goes on after `target resume {target_id}`.")
+    if recovery.status is not RecoveryStatus.DONE:
+        raise Refused(f"Recovery {held.id} was taken out of this command's hands; see `export recover --show {held.id}`.")
+
+
+def _put_back(held: Held, recoverer: Recoverer, interruption: "_Interruption") -> Progress:
+    """Put back batch after batch, until nothing is left or somebody interrupts; a bar shows how far it is on a terminal."""
+    total = recoveries.get(held.id).total
+    # Each batch takes a connection of its own: none is held while the doorbell rings.
+    engine.release()
+    with click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        while (step := recoverer.put_back(held)).progress is Progress.MOVED and not interruption.is_wanted:
+            bar.update(step.moved)
+    return step.progress
+
+
+class _Interruption:
+    """Notes the first SIGINT or SIGTERM, so that the batch in hand is finished; a second one ends the command as usual."""
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.is_wanted = True
+        signal.signal(number, self._before[number])

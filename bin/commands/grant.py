@@ -1,0 +1,33 @@
+"""`grant`: who may manage which project or report."""
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import ROW_ID
+from bin.cli.records import json_option, print_record
+from runtime.clock import utc_now
+from storage.accounts import accounts
+
+
+@click.group()
+def grant() -> None:
+    """Grants: who may manage which project or report."""
+
+
+@grant.command(
+    epilog="Example: riskrelay grant add --user ada@example.com --project 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
+)
+@click.option("--user", "email", required=True, help="The user's email.")
+@click.option("--project", "project_id", type=ROW_ID, help="A whole project.")
+@click.option("--report", "report_id", type=ROW_ID, help="One report alone.")
+@json_option
+def add(email: str, project_id: int | None, report_id: int | None, as_json: bool) -> None:
+    """Let a user manage a project, or one report of it."""
+    with opened():
+        if project_id is not None and report_id is None:
+            row = accounts.grant_project(email, project_id, utc_now())
+        elif report_id is not None and project_id is None:
+            row = accounts.grant_report(email, report_id, utc_now())
+        else:
+            raise click.UsageError("Name either --project or --report.")
+        print_record({"id": row.id, "user": email, "project_id": project_id, "report_id": report_id}, as_json)

@@ -1,0 +1,30 @@
+"""`migrate`: bring the database's schema up to date, or tell whether it is."""
+
+import click
+
+from bin.cli.installation import checked_settings, database_at, make_data_dir, require_fit
+from bin.cli.records import json_option, print_record
+from storage.db import schema_version
+
+
+@click.command(
+    epilog="Example: riskrelay migrate --check --json\n\n"
+    "Exit codes: 0 up to date, 1 with --check: migrations are pending; else the database is away, of a newer version or "
+    "another application's, 2 wrong usage or settings."
+)
+@click.option("--check", is_flag=True, help="Only tell what is pending, and change nothing; exit 1 if anything is.")
+@json_option
+def migrate(check: bool, as_json: bool) -> None:
+    """Run the migrations that have not run yet, in order and under a lock."""
+    settings = checked_settings()
+    if not check:
+        make_data_dir(settings)
+    with database_at(settings.database_url):
+        names = list(require_fit()) if check else schema_version.migrate()
+    word = "pending" if check else "ran"
+    if as_json:
+        print_record({word: names}, as_json)
+    else:
+        click.echo("\n".join(f"{word}: {name}" for name in names) or "The schema is up to date.")
+    if check and names:
+        raise SystemExit(1)

@@ -1,0 +1,49 @@
+"""`project`: websites of an account."""
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import ROW_ID
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.base.shop_domain import normalised_shop_domain
+from storage.accounts import projects
+from storage.db.models import Project
+
+
+def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Read the option, or end with exit code 2."""
+    domain = None if text is None else normalised_shop_domain(text)
+    if domain is None and text is not None:
+        raise click.BadParameter("not a valid shop domain; it has the form shop.example, without scheme, port or path.")
+    return domain
+
+
+@click.group()
+def project() -> None:
+    """Projects: websites of an account."""
+
+
+@project.command(epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
+@click.argument("name")
+@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, where the project is one.")
+@json_option
+def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> None:
+    """Make a project."""
+    with opened():
+        print_record(_record(projects.add_project(name, account_id, utc_now(), shop_domain)), as_json)
+
+
+@project.command("list", epilog="Example: riskrelay project list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_projects(as_json: bool) -> None:
+    """List the projects."""
+    with opened():
+        records = [_record(row) for row in Project.select().order_by(Project.id)]
+        columns = ("id", "name", "account_id", "shop_domain")
+        print_records(records, as_json, columns, "There are no projects; see `project add`.")
+
+
+def _record(row: Project) -> dict[str, object]:
+    return {"id": row.id, "name": row.name, "account_id": row.account.id, "shop_domain": row.shop_domain}

@@ -1,0 +1,104 @@
+"""`run`: everything in one: embedded Redis where REDIS_URL names none, migrations, service and workers."""
+
+import json
+import logging
+import os
+import sys
+from typing import Final
+from urllib.error import URLError
+
+import click
+
+from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_strange_names
+from bin.commands.init import FIRST_TOKEN, FIRST_USER
+from bin.commands.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
+from bin.commands.work import WORK_ALONE
+from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from bin.processes.local_service import DIRECTLY, local_url
+from bin.processes.supervisor import STOP_GRACE_S, Supervisor
+from schemas.settings.definitions import RouteFamily, Settings
+from storage.db import schema_version
+
+_log: Final = logging.getLogger(__name__)
+
+#: A start takes one or two seconds; a machine under load gets the benefit of the doubt.
+READY_WITHIN_S = 60
+REDIS_WITHIN_S = 20
+
+
+@click.command(
+    epilog="Example: riskrelay run\n\nExit codes: 0 stopped, 1 a part of it died or did not start, 2 wrong settings."
+)
+def run() -> None:
+    """Run the whole installation until Ctrl-C or SIGTERM."""
+    settings = daemon_settings()
+    warn_of_strange_names()
+    # What can be refused is refused before anything is changed: an installation may be running here already.
+    require_keys(settings)
+    require_free(settings.bind)
+    with database_at(settings.database_url):
+        require_fit()
+    make_data_dir(settings)
+    redis = EmbeddedRedis(settings.data_dir, settings.redis_socket) if settings.redis_embedded else None
+    try:
+        if redis is not None:
+            # First, because it refuses data that another installation is using.
+            redis.start()
+            redis.wait_until_ready(REDIS_WITHIN_S)
+        _migrate(settings)
+        require_startable(settings)
+        warn_of_redis_away(settings)
+        # From here on a signal is noted, not obeyed at once.
+        supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
+        _start(settings, supervisor, redis)
+        if supervisor.wait_until(lambda: _is_ready(settings), READY_WITHIN_S):
+            _greet(settings)
+        elif supervisor.is_running():
+            _log.warning("not ready after %s s, going on; the lines above say why", READY_WITHIN_S)
+        raise SystemExit(supervisor.run())
+    except EmbeddedRedisError as failed:
+        raise Refused(str(failed)) from None
+    finally:
+        if redis is not None:
+            redis.stop()
+
+
+def _migrate(settings: Settings) -> None:
+    with database_at(settings.database_url):
+        for name in schema_version.migrate():
+            click.echo(f"Migrated: {name}")
+
+
+def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | None) -> None:
+    if redis is not None:
+        supervisor.adopt("redis", redis.process)
+    for number in range(settings.worker_processes):
+        supervisor.start(f"worker {number + 1}", [sys.executable, *WORK_ALONE], os.environ)
+    supervisor.start("service", [sys.executable, *GUNICORN], os.environ)
+
+
+def _is_ready(settings: Settings) -> bool:
+    """Tell whether everything is green, a worker that has shown itself included."""
+    try:
+        with DIRECTLY.open(f"{local_url(settings.bind)}/readyz", timeout=1) as answer:
+            checks = json.load(answer)["checks"]
+    except (URLError, OSError, ValueError):
+        return False
+    # A Redis of somebody else's that is away has been told of, and keeps nothing from being delivered.
+    return all(found == "ok" for name, found in checks.items() if name != "redis" or settings.redis_embedded)
+
+
+def _greet(settings: Settings) -> None:
+    """Tell where it is and what to type next."""
+    token = settings.data_dir / FIRST_TOKEN
+    click.echo(f"\nRiskRelay is ready at {settings.public_base_url}\n")
+    if token.is_file():
+        click.echo(f"The first API token is in {token}; keep it elsewhere and delete the file.\n")
+    click.echo("Try, in another terminal:")
+    click.echo(f"  curl -s {local_url(settings.bind)}/readyz")
+    click.echo(f"  bin/riskrelay token create --user {FIRST_USER}")
+    click.echo("  bin/riskrelay listen\n")
+    if RouteFamily.CONSOLE in settings.route_families:
+        # Not a fourth command to try: it belongs to the browser.
+        click.echo(f"Or look at it: {settings.public_base_url}/console takes a token made with --ability console.\n")
+    click.echo("Ctrl-C stops everything.")

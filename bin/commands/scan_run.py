@@ -1,0 +1,27 @@
+"""`scan-run`: runs of a scanner, registered before they post."""
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import ROW_ID
+from bin.cli.records import json_option, print_record
+from runtime.clock import utc_now
+from storage.accounts import projects
+
+
+@click.group("scan-run")
+def scan_run() -> None:
+    """Scan runs: which project a scanner's results belong to."""
+
+
+@scan_run.command(
+    epilog="Example: riskrelay scan-run add --project 1 --id 42\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
+)
+@click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
+@click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")
+@json_option
+def add(project_id: int, scan_run_id: int | None, as_json: bool) -> None:
+    """Register a scan run."""
+    with opened():
+        row = projects.add_scan_run(project_id, utc_now(), scan_run_id)
+        print_record({"id": row.id, "project_id": project_id, "status": row.status}, as_json)

@@ -1,0 +1,117 @@
+"""`secret`: shared secrets of integrations and signing secrets of targets; they come in and never go out."""
+
+import sys
+
+import click
+
+from bin.cli.installation import Refused, opened
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.settings.definitions import Settings
+from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
+from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
+from schemas.targets.target import Target, target_record
+from storage.secrets.integrations import Integration, SharedSecrets
+from storage.secrets.key_check import check_keys
+from storage.secrets.vault import Vault
+from storage.targets import targets
+
+#: What to do about a text that is no secret.
+REMEDIES = {
+    SecretFault.UNFIT: f"A secret is one line of printable characters on standard input, {MAX_SECRET} at most.",
+    SecretFault.TOO_SHORT: f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}. Nothing was changed.",
+}
+
+
+@click.group()
+def secret() -> None:
+    """Secrets: set from standard input, shown as fingerprints."""
+
+
+@secret.group("set")
+def set_secret() -> None:
+    """Set a secret; one line on standard input. The old one stops at once."""
+
+
+@set_secret.command(
+    epilog='Example: printf %s "$SECRET" | riskrelay secret set target tgt_…\n\nExit codes: 0 set, 1 refused, 2 wrong usage.'
+)
+@click.argument("target_id")
+@json_option
+def target(target_id: str, as_json: bool) -> None:
+    """Set the signing secret of one target."""
+    with opened() as settings:
+        fingerprint = targets.set_secret(target_id, _read_secret(), _own_vault(settings), utc_now())
+        print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
+
+
+def _integration_command(integration: Integration) -> None:
+    example = f'Example: printf %s "$SECRET" | riskrelay secret set {integration.value}'
+
+    @set_secret.command(integration.value, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
+    @json_option
+    def set_integration(as_json: bool) -> None:
+        with opened() as settings:
+            shared = SharedSecrets(settings, _own_vault(settings))
+            fingerprint = shared.set(integration, _read_secret(), utc_now())
+            print_record({"name": integration.value, "fingerprint": fingerprint}, as_json)
+
+    set_integration.help = f"Set the shared secret of the {integration.value} integration; it replaces the environment's."
+
+
+for each in Integration:
+    _integration_command(each)
+
+
+@secret.command("list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_secrets(as_json: bool) -> None:
+    """List secrets as fingerprints, with how their targets are connected."""
+    with opened() as settings:
+        records = [*_integrations(settings), *_targets(settings)]
+        columns = ("name", "configured", "source", "fingerprint", "connected", "last_validation")
+        print_records(records, as_json, columns, "There are no secrets.")
+
+
+def _integrations(settings: Settings) -> list[dict[str, object]]:
+    states = SharedSecrets(settings, Vault(settings.encryption_keys)).states()
+    empty = {"connected": None, "last_validation": None}
+    return [
+        {"name": s.name, "configured": s.configured, "source": s.source, "fingerprint": s.fingerprint, **empty}
+        for s in states
+    ]
+
+
+def _targets(settings: Settings) -> list[dict[str, object]]:
+    vault = Vault(settings.encryption_keys)
+    default = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
+    return [_target(each) for each in targets.all_targets(default)]
+
+
+def _target(target: Target) -> dict[str, object]:
+    record = target_record(target, utc_now())
+    source = "database" if target.has_own_secret else "environment"
+    return {
+        "name": target.id,
+        **record["secret"],
+        "source": source if target.secret_fingerprint else None,
+        "connected": target.connected_status,
+        "last_validation": target.validation_status,
+    }
+
+
+def _own_vault(settings: Settings) -> Vault:
+    """Return the vault whose keys are this installation's: nothing is sealed with others."""
+    vault = Vault(settings.encryption_keys)
+    check_keys(vault, utc_now())
+    return vault
+
+
+def _read_secret() -> str:
+    """Read standard input and strip one trailing newline; what is typed on a terminal is not shown there."""
+    on_terminal = sys.stdin.isatty()
+    text = click.prompt("Secret", hide_input=True, err=True) if on_terminal else sys.stdin.read(MAX_SECRET + 2)
+    secret = secret_from(text)
+    if isinstance(secret, SecretFault):
+        raise Refused(REMEDIES[secret])
+    return secret

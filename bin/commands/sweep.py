@@ -1,0 +1,30 @@
+"""`sweep`: ring for what is due; for cron, where no daemon sweeps by itself."""
+
+from contextlib import nullcontext
+
+import click
+
+from bin.cli.installation import alone, opened
+from bin.cli.number_types import LIMIT
+from bin.cli.records import json_option, print_record
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell, connect
+from storage.db.locks import Lock
+from storage.exports import transitions
+
+
+@click.command(
+    epilog="Example: riskrelay sweep --json\n\n"
+    "Exit codes: 0 done, 1 another one runs, or Redis or the database is away, 2 wrong usage or settings."
+)
+@click.option("--dry-run", is_flag=True, help="Only count what is due.")
+@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Count no further.")
+@json_option
+def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
+    """Ring the doorbell if exports are due or their leases have lapsed; one sweep at a time."""
+    with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
+        due = transitions.count_due(utc_now(), limit)
+        rung = bool(due) and not dry_run and Doorbell(connect(settings.redis_url)).ring()
+        print_record({"due": due, "rung": rung}, as_json)
+    if due and not dry_run and not rung:
+        raise SystemExit(1)

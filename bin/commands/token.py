@@ -1,0 +1,102 @@
+"""`token`: API and platform tokens, shown once."""
+
+from datetime import timedelta
+from typing import Final
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import DAYS, ROW_ID
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from storage.accounts import tokens
+from storage.db.models import Token
+
+#: What a person reads of a token in a list.
+_COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
+
+
+@click.group()
+def token() -> None:
+    """Tokens of clients and platform apps."""
+
+
+@token.command(
+    epilog="""\b
+Example:
+  TOKEN=$(riskrelay token create --user ada@example.com)
+
+\b
+Exit codes: 0 made, 1 refused, 2 wrong usage."""
+)
+@click.option("--user", "email", required=True, help="The user's email.")
+@click.option("--kind", type=click.Choice([kind.value for kind in TokenKind]), default="api", show_default=True)
+@click.option(
+    "--ability",
+    "abilities",
+    multiple=True,
+    type=click.Choice([ability.value for ability in Ability]),
+    help="May be repeated; without it: all of the kind but console.",
+)
+@click.option("--name", default="", help="What the token is for.")
+@click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
+@json_option
+def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
+    """Make a token and print it: this once, alone on standard output."""
+    with opened():
+        expires = timedelta(days=expires_days) if expires_days else None
+        named = [Ability(ability) for ability in abilities]
+        row, text = tokens.create(email, TokenKind(kind), utc_now(), named, name, expires)
+        if as_json:
+            print_record({**_record(row), "token": text}, as_json)
+            return
+        click.echo(f"Token {row.id} for {email}; it is shown this once.", err=True)
+        click.echo(text)
+
+
+@token.command("list", epilog="Example: riskrelay token list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_tokens(as_json: bool) -> None:
+    """List tokens; never the tokens themselves."""
+    with opened():
+        records = [_record(row) for row in Token.select().order_by(Token.id)]
+        print_records(records, as_json, _COLUMNS, "There are no tokens; see `token create`.")
+
+
+@token.command(
+    epilog="""\b
+Examples:
+  riskrelay token revoke 3
+  riskrelay token revoke --user ada@example.com
+
+\b
+Exit codes: 0 revoked, 1 there is no such token or user, 2 wrong usage."""
+)
+@click.argument("token_id", type=ROW_ID, required=False)
+@click.option("--user", "email", help="Revoke every token of this user instead.")
+@json_option
+def revoke(token_id: int | None, email: str | None, as_json: bool) -> None:
+    """Revoke a token, or all of a user who leaves; the next request with one gets 401."""
+    if (token_id is None) == (email is None):
+        raise click.UsageError("Name one token by its id, or a user with --user.")
+    with opened():
+        if token_id is not None:
+            print_record(_record(tokens.revoke(token_id, utc_now())), as_json)
+        elif email is not None:
+            revoked = [_record(row) for row in tokens.revoke_all(email, utc_now())]
+            print_records(revoked, as_json, _COLUMNS, "This user had no token left to revoke.")
+
+
+def _record(row: Token) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "name": row.name,
+        "user": row.user.email,
+        "abilities": row.abilities,
+        "created_at": rfc3339(row.created_at),
+        "expires_at": rfc3339_or_none(row.expires_at),
+        "revoked_at": rfc3339_or_none(row.revoked_at),
+    }

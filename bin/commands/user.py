@@ -1,0 +1,40 @@
+"""`user`: people of an account."""
+
+import click
+
+from bin.cli.installation import opened
+from bin.cli.number_types import ROW_ID
+from bin.cli.records import json_option, print_record, print_records
+from runtime.clock import utc_now
+from storage.accounts import accounts
+from storage.db.models import User
+
+
+@click.group()
+def user() -> None:
+    """Users: people of an account."""
+
+
+@user.command(
+    epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
+)
+@click.argument("email")
+@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@json_option
+def add(email: str, account_id: int, as_json: bool) -> None:
+    """Make a user of an account."""
+    with opened():
+        print_record(_record(accounts.add_user(email, account_id, utc_now())), as_json)
+
+
+@user.command("list", epilog="Example: riskrelay user list --json\n\nExit codes: 0 listed, 2 wrong settings.")
+@json_option
+def list_users(as_json: bool) -> None:
+    """List the users."""
+    with opened():
+        records = [_record(row) for row in User.select().order_by(User.id)]
+        print_records(records, as_json, ("id", "email", "account_id"), "There are no users; see `user add`.")
+
+
+def _record(row: User) -> dict[str, object]:
+    return {"id": row.id, "email": row.email, "account_id": row.account.id}

@@ -1,0 +1,50 @@
+"""`work`: the worker daemon, as many processes as WORKER_PROCESSES says."""
+
+import os
+import sys
+
+import click
+
+from bin.cli.installation import Refused, daemon_settings, warn_of_strange_names
+from bin.commands.serve import require_startable, warn_of_redis_away
+from bin.processes.supervisor import STOP_GRACE_S, Supervisor
+from schemas.settings.definitions import Settings
+
+
+@click.command(epilog="Example: riskrelay work\n\nExit codes: 0 stopped, 1 a process died, 2 wrong settings.")
+@click.option("--processes", type=click.IntRange(min=1), help="Instead of WORKER_PROCESSES.")
+@click.option("--part", "is_part", is_flag=True, hidden=True, help="Its parent has told what there is to tell.")
+def work(processes: int | None, is_part: bool) -> None:
+    """Deliver what is due until SIGTERM; what is being sent is finished first."""
+    settings = daemon_settings()
+    if not is_part:
+        warn_of_strange_names()
+    require_startable(settings)
+    if not is_part:
+        warn_of_redis_away(settings)
+    count = processes or settings.worker_processes
+    if settings.worker_metrics_bind and not is_part:
+        _show_metrics(settings.worker_metrics_bind, settings)
+    if count == 1:
+        # Here, so that only the process that delivers carries what delivering needs.
+        from worker import daemon  # noqa: PLC0415 - see above
+
+        raise SystemExit(daemon.run(settings))
+    supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
+    for number in range(count):
+        supervisor.start(f"worker {number + 1}", [sys.executable, *WORK_ALONE], dict(os.environ))
+    raise SystemExit(supervisor.run())
+
+
+def _show_metrics(bind: str, settings: Settings) -> None:
+    """Show the metrics of all processes from this one, or end with a remedy."""
+    # Here, because most installations show them by their service.
+    from worker.metrics import serve  # noqa: PLC0415 - see above
+
+    try:
+        serve(bind, settings.data_dir)
+    except OSError as failed:
+        raise Refused(f"{bind} cannot be had: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
+
+
+WORK_ALONE = ("-P", "-m", "bin", "work", "--processes", "1", "--part")

@@ -1,0 +1,1 @@
+"""Child processes: supervisor, embedded Redis, the local service."""

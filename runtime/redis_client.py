@@ -1,0 +1,103 @@
+"""The one way to a Redis: clients for every form of REDIS_URL, which fail soon and repeat nothing behind our back.
+
+Behind Sentinels a client asks them for the master whenever it opens a connection, so it finds the new one after a switch by
+itself. What they and the server may take together is what one server may take elsewhere.
+"""
+
+from contextlib import suppress
+from typing import Any, Final
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from schemas.settings.redis_url import RedisUrl, parse_redis_url
+
+#: A request waits no longer than this for Redis, up or down.
+TIMEOUT_S: Final = 0.5
+#: The Sentinels' part of the time to connect, shared out among them: one that hangs leaves time for the others.
+_TO_ASK: Final = 0.5
+
+
+def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int | None = None) -> Redis:
+    """Return a client of the Redis at `url`; nothing is connected yet. A failed command is not repeated.
+
+    `timeout_s` is how long an answer may take; with None it may take for ever, and only connecting has its usual limit.
+    Raises InvalidRedisUrl.
+    """
+    where = parse_redis_url(url)
+    limits: dict[str, Any] = {"max_connections": most_connections, "retry": _no_retry()}
+    if where.service is None:
+        pool = ConnectionPool(**_server(where), **_timeouts(timeout_s, 1.0), **limits)
+    else:
+        pool = _behind_sentinels(where, where.service, timeout_s, limits)
+    return Redis.from_pool(pool)
+
+
+class _Sentinels:
+    """Sentinels that are asked with the servers' password, and without it where they want none.
+
+    Of the two it is the usual one that Redis has a password and its Sentinels have not; they refuse one then.
+    """
+
+    def __init__(self, where: RedisUrl, timeout_s: float) -> None:
+        asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), "retry": _no_retry()}
+        self._asked = [Sentinel(where.places, sentinel_kwargs={**asking, **_credentials(where)})]
+        if where.password is not None:
+            self._asked.append(Sentinel(where.places, sentinel_kwargs=asking))
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the master's host and port; this is what the pool calls before it connects. Raises a RedisError."""
+        *first, last = self._asked
+        for sentinels in first:
+            with suppress(RedisConnectionError):
+                return _master_of(sentinels, service_name)
+        return _master_of(last, service_name)
+
+
+def _behind_sentinels(where: RedisUrl, service: str, timeout_s: float | None, limits: dict[str, Any]) -> ConnectionPool:
+    part_s = _TO_ASK * (timeout_s or TIMEOUT_S) / len(where.places)
+    return SentinelConnectionPool(
+        service,
+        _Sentinels(where, part_s),
+        db=where.database,
+        ssl=where.is_tls,
+        **where.tls_files,
+        **_credentials(where),
+        **_timeouts(timeout_s, 1.0 - _TO_ASK),
+        **limits,
+    )
+
+
+def _master_of(sentinels: Sentinel, service_name: str) -> tuple[str, int]:
+    host, port = sentinels.discover_master(service_name)
+    return host, port
+
+
+def _server(where: RedisUrl) -> dict[str, Any]:
+    common = {"db": where.database, **_credentials(where)}
+    if where.socket is not None:
+        return {"connection_class": UnixDomainSocketConnection, "path": where.socket, **common}
+    [(host, port)] = where.places
+    tls = {"connection_class": SSLConnection, **where.tls_files} if where.is_tls else {"connection_class": Connection}
+    return {"host": host, "port": port, **tls, **common}
+
+
+def _tls(where: RedisUrl) -> dict[str, Any]:
+    return {"ssl": True, **where.tls_files} if where.is_tls else {}
+
+
+def _credentials(where: RedisUrl) -> dict[str, Any]:
+    return {"username": where.username, "password": where.password}
+
+
+def _timeouts(timeout_s: float | None, part: float) -> dict[str, Any]:
+    """Return the limits for connecting, of which `part` is left, and for each answer."""
+    return {"socket_connect_timeout": part * (timeout_s or TIMEOUT_S), "socket_timeout": timeout_s}
+
+
+def _no_retry() -> Retry:
+    return Retry(NoBackoff(), 0)

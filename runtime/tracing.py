@@ -1,0 +1,102 @@
+"""Spans of requests and delivery attempts, where OTEL_EXPORTER_OTLP_ENDPOINT names a collector.
+
+Only what is listed here is told of them: routes, never paths; our ids, statuses and times, never an address, a header or a
+body. Nothing is added to what is delivered. Without an endpoint OpenTelemetry is not imported, and a request pays for a
+look at None.
+"""
+
+from typing import TYPE_CHECKING
+
+from runtime import logs
+from schemas.exports.delivery import DELIVERED, Attempted
+from schemas.settings.definitions import Settings
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from runtime.opentelemetry import Recorder
+
+_recorder: "Recorder | None" = None
+
+
+def configure(settings: Settings, role: str) -> None:
+    """Record this process's spans from now on, if an endpoint is set; `role` is `service` or `worker`.
+
+    Raises ModuleNotFoundError where the packages of the extra `tracing` are not installed.
+    """
+    global _recorder  # noqa: PLW0603 - as logs: of one process, to one place
+    if settings.otlp_endpoint is None:
+        return
+    from runtime.opentelemetry import Recorder  # noqa: PLC0415 - it needs packages that only the extra brings
+
+    _recorder = Recorder(settings.otlp_endpoint, settings.deployment_mode, role)
+
+
+def close() -> None:
+    """Send what is left, for a moment at most, and record nothing more."""
+    global _recorder
+    recorder, _recorder = _recorder, None
+    if recorder is not None:
+        recorder.close()
+
+
+def request_began(method: str, traceparent: str | None) -> "Span | None":
+    """Begin the span of a request and let the log lines of this greenlet name its trace."""
+    if _recorder is None:
+        return None
+    span = _recorder.begin_inbound(logs.known_method(method), traceparent)
+    logs.also_concern(trace_id=_recorder.trace_id(span))
+    return span
+
+
+def request_ended(span: "Span | None", method: str, route: str | None, status: int, request_id: str) -> None:
+    """End the span of a request; `route` is its template, None where the path leads nowhere."""
+    if span is None or _recorder is None:
+        return
+    if route is not None:
+        span.update_name(f"{logs.known_method(method)} {route}")
+    told = {
+        "http.request.method": logs.known_method(method),
+        "http.route": route,
+        "http.response.status_code": status,
+        "riskrelay.request_id": request_id,
+    }
+    _recorder.end(span, told, has_failed=status >= 500)
+
+
+def attempt_began() -> "Span | None":
+    """Begin the span of a delivery attempt and let the log lines of this thread name its trace."""
+    if _recorder is None:
+        return None
+    span = _recorder.begin_outbound("deliver")
+    logs.also_concern(trace_id=_recorder.trace_id(span))
+    return span
+
+
+def attempt_ended(span: "Span | None", attempted: Attempted) -> None:
+    """End the span of a delivery attempt: ids, number, what came of it, and how long each part took."""
+    if span is None or _recorder is None:
+        return
+    claim, outcome, verdict, timings = attempted.claim, attempted.outcome, attempted.verdict, attempted.outcome.timings
+    told = {
+        "http.request.method": "POST",
+        "http.response.status_code": outcome.status,
+        "error.type": verdict.error_code,
+        "riskrelay.export_id": claim.export_id,
+        "riskrelay.target_id": claim.target_id,
+        "riskrelay.attempt_id": attempted.id,
+        "riskrelay.attempt": claim.attempt,
+        "riskrelay.outcome": verdict.outcome,
+        "riskrelay.dns_ms": timings.dns_ms,
+        "riskrelay.connect_ms": timings.connect_ms,
+        "riskrelay.tls_ms": timings.tls_ms,
+        "riskrelay.first_byte_ms": timings.first_byte_ms,
+        "riskrelay.total_ms": timings.total_ms,
+    }
+    _recorder.end(span, told, has_failed=verdict.outcome != DELIVERED)
+
+
+def attempt_broke_off(span: "Span | None") -> None:
+    """End the span of an attempt that a bug of ours ended; the log and the report of the error say more."""
+    if span is not None and _recorder is not None:
+        _recorder.end(span, {"riskrelay.outcome": "broke_off"}, has_failed=True)

@@ -1,0 +1,1 @@
+"""Response schemas of the API."""

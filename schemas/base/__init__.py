@@ -1,0 +1,1 @@
+"""What every other schema builds on: errors, fields, strict JSON, timestamps, principals."""

@@ -1,0 +1,1 @@
+"""Compliance requests: form, record, and how a subject is matched in text."""

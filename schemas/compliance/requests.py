@@ -1,0 +1,294 @@
+"""The storefront's compliance webhooks: a person's data is asked for or to be erased, or a whole shop's.
+
+The platform signs the body, not the headers. So the body has to name the shop that the header names, and may not hold a
+member that belongs to another topic: a captured body is good for its own topic and shop alone. What else a platform adds to
+its bodies is ignored and never stored.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from marshmallow import EXCLUDE, ValidationError, fields, post_load
+
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.fields import MAX_ID, AnyObject, Form, Several, Text, problem
+from schemas.base.shop_domain import MAX_CHARACTERS, normalised_shop_domain
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+
+TOPIC_HEADER: Final = "X-Platform-Topic"
+SHOP_HEADER: Final = "X-Platform-Shop-Domain"
+
+#: A number in digits, a UUID or a platform's resource name; what is longer identifies nobody.
+MAX_IDENTIFIER: Final = 255
+#: RFC 5321 ends an address at 254 characters; senders are not held to it.
+MAX_ADDRESS: Final = 320
+MAX_PHONE: Final = 64
+#: A customer's orders of many years; a body of 1 MiB holds no more.
+MAX_ORDERS: Final = 50_000
+
+
+class Topic(StrEnum):
+    """What is asked for."""
+
+    DATA_REQUEST = "customers/data_request"
+    CUSTOMER_REDACT = "customers/redact"
+    SHOP_REDACT = "shop/redact"
+
+
+class RequestStatus(StrEnum):
+    """Where a compliance request is."""
+
+    RECEIVED = "received"
+    DONE = "done"
+
+
+class Result(StrEnum):
+    """What a compliance request came to."""
+
+    REPORTED = "reported"
+    NOTHING_HELD = "nothing_held"
+    REDACTED = "redacted"
+    UNKNOWN_SHOP = "unknown_shop"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whom a request is about; at least one of the members is set."""
+
+    customer_id: str | None = None
+    email: str | None = None
+    phone: str | None = None
+    order_ids: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str | None:
+        """The person in one text that is the same in every request about them; None where only orders are named."""
+        if self.customer_id is not None:
+            return f"id:{self.customer_id}"
+        if self.email is not None:
+            return f"email:{self.email.casefold()}"
+        return None if self.phone is None else f"phone:{''.join(filter(str.isdecimal, self.phone))}"
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**asdict(self), "order_ids": list(self.order_ids)}
+
+
+def subject_from(record: Mapping[str, Any]) -> Subject:
+    """Return the subject that `Subject.record` told."""
+    return Subject(record["customer_id"], record["email"], record["phone"], tuple(record["order_ids"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What the headers say; the signature does not cover them."""
+
+    topic: Topic
+    shop_domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What the body says; None stands for a member that was not sent."""
+
+    shop_domain: str
+    customer: Subject | None
+    orders_requested: tuple[str, ...] | None
+    orders_to_redact: tuple[str, ...] | None
+    data_request: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A compliance webhook whose headers and body agree; a shop's has no subject."""
+
+    topic: Topic
+    shop_domain: str
+    subject: Subject | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A compliance request as the ledger holds it: nothing of the person but a pseudonym."""
+
+    id: str
+    topic: Topic
+    shop_domain: str
+    subject_pseudonym: str | None
+    status: RequestStatus
+    result: Result | None
+    counts: Mapping[str, int]
+    attempts: int
+    last_error: str | None
+    has_report: bool
+    received_at: datetime
+    due_at: datetime
+    next_run_at: datetime | None
+    finished_at: datetime | None
+
+
+#: The members by which a body is known to belong to another topic.
+_FOREIGN: Final[Mapping[Topic, tuple[str, ...]]] = {
+    Topic.DATA_REQUEST: ("orders_to_redact",),
+    Topic.CUSTOMER_REDACT: ("orders_requested", "data_request"),
+    Topic.SHOP_REDACT: ("customer", "orders_requested", "orders_to_redact", "data_request"),
+}
+
+
+class Identifier(fields.Field[str]):
+    """An id as platforms write them, a number or a text; read as text."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        if type(value) is int:
+            if not 0 <= value <= MAX_ID:
+                raise ValidationError("out_of_range")
+            return str(value)
+        if not isinstance(value, str):
+            raise ValidationError("invalid_type")
+        if not value.strip():
+            raise ValidationError("too_short")
+        if len(value) > MAX_IDENTIFIER:
+            raise ValidationError("too_long")
+        return value.strip()
+
+
+class _CustomerForm(Form):
+    class Meta:
+        unknown = EXCLUDE
+
+    id = Identifier(load_default=None, allow_none=True)
+    email = Text(load_default=None, allow_none=True, max_length=MAX_ADDRESS)
+    phone = Text(load_default=None, allow_none=True, max_length=MAX_PHONE)
+
+    @post_load
+    def _make(self, customer: dict[str, Any], **_: Any) -> Subject:
+        return Subject(customer["id"], _said(customer["email"]), _said(customer["phone"]))
+
+
+def _orders() -> Several:
+    return Several(Identifier(), at_most=MAX_ORDERS, load_default=None, allow_none=True)
+
+
+class ComplianceForm(Form):
+    """The body of `POST /api/storefront-app/webhooks/compliance`, whatever its topic."""
+
+    class Meta:
+        unknown = EXCLUDE
+
+    shop_domain = Text(required=True, max_length=MAX_CHARACTERS + 1)
+    customer = fields.Nested(_CustomerForm, load_default=None, allow_none=True)
+    orders_requested = _orders()
+    orders_to_redact = _orders()
+    data_request = AnyObject(load_default=None, allow_none=True)
+
+    @post_load
+    def _make(self, body: dict[str, Any], **_: Any) -> Statement:
+        return Statement(
+            shop_domain=body["shop_domain"],
+            customer=body["customer"],
+            orders_requested=_tuple_or_none(body["orders_requested"]),
+            orders_to_redact=_tuple_or_none(body["orders_to_redact"]),
+            data_request=body["data_request"],
+        )
+
+
+def envelope(topic: str | None, shop_domain: str | None) -> Envelope:
+    """Read the two headers, None where one is missing. Raises ValidationFailed with what is wrong with either."""
+    problems: list[FieldProblem] = []
+    if topic not in {each.value for each in Topic}:
+        problems.append(problem(f"/{TOPIC_HEADER}", "not_allowed" if topic else "required"))
+    domain = normalised_shop_domain(shop_domain or "")
+    if domain is None:
+        problems.append(problem(f"/{SHOP_HEADER}", "invalid_shop_domain" if shop_domain else "required"))
+    if problems or topic is None or domain is None:
+        raise ValidationFailed(*problems)
+    return Envelope(Topic(topic), domain)
+
+
+def order_from(headers: Envelope, body: Statement) -> Order:
+    """Return what headers and body order together. Raises ValidationFailed where they do not belong together."""
+    problems = [problem(f"/{name}", "other_topic") for name in _FOREIGN[headers.topic] if getattr(body, name) is not None]
+    if normalised_shop_domain(body.shop_domain) != headers.shop_domain:
+        problems.append(problem("/shop_domain", "not_the_headers_shop"))
+    subject = None if headers.topic is Topic.SHOP_REDACT else _subject(body)
+    if subject == Subject():
+        problems.append(problem("/customer", "required"))
+    if problems:
+        raise ValidationFailed(*problems)
+    return Order(headers.topic, headers.shop_domain, subject)
+
+
+def compliance_answer(order: Order, due_at: datetime | None) -> dict[str, Any]:
+    """Return what a dry run answers: what the ledger would say of an order, with no `due_at` where it is there already.
+
+    The person's pseudonym is the operator's to see.
+    """
+    return {
+        "status": "accepted",
+        "duplicate": due_at is None,
+        "topic": order.topic.value,
+        "shop_domain": order.shop_domain,
+        "due_at": rfc3339_or_none(due_at),
+    }
+
+
+def report_record(
+    request_id: str, shop_domain: str, subject: Subject, result: Result, records: Sequence[Mapping[str, Any]], now: datetime
+) -> dict[str, Any]:
+    """Return what a data request found, for the shop's owner; that nothing is held is said, not left out."""
+    return {
+        "request_id": request_id,
+        "shop_domain": shop_domain,
+        "subject": subject.record(),
+        "searched_at": rfc3339(now),
+        "result": result.value,
+        "records": list(records),
+    }
+
+
+def without_mentions(report: Mapping[str, Any], mentions: Callable[[str], bool]) -> dict[str, Any] | None:
+    """Return a report without the records that mention somebody; None where it is about them, or nothing is left of it."""
+    subject = subject_from(report["subject"])
+    if any(mentions(text) for text in (subject.customer_id, subject.email, subject.phone, *subject.order_ids) if text):
+        return None
+    records = [record for record in report["records"] if not any(mentions(text) for text in record["texts"].values())]
+    return None if report["records"] and not records else {**report, "records": records}
+
+
+def compliance_record(request: Request, now: datetime) -> dict[str, Any]:
+    """Return the ledger's line as an operator sees it at `now`."""
+    is_open = request.status is RequestStatus.RECEIVED
+    return {
+        "id": request.id,
+        "topic": request.topic.value,
+        "shop_domain": request.shop_domain,
+        "subject": request.subject_pseudonym,
+        "status": request.status.value,
+        "result": None if request.result is None else request.result.value,
+        "counts": dict(request.counts),
+        "has_report": request.has_report,
+        "attempts": request.attempts,
+        "last_error": request.last_error,
+        "received_at": rfc3339(request.received_at),
+        "due_at": rfc3339(request.due_at),
+        "overdue": is_open and request.due_at <= now,
+        "next_run_at": rfc3339_or_none(request.next_run_at),
+        "finished_at": rfc3339_or_none(request.finished_at),
+    }
+
+
+def _subject(body: Statement) -> Subject:
+    customer = body.customer or Subject()
+    order_ids = body.orders_requested or body.orders_to_redact or ()
+    return Subject(customer.customer_id, customer.email, customer.phone, tuple(dict.fromkeys(order_ids)))
+
+
+def _said(text: str | None) -> str | None:
+    return (text or "").strip() or None
+
+
+def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(values)

@@ -1,0 +1,122 @@
+"""Does a text speak of a person or of a shop? What a compliance request searches the stores with.
+
+An email address is known in any case and only as a whole: neither `bigjohn@…` nor `john@….au` is `john@…`. A phone number
+is known by its digits, however they are grouped, with a country's code or without. Ids and domains are whole words:
+191167 does not stand in 1911670. Texts are looked at as they are and with percent-encoding and HTML entities undone, JSON by
+its names and values.
+
+`patterns` are for LIKE on lower-case text: they leave out nothing that is meant, and most of what is not.
+"""
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+from urllib.parse import unquote
+
+from schemas.compliance.requests import Subject
+
+#: A statement with more patterns than this costs more than reading the texts.
+MAX_PATTERNS: Final = 100
+#: Shorter numbers are extensions and years; they are looked for as whole words.
+MIN_PHONE_DIGITS: Final = 7
+
+# Neither letter nor digit on either side; an underscore joins words in programs, not in prose.
+_WORD: Final = r"(?<![^\W_]){}(?![^\W_])"
+# What may stand before and after an address without being part of it: "...john@x.de", "_john@x.de_", "john@x.de."
+_ADDRESS: Final = r"(?<![^\W_])(?<![^\W_][._+-]){}(?![^\W_])(?![.-][^\W_])"
+_BETWEEN_DIGITS: Final = r"[\s().\-/\u00a0\u2010-\u2013]{0,3}"
+#: Country codes of one, two and three digits (ITU-T E.164).
+_COUNTRY: Final = re.compile(r"[17]|2[07]|3[0-469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]|[0-9]{3}")
+_CHUNKS: Final = re.compile(r"[a-z0-9]+")
+
+
+class Mentions:
+    """Knows a subject again in texts."""
+
+    def __init__(self, subject: Subject, words: Iterable[str] = ()) -> None:
+        ids = [*filter(None, (subject.customer_id,)), *subject.order_ids, *words]
+        phone = _Phone.read(subject.phone)
+        if subject.phone and phone is None:
+            ids.append(subject.phone)
+        told = [_WORD.format(_any_of(ids))] if ids else []
+        if subject.email:
+            told.append(_ADDRESS.format(re.escape(subject.email.casefold())))
+        if phone:
+            told.append(phone.expression())
+        self._expression = re.compile("|".join(told)) if told else None
+        self._loose = [word.casefold() for word in (*ids, *filter(None, (subject.email,)))]
+        self._digits = phone.rest if phone else None
+        self.patterns = _patterns([*ids, *filter(None, (subject.email,))], phone)
+
+    def in_text(self, text: str) -> bool:
+        """Tell whether `text` speaks of the subject."""
+        return self._expression is not None and any(self._expression.search(each) for each in _readings(text))
+
+    def in_name(self, name: str) -> bool:
+        """Tell whether a name that somebody put together, such as `order-191167x`, may be made of the subject's."""
+        digits = "".join(filter(str.isdecimal, name))
+        is_phone = self._digits is not None and self._digits in digits
+        return is_phone or any(word in reading for reading in _readings(name) for word in self._loose)
+
+    def in_value(self, name: str, value: Any) -> dict[str, str]:
+        """Return the texts of a JSON value that speak of the subject, each by the path where it stands below `name`."""
+        return {path: text for path, text in _texts(name, value) if self.in_text(text)}
+
+
+class _Phone:
+    """The digits of a phone number: of its country, where it names one, and the rest."""
+
+    def __init__(self, country: str | None, rest: str) -> None:
+        self.country = country
+        self.rest = rest
+
+    @classmethod
+    def read(cls, text: str | None) -> "_Phone | None":
+        """Read a number as people write it; None where it has too few digits to be told from others."""
+        digits = "".join(re.findall(r"[0-9]", (text or "").replace("(0)", "")))
+        is_international = (text or "").strip().startswith("+") or digits.startswith("00")
+        digits = digits.removeprefix("00") if is_international else digits
+        country = _COUNTRY.match(digits) if is_international else None
+        rest = digits[country.end() :] if country else digits
+        rest = rest.lstrip("0")
+        return cls(country[0] if country else None, rest) if len(rest) >= MIN_PHONE_DIGITS else None
+
+    def expression(self) -> str:
+        """Match the number in any grouping, with or without the country's code and the zero that replaces it."""
+        code = rf"(?:\+|00)?{self.country}" if self.country else r"(?:(?:\+|00)[0-9]{1,3}|1)"
+        between = _BETWEEN_DIGITS
+        return rf"(?<![0-9])(?:{code}{between})?(?:0{between})?{between.join(self.rest)}(?![0-9])"
+
+
+def _any_of(words: Iterable[str]) -> str:
+    return f"(?:{'|'.join(re.escape(word.casefold()) for word in words)})"
+
+
+def _patterns(words: Iterable[str], phone: _Phone | None) -> tuple[str, ...] | None:
+    """Return a LIKE pattern for each of `words` and for the phone; None where that cannot narrow the search."""
+    chunks = [max(_CHUNKS.findall(word.lower()), key=len, default="") for word in words]
+    patterns = [f"%{chunk}%" for chunk in dict.fromkeys(chunks)]
+    if phone:
+        patterns.append(f"%{'%'.join(phone.rest)}%")
+    return tuple(patterns) if "" not in chunks and len(patterns) <= MAX_PATTERNS else None
+
+
+def _readings(text: str) -> Iterator[str]:
+    """Yield the text as it is, and decoded once where that makes a difference."""
+    yield text.casefold()
+    decoded = html.unescape(unquote(text)) if "%" in text or "&" in text else text
+    if decoded != text:
+        yield decoded.casefold()
+
+
+def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, member in value.items():
+            yield f"{path}/{name}", name
+            yield from _texts(f"{path}/{name}", member)
+    elif isinstance(value, list):
+        for place, entry in enumerate(value):
+            yield from _texts(f"{path}/{place}", entry)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield path, str(value)

@@ -1,0 +1,1 @@
+"""Forbidden content: rules and the detectors behind them."""

@@ -1,0 +1,142 @@
+"""Payment card numbers in text: issuer range, length, grouping and check digit together.
+
+The check digit alone takes every tenth timestamp, barcode and database id for a card. A number counts when it is written
+as its issuer prints it, or in one piece of 15 or 16 digits; other lengths in one piece are mostly something else (14 is
+a GTIN or a shop's variant, 19 a 64-bit id) and count only after a word that says card. Thirteen digits never count: they
+are EANs. Numbers of few distinct digits stay in: 4242 4242 4242 4242 is one.
+"""
+
+import re
+from bisect import bisect_right
+from typing import Final
+
+from schemas.content_policy.text_parts import parts_with_digits
+
+#: First and last prefix (padded to six digits) of an issuer, and the lengths of its numbers.
+_RANGES: Final[tuple[tuple[int, int, frozenset[int]], ...]] = tuple(
+    (first, last, frozenset(lengths))
+    for first, last, lengths in (
+        (220000, 220499, (16, 19)),  # Mir
+        (222100, 272099, (16,)),  # Mastercard, second series
+        (300000, 305999, (14, 16, 19)),  # Diners Club
+        (309500, 309599, (14, 16, 19)),  # Diners Club
+        (340000, 349999, (15,)),  # American Express
+        (352800, 358999, (16, 19)),  # JCB
+        (360000, 369999, (14, 16, 19)),  # Diners Club
+        (370000, 379999, (15,)),  # American Express
+        (380000, 399999, (14, 16, 19)),  # Diners Club, and Hipercard among them
+        (400000, 499999, (16, 19)),  # Visa
+        (501800, 501999, (16, 18, 19)),  # Maestro, Dankort
+        (502000, 502099, (16, 18, 19)),  # Maestro
+        (503800, 503899, (16, 18, 19)),  # Maestro
+        (504175, 504175, (16,)),  # Elo
+        (506099, 506198, (16, 19)),  # Verve
+        (506699, 506778, (16,)),  # Elo
+        (507865, 507964, (16, 19)),  # Verve
+        (508500, 508999, (16,)),  # RuPay
+        (509000, 509999, (16,)),  # Elo
+        (510000, 559999, (16,)),  # Mastercard
+        (589300, 589399, (16, 18, 19)),  # Maestro
+        (601100, 601199, (16, 19)),  # Discover
+        (606282, 606282, (16, 19)),  # Hipercard
+        (606985, 608500, (16,)),  # RuPay
+        (620000, 629999, (16, 17, 18, 19)),  # UnionPay
+        (630400, 630499, (16, 18, 19)),  # Maestro
+        (636297, 636297, (16,)),  # Elo
+        (636368, 636368, (16,)),  # Elo
+        (637000, 637999, (16,)),  # Hiper
+        (644000, 659999, (16, 19)),  # Discover
+        (675900, 675999, (16, 18, 19)),  # Maestro
+        (676100, 676399, (16, 18, 19)),  # Maestro
+        (979200, 979299, (16,)),  # Troy
+    )
+)
+#: The same by their beginnings, which are those of different issuers: no two of them overlap.
+_SORTED: Final = sorted(_RANGES, key=lambda each: each[0])
+_FIRSTS: Final = [first for first, _, _ in _SORTED]
+#: What stands between groups: space, hyphen, dot, plus (a space of a form), slash, and their typographic relatives, also
+#: those that are not seen.
+_BETWEEN: Final = r"[ \-.+/\t\u00a0\u00ad\u2000-\u200b\u202f\u2010-\u2015\u2060\u2212\u3000\ufeff\uff0d]{1,3}"
+#: Groups as they are printed: fours; four and six and the rest; six and thirteen. In one piece last. Four digits stand
+#: first for speed: what must not stand before them is asked about afterwards. A letter, digit or underscore there means a
+#: digest, an id or a file's name; a digit and a point a fraction.
+_CANDIDATE: Final = re.compile(
+    rf"""[2-69][0-9]{{3}} (?<![0-9A-Za-z_]....) (?<![0-9][.,]....)
+    (?: ({_BETWEEN})
+          (?: [0-9]{{4}} \1 [0-9]{{4}} \1 [0-9]{{3,4}} (?: \1 [0-9]{{3}} (?![0-9]) )?
+            | [0-9]{{6}} \1 [0-9]{{4,5}} )
+      | [0-9]{{2}} ({_BETWEEN}) [0-9]{{13}}
+      | [0-9]{{10,15}} )
+    (?![0-9A-Za-z_]) (?![.,][0-9])""",
+    re.VERBOSE,
+)
+#: Digits as wide as an ideograph, as people type them between such.
+_WIDE: Final = {0xFF10 + digit: str(digit) for digit in range(10)}
+_WIDE_DIGIT: Final = re.compile("[\uff10-\uff19]")
+#: The shortest of all ranges.
+_MIN_DIGITS: Final = 14
+#: The end of an IBAN's first group, or of a group before the one that looked like a card's first.
+_INSIDE_LONGER: Final = re.compile(rf"[0-9A-Z]{{2}}[0-9]{{2}}(?:{_BETWEEN})\Z")
+#: Lengths that in one piece are mostly cards; of the others most are ids.
+_PLAIN_LENGTHS: Final = frozenset({15, 16})
+_SAYS_CARD: Final = re.compile(r"(?i)card|karte|carte|tarjeta|cart[aã]o|kort\b|\bpan\b|diners|maestro|union ?pay|visa\b")
+#: How far before a number such a word is looked for: a label and a little punctuation.
+_LABEL_CHARACTERS: Final = 40
+#: What a digit comes to that is doubled, both as bytes.
+_DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")
+_ZERO: Final = ord("0")
+#: The largest JSON integer worth writing out, and the smallest.
+_MAX_NUMBER: Final = 10**19
+_MIN_NUMBER: Final = 10**14
+
+
+def found_in(text: str) -> bool:
+    """Say whether `text` holds a card number, plain or grouped."""
+    if not text.isascii() and _WIDE_DIGIT.search(text):
+        text = text.translate(_WIDE)
+    dense = parts_with_digits(text, _MIN_DIGITS)
+    return any(_is_card(dense, candidate) for candidate in _CANDIDATE.finditer(dense))
+
+
+def as_text(number: float) -> tuple[str, ...]:
+    """Return a JSON number as the digits that could be a card's; none where it cannot be one."""
+    if not _MIN_NUMBER <= number < _MAX_NUMBER or number != int(number):
+        return ()
+    return (str(int(number)),)
+
+
+def _is_card(text: str, candidate: re.Match[str]) -> bool:
+    """Judge the whole match, then its first sixteen digits: three more may be the code from the back.
+
+    The check digit comes first: it is the cheapest to ask for, and nine of ten fail it.
+    """
+    written = candidate[0]
+    if written.isdecimal():
+        return _has_check_digit(written) and _is_plain_card(written, _before(text, candidate))
+    digits = "".join(filter(str.isdigit, written))
+    forms = [form for form in ({digits, digits[:16]} if len(digits) == 19 else {digits}) if _has_check_digit(form)]
+    return any(map(_is_in_a_range, forms)) and not _INSIDE_LONGER.search(_before(text, candidate))
+
+
+def _before(text: str, candidate: re.Match[str]) -> str:
+    return text[max(0, candidate.start() - _LABEL_CHARACTERS) : candidate.start()]
+
+
+def _is_plain_card(digits: str, before: str) -> bool:
+    if not _is_in_a_range(digits) or (len(digits) not in _PLAIN_LENGTHS and not _SAYS_CARD.search(before)):
+        return False
+    # Fifteen digits after a plus are a telephone number with its country code.
+    return not (len(digits) == 15 and before.endswith("+"))  # as American Express, and as E.164's longest
+
+
+def _is_in_a_range(digits: str) -> bool:
+    prefix = int(digits[:6])
+    first, last, lengths = _SORTED[bisect_right(_FIRSTS, prefix) - 1]
+    return first <= prefix <= last and len(digits) in lengths
+
+
+def _has_check_digit(digits: str) -> bool:
+    """Say whether the sum of ISO/IEC 7812 (Luhn) comes out."""
+    numbers = digits.encode()[::-1]
+    # Bytes of digits: a single one counts as itself, and so does what a doubled one comes to.
+    return (sum(numbers[::2]) + sum(numbers[1::2].translate(_DOUBLED)) - len(numbers) * _ZERO) % 10 == 0

@@ -1,0 +1,70 @@
+"""What a text says once it is decoded: percent, HTML entities, base64, each by itself and once.
+
+Base64 counts where it is text in UTF-8; its lines are read one by one.
+"""
+
+import re
+from binascii import Error as NotBase64
+from binascii import a2b_base64
+from collections.abc import Callable, Iterator
+from html import unescape
+from typing import Final
+from urllib.parse import unquote
+
+from schemas.content_policy.text_parts import MIN_RUN, alphabet, joined, long_runs, parts_with, parts_with_run
+
+_PERCENT: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+#: Bounded, because the standard library reads a number of any length as one integer. A name without its semicolon is
+#: the next member of a query.
+_ENTITY: Final = re.compile(r"&(?:#[0-9]{1,10};?|#[xX][0-9A-Fa-f]{1,8};?|[A-Za-z][A-Za-z0-9]{1,31};)")
+
+#: Both alphabets; the padding says nothing.
+_BASE64: Final = alphabet("+/-_")
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+#: In an address, what is encoded stands between slashes, hyphens or underscores.
+_PIECES: Final = bytes.maketrans(b"/-_", b"   ")
+#: What `decode` puts in place of bytes that are not text.
+_NOT_TEXT: Final = "\ufffd"
+
+
+def once_decoded(text: str) -> Iterator[str]:
+    """Yield the readings of a text that differ from it; of a text of many parts, only those that change."""
+    yield from _changed(text, "%", _PERCENT, unquote)
+    yield from _changed(text, "&", _ENTITY, _without_entities)
+    plain = joined(_decoded_base64(parts_with_run(text, _BASE64)))
+    if plain:
+        yield plain
+
+
+def _changed(text: str, mark: str, code: re.Pattern[str], decode: Callable[[str], str]) -> Iterator[str]:
+    if mark not in text or not code.search(text):
+        return
+    encoded = parts_with(text, mark)
+    decoded = decode(encoded)
+    if decoded != encoded:
+        yield decoded
+
+
+def _without_entities(text: str) -> str:
+    return _ENTITY.sub(lambda entity: unescape(entity[0]), text)
+
+
+def _decoded_base64(text: str) -> Iterator[str]:
+    for run in long_runs(text, _BASE64):
+        plain = _plain(run)
+        if plain:
+            yield plain
+            continue
+        pieces = run.translate(_PIECES).split()
+        if len(pieces) > 1:
+            yield from filter(None, (_plain(piece) for piece in pieces if len(piece) >= MIN_RUN))
+
+
+def _plain(run: bytes) -> str:
+    """Return the text that was encoded, nothing where there was none; a torn last character is left out."""
+    whole = run.translate(_STANDARD)[: len(run) - (len(run) % 4 == 1)]
+    try:
+        plain = a2b_base64(whole + b"=" * (-len(whole) % 4)).decode(errors="replace")
+    except NotBase64:
+        return ""
+    return "" if _NOT_TEXT in plain else plain

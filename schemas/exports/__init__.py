@@ -1,0 +1,1 @@
+"""Ticket exports: forms, records, state machine, tickets, attempts, recoveries."""

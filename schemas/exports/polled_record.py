@@ -1,0 +1,152 @@
+"""What a poll is told of an export, written straight from its row: clients poll, so this is the hottest answer there is.
+
+The record is the one of `schemas.exports.record.export_record`, member for member, which serves every other route; a test
+holds both against each other. A row becomes bytes without the values, the parsed ticket and the dictionaries in between: 3
+µs for a ticket of 1 KiB, where those take 60.
+"""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from json import JSONEncoder
+from typing import Final, NamedTuple
+
+from schemas.exports.state_machine import ExportStatus
+
+#: In UTC, without saying so: `isoformat` takes 2 µs then instead of 5.
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+#: Who polls asks again, and the instants of an export stay: remembered, one takes 0.2 µs. A tenth of a kilobyte each.
+_MOST_MOMENTS: Final = 4096
+_WAITING: Final = frozenset({ExportStatus.APPROVED.value, ExportStatus.RETRY_SCHEDULED.value})
+_RETRY_SCHEDULED: Final = ExportStatus.RETRY_SCHEDULED.value
+
+#: Of text; json.dumps would make such an encoder anew for each.
+_quoted: Final[Callable[[str], str]] = JSONEncoder(ensure_ascii=False).encode
+
+
+class PolledExport(NamedTuple):
+    """The row of an export and its finding, as the tables have it: instants in milliseconds, ticket and problems as JSON."""
+
+    id: str
+    account_id: int
+    status: str
+    status_reason: str | None
+    target_id: str | None
+    source_type: str
+    source_id: str
+    scan_run_id: int | None
+    ticket: str
+    ticket_digest: str
+    preview_problems: str
+    attempts: int
+    #: When it is tried next, which is later than `due_at` where its target is held.
+    next_at: int | None
+    version: int
+    last_attempt_at: int | None
+    last_response_status: int | None
+    last_error_code: str | None
+    last_duration_ms: int | None
+    provider_ticket_id: str | None
+    provider_ticket_url: str | None
+    created_at: int
+    approved_at: int | None
+    finished_at: int | None
+    finding_id: str | None
+    first_seen_at: int
+    last_seen_at: int
+    times_seen: int
+    first_scan_run_id: int
+    last_scan_run_id: int
+    due_at: int | None
+
+
+def entity_tag(export: PolledExport) -> str:
+    """Return what changes with everything the record shows, without quotes: no record has to be made to compare it.
+
+    That is the version, when a finding was seen last, and until when a target is held. The wait of a scheduled retry is told
+    anew with every answer, whether the record is.
+    """
+    tag = f"v{export.version}"
+    if export.finding_id is not None:
+        # Two scan runs may see it within one millisecond, and one run twice.
+        tag += f"-{export.times_seen}-{export.last_seen_at}"
+    return tag if export.next_at == export.due_at else f"{tag}-h{export.next_at}"
+
+
+def wait_s(export: PolledExport, now_ms: int) -> int | None:
+    """Return whole seconds until the next attempt, rounded up and at least 1; None unless a retry is scheduled."""
+    if export.status != _RETRY_SCHEDULED or export.next_at is None:
+        return None
+    return max(1, math.ceil((export.next_at - now_ms) / 1000))
+
+
+def record_json(export: PolledExport, now_ms: int) -> bytes:
+    """Return the record as clients see it at `now_ms`, in UTF-8."""
+    # Our own words and numbers stand as they are; what others wrote is quoted, and the ticket was when it was stored.
+    waits_until = export.next_at if export.status in _WAITING else None
+    return (
+        f'{{"id": "{export.id}", "status": "{export.status}", "status_reason": {_text(export.status_reason)}, '
+        f'"target_id": {_text(export.target_id)}, "source": {_source(export)}, "ticket": {export.ticket}, '
+        f'"ticket_digest": "{export.ticket_digest}", '
+        f'"preview": {{"safe": {_boolean(export.preview_problems == "[]")}, "problems": {export.preview_problems}}}, '
+        f'"attempts": {export.attempts}, "next_attempt_at": {_moment(waits_until)}, '
+        f'"created_at": {_moment(export.created_at)}, "approved_at": {_moment(export.approved_at)}, '
+        f'"finished_at": {_moment(export.finished_at)}{_extras(export, now_ms)}}}'
+    ).encode()
+
+
+def _source(export: PolledExport) -> str:
+    known = f'{{"type": "{export.source_type}", "id": {_quoted(export.source_id)}'
+    return f"{known}}}" if export.scan_run_id is None else f'{known}, "scan_run_id": {export.scan_run_id}}}'
+
+
+def _extras(export: PolledExport, now_ms: int) -> str:
+    """Write the members that are there only where they have something to say."""
+    told = ""
+    seconds = wait_s(export, now_ms)
+    if seconds is not None:
+        told += f', "retry_after_seconds": {seconds}'
+    if export.last_attempt_at is not None:
+        told += f', "last_attempt": {_last_attempt(export)}'
+    if export.provider_ticket_id or export.provider_ticket_url:
+        named = f'"id": {_text(export.provider_ticket_id)}, "url": {_text(export.provider_ticket_url)}'
+        told += f', "provider_ticket": {{{named}}}'
+    if export.finding_id is not None:
+        told += f', "finding": {_finding(export)}'
+    return told
+
+
+def _last_attempt(export: PolledExport) -> str:
+    return (
+        f'{{"at": {_moment(export.last_attempt_at)}, "response_status": {_number(export.last_response_status)}, '
+        f'"error_code": {_text(export.last_error_code)}, "duration_ms": {_number(export.last_duration_ms)}}}'
+    )
+
+
+def _finding(export: PolledExport) -> str:
+    return (
+        f'{{"id": "{export.finding_id}", "first_seen_at": {_moment(export.first_seen_at)}, '
+        f'"last_seen_at": {_moment(export.last_seen_at)}, "times_seen": {export.times_seen}, '
+        f'"first_scan_run_id": {export.first_scan_run_id}, "last_scan_run_id": {export.last_scan_run_id}}}'
+    )
+
+
+def _text(text: str | None) -> str:
+    return "null" if text is None else _quoted(text)
+
+
+def _number(number: int | None) -> str:
+    return "null" if number is None else str(number)
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+@lru_cache(maxsize=_MOST_MOMENTS)
+def _moment(ms: int | None) -> str:
+    """Write an instant as `schemas.base.timestamps.rfc3339` does."""
+    if ms is None:
+        return "null"
+    return f'"{(_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")}Z"'

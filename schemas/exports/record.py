@@ -1,0 +1,230 @@
+"""A ticket export: the bodies that prepare one by hand and approve it, and the record that clients poll.
+
+A hand-made ticket is kept exactly as it was written, or refused: nothing is cut, folded or trimmed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from marshmallow import ValidationError, fields, post_load
+
+from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
+from schemas.base.strict_json import canonical
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import MANUAL, MAX_TITLE, Source, Ticket
+from schemas.exports.ticket_text import ticket_by_hand
+from schemas.intake.scanner import MAX_EVIDENCE_BYTES, SEVERITY_SYNONYMS
+
+#: An id is a prefix, an underscore and 26 characters; nothing longer needs a look in the database.
+MAX_ID_LENGTH: Final = 64
+#: More than anybody reads; trackers take fewer.
+MAX_LABELS: Final = 50
+MAX_LABEL: Final = 100
+#: Room for the key of whatever system the ticket was written in.
+MAX_SOURCE_ID: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A ticket that somebody wrote; its source is the export itself where none is named."""
+
+    ticket: Ticket
+    source_id: str | None
+    project_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What a client approves: a target, and optionally the digest of the ticket it saw."""
+
+    target_id: str
+    ticket_digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastAttempt:
+    """The latest attempt of an export."""
+
+    at: datetime
+    response_status: int | None
+    error_code: str | None
+    duration_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """When and how often the finding of an export was seen; several posts of one scan run count once."""
+
+    finding_id: str
+    first_seen_at: datetime
+    last_seen_at: datetime
+    times_seen: int
+    first_scan_run_id: int
+    last_scan_run_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export as it is stored."""
+
+    id: str
+    account_id: int
+    status: ExportStatus
+    status_reason: str | None
+    target_id: str | None
+    source: Source
+    ticket: dict[str, Any]
+    ticket_digest: str
+    preview_problems: tuple[dict[str, Any], ...]
+    attempts: int
+    due_at: datetime | None
+    version: int
+    last_attempt: LastAttempt | None
+    provider_ticket_id: str | None
+    provider_ticket_url: str | None
+    created_at: datetime
+    approved_at: datetime | None
+    finished_at: datetime | None
+    finding: Sighting | None = None
+
+
+class Title(Text):
+    """What a list shows of a ticket: something to read, on one line."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        title: str = super()._deserialize(value, attr, data, **kwargs)
+        if title.splitlines() not in ([title], []):
+            raise ValidationError("not_one_line")
+        if not title.strip():
+            raise ValidationError("too_short")
+        return title
+
+
+class Severity(Text):
+    """A severity by any name that scanners may use too; here an unknown one is refused."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        severity = SEVERITY_SYNONYMS.get(super()._deserialize(value, attr, data, **kwargs).strip().lower())
+        if severity is None:
+            raise ValidationError("not_allowed")
+        return severity
+
+
+class _Evidence(AnyObject):
+    """An object of the sender's own members that a person can still look through."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
+        evidence = super()._deserialize(value, attr, data, **kwargs)
+        if len(canonical(evidence)) > MAX_EVIDENCE_BYTES:
+            raise ValidationError("too_long")
+        return evidence
+
+
+class _TicketForm(Form):
+    title = Title(required=True, max_length=MAX_TITLE)
+    description = Text(load_default=None)
+    severity = Severity(load_default=None)
+    page_url = WebUrl(load_default=None)
+    labels = Several(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, load_default=None)
+    evidence = _Evidence(load_default=None)
+
+    @post_load
+    def _make(self, ticket: dict[str, Any], **_: Any) -> Ticket:
+        return ticket_by_hand(
+            title=ticket["title"],
+            description=ticket["description"] or "",
+            severity=ticket["severity"] or "info",
+            page_url=ticket["page_url"],
+            labels=ticket["labels"] or (),
+            evidence=ticket["evidence"] or {},
+        )
+
+
+class _SourceForm(Form):
+    type = Text(load_default=MANUAL, allowed=(MANUAL,))
+    id = Text(load_default=None, min_length=1, max_length=MAX_SOURCE_ID)
+
+
+class PreparationForm(Form):
+    """The body of `POST /api/ticket-exports`."""
+
+    ticket = fields.Nested(_TicketForm, required=True)
+    source = fields.Nested(_SourceForm, load_default=None)
+    project_id = WholeNumber(minimum=1, load_default=None)
+
+    @post_load
+    def _make(self, preparation: dict[str, Any], **_: Any) -> Preparation:
+        source = preparation["source"] or {}
+        return Preparation(preparation["ticket"], source.get("id"), preparation["project_id"])
+
+
+class ApprovalForm(Form):
+    """The body of `POST /api/ticket-exports/<export_id>/approve`."""
+
+    target_id = Text(required=True, min_length=1, max_length=MAX_ID_LENGTH)
+    ticket_digest = Text(load_default=None, max_length=100)
+
+    @post_load
+    def _make(self, approval: dict[str, Any], **_: Any) -> Approval:
+        return Approval(**approval)
+
+
+def retry_after_s(export: Export, now: datetime) -> int | None:
+    """Return whole seconds until the next attempt, rounded up and at least 1; None unless a retry is scheduled."""
+    if export.status is not ExportStatus.RETRY_SCHEDULED or export.due_at is None:
+        return None
+    return max(1, math.ceil((export.due_at - now).total_seconds()))
+
+
+def export_record(export: Export, now: datetime) -> dict[str, Any]:
+    """Return the export as clients see it at `now`."""
+    waiting = export.status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED}
+    record: dict[str, Any] = {
+        "id": export.id,
+        "status": export.status.value,
+        "status_reason": export.status_reason,
+        "target_id": export.target_id,
+        "source": export.source.record(),
+        "ticket": export.ticket,
+        "ticket_digest": export.ticket_digest,
+        "preview": {"safe": not export.preview_problems, "problems": list(export.preview_problems)},
+        "attempts": export.attempts,
+        "next_attempt_at": rfc3339_or_none(export.due_at) if waiting else None,
+        "created_at": rfc3339(export.created_at),
+        "approved_at": rfc3339_or_none(export.approved_at),
+        "finished_at": rfc3339_or_none(export.finished_at),
+    }
+    seconds = retry_after_s(export, now)
+    if seconds is not None:
+        record["retry_after_seconds"] = seconds
+    if export.last_attempt is not None:
+        record["last_attempt"] = _last_attempt(export.last_attempt)
+    if export.provider_ticket_id or export.provider_ticket_url:
+        record["provider_ticket"] = {"id": export.provider_ticket_id, "url": export.provider_ticket_url}
+    if export.finding is not None:
+        record["finding"] = _sighting(export.finding)
+    return record
+
+
+def _sighting(finding: Sighting) -> dict[str, Any]:
+    return {
+        "id": finding.finding_id,
+        "first_seen_at": rfc3339(finding.first_seen_at),
+        "last_seen_at": rfc3339(finding.last_seen_at),
+        "times_seen": finding.times_seen,
+        "first_scan_run_id": finding.first_scan_run_id,
+        "last_scan_run_id": finding.last_scan_run_id,
+    }
+
+
+def _last_attempt(attempt: LastAttempt) -> dict[str, Any]:
+    return {
+        "at": rfc3339(attempt.at),
+        "response_status": attempt.response_status,
+        "error_code": attempt.error_code,
+        "duration_ms": attempt.duration_ms,
+    }

@@ -1,0 +1,99 @@
+"""A recovery: the exports of one target that failed since some moment, put back on their way by hand, as a job to follow.
+
+A moment is an RFC 3339 timestamp, a date, which begins in UTC, or how long ago: `7d`, `12h`, `30m`. Anything else is none.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from marshmallow import post_load
+
+from schemas.base.errors import ValidationFailed
+from schemas.base.fields import Form, Text, problem
+from schemas.base.timestamps import moment_from, rfc3339, rfc3339_or_none
+from schemas.exports.record import MAX_ID_LENGTH
+
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_AGO: Final = re.compile(r"([0-9]{1,9})([dhm])")
+#: Longer than any moment that can be read.
+MAX_SINCE: Final = 64
+_UNITS: Final = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
+
+
+class RecoveryStatus(StrEnum):
+    """How far a recovery is."""
+
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A recovery as it is stored: `total` exports were found when it began, `done` of them are put back."""
+
+    id: str
+    target_id: str
+    since: datetime
+    status: RecoveryStatus
+    total: int
+    done: int
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRequest:
+    """What a client asks for: `since` as it was written, since what it means depends on when it is asked."""
+
+    target_id: str
+    since: str
+
+
+class RecoveryForm(Form):
+    """The body of `POST /api/ticket-export-recoveries`."""
+
+    target_id = Text(required=True, max_length=MAX_ID_LENGTH)
+    since = Text(required=True, max_length=MAX_SINCE)
+
+    @post_load
+    def _make(self, request: dict[str, Any], **_: Any) -> RecoveryRequest:
+        return RecoveryRequest(**request)
+
+
+def past_from(text: str, now: datetime) -> datetime:
+    """Return the moment that `text` names, seen from `now`. Raises ValidationFailed on `/since`, for the future too."""
+    since = since_from(text, now)
+    if since is None:
+        raise ValidationFailed(problem("/since", "invalid_since"))
+    if since > now:
+        raise ValidationFailed(problem("/since", "still_to_come"))
+    return since
+
+
+def since_from(text: str, now: datetime) -> datetime | None:
+    """Return the moment that `text` names, seen from `now`; None where it names none."""
+    ago = _AGO.fullmatch(text)
+    if ago is None:
+        return moment_from(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+    try:
+        return now - int(ago[1]) * _UNITS[ago[2]]
+    except OverflowError:  # before the year 1
+        return None
+
+
+def recovery_record(recovery: Recovery) -> dict[str, Any]:
+    """Return the recovery as clients and operators see it."""
+    return {
+        "id": recovery.id,
+        "target_id": recovery.target_id,
+        "since": rfc3339(recovery.since),
+        "status": recovery.status.value,
+        "total": recovery.total,
+        "done": recovery.done,
+        "created_at": rfc3339(recovery.created_at),
+        "finished_at": rfc3339_or_none(recovery.finished_at),
+    }

@@ -1,0 +1,1 @@
+"""Inbound data: scanner results, email, evidence, diagnostics, finding fingerprints."""

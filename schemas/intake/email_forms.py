@@ -1,0 +1,334 @@
+"""The two forms in which an inbound email comes in, Postmark's and a plain one: both become one `InboundEmail`.
+
+Address headers, dates and encoded words are read with the standard library. A text over its limit is refused, never cut; an
+HTML part is reduced to what it says and counts only where there is no text. Members nobody knows, the raw message, other
+headers and the attachments' contents are ignored and never stored.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from marshmallow import EXCLUDE, ValidationError, fields, post_load
+
+from schemas.base.fields import MAX_ID, MAX_TEXT, Form, Several, Text, WholeNumber
+from schemas.intake.email import Attachment, InboundEmail
+from schemas.intake.html_text import text_of
+from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, mailbox_of, mailboxes_in
+
+#: The longest line that a mail server passes on.
+MAX_MESSAGE_ID: Final = 998
+#: Several folded lines of a header; nobody reads more of a subject.
+MAX_SUBJECT: Final = 2000
+#: A name, an address or the tag in it; no mailbox is called more.
+MAX_NAME: Final = 1000
+#: A list that a person still looks through.
+MAX_RECIPIENTS: Final = 100
+#: An email with more pictures than this is a brochure.
+MAX_ATTACHMENTS: Final = 100
+#: Twice what file systems hold.
+MAX_FILE_NAME: Final = 500
+MAX_CONTENT_TYPE: Final = 255
+#: An id of a project with more digits is no project's.
+MAX_PROJECT_DIGITS: Final = 18
+
+#: The tag of `anything+p7@…`.
+_PROJECT_TAG: Final = re.compile("[pP]([0-9]+)")
+#: Any of these makes a body Postmark's.
+_POSTMARKS_OWN: Final = frozenset(
+    {"MessageID", "From", "FromFull", "To", "ToFull", "OriginalRecipient", "Subject", "TextBody", "HtmlBody"}
+)
+
+
+class _MessageId(Text):
+    """A message id, of which the angle brackets around it are no part."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        text: str = super()._deserialize(value, attr, data, **kwargs)
+        return text.strip().removeprefix("<").removesuffix(">").strip()
+
+
+class _Words(Text):
+    """A header's text, its encoded words decoded."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        text: str = super()._deserialize(value, attr, data, **kwargs)
+        return decoded_words(text)
+
+
+class Mailboxes(fields.Field[list[Mailbox]]):
+    """An address header, or an array of them where `may_be_array`, without whatever in it is no address."""
+
+    def __init__(self, *, may_be_array: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.may_be_array = may_be_array
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Mailbox]:
+        headers = value if self.may_be_array and isinstance(value, list) else [value]
+        if len(headers) > MAX_RECIPIENTS:
+            raise ValidationError("too_many")
+        if not all(isinstance(header, str) for header in headers):
+            raise ValidationError("invalid_type")
+        if sum(map(len, headers)) > MAX_TEXT:
+            raise ValidationError("too_long")
+        return [mailbox for header in headers for mailbox in mailboxes_in(header)]
+
+
+class AnyText(fields.Field[str]):
+    """A string of any length, of which not all is kept."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        if not isinstance(value, str):
+            raise ValidationError("invalid_type")
+        return value
+
+
+class _ReceivedAt(AnyText):
+    """An RFC 3339 timestamp, or the date of a mail header."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
+        moment = date_from(super()._deserialize(value, attr, data, **kwargs))
+        if moment is None:
+            raise ValidationError("invalid_timestamp")
+        return moment
+
+
+class _Lenient(Form):
+    class Meta:
+        unknown = EXCLUDE
+
+
+class _PlainAttachmentForm(_Lenient):
+    name = Text(max_length=MAX_FILE_NAME, load_default=None, allow_none=True)
+    content_type = Text(max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True)
+    size_bytes = WholeNumber(load_default=None, allow_none=True)
+
+    @post_load
+    def _make(self, told: dict[str, Any], **_: Any) -> Attachment:
+        return Attachment(told["name"] or "", told["content_type"] or "", told["size_bytes"])
+
+
+class _PlainForm(_Lenient):
+    message_id = _MessageId(max_length=MAX_MESSAGE_ID, min_length=1, required=True)
+    sender = Mailboxes(data_key="from", required=True)
+    recipients = Mailboxes(data_key="to", required=True, may_be_array=True)
+    subject = _Words(max_length=MAX_SUBJECT, load_default=None, allow_none=True)
+    text = Text(load_default=None, allow_none=True)
+    html = AnyText(load_default=None, allow_none=True)
+    received_at = _ReceivedAt(load_default=None, allow_none=True)
+    attachments = Several(fields.Nested(_PlainAttachmentForm), at_most=MAX_ATTACHMENTS, load_default=None, allow_none=True)
+
+    @post_load
+    def _make(self, told: dict[str, Any], **_: Any) -> InboundEmail:
+        sender, recipients = _known_mailboxes(told["sender"], told["recipients"], "from", "to")
+        return InboundEmail(
+            message_id=told["message_id"],
+            sender=sender,
+            recipients=recipients,
+            subject=told["subject"] or "",
+            text=_text(told["text"], told["html"], "html"),
+            attachments=tuple(told["attachments"] or ()),
+            sent_at=told["received_at"],
+            project_id=_project(mailbox.tag for mailbox in told["recipients"]),
+            recipients_path="/to",
+        )
+
+
+class _PostmarkMailboxForm(_Lenient):
+    """A mailbox as Postmark reads it; `MailboxHash` is the tag that it found in the address."""
+
+    address = Text(data_key="Email", max_length=MAX_NAME, load_default=None, allow_none=True)
+    name = Text(data_key="Name", max_length=MAX_NAME, load_default=None, allow_none=True)
+    tag = Text(data_key="MailboxHash", max_length=MAX_NAME, load_default=None, allow_none=True)
+
+    @post_load
+    def _make(self, told: dict[str, Any], **_: Any) -> tuple[Mailbox | None, str]:
+        return mailbox_of(told["name"] or "", told["address"] or ""), told["tag"] or ""
+
+
+class _PostmarkAttachmentForm(_Lenient):
+    name = Text(data_key="Name", max_length=MAX_FILE_NAME, load_default=None, allow_none=True)
+    content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True)
+    size_bytes = WholeNumber(data_key="ContentLength", load_default=None, allow_none=True)
+    content = AnyText(data_key="Content", load_default=None, allow_none=True)
+    data = AnyText(data_key="Data", load_default=None, allow_none=True)
+
+    @post_load
+    def _make(self, told: dict[str, Any], **_: Any) -> Attachment:
+        size_bytes = told["size_bytes"]
+        contents = told["data"] if told["content"] is None else told["content"]
+        if size_bytes is None and contents is not None:
+            size_bytes = _decoded_bytes(contents)
+        return Attachment(told["name"] or "", told["content_type"] or "", size_bytes)
+
+
+def _several_mailboxes(data_key: str) -> Several:
+    return Several(
+        fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, load_default=None, allow_none=True
+    )
+
+
+class _PostmarkForm(_Lenient):
+    message_id = _MessageId(data_key="MessageID", max_length=MAX_MESSAGE_ID, min_length=1, required=True)
+    sender = Mailboxes(data_key="From", required=True)
+    sender_full = fields.Nested(_PostmarkMailboxForm, data_key="FromFull", load_default=None, allow_none=True)
+    to = Mailboxes(data_key="To", load_default=None, allow_none=True)
+    to_full = _several_mailboxes("ToFull")
+    cc = Mailboxes(data_key="Cc", load_default=None, allow_none=True)
+    cc_full = _several_mailboxes("CcFull")
+    bcc = Mailboxes(data_key="Bcc", load_default=None, allow_none=True)
+    bcc_full = _several_mailboxes("BccFull")
+    original = Mailboxes(data_key="OriginalRecipient", load_default=None, allow_none=True)
+    tag = Text(data_key="MailboxHash", load_default=None, allow_none=True)
+    subject = _Words(data_key="Subject", max_length=MAX_SUBJECT, load_default=None, allow_none=True)
+    text = Text(data_key="TextBody", load_default=None, allow_none=True)
+    html = AnyText(data_key="HtmlBody", load_default=None, allow_none=True)
+    date = AnyText(data_key="Date", load_default=None, allow_none=True)
+    attachments = Several(
+        fields.Nested(_PostmarkAttachmentForm),
+        at_most=MAX_ATTACHMENTS,
+        data_key="Attachments",
+        load_default=None,
+        allow_none=True,
+    )
+
+    @post_load
+    def _make(self, told: dict[str, Any], **_: Any) -> InboundEmail:
+        fuller = [each for name in ("to_full", "cc_full", "bcc_full") for each in told[name] or ()]
+        written = [each for name in ("to", "cc", "bcc", "original") for each in told[name] or ()]
+        # With their names first: of two that have one address, the first one stays.
+        addressed = [mailbox for mailbox, _ in fuller if mailbox] + written
+        from_full = [mailbox for mailbox, _ in [told["sender_full"] or (None, "")] if mailbox]
+        sender, recipients = _known_mailboxes(from_full + told["sender"], addressed, "From", "To")
+        # The recipient that it was posted for goes before the others.
+        tags = [mailbox.tag for mailbox in told["original"] or ()] + [told["tag"] or ""]
+        tags += [tag for _, tag in fuller] + [mailbox.tag for mailbox in addressed]
+        return InboundEmail(
+            message_id=told["message_id"],
+            sender=sender,
+            recipients=recipients,
+            subject=told["subject"] or "",
+            text=_text(told["text"], told["html"], "HtmlBody"),
+            attachments=tuple(told["attachments"] or ()),
+            # Whatever the sender's own clock wrote there, the email is here.
+            sent_at=date_from(told["date"] or ""),
+            project_id=_project(tags),
+            recipients_path="/To",
+        )
+
+
+class EmailForm(Form):
+    """The body of `POST /api/email/webhook`, in either form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plain, self._postmark = _PlainForm(), _PostmarkForm()
+        #: Either of which a body may be.
+        self.forms: tuple[Form, ...] = (self._plain, self._postmark)
+
+    def read(self, value: Any) -> Any:
+        """Return the InboundEmail that `value` is. Raises ValidationFailed with every problem."""
+        return (self._postmark if _is_postmarks(value) else self._plain).read(value)
+
+    def member_names(self) -> frozenset[str]:
+        """Return every name that one of both forms knows."""
+        return self._plain.member_names() | self._postmark.member_names()
+
+
+def inspected(value: Any) -> dict[str, Any]:
+    """Return what of a body would be stored, each at its own path, to be searched for forbidden content.
+
+    HTML stands there as the text it is reduced to, also where the text part wins: it is no export of a page, but a card
+    number that is spread over its tags is one. A mailbox is a text, not an object of a name and an address.
+    """
+    if not isinstance(value, dict):
+        return {}
+    if _is_postmarks(value):
+        attachments = _each(value.get("Attachments"), lambda entry: _texts(entry, ("Name", "ContentType")))
+        full = {name: _each(value.get(name), _shown_full) for name in ("ToFull", "CcFull", "BccFull")}
+        headers = {name: _shown(value.get(name)) for name in ("From", "To", "Cc", "Bcc", "OriginalRecipient")}
+        told = {**headers, **full, "FromFull": _shown_full(value.get("FromFull")), "Attachments": attachments}
+        return {**told, **_said(value, "Subject", "TextBody", "HtmlBody")}
+    attachments = _each(value.get("attachments"), lambda entry: _texts(entry, ("name", "content_type")))
+    recipients = value.get("to")
+    to = _each(recipients, _shown) if isinstance(recipients, list) else _shown(recipients)
+    return {
+        "from": _shown(value.get("from")),
+        "to": to,
+        "attachments": attachments,
+        **_said(value, "subject", "text", "html"),
+    }
+
+
+def _is_postmarks(value: Any) -> bool:
+    return isinstance(value, dict) and not _POSTMARKS_OWN.isdisjoint(value)
+
+
+def _known_mailboxes(
+    senders: Iterable[Mailbox], recipients: Iterable[Mailbox], from_name: str, to_name: str
+) -> tuple[str, tuple[str, ...]]:
+    """Return the sender and the recipients, each address once. Raises ValidationError at the members' names."""
+    sender = next(iter(senders), None)
+    first: dict[str, Mailbox] = {}
+    for mailbox in recipients:
+        first.setdefault(mailbox.address.lower(), mailbox)
+    refused = {} if sender else {from_name: ["invalid_address"]}
+    if not first or len(first) > MAX_RECIPIENTS:
+        refused[to_name] = ["too_many" if first else "invalid_address"]
+    if sender is None or refused:
+        raise ValidationError(refused)
+    return sender.shown, tuple(mailbox.shown for mailbox in first.values())
+
+
+def _text(text: str | None, html: str | None, html_name: str) -> str:
+    """Return the text part, or what the HTML says where there is none. Raises ValidationError for too much of that."""
+    if text and not text.isspace():
+        return text
+    said = text_of(html or "")
+    if len(said) > MAX_TEXT:
+        raise ValidationError("too_long", html_name)
+    return said or text or ""
+
+
+def _project(tags: Iterable[str]) -> int | None:
+    """Return the id that the first tag of a project names; one that is too long to be an id names none that exists."""
+    for tag in tags:
+        if found := _PROJECT_TAG.fullmatch(tag):
+            return int(found[1]) if len(found[1]) <= MAX_PROJECT_DIGITS else MAX_ID
+    return None
+
+
+def _decoded_bytes(base64_text: str) -> int:
+    """Return how many bytes it stands for; to decode megabytes for their length alone would be a waste."""
+    return (len(base64_text) - base64_text.count("=", -2)) * 3 // 4
+
+
+def _shown(header: Any) -> str | None:
+    """Return an address header as it is read and as it was written: of a URL with a password, that alone is an address."""
+    if not isinstance(header, str) or len(header) > MAX_TEXT:
+        return None
+    read = ", ".join(mailbox.shown for mailbox in mailboxes_in(header))
+    return header if read == header else f"{read}, {header}"
+
+
+def _shown_full(mailbox: Any) -> str | None:
+    told = _texts(mailbox, ("Name", "Email"))
+    return f"{decoded_words(told.get('Name', ''))} <{told.get('Email', '')}>" if told else None
+
+
+def _texts(entry: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return those members of an object that are texts."""
+    members = entry if isinstance(entry, dict) else {}
+    return {name: members[name] for name in names if isinstance(members.get(name), str)}
+
+
+def _each(entries: Any, shown: Callable[[Any], Any]) -> list[Any]:
+    """Show each of the entries of an array; of one with more than the limit, nothing is stored."""
+    is_short = isinstance(entries, list) and len(entries) <= max(MAX_RECIPIENTS, MAX_ATTACHMENTS)
+    return [shown(entry) for entry in entries] if is_short else []
+
+
+def _said(value: Mapping[str, Any], subject: str, text: str, html: str) -> dict[str, str]:
+    told = _texts(value, (subject, text, html))
+    shown = {subject: decoded_words, html: text_of}
+    return {name: shown.get(name, str)(said) for name, said in told.items()}

@@ -1,0 +1,107 @@
+"""An evidence capture: what a person saw on one page and sent with the browser extension.
+
+The form is closed: a member that is not listed, at any depth, is refused and not dropped, so that nothing a page held
+(its HTML, its cookies, its storage) travels along unnoticed.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from marshmallow import fields, post_load
+
+from schemas.base.fields import Form, Moment, Several, Text, WebUrl, WholeNumber
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+
+HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
+#: A page with more headings than this is not read by its outline.
+MAX_HEADINGS: Final = 200
+#: What a browser shows of a heading or a title long before its end.
+MAX_LINE: Final = 1000
+#: A version is a few digits and dots, and sometimes the name of a build.
+MAX_VERSION: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """One heading of the page."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What was captured, and for which project or report; None stands for what was not sent."""
+
+    project_id: int
+    report_id: int | None
+    page_url: str
+    page_title: str | None
+    selected_text: str | None
+    meta_description: str | None
+    canonical_url: str | None
+    heading_outline: tuple[Heading, ...] | None
+    captured_at: datetime | None
+    extension_version: str | None
+
+
+class _HeadingForm(Form):
+    level = Text(required=True, allowed=HEADING_LEVELS)
+    text = Text(required=True, max_length=MAX_LINE)
+
+    @post_load
+    def _make(self, heading: dict[str, Any], **_: Any) -> Heading:
+        return Heading(**heading)
+
+
+class CaptureForm(Form):
+    """The body of `POST /api/browser-extension/evidence-captures`."""
+
+    project_id = WholeNumber(minimum=1, required=True)
+    report_id = WholeNumber(minimum=1, load_default=None)
+    page_url = WebUrl(required=True)
+    page_title = Text(max_length=MAX_LINE, load_default=None)
+    selected_text = Text(load_default=None)
+    meta_description = Text(load_default=None)
+    canonical_url = WebUrl(load_default=None)
+    heading_outline = Several(fields.Nested(_HeadingForm), at_most=MAX_HEADINGS, load_default=None)
+    captured_at = Moment(load_default=None)
+    extension_version = Text(max_length=MAX_VERSION, load_default=None)
+
+    @post_load
+    def _make(self, capture: dict[str, Any], **_: Any) -> Capture:
+        outline = capture.pop("heading_outline")
+        return Capture(**capture, heading_outline=None if outline is None else tuple(outline))
+
+
+def captured_facts(capture: Capture) -> dict[str, Any]:
+    """Return what was captured as JSON, without saying for whom; None stands for what was not sent."""
+    return {
+        "page_url": capture.page_url,
+        "page_title": capture.page_title,
+        "selected_text": capture.selected_text,
+        "meta_description": capture.meta_description,
+        "canonical_url": capture.canonical_url,
+        "heading_outline": outline_record(capture),
+        "captured_at": rfc3339_or_none(capture.captured_at),
+        "extension_version": capture.extension_version,
+    }
+
+
+def outline_record(capture: Capture) -> list[dict[str, str]] | None:
+    """Return the headings as JSON; None where the capture has no outline."""
+    if capture.heading_outline is None:
+        return None
+    return [{"level": heading.level, "text": heading.text} for heading in capture.heading_outline]
+
+
+def capture_record(capture: Capture, capture_id: str, created_at: datetime) -> dict[str, Any]:
+    """Return the stored capture as clients see it."""
+    return {
+        "id": capture_id,
+        "project_id": capture.project_id,
+        "report_id": capture.report_id,
+        **captured_facts(capture),
+        "created_at": rfc3339(created_at),
+    }

@@ -1,0 +1,70 @@
+"""A finding: one issue on one page, recognised again over scan runs by its fingerprint."""
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.intake.page_url import page_key
+from schemas.intake.scanner import Issue, Page
+from schemas.intake.selector import exact_place, lasting_place
+
+#: Parts of the fingerprint are joined with a byte that no accepted text holds.
+_SEPARATOR: Final = b"\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class PostbackResult:
+    """What a postback came to: how many findings are new, how many were seen before, which exports were prepared."""
+
+    scan_run_id: int
+    new: int
+    seen: int
+    ticket_exports: tuple[str, ...]
+
+
+def fingerprint(page: Page, issue: Issue) -> str:
+    """Return the 64 hex digits by which the same issue on the same page is known again.
+
+    Page, rule and place count; wording, severity and evidence may change without making a new finding, and so may what a
+    campaign, a session, a build of the site or another visit changes of the address and the place.
+    """
+    return _digest(*_parts(page, issue))
+
+
+def by_fingerprint(page: Page, issues: Iterable[Issue]) -> dict[str, Issue]:
+    """Return the issues of one postback by their fingerprints; one that is there twice once, as it was said last.
+
+    Places that are two now, but may look alike after the next build, are told apart by their order on the page.
+    """
+    alike: dict[tuple[str, str, str], list[Issue]] = {}
+    for issue in issues:
+        alike.setdefault(_parts(page, issue), []).append(issue)
+    return {
+        _digest(*parts, *([str(number)] if number else [])): issue
+        for parts, those in alike.items()
+        for number, issue in enumerate(_one_of_each_place(those))
+    }
+
+
+def postback_answer(result: PostbackResult) -> dict[str, object]:
+    """Return the body of the 202."""
+    return {
+        "scan_run_id": result.scan_run_id,
+        "status": "accepted",
+        "findings": {"new": result.new, "seen": result.seen},
+        "ticket_exports": list(result.ticket_exports),
+    }
+
+
+def _parts(page: Page, issue: Issue) -> tuple[str, str, str]:
+    where = page_key(issue.url or page.normalized_url or page.url)
+    return where, issue.code.strip().lower(), lasting_place(issue.location)
+
+
+def _one_of_each_place(issues: list[Issue]) -> Collection[Issue]:
+    return issues if len(issues) == 1 else {exact_place(issue.location): issue for issue in issues}.values()
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(_SEPARATOR.join(part.encode() for part in parts)).hexdigest()

@@ -1,0 +1,191 @@
+"""A scanner's postback: one page of one scan run and the issues found on it.
+
+Members nobody knows are ignored and never stored, but for those of an issue, which are kept as evidence up to a limit.
+A text over its limit or too many issues are refused, never cut.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from marshmallow import EXCLUDE, INCLUDE, fields, post_load, pre_load
+from marshmallow.exceptions import ValidationError
+
+from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
+from schemas.base.strict_json import canonical
+
+MAX_ISSUES: Final = 500
+#: Enough for a snippet, a selector and some measurements; a page dump does not fit.
+MAX_EVIDENCE_BYTES: Final = 8 * 1024
+
+RUN_STATUSES: Final = ("running", "completed", "partial", "failed", "cancelled")
+#: Only these say that what was not reported was not there.
+STATUSES_WITH_FINDINGS: Final = frozenset({"completed", "partial"})
+
+SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
+#: What scanners call the same things.
+SEVERITY_SYNONYMS: Final[Mapping[str, str]] = {
+    **{name: name for name in SEVERITIES},
+    "informational": "info",
+    "information": "info",
+    "notice": "info",
+    "note": "info",
+    "none": "info",
+    "minor": "low",
+    "trivial": "low",
+    "moderate": "medium",
+    "warning": "medium",
+    "warn": "medium",
+    "serious": "high",
+    "major": "high",
+    "error": "high",
+    "severe": "critical",
+    "blocker": "critical",
+    "fatal": "critical",
+}
+
+#: Our name of a member of an issue, and the others it goes by, in order of preference.
+ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "code": ("rule", "type", "id"),
+    "title": ("message",),
+    "location": ("selector",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One flaw on a page as the scanner reported it, in our words."""
+
+    code: str
+    title: str
+    severity: str
+    description: str
+    location: str
+    url: str | None
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The scanned page."""
+
+    url: str
+    normalized_url: str | None
+    status_code: int | None
+    page_type: str | None
+    response_headers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Postback:
+    """One postback, checked."""
+
+    scan_run_id: int
+    status: str
+    page: Page
+    screenshot_path: str | None
+    issues: tuple[Issue, ...]
+
+
+class _Lenient(Form):
+    class Meta:
+        unknown = EXCLUDE
+
+
+class _IssueForm(Form):
+    class Meta:
+        unknown = INCLUDE
+
+    code = Text(max_length=200)
+    title = Text(max_length=500)
+    severity = Text(max_length=100, allow_none=True)
+    description = Text(allow_none=True)
+    location = Text(max_length=2000, allow_none=True)
+    url = WebUrl(allow_none=True)
+
+    @pre_load
+    def _fold_aliases(self, entry: Any, **_: Any) -> Any:
+        if not isinstance(entry, dict):
+            return entry
+        folded = dict(entry)
+        for name, aliases in ISSUE_ALIASES.items():
+            value = folded.pop(name, None)
+            if value is None:
+                given = next((alias for alias in aliases if folded.get(alias) is not None), None)
+                value = None if given is None else folded.pop(given)
+            if value is not None:
+                folded[name] = str(value) if type(value) is int else value
+        return folded
+
+    @post_load(pass_original=True)
+    def _make(self, entry: dict[str, Any], submitted: dict[str, Any], **_: Any) -> Issue:
+        if not (_said(entry.get("code")) or _said(entry.get("title"))):
+            raise ValidationError("required", "title")
+        named = {name: entry.pop(name, None) for name in ("code", "title", "severity", "description", "location", "url")}
+        # marshmallow hands unknown members over in no order; the sender's decides which ones fit.
+        evidence = {name: entry[name] for name in submitted if name in entry}
+        severity = SEVERITY_SYNONYMS.get((named["severity"] or "").strip().lower())
+        if severity is None and named["severity"]:
+            evidence = {"severity": named["severity"], **evidence}
+        return Issue(
+            code=_said(named["code"]) or named["title"],
+            title=_said(named["title"]) or named["code"],
+            severity=severity or "info",
+            description=named["description"] or "",
+            location=named["location"] or "",
+            url=named["url"],
+            evidence=_within_limit(evidence),
+        )
+
+
+class _PageForm(_Lenient):
+    url = WebUrl(required=True)
+    normalized_url = WebUrl(data_key="normalizedUrl", load_default=None, allow_none=True)
+    status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, load_default=None, allow_none=True)
+    page_type = Text(data_key="pageType", max_length=100, load_default=None, allow_none=True)
+    response_headers = AnyObject(data_key="responseHeaders", load_default=dict)
+
+    @post_load
+    def _make(self, page: dict[str, Any], **_: Any) -> Page:
+        return Page(**page)
+
+
+class _ArtifactsForm(_Lenient):
+    screenshot_path = Text(data_key="screenshotPath", max_length=1000, load_default=None, allow_none=True)
+
+
+class PostbackForm(_Lenient):
+    """The body of `POST /api/scanner/results`."""
+
+    scan_run_id = WholeNumber(data_key="scanRunId", minimum=1, required=True)
+    status = Text(required=True, allowed=RUN_STATUSES)
+    page = fields.Nested(_PageForm, required=True)
+    artifacts = fields.Nested(_ArtifactsForm, load_default=dict)
+    issues = Several(fields.Nested(_IssueForm), at_most=MAX_ISSUES, load_default=list)
+
+    @post_load
+    def _make(self, postback: dict[str, Any], **_: Any) -> Postback:
+        return Postback(
+            scan_run_id=postback["scan_run_id"],
+            status=postback["status"],
+            page=postback["page"],
+            screenshot_path=postback["artifacts"].get("screenshot_path"),
+            issues=tuple(postback["issues"]),
+        )
+
+
+def _said(text: str | None) -> str | None:
+    """Return a text that says anything; spaces name nothing."""
+    return text if text and text.strip() else None
+
+
+def _within_limit(members: dict[str, Any]) -> dict[str, Any]:
+    """Keep members in the sender's order while they fit in MAX_EVIDENCE_BYTES of JSON; drop the rest."""
+    kept: dict[str, Any] = {}
+    size = len("{}")
+    for name, value in members.items():
+        size += len(canonical({name: value}))
+        if size > MAX_EVIDENCE_BYTES:
+            break
+        kept[name] = value
+    return kept

@@ -1,0 +1,305 @@
+"""Which descriptions of a place on a page mean the same place.
+
+Scanners say where a flaw is as a CSS selector, an XPath, an address, or in words. A rebuild of the site gives new names to
+generated classes and ids, a visit leaves a class such as `is-active` behind, another version of a scanner spells the same
+selector otherwise. `exact_place` folds the spelling alone; `lasting_place` also what does not outlast a build or a visit.
+Tags, positions (`:nth-child(2)`, `div[2]`), attributes and the names that people give are structure, and always stay.
+What is no selector and no path is taken by its words.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from schemas.intake.page_url import page_key
+from schemas.intake.stable_names import REACT_ID, lasting_attribute, lasting_classes, lasting_name
+
+_TAGS: Final = frozenset(
+    name
+    for names in (
+        # of a document and its parts
+        "html head body title base link meta style script noscript template slot header footer main nav section article",
+        "aside hgroup h1 h2 h3 h4 h5 h6 div p hr pre blockquote ol ul menu li dl dt dd figure figcaption address search",
+        # of a text
+        "a em strong small s cite q dfn abbr ruby rt rp data time code var samp kbd sub sup i b u mark bdi bdo span br wbr",
+        "ins del",
+        # of pictures, tables, forms and what opens
+        "picture source img iframe embed object param video audio track map area canvas svg math",
+        "table caption colgroup col tbody thead tfoot tr td th",
+        "form label input button select datalist optgroup option textarea output progress meter fieldset legend",
+        "details summary dialog",
+        # HTML of old
+        "acronym applet big blink center dir font frame frameset marquee nobr noframes strike tt",
+        # SVG
+        "animate animatemotion animatetransform circle clippath defs desc ellipse feblend fecolormatrix fegaussianblur",
+        "feoffset filter foreignobject g image line lineargradient marker mask path pattern polygon polyline",
+        "radialgradient rect stop symbol text textpath tspan use view",
+    )
+    for name in names.split()
+)
+#: An element of somebody's own has a hyphen; scripts give its name in capitals.
+_OWN_TAG: Final = re.compile(r"[a-z][a-z0-9]*+-[a-z0-9-]*+|[A-Z][A-Z0-9]*+-[A-Z0-9-]*+")
+
+#: Attributes that hold names of elements, and classes.
+_NAMING: Final = frozenset(
+    {"id", "for", "class", "form", "list", "headers", "aria-labelledby", "aria-describedby", "aria-controls", "aria-owns"}
+)
+
+# --- how places are written
+
+_ESCAPE: Final = r"\\[0-9a-fA-F]{1,6}\s?|\\[^\n]"
+_NAME: Final = rf"(?:[\w-]|[^\x00-\x7f]|{_ESCAPE})"
+_QUOTED: Final = r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'"
+_PART: Final = re.compile(
+    rf"(?P<combinator>\s*+[>+~,]\s*+|\s++)|(?P<tag>{_NAME}++|\*)|\.(?P<class>{_NAME}++)|#(?P<id>(?:{_NAME}|{REACT_ID})++)"
+    rf"|\[(?P<attribute>(?:[^\]\"']|{_QUOTED})*+)\]"
+    rf"|(?P<pseudo>::?[A-Za-z-]++)(?:\((?P<argument>(?:[^()\"']|{_QUOTED}|\([^()]*+\))*+)\))?",
+    re.DOTALL,
+)
+#: Where an XPath begins; any other path from a root may be one of files or of JSON.
+_XPATH: Final = re.compile(r"//|/html(?![\w-])", re.IGNORECASE)
+_STEP: Final = re.compile(
+    r"(?P<axis>/{1,2}(?:[a-z-]++::)?@?)(?P<name>\*|\.\.?|(?:text|node)\(\)|(?:svg:)?[A-Za-z][\w-]*+)"
+    rf"(?P<predicates>(?:\[(?:[^\[\]\"']|{_QUOTED}|\[[^\[\]]*+\])*+\])*+)",
+    re.DOTALL,
+)
+_PREDICATE: Final = re.compile(rf"\[((?:[^\[\]\"']|{_QUOTED}|\[[^\[\]]*+\])*+)\]", re.DOTALL)
+_ATTRIBUTE: Final = re.compile(
+    rf"\s*+(?P<at>@?)(?P<name>[\w:-]++)\s*+(?:(?P<operator>[~|^$*]?=)\s*+(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"'\]]++))"
+    r"(?:\s*+(?P<flag>[iIsS]))?\s*+)?",
+    re.DOTALL,
+)
+_TEXT_OR_SPACE: Final = re.compile(rf"(?P<quoted>{_QUOTED})|\s*+(?P<sign>[^\w\s@.\"'-])\s*+|\s++", re.DOTALL)
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+://\S++")
+#: A site's templates put the same places on page after page; a place has at most 2,000 characters.
+_KNOWN_PLACES: Final = 1024
+
+_TO_ESCAPE: Final = re.compile(r"[^\w*-]")
+_UNESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(.))", re.DOTALL)
+
+
+def exact_place(location: str) -> str:
+    """Return one spelling for all that mean exactly this place."""
+    return _place(location, _Spelling())
+
+
+@lru_cache(maxsize=_KNOWN_PLACES)
+def lasting_place(location: str) -> str:
+    """Return what of this place outlasts a build and a visit; two places of one page may have the same."""
+    return _place(location, _Lasting())
+
+
+@dataclass(slots=True)
+class _Compound:
+    """What a selector says of one element."""
+
+    tag: str = ""
+    ids: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    rest: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.tag or self.ids or self.classes or self.rest)
+
+
+class _Spelling:
+    """Keeps every name."""
+
+    def address(self, text: str) -> str:
+        return text
+
+    def name(self, name: str) -> str:
+        return name
+
+    def classes(self, names: Sequence[str]) -> Sequence[str]:
+        return names
+
+    def attribute(self, name: str) -> str:
+        return name
+
+
+class _Lasting(_Spelling):
+    """Keeps of each name what outlasts a build and a visit."""
+
+    def address(self, text: str) -> str:
+        return page_key(text)
+
+    def name(self, name: str) -> str:
+        return lasting_name(name)
+
+    def classes(self, names: Sequence[str]) -> Sequence[str]:
+        return lasting_classes(names)
+
+    def attribute(self, name: str) -> str:
+        return lasting_attribute(name)
+
+
+def _place(location: str, keep: _Spelling) -> str:
+    text = " ".join(location.split())
+    if _ADDRESS.fullmatch(text):
+        return keep.address(text)
+    read = _xpath if _XPATH.match(text) else _selector
+    spelled = read(text, keep)
+    return text if spelled is None else spelled
+
+
+def _selector(text: str, keep: _Spelling) -> str | None:
+    """Spell a CSS selector; None for what is none."""
+    spelled: list[str] = []
+    compound = _Compound()
+    for kind, part in _parts(text):
+        if kind == "combinator":
+            if compound.is_empty:
+                return None
+            spelled += [_compound(compound, keep), f" {part.strip()} " if part.strip() else " "]
+            compound = _Compound()
+        elif not _SAY[kind](compound, part, keep):
+            return None
+    return None if compound.is_empty else "".join([*spelled, _compound(compound, keep)])
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a selector; where it goes on with what is none, a part of the kind `other`."""
+    place = 0
+    while place < len(text):
+        found = _PART.match(text, place)
+        if found is None:
+            yield "other", ""
+            return
+        place = found.end()
+        kind = "pseudo" if found["pseudo"] else str(found.lastgroup)
+        yield kind, found[0] if kind == "pseudo" else found[kind]
+
+
+def _say_tag(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+    if not compound.is_empty or not (part == "*" or _is_tag(part)):
+        return False
+    compound.tag = part.lower()
+    return True
+
+
+def _say_id(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+    compound.ids.append(_unescaped(part))
+    return True
+
+
+def _say_class(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+    compound.classes.append(_unescaped(part))
+    return True
+
+
+def _say_attribute(compound: _Compound, part: str, keep: _Spelling) -> bool:
+    compound.rest.append(f"[{_attribute(part, keep)}]")
+    return True
+
+
+def _say_pseudo(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+    name, bracket, argument = part.partition("(")
+    # 2n + 1 is 2n+1
+    argument = "".join(argument.split()) if name.lower().startswith(":nth-") else " ".join(argument[:-1].split()) + ")"
+    compound.rest.append(name.lower() + (bracket + argument if bracket else ""))
+    return True
+
+
+def _say_other(_compound: _Compound, _part: str, _keep: _Spelling) -> bool:
+    return False
+
+
+_SAY: Final[Mapping[str, Callable[[_Compound, str, _Spelling], bool]]] = {
+    "tag": _say_tag,
+    "id": _say_id,
+    "class": _say_class,
+    "attribute": _say_attribute,
+    "pseudo": _say_pseudo,
+    "other": _say_other,
+}
+
+
+def _compound(compound: _Compound, keep: _Spelling) -> str:
+    """Spell what is said of one element: tag, ids, classes in order of their names, then the rest as it came."""
+    ids = [f"#{_escaped(keep.name(each))}" for each in compound.ids]
+    told = "".join([*ids, *_classes(compound.classes, keep), *compound.rest])
+    if compound.tag == "*":
+        return told or "*"
+    # A class that comes and goes stays where an element is known by nothing else.
+    return compound.tag + told or "".join(_classes(compound.classes, _Spelling()))
+
+
+def _classes(names: Sequence[str], keep: _Spelling) -> list[str]:
+    return [f".{_escaped(each)}" for each in sorted(set(keep.classes(names)))]
+
+
+def _xpath(text: str, keep: _Spelling) -> str | None:
+    """Spell an XPath of elements; None for what is none, such as a path of files."""
+    spelled: list[str] = []
+    place = 0
+    while place < len(text):
+        step = _STEP.match(text, place)
+        if step is None or not _is_step(step):
+            return None
+        place = step.end()
+        predicates = "".join(f"[{_attribute(each, keep)}]" for each in _PREDICATE.findall(step["predicates"]))
+        spelled.append(f"{step['axis']}{step['name'].lower()}{predicates}")
+    return "".join(spelled)
+
+
+def _is_step(step: re.Match[str]) -> bool:
+    name: str = step["name"].removeprefix("svg:")
+    return not name[0].isalpha() or name.endswith("()") or step["axis"].endswith("@") or _is_tag(name)
+
+
+def _is_tag(name: str) -> bool:
+    return name.lower() in _TAGS or _OWN_TAG.fullmatch(name) is not None
+
+
+def _attribute(text: str, keep: _Spelling) -> str:
+    """Spell what stands between brackets: an attribute with or without a value, or what an XPath asks otherwise."""
+    found = _ATTRIBUTE.fullmatch(text)
+    if found is None:
+        return _TEXT_OR_SPACE.sub(_respelled, text.strip())
+    name = found["name"].lower()
+    shown = found["at"] + keep.attribute(name)
+    if found["operator"] is None:
+        return shown
+    value = _unquoted(found["quoted"]) if found["quoted"] else _unescaped(found["bare"])
+    if name in _NAMING:
+        value = _names(value, keep, are_classes=name == "class")
+    return f"{shown}{found['operator']}{_quoted(value)}{(found['flag'] or '').lower()}"
+
+
+def _names(value: str, keep: _Spelling, *, are_classes: bool) -> str:
+    names = value.split()
+    return " ".join(sorted(set(keep.classes(names) or names)) if are_classes else map(keep.name, names))
+
+
+def _respelled(found: re.Match[str]) -> str:
+    if found["quoted"]:
+        return _quoted(_unquoted(found["quoted"]))
+    return found["sign"] or " "
+
+
+def _unquoted(text: str) -> str:
+    return _unescaped(text[1:-1])
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _unescaped(name: str) -> str:
+    return _UNESCAPE.sub(_character, name) if "\\" in name else name
+
+
+def _character(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[2]
+    code = int(found[1], 16)
+    return chr(code) if code <= 0x10FFFF else "\ufffd"
+
+
+def _escaped(name: str) -> str:
+    return _TO_ESCAPE.sub(lambda found: f"\\{found[0]}", name)

@@ -1,0 +1,1 @@
+"""Settings: their definitions, their parsers, the URL of Redis."""

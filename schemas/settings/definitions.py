@@ -1,0 +1,548 @@
+"""The shape of the environment: every setting, its default and its limits, all mistakes in one report.
+
+Values come from the process environment, then from a `.env` file; a setting, a secret above all, also from the file named by
+`<NAME>_FILE`. An empty value counts as unset. A wrong value is refused with the setting's name and not repeated. So is one
+that is there twice, by its name and by its file.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from environs import Env, EnvValidationError
+from marshmallow import ValidationError
+
+from schemas.settings import parsers as values
+from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
+from schemas.url_policy.target_url import Network, TargetPolicy, parse_networks, parse_ports
+
+#: sun_path holds 108 bytes; Redis needs a little for itself.
+MAX_SOCKET_PATH_BYTES: Final = 100
+
+#: How people name variables: in capitals or in small letters, and not at the length of a key.
+_NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_[a-z]+)*)")
+
+#: A file instead of a value.
+FILE_SUFFIX: Final = "_FILE"
+
+
+class DeploymentMode(StrEnum):
+    """Which route families an installation serves."""
+
+    CLOUD = "cloud"
+    SELF_HOSTED = "self-hosted"
+    WEBHOOK_ONLY = "webhook-only"
+
+
+class RouteFamily(StrEnum):
+    """A group of routes that is switched on or off as one."""
+
+    EXPORTS = "exports"
+    SCANNER = "scanner"
+    EMAIL = "email"
+    HANDOFFS = "handoffs"
+    HEALTH = "health"
+    CONSOLE = "console"
+
+
+#: Families that webhook-only mode leaves off unless EXTRA_ROUTE_FAMILIES names them.
+OPTIONAL_FAMILIES: Final = frozenset({RouteFamily.SCANNER, RouteFamily.EMAIL})
+
+
+class InvalidSettings(Exception):
+    """The settings are wrong; `mistakes` maps each setting's name to what is wrong with it."""
+
+    def __init__(self, mistakes: Mapping[str, list[str]]) -> None:
+        self.mistakes = dict(mistakes)
+        super().__init__(self.report())
+
+    def report(self) -> str:
+        """Return every mistake, a line each."""
+        lines = [f"  {name}: {' '.join(told)}" for name, told in sorted(self.mistakes.items())]
+        return "\n".join(["The settings are wrong:", *lines])
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: how its text is parsed, and what the documents say of it.
+
+    `default` is the text that an unset one is parsed from, or None for one that is then absent. `shown` stands for it in
+    documents where it depends on something else. `member` is its name among the checked values.
+    """
+
+    name: str
+    member: str
+    parse: values.Parse
+    default: str | None
+    meaning: str
+    shown: str = ""
+    is_secret: bool = False
+
+
+_FAMILIES: Final = values.some_of(RouteFamily, OPTIONAL_FAMILIES, "Name route families from: scanner, email.")
+_NETWORKS: Final = values.refused_as("Give networks, comma-separated, such as 10.0.0.0/8, host bits zero.", parse_networks)
+_PORTS: Final = values.refused_as(
+    "Give ports or ranges from 1 to 65535, comma-separated, such as 443,8000-8999.", parse_ports
+)
+
+
+def _redis_url(text: str) -> str:
+    """Return the URL where `schemas.settings.redis_url` can read it, which names what is wrong and quotes nothing."""
+    try:
+        if text:
+            parse_redis_url(text)
+    except InvalidRedisUrl as wrong:
+        raise ValidationError(str(wrong)) from None
+    return text
+
+
+#: Every setting, in the order of the documents. Default and meaning are written here and nowhere else.
+SETTINGS: Final = (
+    Setting(
+        "DEPLOYMENT_MODE",
+        "deployment_mode",
+        values.member_of(DeploymentMode),
+        "self-hosted",
+        "`cloud`, `self-hosted`, `webhook-only`: which routes are served",
+    ),
+    Setting(
+        "EXTRA_ROUTE_FAMILIES",
+        "extra_route_families",
+        _FAMILIES,
+        "",
+        "`scanner,email`: families that webhook-only mode serves all the same",
+    ),
+    Setting(
+        "DATA_DIR",
+        "data_dir",
+        Path,
+        "./data",
+        "SQLite file, embedded Redis, first token, backups; counts from the folder of the `.env` in use",
+    ),
+    Setting(
+        "DATABASE_URL",
+        "database_url",
+        values.database_url,
+        "",
+        "`sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/DATABASE`",
+        shown="`sqlite:///<DATA_DIR>/riskrelay.db`",
+        is_secret=True,
+    ),
+    Setting(
+        "REDIS_URL",
+        "redis_url",
+        _redis_url,
+        "",
+        "`redis://…`, `rediss://…` (TLS), `unix://…`, `redis+sentinel://HOST:26379,HOST:26379/SERVICE`",
+        shown="embedded",
+        is_secret=True,
+    ),
+    Setting("BIND", "bind", values.bind, "127.0.0.1:8000", "where the service listens"),
+    Setting("WEB_PROCESSES", "web_processes", values.whole(1), "2", "service processes"),
+    Setting("WEB_THREADS", "web_threads", values.whole(1), "1000", "connections that each service process serves at once"),
+    Setting(
+        "PUBLIC_BASE_URL",
+        "public_base_url",
+        values.public_url,
+        "",
+        "how clients reach the service",
+        shown="`http://<BIND>`",
+    ),
+    Setting(
+        "SCANNER_SHARED_SECRET",
+        "scanner_shared_secret",
+        values.secret,
+        None,
+        "`X-Scanner-Secret` of scanner postbacks",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "EMAIL_WEBHOOK_SECRET",
+        "email_webhook_secret",
+        values.secret,
+        None,
+        "`X-Email-Webhook-Secret` of inbound email",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "STOREFRONT_WEBHOOK_SECRET",
+        "storefront_webhook_secret",
+        values.secret,
+        None,
+        "signs storefront webhooks",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "WEBHOOK_SECRET",
+        "webhook_secret",
+        values.secret,
+        None,
+        "signs deliveries to targets without a secret of their own",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "ENCRYPTION_KEYS",
+        "encryption_keys",
+        values.encryption_keys,
+        "",
+        "base64 of 32 bytes each, comma-separated; the first encrypts, all decrypt",
+        shown="generated",
+        is_secret=True,
+    ),
+    Setting(
+        "DEFAULT_PROJECT_ID",
+        "default_project_id",
+        values.whole(1),
+        None,
+        "the project of scan runs that nobody registered",
+        shown="generated",
+    ),
+    Setting(
+        "TARGET_ALLOWED_NETWORKS",
+        "allowed_networks",
+        _NETWORKS,
+        "",
+        "private networks that deliveries may reach, such as `10.1.0.0/16`",
+    ),
+    Setting(
+        "TARGET_ALLOWED_PORTS",
+        "allowed_ports",
+        _PORTS,
+        "443,8443",
+        "ports and ranges that deliveries may reach, such as `443,8000-8999`",
+    ),
+    Setting("TARGET_ALLOW_HTTP", "allow_http", values.truth, "false", "deliver over plain http as well"),
+    Setting(
+        "DELIVERY_TIMEOUT_S",
+        "delivery_timeout_s",
+        values.seconds(),
+        "15",
+        "seconds: one deadline over name lookup, connect, TLS, headers and body",
+    ),
+    Setting("CONNECT_TIMEOUT_S", "connect_timeout_s", values.seconds(), "5", "seconds, for the connection alone"),
+    Setting(
+        "RETRY_SCHEDULE",
+        "retry_schedule_s",
+        values.schedule,
+        "5,30,120,600,1800,7200,18000,36000,50400,72000",
+        "seconds after each failure; ten entries are ten retries, over a little more than two days",
+    ),
+    Setting("MAX_AGE_HOURS", "max_age_hours", values.whole(1), "72", "an export older than this is given up"),
+    Setting("WORKER_PROCESSES", "worker_processes", values.whole(1), "1", "worker processes"),
+    Setting(
+        "WORKER_CONCURRENCY",
+        "worker_concurrency",
+        values.whole(1),
+        "32",
+        "deliveries that each worker process makes at once",
+    ),
+    Setting(
+        "SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker looks for what is due without being rung for"
+    ),
+    Setting("MAX_BODY_BYTES", "max_body_bytes", values.whole(1024), "1048576", "larger request bodies are refused"),
+    Setting(
+        "RATE_LIMIT_PER_MINUTE",
+        "rate_limit_per_minute",
+        values.whole(1),
+        "600",
+        "requests a minute of one token's user or one inbound sender",
+    ),
+    Setting(
+        "AUTH_FAILURES_PER_MINUTE",
+        "auth_failures_per_minute",
+        values.whole(1),
+        "20",
+        "failed authentications a minute of one address",
+    ),
+    Setting(
+        "TRUSTED_PROXIES",
+        "trusted_proxies",
+        _NETWORKS,
+        "",
+        "networks of reverse proxies whose `X-Forwarded-For` is believed, such as `127.0.0.1`",
+    ),
+    Setting(
+        "IDEMPOTENCY_TTL_HOURS",
+        "idempotency_ttl_hours",
+        values.whole(1),
+        "72",
+        "how long an `Idempotency-Key` is remembered",
+    ),
+    Setting(
+        "RETENTION_DAYS",
+        "retention_days",
+        values.whole(1, 36_500),
+        "90",
+        "how long finished and prepared exports, attempts, page results, uploads and emails are kept",
+    ),
+    Setting(
+        "CONSOLE_ENABLED",
+        "console_enabled",
+        values.truth,
+        "true",
+        "serve the console at `/console`; never in webhook-only mode",
+    ),
+    Setting(
+        "OPERATOR_ACCOUNT_ID",
+        "operator_account_id",
+        values.whole(1),
+        None,
+        "the account whose console shows the installation itself: settings, integrations, compliance, audit, queue",
+        shown="the first account; none in `cloud` mode",
+    ),
+    Setting(
+        "WORKER_METRICS_BIND",
+        "worker_metrics_bind",
+        values.bind,
+        None,
+        "where a worker host without a service serves its metrics, such as `127.0.0.1:9108`",
+    ),
+    Setting(
+        "SENTRY_DSN",
+        "sentry_dsn",
+        values.sentry_dsn,
+        None,
+        "the DSN of the Sentry project that errors are reported to; off unless set, needs `make setup EXTRAS=1`",
+        is_secret=True,
+    ),
+    Setting(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "otlp_endpoint",
+        values.otlp_endpoint,
+        None,
+        "the OTLP/HTTP collector that traces are sent to, such as `http://127.0.0.1:4318`; off unless set, needs "
+        "`make setup EXTRAS=1`",
+    ),
+    Setting(
+        "LOG_LEVEL",
+        "log_level",
+        values.one_of("debug", "info", "warning", "error"),
+        "info",
+        "`debug`, `info`, `warning`, `error`",
+    ),
+    Setting(
+        "LOG_FORMAT",
+        "log_format",
+        values.one_of("auto", "json", "text"),
+        "auto",
+        "`json`, `text`; `auto` is text on a terminal",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One installation's settings, checked; secrets stay out of `repr`."""
+
+    deployment_mode: DeploymentMode
+    extra_route_families: frozenset[RouteFamily]
+    data_dir: Path
+    database_url: str = field(repr=False)
+    redis_url: str = field(repr=False)
+    redis_embedded: bool
+    bind: str
+    web_processes: int
+    web_threads: int
+    public_base_url: str
+    scanner_shared_secret: str | None = field(repr=False)
+    email_webhook_secret: str | None = field(repr=False)
+    storefront_webhook_secret: str | None = field(repr=False)
+    webhook_secret: str | None = field(repr=False)
+    encryption_keys: tuple[bytes, ...] = field(repr=False)
+    default_project_id: int | None
+    target_policy: TargetPolicy
+    delivery_timeout_s: float
+    connect_timeout_s: float
+    retry_schedule_s: tuple[int, ...]
+    max_age_hours: int
+    worker_processes: int
+    worker_concurrency: int
+    sweep_s: float
+    max_body_bytes: int
+    rate_limit_per_minute: int
+    auth_failures_per_minute: int
+    trusted_proxies: tuple[Network, ...]
+    idempotency_ttl_hours: int
+    retention_days: int
+    console_enabled: bool
+    operator_account_id: int | None
+    worker_metrics_bind: str | None
+    sentry_dsn: str | None = field(repr=False)
+    otlp_endpoint: str | None = field(repr=False)
+    log_level: str
+    log_format: str
+
+    @property
+    def route_families(self) -> frozenset[RouteFamily]:
+        """The families that this deployment mode serves."""
+        if self.deployment_mode is DeploymentMode.WEBHOOK_ONLY:
+            return frozenset({RouteFamily.EXPORTS, RouteFamily.HEALTH}) | self.extra_route_families
+        off = set() if self.console_enabled else {RouteFamily.CONSOLE}
+        if self.deployment_mode is DeploymentMode.SELF_HOSTED:
+            off.add(RouteFamily.HANDOFFS)
+        return frozenset(RouteFamily) - off
+
+    @property
+    def max_age(self) -> timedelta:
+        """How old an export may get before it is given up."""
+        return timedelta(hours=self.max_age_hours)
+
+    @property
+    def idempotency_ttl(self) -> timedelta:
+        """How long an idempotency key is remembered."""
+        return timedelta(hours=self.idempotency_ttl_hours)
+
+    @property
+    def retention(self) -> timedelta:
+        """How long what is finished is kept."""
+        return timedelta(days=self.retention_days)
+
+    @property
+    def redis_socket(self) -> Path:
+        """Where the embedded Redis listens."""
+        return embedded_redis_socket(self.data_dir)
+
+
+def load_settings(env_file: Path | None = None) -> Settings:
+    """Read the environment, then `env_file`, and check everything.
+
+    `env_file` defaults to `find_env_file()`. A relative DATA_DIR counts from the folder of the `.env` in use.
+    Raises InvalidSettings with every mistake.
+    """
+    env_file = env_file or find_env_file()
+    env = _Environment()
+    env.read_file(env_file)
+    read = {setting.member: env.read(setting) for setting in SETTINGS}
+    try:
+        env.seal()
+    except EnvValidationError as invalid:
+        raise InvalidSettings(_mistakes(invalid)) from None
+    return _settings(read, env_file.parent.resolve())
+
+
+def default_settings(folder: Path) -> Settings:
+    """Return the settings of an installation that is told nothing, in an absolute folder; the environment is not read."""
+    read = {each.member: None if each.default is None else each.parse(each.default) for each in SETTINGS}
+    return _settings(read, folder)
+
+
+def strange_names(env_file: Path | None = None) -> dict[str, str | None]:
+    """Return the names in `env_file` that are no setting's, each with the setting that may be meant, or None.
+
+    Of what has not the form of a name only the beginning is told: a secret that was broken over two lines looks like that.
+    `env_file` defaults to `find_env_file()`; call it after `load_settings`, which refuses a file that cannot be read.
+    """
+    env_file = env_file or find_env_file()
+    env = _Environment()
+    env.read_file(env_file)
+    known = [setting.name + suffix for setting in SETTINGS for suffix in ("", FILE_SUFFIX)]
+    meant = {name: next(iter(get_close_matches(name.upper(), known, 1)), None) for name in env.names if name not in known}
+    return {name if near or _NAME.fullmatch(name) else f"{name[:2]}…": near for name, near in meant.items()}
+
+
+def find_env_file() -> Path:
+    """Return the `.env` of the current folder where there is one, else that of the checkout, else the current one's."""
+    here = Path.cwd() / ".env"
+    checkout = Path(__file__).resolve().parents[2] / ".env"
+    return checkout if checkout.is_file() and not here.is_file() else here
+
+
+def embedded_redis_socket(data_dir: Path) -> Path:
+    """Return the socket's path: in `data_dir` where that is short enough for a unix socket, else in the temporary folder."""
+    path = data_dir / "redis" / "redis.sock"
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+        return path
+    digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"riskrelay-{os.getuid()}-{digest}" / "redis.sock"
+
+
+class _Environment(Env):
+    """Env that takes an empty value for unset, reads files, and keeps what is wrong with one for the report."""
+
+    def __init__(self) -> None:
+        super().__init__(eager=False)
+        self.add_parser("value", lambda text, parse: parse(text))
+
+    @property
+    def names(self) -> list[str]:
+        """What the file names."""
+        return list(self._environ)
+
+    def read_file(self, path: Path) -> None:
+        """Take what a `.env` says for whatever the environment does not."""
+        try:
+            if path.is_file():
+                self.read_env(path, recurse=False)
+        except (OSError, UnicodeDecodeError) as unreadable:
+            self._errors[str(path)].append(f"Cannot be read: {_reason(unreadable)}.")
+
+    def read(self, setting: Setting) -> Any:
+        """Return a setting's value; a mistake is kept until the environment is sealed."""
+        unset = setting.default is None and not self._said(setting.name) and not self._said(setting.name + FILE_SUFFIX)
+        return None if unset else self.value(setting.name, setting.default or "", parse=setting.parse)
+
+    def _get_value(self, env_key: str, default: Any) -> Any:
+        # What is raised here would end the report at the first mistake.
+        value, path = self._said(env_key), self._said(env_key + FILE_SUFFIX)
+        if value and path:
+            self._errors[env_key].append(f"Set {env_key} or {env_key}{FILE_SUFFIX}, not both.")
+            return default
+        return self._content(env_key + FILE_SUFFIX, path, default) if path else _line(value) or default
+
+    def _said(self, name: str) -> str:
+        return os.environ.get(name, self._environ.get(name, ""))
+
+    def _content(self, name: str, path: str, default: Any) -> Any:
+        try:
+            return _line(Path(path).read_text(encoding="utf-8")) or default
+        except (OSError, ValueError) as unreadable:
+            self._errors[name].append(f"Names a file that cannot be read: {_reason(unreadable)}.")
+            return default
+
+
+def _line(text: str) -> str:
+    """Return the text without the newline that editors put at a file's end."""
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _reason(unreadable: OSError | ValueError) -> str:
+    """Return why, without a byte of what was read."""
+    return unreadable.strerror or "it is there no more" if isinstance(unreadable, OSError) else "it is not text in UTF-8"
+
+
+def _settings(read: dict[str, Any], folder: Path) -> Settings:
+    """Fill in what depends on other settings."""
+    data_dir = folder / read.pop("data_dir")
+    redis_url = read.pop("redis_url")
+    read["database_url"] = read["database_url"] or f"sqlite:///{data_dir / 'riskrelay.db'}"
+    read["public_base_url"] = (read["public_base_url"] or f"http://{read['bind']}").rstrip("/")
+    policy = TargetPolicy(
+        allow_http=read.pop("allow_http"),
+        allowed_ports=read.pop("allowed_ports"),
+        allowed_networks=read.pop("allowed_networks"),
+    )
+    return Settings(
+        data_dir=data_dir,
+        redis_url=redis_url or f"unix://{quote(str(embedded_redis_socket(data_dir)))}",
+        redis_embedded=not redis_url,
+        target_policy=policy,
+        **read,
+    )
+
+
+def _mistakes(invalid: EnvValidationError) -> dict[str, list[str]]:
+    messages: Any = invalid.error_messages
+    return {str(name): [str(text) for text in told] for name, told in messages.items()}

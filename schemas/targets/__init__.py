@@ -1,0 +1,1 @@
+"""Ticket export targets: form, record, states, pings, validations."""

@@ -1,0 +1,149 @@
+"""A ticket export target: where tickets are delivered. Its record shows a secret's fingerprint, never the secret."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from marshmallow import post_load
+
+from schemas.base.fields import MAX_URL, Form, Text, WholeNumber
+from schemas.base.timestamps import rfc3339, rfc3339_or_none
+from schemas.settings.definitions import DeploymentMode
+
+PROVIDER_KEYS: Final = ("generic_webhook",)
+
+
+class TargetStatus(StrEnum):
+    """Whether a target takes deliveries."""
+
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    PAUSED = "paused"
+    BLOCKED = "blocked"
+    DISABLED = "disabled"
+
+
+#: A paused target can be approved for; its exports wait.
+APPROVABLE: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
+#: A paused target is tried before it is resumed, and so is a blocked one, which the address policy guards; one that is
+#: turned off is left alone, and nothing signs for an inactive one.
+PINGABLE: Final = APPROVABLE | {TargetStatus.BLOCKED}
+#: What a resumption leads back from.
+RESUMABLE: Final = frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.DISABLED})
+
+
+#: Holds that a receiver asked for: its target shows as paused until they are over.
+RATE_LIMITED: Final = "rate_limited"
+RECEIVER_UNAVAILABLE: Final = "receiver_unavailable"
+ASKED_FOR: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
+#: A hold of our own: too many failures in a row.
+BREAKER_OPEN: Final = "breaker_open"
+
+#: Why a target is paused that a backup brought back: what its receiver got meanwhile would be sent again.
+RESTORED: Final = "restored"
+
+#: A thousand a second: more than this is no limit any more.
+MAX_PER_MINUTE: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRequest:
+    """What a client asks for."""
+
+    provider_key: str
+    base_url: str
+    deployment_mode: str | None
+    name: str
+    max_per_minute: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target as it is stored, without its secret; `shown_status` is what it comes to at a moment."""
+
+    id: str
+    account_id: int
+    provider_key: str
+    base_url: str
+    deployment_mode: str
+    name: str
+    status: TargetStatus
+    status_reason: str | None
+    secret_fingerprint: str | None
+    has_own_secret: bool
+    connected_status: str
+    last_success_at: datetime | None
+    validation_status: str | None
+    validation_reason: str | None
+    validated_at: datetime | None
+    created_at: datetime
+    held_until: datetime | None
+    held_reason: str | None
+    concurrency: int
+    failures_in_row: int
+    max_per_minute: int | None
+
+    def is_held(self, now: datetime) -> bool:
+        """Tell whether nothing is sent at `now` although it is active."""
+        return self.status is TargetStatus.ACTIVE and self.held_until is not None and self.held_until > now
+
+    def shown_status(self, now: datetime) -> tuple[TargetStatus, str | None]:
+        """Return the status at `now` and why: one whose receiver asked to wait is paused until then."""
+        if not self.is_held(now):
+            return self.status, self.status_reason
+        return (TargetStatus.PAUSED if self.held_reason in ASKED_FOR else self.status), self.held_reason
+
+
+def host_of(base_url: str) -> str:
+    """Return the host that a target's URL leads to, with its port where one is named."""
+    return urlsplit(base_url).netloc.rpartition("@")[2]
+
+
+class TargetForm(Form):
+    """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it."""
+
+    provider_key = Text(required=True, allowed=PROVIDER_KEYS)
+    base_url = Text(required=True, max_length=MAX_URL)
+    deployment_mode = Text(load_default=None, allowed=[mode.value for mode in DeploymentMode])
+    name = Text(required=True, min_length=1, max_length=200)
+    max_per_minute = WholeNumber(load_default=None, minimum=1, maximum=MAX_PER_MINUTE)
+
+    @post_load
+    def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:
+        return TargetRequest(**request)
+
+
+def target_record(target: Target, now: datetime) -> dict[str, Any]:
+    """Return the target as clients see it at `now`."""
+    status, reason = target.shown_status(now)
+    return {
+        "id": target.id,
+        "provider_key": target.provider_key,
+        "base_url": target.base_url,
+        "deployment_mode": target.deployment_mode,
+        "name": target.name,
+        "status": status.value,
+        "status_reason": reason,
+        "secret": {"configured": target.secret_fingerprint is not None, "fingerprint": target.secret_fingerprint},
+        "connected": {"status": target.connected_status, "last_success_at": rfc3339_or_none(target.last_success_at)},
+        "last_validation": _validation(target),
+        "delivery": {
+            "concurrency": target.concurrency,
+            "failures_in_row": target.failures_in_row,
+            "max_per_minute": target.max_per_minute,
+            "waits_until": rfc3339_or_none(target.held_until if target.is_held(now) else None),
+        },
+        "created_at": rfc3339(target.created_at),
+    }
+
+
+def _validation(target: Target) -> dict[str, Any] | None:
+    if target.validation_status is None:
+        return None
+    return {
+        "status": target.validation_status,
+        "reason": target.validation_reason,
+        "checked_at": rfc3339_or_none(target.validated_at),
+    }

@@ -1,0 +1,1 @@
+"""Where tickets may be sent: the form of a target URL and the classes of addresses."""

@@ -1,0 +1,1 @@
+"""API resources, one module per noun."""

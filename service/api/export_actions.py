@@ -1,0 +1,101 @@
+"""What a client decides about an export: to approve it for a target, to have it tried again, to put it aside.
+
+What makes an export due rings the doorbell, once that is committed. An export in a state that forbids the move is refused
+with 409.
+"""
+
+import falcon
+
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell
+from schemas.base.fields import NoMembers
+from schemas.base.principal import Ability, TokenKind
+from schemas.exports.record import ApprovalForm, Export, export_record
+from schemas.settings.definitions import RouteFamily
+from service.api.exports import EXPORTS, export_url
+from service.http.auth import Bearer
+from service.http.idempotency import Answer, Once
+from service.http.request_pipeline import Body, Operation
+from service.operations.exports import ExportDecisions
+
+
+class TicketExportApproval:
+    """Approves a prepared export for a target."""
+
+    path = f"{EXPORTS}/{{export_id}}/approve"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, once: Once, decisions: ExportDecisions, doorbell: Doorbell, public_base_url: str) -> None:
+        self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), ApprovalForm())}
+        self._once = once
+        self._decisions = decisions
+        self._doorbell = doorbell
+        self._public_base_url = public_base_url
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Freeze the ticket, make it due, and ring once that is committed."""
+        self._once.answer(req, resp, lambda: self._approve(req, export_id))
+        self._doorbell.ring()
+
+    def _approve(self, req: falcon.Request, export_id: str) -> Answer:
+        export = self._decisions.approve(export_id, req.context.principal, req.context.payload)
+        return _due(export, self._public_base_url)
+
+
+class TicketExportRetry:
+    """Delivers a failed or blocked export after all, with its whole schedule.
+
+    Where its target is blocked, the address is looked at anew: if it may be used by now, the target is resumed with it.
+    """
+
+    path = f"{EXPORTS}/{{export_id}}/retry"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, once: Once, decisions: ExportDecisions, doorbell: Doorbell, public_base_url: str) -> None:
+        self.operations = {"POST": _decision()}
+        self._once = once
+        self._decisions = decisions
+        self._doorbell = doorbell
+        self._public_base_url = public_base_url
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Make it due, and ring once that is committed."""
+        self._once.answer(
+            req, resp, lambda: self._retry(req, export_id), beforehand=lambda: self._look_at_blocked(req, export_id)
+        )
+        self._doorbell.ring()
+
+    def _look_at_blocked(self, req: falcon.Request, export_id: str) -> None:
+        req.context.validation = self._decisions.look_at_blocked(export_id, req.context.principal)
+
+    def _retry(self, req: falcon.Request, export_id: str) -> Answer:
+        export = self._decisions.retry(export_id, req.context.principal, req.context.validation)
+        return _due(export, self._public_base_url)
+
+
+class TicketExportDismissal:
+    """Puts a prepared export aside for good."""
+
+    path = f"{EXPORTS}/{{export_id}}/dismiss"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, once: Once, decisions: ExportDecisions) -> None:
+        self.operations = {"POST": _decision()}
+        self._once = once
+        self._decisions = decisions
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Dismiss it."""
+        self._once.answer(req, resp, lambda: self._dismiss(req, export_id))
+
+    def _dismiss(self, req: falcon.Request, export_id: str) -> Answer:
+        return Answer(200, export_record(self._decisions.dismiss(export_id, req.context.principal), utc_now()))
+
+
+def _decision() -> Operation:
+    return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), NoMembers(), Body.OPTIONAL)
+
+
+def _due(export: Export, public_base_url: str) -> Answer:
+    headers = {"Location": export_url(public_base_url, export.id)}
+    return Answer(202, export_record(export, utc_now()), headers, {"target_id": export.target_id})

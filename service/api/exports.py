@@ -1,0 +1,128 @@
+"""`/api/ticket-exports`: clients prepare tickets by hand, list exports, poll one and look at its attempts.
+
+What moves an export on stands in `service.api.export_actions`.
+"""
+
+from typing import Any, Final
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.base.errors import ExportNotFound
+from schemas.base.principal import Ability, TokenKind
+from schemas.base.timestamps import to_ms
+from schemas.exports.attempt_record import attempt_record
+from schemas.exports.polled_record import PolledExport, entity_tag, record_json, wait_s
+from schemas.exports.record import PreparationForm, export_record
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.settings.definitions import RouteFamily
+from service.http import conditional_requests
+from service.http.auth import Bearer, PollingBearer
+from service.http.idempotency import Answer, Once
+from service.http.paging import answer_list, read_page
+from service.http.request_pipeline import Operation
+from storage.db import identifiers
+from storage.exports import attempts, transitions
+
+EXPORTS: Final = "/api/ticket-exports"
+
+
+class _OneOrMore(frozenset[str]):
+    """What a filter may say: one of these, or several with commas between them."""
+
+    def __contains__(self, text: object) -> bool:
+        return self.issuperset(str(text).split(","))
+
+
+_FILTERS: Final = {"status": _OneOrMore(ExportStatus), "source": SOURCE_TYPES}
+
+
+def export_url(public_base_url: str, export_id: str) -> str:
+    """Return where the record of an export is read."""
+    return f"{public_base_url}{EXPORTS}/{export_id}"
+
+
+class TicketExports:
+    """Lists exports, and prepares those that somebody wrote."""
+
+    path = EXPORTS
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, once: Once, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        preparing = Operation(Bearer(TokenKind.API, Ability.PREPARE_EXPORTS), PreparationForm())
+        self.operations = {"GET": reading, "HEAD": reading, "POST": preparing}
+        self._once = once
+        self._public_base_url = public_base_url
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return a page of the account's exports, the newest first."""
+        page = read_page(req, identifiers.EXPORT, _FILTERS)
+        statuses = sorted({*page.filters.get("status", "").split(",")} - {""})
+        account_id, source_type = req.context.principal.account_id, page.filters.get("source")
+        found = transitions.newest(account_id, page.look_for, page.before, statuses, source_type)
+        now = utc_now()
+        answer_list(resp, self._public_base_url + self.path, page, [export_record(each, now) for each in found])
+
+    on_head = on_get
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store the ticket as a prepared export."""
+        self._once.answer(req, resp, lambda: self._prepare(req))
+
+    def _prepare(self, req: falcon.Request) -> Answer:
+        principal, now = req.context.principal, utc_now()
+        export = transitions.prepare_by_hand(req.context.payload, principal.account_id, now, principal.key)
+        headers = {"Location": export_url(self._public_base_url, export.id)}
+        return Answer(201, export_record(export, now), headers, {"export_id": export.id})
+
+
+class TicketExport:
+    """Answers polls; cheap on purpose, since clients poll."""
+
+    path = f"{EXPORTS}/{{export_id}}"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self) -> None:
+        reading = Operation(PollingBearer(TokenKind.API, Ability.READ_EXPORTS))
+        self.operations = {"GET": reading, "HEAD": reading}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Return the record, or 304 where the client has this version; nothing of the record is written for that."""
+        export: PolledExport | None = req.context.polled
+        if export is None:
+            raise ExportNotFound
+        now_ms = to_ms(utc_now())
+        tag = entity_tag(export)
+        resp.set_header("ETag", f'"{tag}"')
+        seconds = wait_s(export, now_ms)
+        if seconds is not None:
+            resp.set_header("Retry-After", str(seconds))
+        if conditional_requests.has(req, tag):
+            resp.status = falcon.HTTP_304
+            return
+        resp.data = record_json(export, now_ms)
+
+    on_head = on_get
+
+
+class TicketExportAttempts:
+    """Lists the attempts of one export."""
+
+    path = f"{EXPORTS}/{{export_id}}/attempts"
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
+        self.operations = {"GET": reading, "HEAD": reading}
+        self._public_base_url = public_base_url
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
+        """Return a page of the attempts, the newest first."""
+        page = read_page(req, identifiers.ATTEMPT)
+        found = attempts.newest(export_id, req.context.principal.account_id, page.look_for, page.before)
+        records: list[dict[str, Any]] = [attempt_record(each) for each in found]
+        answer_list(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
+
+    on_head = on_get

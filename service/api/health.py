@@ -1,0 +1,108 @@
+"""`/healthz` tells that the process answers, `/readyz` what it depends on; both are open to whoever reaches the address."""
+
+import json
+from typing import Final
+
+import falcon
+
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell
+from schemas.base.errors import NoEncryptionKey
+from schemas.settings.definitions import RouteFamily
+from storage.db import schema_version
+from storage.db.engine import OUTAGES, connection, is_reachable
+from storage.exports import worker_heartbeats
+from storage.secrets import key_check
+from storage.secrets.vault import Vault
+
+OK: Final = "ok"
+UNAVAILABLE: Final = "unavailable"
+#: Nobody could be asked.
+UNKNOWN: Final = "unknown"
+#: Everything is answered, and something is late.
+DEGRADED: Final = "degraded"
+#: Tables of another version, which may not even have the columns that are asked for.
+NOT_CURRENT: Final = "not_current"
+#: In the order of the answer.
+CHECKS: Final = ("database", "schema", "keys", "redis", "workers")
+#: Without these nothing is answered.
+VITAL: Final = frozenset({"database", "schema", "keys"})
+_AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
+
+
+class Health:
+    """Alive or not; touches nothing."""
+
+    path = "/healthz"
+    family = RouteFamily.HEALTH
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Return 200."""
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = b'{"status": "ok"}'
+
+    #: Load balancers ask with HEAD.
+    on_head = on_get
+
+
+class Checks:
+    """Asks what everything depends on, for `/readyz` and for the console."""
+
+    def __init__(self, doorbell: Doorbell, vault: Vault) -> None:
+        self._doorbell = doorbell
+        self._vault = vault
+
+    def found(self) -> dict[str, str]:
+        """Return what each of CHECKS came to, in their order: `ok`, `unavailable`, `not_current`, `wrong`, `unknown`."""
+        checks = self._of_the_database() | {"redis": OK if self._doorbell.is_reachable() else UNAVAILABLE}
+        return {name: checks[name] for name in CHECKS}
+
+    def _of_the_database(self) -> dict[str, str]:
+        if not is_reachable():
+            return _AWAY
+        try:
+            with connection():
+                return {"database": OK, **self._of_its_rows()}
+        except OUTAGES:  # it has gone away since
+            return _AWAY
+
+    def _of_its_rows(self) -> dict[str, str]:
+        if not schema_version.is_current():
+            return {"schema": NOT_CURRENT, "keys": UNKNOWN, "workers": UNKNOWN}
+        return {
+            "schema": OK,
+            "keys": OK if self._keys_fit() else "wrong",
+            "workers": OK if worker_heartbeats.count_alive(utc_now()) else UNAVAILABLE,
+        }
+
+    def _keys_fit(self) -> bool:
+        canary = key_check.canary()
+        try:
+            return canary is None or key_check.opens(canary, self._vault)
+        except NoEncryptionKey:
+            return False
+
+
+class Readiness:
+    """Names each check, and tells degraded from dead.
+
+    Without a worker or without Redis everything is taken in and delivered later: degraded. Dead is what cannot answer: the
+    database away, of another version, or sealed with keys that this process has not.
+    """
+
+    path = "/readyz"
+    family = RouteFamily.HEALTH
+
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Return 200 `ok` or `degraded`, or 503 `unavailable`."""
+        checks = self._checks.found()
+        failed = {name for name, found in checks.items() if found != OK}
+        status = UNAVAILABLE if failed & VITAL else DEGRADED if failed else OK
+        resp.status = 503 if failed & VITAL else 200
+        resp.content_type = falcon.MEDIA_JSON
+        resp.data = json.dumps({"status": status, "checks": checks}).encode()
+
+    on_head = on_get

@@ -1,0 +1,59 @@
+"""`/api/console-sessions`: who of the account is signed in at the console, and the way to end it.
+
+A session that is over stays as it ended and is answered all the same, since clients repeat what they got no answer to.
+"""
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.base.console_session import Ended, session_record
+from schemas.base.fields import NoMembers
+from schemas.base.principal import Ability, TokenKind
+from schemas.settings.definitions import RouteFamily
+from service.http.auth import Bearer
+from service.http.idempotency import Answer, Once
+from service.http.paging import answer_list, read_page
+from service.http.request_pipeline import Body, Operation
+from storage.accounts import sessions
+from storage.db import identifiers
+
+
+class ConsoleSessions:
+    """Lists the sessions of the token's account that hold."""
+
+    path = "/api/console-sessions"
+    family = RouteFamily.CONSOLE
+
+    def __init__(self, public_base_url: str) -> None:
+        reading = Operation(Bearer(TokenKind.API, Ability.CONSOLE))
+        self.operations = {"GET": reading, "HEAD": reading}
+        self._url = public_base_url + self.path
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return a page of the list."""
+        page = read_page(req, identifiers.SESSION)
+        account_id = req.context.principal.account_id
+        found = sessions.live(utc_now(), page.look_for, page.before, account_id)
+        answer_list(resp, self._url, page, [session_record(session) for session in found])
+
+    on_head = on_get
+
+
+class ConsoleSessionRevocation:
+    """Ends one of them."""
+
+    path = f"{ConsoleSessions.path}/{{session_id}}/revoke"
+    family = RouteFamily.CONSOLE
+
+    def __init__(self, once: Once) -> None:
+        self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.CONSOLE), NoMembers(), Body.OPTIONAL)}
+        self._once = once
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, session_id: str) -> None:
+        """End it, and answer with the session as it ended."""
+        self._once.answer(req, resp, lambda: self._revoke(req, session_id))
+
+    def _revoke(self, req: falcon.Request, session_id: str) -> Answer:
+        principal = req.context.principal
+        ended = sessions.end(session_id, Ended.REVOKED, utc_now(), principal.key, principal.account_id)
+        return Answer(200, session_record(ended))

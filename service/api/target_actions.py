@@ -1,0 +1,107 @@
+"""`/api/ticket-export-targets/{id}/…`: clients pause, resume, disable, validate and ping their targets.
+
+What a target is already changes nothing and is answered all the same, since clients repeat what they got no answer to.
+Turning off is open to every account that has a target; what dials or delivers needs one that may use webhook targets.
+"""
+
+import falcon
+
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell
+from schemas.base.fields import NoMembers
+from schemas.base.principal import Ability, TokenKind
+from schemas.settings.definitions import RouteFamily
+from schemas.targets.pings import ping_record
+from schemas.targets.target import target_record
+from service.api.targets import TicketExportTarget
+from service.http.auth import Bearer
+from service.http.idempotency import Answer, Once, request_digest
+from service.http.request_pipeline import Body, Operation
+from service.operations.targets import TargetMoves
+
+
+class _TargetAction:
+    """A POST without members to one target."""
+
+    family = RouteFamily.EXPORTS
+
+    def __init__(self, verb: str, once: Once, moves: TargetMoves, *, for_webhooks: bool) -> None:
+        self.path = f"{TicketExportTarget.path}/{verb}"
+        bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=for_webhooks)
+        self.operations = {"POST": Operation(bearer, NoMembers(), Body.OPTIONAL)}
+        self._verb = verb
+        self._once = once
+        self._moves = moves
+
+    def _record(self, req: falcon.Request, target_id: str) -> Answer:
+        return Answer(200, target_record(self._moves.get(target_id, req.context.principal), utc_now()))
+
+
+class TargetSwitch(_TargetAction):
+    """Pauses or disables a target: its exports wait, or are taken no more."""
+
+    def __init__(self, verb: str, once: Once, moves: TargetMoves) -> None:
+        super().__init__(verb, once, moves, for_webhooks=False)
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+        """Turn it, and answer with the target."""
+        self._once.answer(req, resp, lambda: self._turn(req, target_id))
+
+    def _turn(self, req: falcon.Request, target_id: str) -> Answer:
+        self._moves.turn(target_id, self._verb, req.context.principal)
+        return self._record(req, target_id)
+
+
+class TargetResumption(_TargetAction):
+    """Delivers to a target again, once its address has passed the URL policy again."""
+
+    def __init__(self, once: Once, moves: TargetMoves, doorbell: Doorbell) -> None:
+        super().__init__("resume", once, moves, for_webhooks=True)
+        self._doorbell = doorbell
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+        """Resume it, and ring for the exports that waited."""
+        self._once.answer(req, resp, lambda: self._resume(req, target_id), beforehand=lambda: self._look(req, target_id))
+        self._doorbell.ring()
+
+    def _look(self, req: falcon.Request, target_id: str) -> None:
+        req.context.is_looked_at = self._moves.look_before_resuming(target_id, req.context.principal)
+
+    def _resume(self, req: falcon.Request, target_id: str) -> Answer:
+        self._moves.resume(target_id, req.context.principal, is_looked_at=req.context.is_looked_at)
+        return self._record(req, target_id)
+
+
+class TargetValidation(_TargetAction):
+    """Looks at a target as it is now; an address that may not be used blocks it."""
+
+    def __init__(self, once: Once, moves: TargetMoves) -> None:
+        super().__init__("validate", once, moves, for_webhooks=True)
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+        """Have it looked at, and answer with the target; a repeat with the same key looks no more."""
+        self._once.answer(
+            req,
+            resp,
+            lambda: self._record(req, target_id),
+            beforehand=lambda: self._moves.validate(target_id, req.context.principal),
+        )
+
+
+class TargetPing(_TargetAction):
+    """Has a worker send a signed test event to a target; nothing is dialled from here."""
+
+    def __init__(self, once: Once, moves: TargetMoves) -> None:
+        super().__init__("ping", once, moves, for_webhooks=True)
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+        """Ask for a ping, wait for its end, and answer what came of it; a repeat with the same key pings no more."""
+        self._once.answer(
+            req,
+            resp,
+            lambda: Answer(200, ping_record(req.context.ping_result)),
+            beforehand=lambda: self._ping(req, target_id),
+        )
+
+    def _ping(self, req: falcon.Request, target_id: str) -> None:
+        req.context.ping_result = self._moves.ping(target_id, req.context.principal, request_digest(req))

@@ -1,0 +1,100 @@
+"""What the browser extension, the CMS plugin and the storefront app hand in; cloud installations alone serve it.
+
+An upload is stored for a project or report that the token's user can manage now, a repeat of one included: a stored answer
+is not given to somebody whose grant was taken back.
+"""
+
+from collections.abc import Callable
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.base.fields import Form
+from schemas.base.principal import Ability, TokenKind
+from schemas.exports.handoffs import handoff_record
+from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm, diagnostic_record
+from schemas.intake.evidence import CaptureForm, capture_record
+from schemas.intake.sources import InboundSource
+from schemas.settings.definitions import RouteFamily
+from service.http.auth import Bearer
+from service.http.idempotency import Answer, Once
+from service.http.request_pipeline import Operation
+from storage.accounts.grants import manageable
+from storage.intake import handoffs
+
+
+class EvidenceCaptures:
+    """Takes what a person captured with the browser extension."""
+
+    path = "/api/browser-extension/evidence-captures"
+    name = "browser-extension.evidence-captures.store"
+    family = RouteFamily.HANDOFFS
+    source = InboundSource.BROWSER_EXTENSION
+
+    def __init__(self, once: Once) -> None:
+        self.operations = {"POST": _operation(Ability.UPLOAD_EVIDENCE, CaptureForm())}
+        self._once = once
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store a capture and prepare an export from it."""
+        _answer(self._once, req, resp, lambda: self._record(req))
+
+    def _record(self, req: falcon.Request) -> Answer:
+        capture = req.context.payload
+        handoff = handoffs.record_capture(capture, req.context.principal, utc_now())
+        record = capture_record(capture, handoff.source.id, handoff.created_at)
+        body = {"evidence_capture": record, "handoff": handoff_record(handoff)}
+        return Answer(201, body, concerns={"export_id": handoff.ticket_export_id})
+
+
+class CmsDiagnostics:
+    """Takes the diagnostics of the plugin in a CMS with a shop."""
+
+    path = "/api/cms-plugins/cms-commerce/diagnostics"
+    name = "cms-plugins.cms-commerce.diagnostics.store"
+    family = RouteFamily.HANDOFFS
+    source = InboundSource.CMS_PLUGIN
+
+    def __init__(self, once: Once) -> None:
+        self.operations = {"POST": _operation(Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())}
+        self._once = once
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store diagnostics and prepare an export from them."""
+        _answer(self._once, req, resp, lambda: _record_diagnostics(req))
+
+
+class StorefrontDiagnostics:
+    """Takes the diagnostics of the app in a storefront."""
+
+    path = "/api/storefront-app/diagnostics"
+    name = "storefront-app.diagnostics.store"
+    family = RouteFamily.HANDOFFS
+    source = InboundSource.STOREFRONT_APP
+
+    def __init__(self, once: Once) -> None:
+        self.operations = {"POST": _operation(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())}
+        self._once = once
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store diagnostics and prepare an export from them."""
+        _answer(self._once, req, resp, lambda: _record_diagnostics(req))
+
+
+def _operation(ability: Ability, form: Form) -> Operation:
+    return Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True)
+
+
+def _answer(once: Once, req: falcon.Request, resp: falcon.Response, work: Callable[[], Answer]) -> None:
+    """Answer once per key, but nobody without a grant: the work asks too, and a repeat does no work."""
+    upload = req.context.payload
+    manageable(req.context.principal, upload.project_id, upload.report_id)
+    once.answer(req, resp, work)
+
+
+def _record_diagnostics(req: falcon.Request) -> Answer:
+    diagnostics = req.context.payload
+    handoff = handoffs.record_diagnostics(diagnostics, req.context.principal, utc_now())
+    record = diagnostic_record(diagnostics, handoff.source.id, handoff.created_at)
+    body = {"diagnostic": record, "handoff": handoff_record(handoff)}
+    return Answer(201, body, concerns={"export_id": handoff.ticket_export_id})

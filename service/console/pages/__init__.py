@@ -1,0 +1,1 @@
+"""Pages of the console, one module per page."""

@@ -1,0 +1,62 @@
+"""`/console/queue`: what workers have before them, who they are, and what keeps them from it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell
+from schemas.settings.definitions import RouteFamily
+from schemas.targets.target import TargetStatus
+from service.console.layout import CONSOLE, Frame, Page
+from service.console.pages.overview import LATE_S
+from service.console.sessions import Visitor
+from service.console.wording import bounded
+from storage.compliance import requests as compliance_requests
+from storage.exports import worker_heartbeats
+from storage.reporting import dashboard_queries, metrics_snapshot
+from storage.reporting.dashboard_queries import MOST_COUNTED, MOST_RECOVERIES
+
+
+class Queue(Page):
+    """Shows Redis, workers, what is due and what runs, of the whole installation."""
+
+    path = f"{CONSOLE}/queue"
+    template = "queue.html"
+    family = RouteFamily.CONSOLE
+    is_operators = True
+
+    def __init__(self, frame: Frame, bell: Doorbell) -> None:
+        super().__init__(frame)
+        self._bell = bell
+
+    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
+        """Return what the page shows; `queued` is None while Redis is away."""
+        now = utc_now()
+        known, due, due_age_s = worker_heartbeats.known(now), dashboard_queries.due(now), metrics_snapshot.due_age_s(now)
+        recoveries = dashboard_queries.running_recoveries()
+        by_status, by_pause = metrics_snapshot.targets_by_state(now)
+        return {
+            "queued": self._bell.queued(),
+            "workers": known,
+            "alive": sum(worker.is_alive for worker in known),
+            # Clocks of two hosts may differ by a little.
+            "sweep_lag_s": max(0.0, (now - known[0].seen_at).total_seconds()) if known else None,
+            "could_be_sent": bounded(due.could_be_sent, MOST_COUNTED),
+            "held_back": bounded(due.held_back, MOST_COUNTED),
+            "due_age_s": due_age_s,
+            "is_late": due_age_s > LATE_S,
+            "leases": dashboard_queries.count_leases(),
+            "recoveries": recoveries,
+            "has_more_recoveries": len(recoveries) == MOST_RECOVERIES,
+            "unfinished": compliance_requests.count_unfinished(),
+            "overdue": compliance_requests.count_overdue(now),
+            "pauses": {reason: count for reason, count in by_pause.items() if count},
+            "turned_off": {
+                status.value: by_status[status]
+                for status in (TargetStatus.INACTIVE, TargetStatus.BLOCKED, TargetStatus.DISABLED)
+                if by_status[status]
+            },
+            "account_id": visitor.account_id,
+        }

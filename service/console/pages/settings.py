@@ -1,0 +1,189 @@
+"""`/console/settings`: every setting with the value that counts, secrets by their fingerprints.
+
+A value is shown by a rule of its own or, where it is no secret, as it was typed; a secret without a rule is only said to be
+there. Of URLs stands here where they lead to, and no user, password or option.
+"""
+
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import falcon
+
+from schemas.settings import definitions as schema_settings
+from schemas.settings.definitions import FILE_SUFFIX, RouteFamily, Setting, Settings
+from schemas.settings.redis_url import RedisUrl, parse_redis_url
+from schemas.version import VERSION
+from service.console.layout import CONSOLE, Frame, Page
+from service.console.sessions import Visitor
+from storage.accounts import accounts
+from storage.db import engine, schema_version
+from storage.secrets.integrations import SecretState, SharedSecrets
+from storage.secrets.vault import Vault, key_fingerprint
+
+NOT_SET: Final = "not set"
+CONFIGURED: Final = "configured"
+#: The integration that a setting's secret belongs to; one that was set in the database takes its place.
+_INTEGRATIONS: Final = {
+    "SCANNER_SHARED_SECRET": "scanner",
+    "EMAIL_WEBHOOK_SECRET": "email",
+    "STOREFRONT_WEBHOOK_SECRET": "storefront",
+}
+
+
+class Part(NamedTuple):
+    """A piece of a sentence; `is_code` where it stands between backticks in the documents."""
+
+    text: str
+    is_code: bool
+
+
+class Row(NamedTuple):
+    """A setting as it is shown."""
+
+    name: str
+    value: str
+    default: list[Part]
+    meaning: list[Part]
+
+
+class SettingsPage(Page):
+    """Shows what this process was started with, and what follows from that."""
+
+    path = f"{CONSOLE}/settings"
+    template = "settings.html"
+    family = RouteFamily.CONSOLE
+    is_operators = True
+
+    def __init__(self, frame: Frame, settings: Settings, vault: Vault) -> None:
+        super().__init__(frame)
+        self._settings = settings
+        self._vault = vault
+
+    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
+        """Return every setting, in the order of the documents, and the facts."""
+        states = self._states()
+        return {
+            "rows": [self._row(setting, states) for setting in schema_settings.SETTINGS],
+            "facts": self._facts(),
+            "file_suffix": FILE_SUFFIX,
+        }
+
+    def _states(self) -> Mapping[str, SecretState]:
+        """Return what may be shown of the integrations' secrets; without a key there is no fingerprint of any."""
+        if not self._settings.encryption_keys:
+            return {}
+        return {state.name: state for state in SharedSecrets(self._settings, self._vault).states()}
+
+    def _row(self, setting: Setting, states: Mapping[str, SecretState]) -> Row:
+        default = setting.shown or (f"`{setting.default}`" if setting.default else "")
+        return Row(setting.name, self._value(setting, states), _parts(default), _parts(setting.meaning))
+
+    def _value(self, setting: Setting, states: Mapping[str, SecretState]) -> str:
+        if setting.name in _RULES:
+            return _RULES[setting.name](self._settings)
+        state = states.get(_INTEGRATIONS.get(setting.name, ""))
+        if state is not None:
+            return _integration(state)
+        value = getattr(self._settings, setting.member)
+        if setting.is_secret:
+            return self._secret(value)
+        return plain(value)
+
+    def _secret(self, value: str | None) -> str:
+        if not value:
+            return NOT_SET
+        return f"{CONFIGURED}, {self._vault.fingerprint(value)}" if self._settings.encryption_keys else CONFIGURED
+
+    def _facts(self) -> Mapping[str, str]:
+        settings = self._settings
+        operator = settings.operator_account_id or accounts.first_id()
+        return {
+            "Version": VERSION,
+            "Mode": settings.deployment_mode.value,
+            "Routes": ", ".join(sorted(family.value for family in settings.route_families)),
+            "Operator's account": plain(operator),
+            "Database": engine.server_version(),
+            "Schema": schema_version.version(),
+            "Python": platform.python_version(),
+        }
+
+
+def plain(value: object) -> str:
+    """Return a value that is no secret as it is typed into the environment; `not set` for none."""
+    if value is None or value in {"", ()} or value == frozenset():
+        return NOT_SET
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, frozenset):
+        return _joined(sorted(plain(each) for each in value))
+    if isinstance(value, tuple):
+        return _joined(plain(each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _integration(state: SecretState) -> str:
+    if not state.configured:
+        return NOT_SET
+    where = "set in the database, which counts first" if state.source == "database" else "from the environment"
+    return f"{CONFIGURED}, {state.fingerprint}, {where}"
+
+
+def _encryption_keys(settings: Settings) -> str:
+    keys = settings.encryption_keys
+    if not keys:
+        return NOT_SET
+    told = ", ".join(key_fingerprint(key) for key in keys)
+    return f"{len(keys)} {'key' if len(keys) == 1 else 'keys'}, {told}"
+
+
+def _redis(settings: Settings) -> str:
+    where = parse_redis_url(settings.redis_url)
+    kind = "embedded" if settings.redis_embedded else "Redis with TLS" if where.is_tls else "Redis"
+    return _joined([kind, *_places(where), *([f"database {where.database}"] if where.database else [])], ", ")
+
+
+def _places(where: RedisUrl) -> list[str]:
+    if where.socket is not None:
+        return [f"socket {where.socket}"]
+    kind = "host" if where.service is None else "Sentinel"
+    told = [f"{kind} {host} port {port}" for host, port in where.places]
+    return told if where.service is None else [f"service {where.service}", *told]
+
+
+def _sentry(settings: Settings) -> str:
+    if not settings.sentry_dsn:
+        return NOT_SET
+    # The key stands before the host; what stands between the host and the project's number is a path of somebody's proxy.
+    parts = urlsplit(settings.sentry_dsn)
+    return f"Sentry, host {parts.hostname}, project {parts.path.rpartition('/')[2]}"
+
+
+def _ports(settings: Settings) -> str:
+    ranges = settings.target_policy.allowed_ports
+    return _joined(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or NOT_SET
+
+
+#: What is not shown as it was typed: what leads somewhere with a password, and what is kept under another name.
+_RULES: Final[Mapping[str, Callable[[Settings], str]]] = {
+    "DATABASE_URL": lambda settings: engine.described(settings.database_url),
+    "REDIS_URL": _redis,
+    "SENTRY_DSN": _sentry,
+    "ENCRYPTION_KEYS": _encryption_keys,
+    "TARGET_ALLOWED_NETWORKS": lambda settings: plain(settings.target_policy.allowed_networks),
+    "TARGET_ALLOWED_PORTS": _ports,
+    "TARGET_ALLOW_HTTP": lambda settings: plain(settings.target_policy.allow_http),
+}
+
+
+def _joined(words: Iterable[str], by: str = ",") -> str:
+    return by.join(words)
+
+
+def _parts(text: str) -> list[Part]:
+    """Return a text of the documents in pieces: every second one stood between backticks."""
+    return [Part(piece, number % 2 == 1) for number, piece in enumerate(text.split("`")) if piece]

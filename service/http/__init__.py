@@ -1,0 +1,1 @@
+"""The request pipeline: authentication, idempotency, rate limits, errors, paging, conditional requests."""

@@ -1,0 +1,160 @@
+"""Who is calling: a bearer token or a shared secret, never one in place of the other.
+
+Each header has one purpose. WSGI joins a header that came twice with a comma, so it holds more than the secret and is
+refused like any other; whatever is wrong, the answer is the same. Secrets are compared as digests, in constant time.
+
+A storefront's signature is checked over the raw bytes, before anybody parses them; no token and no other secret replaces it.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+from typing import Final, Protocol
+
+import falcon
+
+from runtime.clock import utc_now
+from schemas.base.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized, WebhooksForbidden
+from schemas.base.principal import Ability, SharedSecretPrincipal, TokenKind, TokenPrincipal
+from schemas.intake.sources import CredentialFault, Trouble
+from storage.accounts import tokens
+from storage.exports import poll_sql
+from storage.secrets.integrations import Integration, SharedSecrets
+
+Principal = TokenPrincipal | SharedSecretPrincipal
+
+_BEARER: Final = "bearer "
+_CHALLENGE: Final = 'Bearer realm="riskrelay"'
+_HEX_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
+#: In neither form of a signature: WSGI put it between two headers.
+_TWICE: Final = ","
+
+
+class Authenticate(Protocol):
+    """Returns who is calling. Raises Unauthorized or Forbidden."""
+
+    def __call__(self, req: falcon.Request) -> Principal: ...
+
+
+class Bearer:
+    """A token of one kind with one ability, where `for_webhooks` of an account that may use webhook targets."""
+
+    def __init__(self, kind: TokenKind, ability: Ability, *, for_webhooks: bool = False) -> None:
+        self.kind = kind
+        self.ability = ability
+        self._for_webhooks = for_webhooks
+
+    def __call__(self, req: falcon.Request) -> TokenPrincipal:
+        req.context.challenge = _CHALLENGE
+        header = req.auth or ""
+        text = header[len(_BEARER) :] if header[: len(_BEARER)].lower() == _BEARER else ""
+        principal = self._holder(req, text) if text else None
+        if principal is None:
+            _note(req, "Authorization", _fault(header))
+            raise Unauthorized
+        req.context.principal = principal
+        if principal.kind is not self.kind:
+            _note(req, "Authorization", CredentialFault.WRONG_KIND)
+            raise Forbidden(f"This route takes tokens of kind {self.kind.value}.")
+        if self.ability not in principal.abilities:
+            _note(req, "Authorization", CredentialFault.LACKS_ABILITY)
+            raise Forbidden(f"This token lacks the ability {self.ability.value}.")
+        if self._for_webhooks and not principal.may_use_webhooks:
+            raise WebhooksForbidden
+        return principal
+
+    def _holder(self, _req: falcon.Request, text: str) -> TokenPrincipal | None:
+        return tokens.principal_for(text, utc_now())
+
+
+class PollingBearer(Bearer):
+    """The same where clients poll: one question tells who asks and what they get, and `req.context.polled` keeps that."""
+
+    def _holder(self, req: falcon.Request, text: str) -> TokenPrincipal | None:
+        known = poll_sql.look(text, req.context.params["export_id"], utc_now())
+        if known is None:
+            return None
+        principal, req.context.polled = known
+        return principal
+
+
+class SharedSecret:
+    """The secret of one integration in one header."""
+
+    def __init__(self, header: str, integration: Integration, secrets: SharedSecrets) -> None:
+        self.header = header
+        self._integration = integration
+        self._secrets = secrets
+
+    def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
+        expected = self._secrets.current(self._integration)
+        submitted = req.get_header(self.header)
+        if not expected or not submitted or not _same(submitted, expected):
+            _note(req, self.header, _fault(submitted) if expected else CredentialFault.NOT_CONFIGURED)
+            raise Unauthorized
+        return SharedSecretPrincipal(self._integration.value)
+
+
+class StorefrontSignature:
+    """The storefront platform's HMAC of the raw body, keyed with the secret that both sides share.
+
+    Raises ServiceUnavailable while no secret is configured, Unauthorized where the header is missing or there twice,
+    SignatureInvalid where it does not match.
+    """
+
+    HEADER: Final = "X-Platform-Hmac-Sha256"
+
+    def __init__(self, secrets: SharedSecrets) -> None:
+        self._secrets = secrets
+
+    def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
+        secret = self._secrets.current(Integration.STOREFRONT)
+        if not secret:
+            _note(req, self.HEADER, CredentialFault.NOT_CONFIGURED)
+            raise ServiceUnavailable
+        header = req.get_header(self.HEADER)
+        if not header or _TWICE in header:
+            _note(req, self.HEADER, _fault(header))
+            raise Unauthorized
+        if not is_signed(req.context.raw_body, header, secret.encode()):
+            _note(req, self.HEADER, CredentialFault.WRONG)
+            raise SignatureInvalid
+        principal = SharedSecretPrincipal(Integration.STOREFRONT.value)
+        req.context.principal = principal
+        return principal
+
+
+def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
+    """Tell whether `signature` is the HMAC-SHA-256 of `body`, in base64 or as 64 hex digits."""
+    submitted = _signature_bytes(signature.strip())
+    return submitted is not None and hmac.compare_digest(submitted, hmac.digest(secret, body, "sha256"))
+
+
+def _fault(submitted: str | None) -> CredentialFault:
+    """Return what is wrong with a credential that did not do, by its form alone."""
+    if not submitted:
+        return CredentialFault.MISSING
+    return CredentialFault.TWICE if _TWICE in submitted else CredentialFault.WRONG
+
+
+def _note(req: falcon.Request, header: str, fault: CredentialFault) -> None:
+    """Leave word for the operator; the client is told the same whatever it is."""
+    req.context.fault = Trouble(f"/{header}", fault.value)
+
+
+def _signature_bytes(text: str) -> bytes | None:
+    # Hex first: its digits are base64 too, of other bytes and too many.
+    if _HEX_SHA256.fullmatch(text):
+        return bytes.fromhex(text)
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:  # binascii's error is one; another one comes for text that is not ASCII
+        return None
+
+
+def _same(submitted: str, expected: str) -> bool:
+    # WSGI gives header bytes as latin-1; the secret was typed as UTF-8. Digests make both one length.
+    ours = hashlib.sha256(expected.encode()).digest()
+    theirs = hashlib.sha256(submitted.encode("latin-1", "replace")).digest()
+    return hmac.compare_digest(ours, theirs)

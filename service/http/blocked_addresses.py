@@ -1,0 +1,129 @@
+"""Addresses that failed to authenticate too often, and for how long nothing of theirs is looked at.
+
+A guess that is looked at is a guess, whatever it is answered: the right one would be let in. So failures of an address are
+counted one after the other, and who has authenticated meanwhile waits for those before him: of a thousand guesses sent at
+once, as many tell something as the limit says. An address that was blocked is let in anew only as long as its window has
+room, over all processes, and is blocked again by the failure that takes the last of it.
+
+Honest clients of a blocked address are refused as well: nobody can tell them from the one who guesses.
+"""
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from limits import RateLimitItemPerSecond
+
+from schemas.base.errors import RateLimited
+from service.http.bounded_cache import Remembered
+from service.http.rate_counters import MOMENT_S, Clock, Counters, Window
+
+#: What the windows of addresses are called.
+_KIND: Final = "address"
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Block:
+    """Until when an address is refused; once that is over, it is let in while its window has room."""
+
+    until: float = -math.inf
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Who counts a failure of one address now, and how many want to or wait for it."""
+
+    lock: Lock = field(default_factory=Lock)
+    takers: int = 0
+
+
+class BlockedAddresses:
+    """Counts failures against `limit`; `clock` are the monotonic seconds of the process."""
+
+    def __init__(self, limit: RateLimitItemPerSecond, counters: Counters, clock: Clock) -> None:
+        self._limit = limit
+        self._counters = counters
+        self._clock = clock
+        self._blocks: Remembered[_Block] = Remembered()
+        # One for each address that a request at work has failed from: no more than there are connections.
+        self._turns: dict[str, _Turn] = {}
+        self._lock = Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no address is blocked, was blocked a moment ago, or has a failure counted now."""
+        return not (self._blocks or self._turns)
+
+    def require_unblocked(self, address: str) -> None:
+        """Raises RateLimited for an address that failed too often, and where its window is full over all processes."""
+        block = self._blocks.get(address)
+        if block is None:
+            return
+        self._require_over(block)
+        with self._turn(address):
+            # Whoever came first has looked.
+            self._require_over(block)
+            self._look_again(address, block)
+            self._require_over(block)
+
+    def require_still_unblocked(self, address: str) -> None:
+        """The same for whoever has authenticated, after the failures that were there before. Raises RateLimited."""
+        if address in self._turns:
+            with self._turn(address):
+                pass
+        block = self._blocks.get(address)
+        if block is not None:
+            self._require_over(block)
+
+    def count(self, address: str) -> None:
+        """Count a failure. Raises RateLimited beyond the limit."""
+        with self._turn(address):
+            was_blocked = self._blocks.get(address)
+            if was_blocked is not None:
+                self._require_over(was_blocked)
+            count, window = self._counters.take(self._limit, _KIND, address, 1)
+            if not count:
+                # Other processes learn it with the first failure that this address makes there.
+                block = self._blocks.keep(address, _Block())
+                self._close(block, window)
+                _log.warning("an address failed to authenticate too often")
+                self._require_over(block)
+            elif was_blocked is not None:
+                # The next one is not looked at to find out that it is one too many.
+                self._look_again(address, was_blocked)
+
+    def _look_again(self, address: str, block: _Block) -> None:
+        """Go by the window as it is, over all processes: forget a block of which nothing is left, renew one that is full."""
+        window = self._counters.look(self._limit, _KIND, address)
+        if window.remaining == window.limit:
+            self._blocks.forget(address)
+        elif not window.remaining:
+            self._close(block, window)
+
+    def _close(self, block: _Block, window: Window) -> None:
+        block.until = self._clock() + window.opens_in_s + MOMENT_S
+
+    def _require_over(self, block: _Block) -> None:
+        wait_s = block.until - self._clock()
+        if wait_s > 0:
+            raise RateLimited(max(1, math.ceil(wait_s)))
+
+    @contextmanager
+    def _turn(self, address: str) -> Iterator[None]:
+        with self._lock:
+            turn = self._turns.setdefault(address, _Turn())
+            turn.takers += 1
+        try:
+            with turn.lock:
+                yield
+        finally:
+            with self._lock:
+                turn.takers -= 1
+                if not turn.takers:
+                    del self._turns[address]

@@ -1,0 +1,126 @@
+"""Runs a request's work once per Idempotency-Key; key, work and answer are one transaction.
+
+Refusals are not stored: they raise, and the transaction takes the key back with everything else.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import falcon
+
+from runtime import logs
+from runtime.clock import utc_now
+from schemas.base.errors import ValidationFailed
+from schemas.base.fields import problem
+from service.http.dry_run import rehearsed
+from storage.db import engine
+from storage.exports import idempotency
+
+_KEY: Final = re.compile(r"[\x20-\x7e]{1,255}")
+REPLAYED: Final = "Idempotency-Replayed"
+
+#: json.dumps would make such an encoder anew for every answer.
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a responder answers: a status, a JSON body, headers that belong to it, and the ids it is about for the log."""
+
+    status: int
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    concerns: Mapping[str, str | int | None] = field(default_factory=dict)
+
+
+class Once:
+    """Answers with the result of some work, done once per key."""
+
+    def __init__(self, ttl: timedelta) -> None:
+        self._ttl = ttl
+
+    def answer(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        work: Callable[[], Answer],
+        beforehand: Callable[[], None] | None = None,
+    ) -> None:
+        """Do `work`, or repeat the answer it gave to the same key and payload before.
+
+        `beforehand` is the part that no transaction may hold, such as asking the network; a repeat leaves it out.
+        Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
+        """
+        request = _keyed_request(req)
+        if req.context.is_dry_run:
+            _try(resp, work, beforehand)
+            return
+        if beforehand is not None and not self._is_done(request):
+            engine.release()
+            beforehand()
+        if request is None:
+            with engine.transaction():
+                answer = work()
+            logs.also_concern(**answer.concerns)
+            _send(resp, answer.status, answer.headers, _text(answer))
+        else:
+            self._once(resp, request, work)
+
+    def _is_done(self, request: idempotency.Request | None) -> bool:
+        return request is not None and idempotency.recall(request, utc_now(), self._ttl) is not None
+
+    def _once(self, resp: falcon.Response, request: idempotency.Request, work: Callable[[], Answer]) -> None:
+        with engine.transaction():
+            before = idempotency.begin(request, utc_now(), self._ttl)
+            if before is None:
+                answer = work()
+                done = idempotency.Answer(answer.status, dict(answer.headers), _text(answer))
+                idempotency.finish(request, done)
+        if before is not None:
+            resp.set_header(REPLAYED, "true")
+            _send(resp, before.status, before.headers, before.body)
+        else:
+            logs.also_concern(**answer.concerns)
+            _send(resp, done.status, done.headers, done.body)
+
+
+def _try(resp: falcon.Response, work: Callable[[], Answer], beforehand: Callable[[], None] | None) -> None:
+    """Do everything that would be done, answer what would be stored, and store nothing."""
+    if beforehand is not None:
+        engine.release()
+        beforehand()
+    _send(resp, 200, {}, _text(rehearsed(work)))
+
+
+def request_digest(req: falcon.Request) -> str | None:
+    """Return 64 hex digits that are the same for every repeat of a keyed request; None without a key."""
+    request = _keyed_request(req)
+    return None if request is None else hashlib.sha256(repr(request).encode()).hexdigest()
+
+
+def _keyed_request(req: falcon.Request) -> idempotency.Request | None:
+    """Fingerprint the canonical JSON of the parsed body and the path, which holds the ids; None without a key."""
+    key = req.get_header("Idempotency-Key")
+    if key is None:
+        return None
+    if _KEY.fullmatch(key) is None:
+        raise ValidationFailed(problem("", "invalid_key"))
+    payload = req.context.canonical_payload + b"\n" + req.path.encode()
+    digest = hashlib.sha256(payload).hexdigest()
+    return idempotency.Request(req.context.principal.key, req.method, str(req.uri_template), key, digest)
+
+
+def _text(answer: Answer) -> str:
+    return _encode(answer.body)
+
+
+def _send(resp: falcon.Response, status: int, headers: Mapping[str, str], body: str) -> None:
+    resp.status = status
+    resp.content_type = falcon.MEDIA_JSON
+    resp.set_headers(dict(headers))
+    resp.data = body.encode()

@@ -1,0 +1,139 @@
+"""Lists in pages, newest first: `?limit=` and `?cursor=` in, `{"items": …, "next_cursor": …}` and `Link: rel="next"` out.
+
+A cursor holds the last id that was shown and a version, so that what is opaque to clients can change; it says nothing that
+its owner has not seen. A page goes on after that id, whatever was added or removed meanwhile. What does not fit is refused,
+and never repeated.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import falcon
+
+from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.fields import problem
+from storage.db import identifiers
+
+DEFAULT_LIMIT: Final = 50
+#: A page of exports is a few hundred kilobytes then.
+MAX_LIMIT: Final = 200
+
+_VERSION: Final = "1:"
+_WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")
+#: Of a row that counts itself; what is longer does not fit into a database's number.
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
+#: More than this is over the limit however it goes on, and may be more than int() takes.
+_MAX_DIGITS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list is asked for: at most `limit` entries older than the one with the id `before`."""
+
+    limit: int = DEFAULT_LIMIT
+    before: str | None = None
+    #: The filters that were given, by name.
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def look_for(self) -> int:
+        """How many entries to look for: one more than are shown, which tells whether there is a next page."""
+        return self.limit + 1
+
+
+def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection[str]] | None = None) -> Page:
+    """Read which page of a list of `prefix` ids is asked for.
+
+    `filters` names further parameters and what each may say. Raises ValidationFailed with every problem, on `/limit`,
+    `/cursor` or `/<filter>`.
+    """
+    return _page(req, lambda last_id: identifiers.is_id(prefix, last_id), filters)
+
+
+def read_numbered_page(req: falcon.Request) -> Page:
+    """Read which page of a list is asked for whose ids are numbers. Raises ValidationFailed on `/limit` or `/cursor`."""
+    return _page(req, lambda last_id: _NUMBER.fullmatch(last_id) is not None, None)
+
+
+def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Collection[str]] | None) -> Page:
+    problems: list[FieldProblem] = []
+    limit = _limit(req, problems)
+    before = _before(req, is_id, problems)
+    chosen = {name: _choice(req, name, allowed, problems) for name, allowed in (filters or {}).items()}
+    if problems:
+        raise ValidationFailed(*problems)
+    return Page(limit, before, {name: value for name, value in chosen.items() if value is not None})
+
+
+def answer_list(resp: falcon.Response, url: str, page: Page, records: Sequence[Mapping[str, Any]]) -> None:
+    """Answer with a page of the list at `url`; `records` are up to `page.look_for` of them, each with its `id`."""
+    shown = records[: page.limit]
+    ids = [record["id"] for record in records]
+    query = next_page(page, ids)
+    cursor = None if query is None else _cursor(ids[page.limit - 1])
+    if query is not None:
+        resp.set_header("Link", f'<{url}?{query}>; rel="next"')
+    resp.content_type = falcon.MEDIA_JSON
+    resp.data = json.dumps({"items": shown, "next_cursor": cursor}, ensure_ascii=False).encode()
+
+
+def next_page(page: Page, ids: Sequence[str]) -> str | None:
+    """Return the query of the next page, given the ids of up to `page.look_for` entries; None where there is none."""
+    if len(ids) <= page.limit:
+        return None
+    return urlencode({**page.filters, "limit": page.limit, "cursor": _cursor(ids[page.limit - 1])})
+
+
+def _limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
+    text = _text(req, "limit")
+    if text is None:
+        return DEFAULT_LIMIT
+    if _WHOLE_NUMBER.fullmatch(text) is None:
+        problems.append(problem("/limit", "invalid_type"))
+    elif len(text) > _MAX_DIGITS or not 1 <= int(text) <= MAX_LIMIT:
+        problems.append(problem("/limit", "out_of_range"))
+    else:
+        return int(text)
+    return DEFAULT_LIMIT
+
+
+def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[FieldProblem]) -> str | None:
+    text = _text(req, "cursor")
+    if text is None:
+        return None
+    last_id = _id_in(text)
+    # A cursor of another spelling was not made here.
+    if not is_id(last_id) or _cursor(last_id) != text:
+        problems.append(problem("/cursor", "invalid_cursor"))
+    return last_id
+
+
+def _choice(req: falcon.Request, name: str, allowed: Collection[str], problems: list[FieldProblem]) -> str | None:
+    text = _text(req, name)
+    if text is not None and text not in allowed:
+        problems.append(problem(f"/{name}", "not_allowed"))
+    return text
+
+
+def _text(req: falcon.Request, name: str) -> str | None:
+    """Return what a parameter says; one that is there twice says nothing that could be allowed."""
+    value = req.params.get(name)
+    return "" if isinstance(value, list) else value
+
+
+def _cursor(last_id: str) -> str:
+    return base64.urlsafe_b64encode(f"{_VERSION}{last_id}".encode()).decode().rstrip("=")
+
+
+def _id_in(cursor: str) -> str:
+    """Return the id that a cursor holds, or nothing where it is none."""
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+    except ValueError:
+        return ""
+    return text.removeprefix(_VERSION) if text.startswith(_VERSION) else ""

@@ -1,0 +1,127 @@
+"""How often somebody may ask: requests a minute of a principal, failed authentications a minute of an address.
+
+Asking Redis for each request would cost a poll as much as answering it, so a process reserves a share of the limit ahead and
+spends it by itself; what it leaves lapses with the period, and the limit holds over all processes. A refusal is remembered
+until the window opens again: who asks too often is the cheapest to answer.
+"""
+
+import math
+import time
+from threading import Lock
+from typing import Final, NamedTuple
+
+import falcon
+from limits import RateLimitItemPerSecond
+
+from schemas.base.errors import RateLimited
+from schemas.settings.definitions import Settings
+from service.http.blocked_addresses import BlockedAddresses
+from service.http.bounded_cache import Remembered
+from service.http.client_address import counted_address
+from service.http.rate_counters import MOMENT_S, Clock, Counters, Window
+
+#: What settings count by.
+WINDOW_S: Final = 60
+
+#: One reservation is this part of the limit: a second's worth of a minute. Limits below twice this are counted singly.
+_SHARES: Final = 60
+
+
+class Limits:
+    """Counts requests and failures; `window_s` and `clock` (monotonic seconds) are for tests that cannot wait a minute."""
+
+    def __init__(self, settings: Settings, window_s: int = WINDOW_S, clock: Clock = time.monotonic) -> None:
+        self._requests = RateLimitItemPerSecond(settings.rate_limit_per_minute, window_s)
+        self._share = max(1, settings.rate_limit_per_minute // _SHARES)
+        self._policy = f'"principal";q={settings.rate_limit_per_minute};w={window_s}'
+        self._trusted_proxies = settings.trusted_proxies
+        self._clock = clock
+        self._counters = Counters(settings.redis_url, settings.web_threads, clock)
+        self._allowances: Remembered[_Allowance] = Remembered()
+        failures = RateLimitItemPerSecond(settings.auth_failures_per_minute, window_s)
+        self._addresses = BlockedAddresses(failures, self._counters, clock)
+
+    def require_unblocked(self, req: falcon.Request) -> None:
+        """Raises RateLimited for an address that failed to authenticate too often, whatever it brings now."""
+        if not self._addresses.is_empty:
+            self._addresses.require_unblocked(self._address(req))
+
+    def require_still_unblocked(self, req: falcon.Request) -> None:
+        """The same for whoever has authenticated: others of its address may have failed meanwhile. Raises RateLimited."""
+        if not self._addresses.is_empty:
+            self._addresses.require_still_unblocked(self._address(req))
+
+    def count_failure(self, req: falcon.Request) -> None:
+        """Count a failed authentication of the request's address. Raises RateLimited beyond the limit."""
+        self._addresses.count(self._address(req))
+
+    def _address(self, req: falcon.Request) -> str:
+        return counted_address(req, self._trusted_proxies)
+
+    def spend(self, req: falcon.Request, resp: falcon.Response, principal_key: str) -> None:
+        """Count one request of a principal and tell its standing in headers. Raises RateLimited beyond the limit.
+
+        The headers are those of draft-ietf-httpapi-ratelimit-headers: `r` requests may follow within `t` seconds; on a
+        refusal `t` is the wait. Other processes' reservations are not among `r`.
+        """
+        standing = self._spend(principal_key)
+        resp.set_header("RateLimit-Policy", self._policy)
+        resp.set_header("RateLimit", f'"principal";r={standing.remaining};t={standing.seconds}')
+        if standing.is_refused:
+            raise RateLimited(standing.seconds)
+
+    def _spend(self, principal_key: str) -> "_Standing":
+        allowance = self._allowances.get(principal_key) or self._allowances.keep(principal_key, _Allowance())
+        # Whoever else calls as this principal waits meanwhile for the one reservation instead of making more.
+        with allowance.lock:
+            now = self._clock()
+            if allowance.is_used_up(now):
+                count, window = self._counters.take(self._requests, "principal", principal_key, self._share)
+                asked_at, now = now, self._clock()
+                allowance.renew(count, window, asked_at, now)
+            return allowance.spend(now)
+
+
+def _whole_seconds(seconds: float) -> int:
+    """Round up, to at least 1: waiting that long is enough, and never nothing."""
+    return max(1, math.ceil(seconds))
+
+
+class _Standing(NamedTuple):
+    """What one request is told: whether it is refused, what remains, and for how many seconds that holds."""
+
+    is_refused: bool
+    remaining: int
+    seconds: int
+
+
+class _Allowance:
+    """What one principal has left of this process's reservation, or how long it is refused. Use it under its lock."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self._left = 0
+        self._unreserved = 0
+        self._ends_at = -math.inf
+        self._opens_at = -math.inf
+
+    def is_used_up(self, now: float) -> bool:
+        """Tell whether a new reservation is due: nothing is left in this period, and no refusal holds."""
+        return now >= self._opens_at and (not self._left or now >= self._ends_at)
+
+    def renew(self, count: int, window: Window, asked_at: float, answered_at: float) -> None:
+        """Take over a reservation; a `count` of 0 refuses until the window opens.
+
+        What was reserved ends counted from before it was asked for, a refusal from after: neither is ever in our favour.
+        """
+        self._left = count
+        self._unreserved = max(0, window.remaining - count)
+        self._ends_at = asked_at + window.ends_in_s
+        self._opens_at = -math.inf if count else answered_at + window.opens_in_s + MOMENT_S
+
+    def spend(self, now: float) -> _Standing:
+        """Spend one, if there is one."""
+        if not self._left:
+            return _Standing(True, 0, _whole_seconds(self._opens_at - now))
+        self._left -= 1
+        return _Standing(False, self._left + self._unreserved, _whole_seconds(self._ends_at - now))

@@ -1,0 +1,229 @@
+"""The order of checks before any work: size, authentication, rate limit, headers, parsing, schema, forbidden content.
+
+A resource names its operations; this middleware runs what stands before each of them, and its responder finds the
+principal and the checked payload in `req.context`. A method without an operation is let through to be answered 405.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+
+import falcon
+
+from schemas.base.errors import (
+    FieldProblem,
+    Forbidden,
+    NotAcceptable,
+    PayloadTooLarge,
+    TooSlow,
+    Unauthorized,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
+from schemas.base.fields import Form, problem
+from schemas.base.strict_json import JsonFault, MalformedJson, canonical, parse
+from schemas.content_policy import rules
+from schemas.content_policy.rules import GiveWay
+from service.http.auth import Authenticate
+from service.http.error_responses import PROBLEM_JSON
+from service.http.large_body_limiter import LARGE_BYTES, Room, Rooms, Turns
+from service.http.rate_limits import Limits
+from storage.db import engine
+
+#: A chunked body is read in pieces of this size, so that one byte over the cap is noticed before much more is read.
+_PIECE_BYTES: Final = 64 * 1024
+#: Whoever takes longer to send a body, or waits for a turn with it, is looked at again: a token may have been revoked since.
+KNOWN_FOR_S: Final = 1.0
+#: What `?dry_run=` may say.
+_DRY_RUN: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Body(Enum):
+    """What stands in a request's body."""
+
+    JSON = auto()
+    #: JSON or nothing, which means an empty object.
+    OPTIONAL = auto()
+    #: JSON whose raw bytes are signed: they are read first, and `authenticate` finds them in `req.context.raw_body`.
+    SIGNED = auto()
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What stands before one method of one route."""
+
+    authenticate: Authenticate
+    form: Form | None = None
+    body: Body = Body.JSON
+    #: Whether `?dry_run=true` may ask for the answer without the work.
+    has_dry_run: bool = False
+    #: Which part of the body is searched for forbidden content, with every member at its own path.
+    inspected: Callable[[Any], Any] = _as_it_is
+    known_names: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known_names", self.form.member_names() if self.form else frozenset())
+
+
+class Admission:
+    """Falcon middleware that admits requests to the resources that name `operations`."""
+
+    def __init__(self, max_body_bytes: int, limits: Limits, rooms: Rooms | None = None) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._limits = limits
+        self._rooms = rooms or Rooms.for_bodies_of(max_body_bytes)
+        self._turns = Turns()
+
+    def process_resource(self, req: falcon.Request, resp: falcon.Response, resource: Any, params: Mapping[str, Any]) -> None:
+        """Run the checks in the contract's order; the first that fails answers."""
+        operations: Mapping[str, Operation] = getattr(resource, "operations", {})
+        operation = operations.get(req.method)
+        if operation is None:
+            return
+        if (req.content_length or 0) > self._max_body_bytes:
+            raise PayloadTooLarge
+        self._limits.require_unblocked(req)
+        req.context.params = params
+        if operation.body is Body.SIGNED:
+            req.context.raw_body = self._read(req, self._rooms.unknown)
+        self._authenticate(req, resp, operation)
+        known_at = time.monotonic()
+        _check_accept(req)
+        req.context.is_dry_run = _is_dry_run(req, operation)
+        if operation.form is not None:
+            # A body may take its sender minutes; connections are few, and nobody holds one meanwhile.
+            engine.release()
+            body = self._json_body(req, operation)
+            with self._turns.turn(req.context.principal.key, len(body)) as give_way:
+                if time.monotonic() - known_at > KNOWN_FOR_S:
+                    self._look_again(req, operation)
+                value = _parsed(body)
+                give_way()
+                req.context.payload = _checked(value, operation, operation.form, give_way)
+                req.context.canonical_payload = canonical(value)
+                give_way()
+
+    def process_response(self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _req_succeeded: bool) -> None:
+        """Give back the room that a large body has taken."""
+        room, kept_bytes = req.context.get("room"), req.context.get("kept_bytes")
+        if room is not None and kept_bytes:
+            room.forget(kept_bytes)
+
+    def _authenticate(self, req: falcon.Request, resp: falcon.Response, operation: Operation) -> None:
+        try:
+            req.context.principal = operation.authenticate(req)
+        except Unauthorized:
+            self._limits.count_failure(req)
+            raise
+        except (Forbidden, ValidationFailed):
+            # Known, but not allowed, or with a header that says nothing: who asks in vain asks as often as anybody.
+            self._spend(req, resp)
+            raise
+        self._spend(req, resp)
+
+    def _look_again(self, req: falcon.Request, operation: Operation) -> None:
+        try:
+            req.context.principal = operation.authenticate(req)
+        except Unauthorized:
+            self._limits.count_failure(req)
+            raise
+        engine.release()
+
+    def _spend(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._limits.require_still_unblocked(req)
+        self._limits.spend(req, resp, req.context.principal.key)
+
+    def _json_body(self, req: falcon.Request, operation: Operation) -> bytes:
+        body = req.context.raw_body if operation.body is Body.SIGNED else None
+        media_type = (req.content_type or "").partition(";")[0].strip().lower()
+        if operation.body is Body.OPTIONAL and not media_type:
+            body = self._read(req)
+            if not body:
+                return b"{}"
+        # A provider signs bytes, not headers: what it signed is taken without a type, but not with another one.
+        if req.get_header("Content-Encoding", default="identity").lower() != "identity":
+            raise UnsupportedMediaType("Bodies are taken as they are; leave Content-Encoding out.")
+        if media_type != falcon.MEDIA_JSON and (media_type or operation.body is not Body.SIGNED):
+            raise UnsupportedMediaType
+        return self._read(req) if body is None else body
+
+    def _read(self, req: falcon.Request, room: Room | None = None) -> bytes:
+        """Read the body under the cap; one without a length is chunked, not empty."""
+        stream = req.bounded_stream if req.content_length is not None else req.stream
+        pieces: list[bytes] = []
+        size = 0
+        while piece := piece_of(stream, min(_PIECE_BYTES, self._max_body_bytes + 1 - size)):
+            pieces.append(piece)
+            size += len(piece)
+            if size > self._max_body_bytes:
+                raise PayloadTooLarge
+            if size > LARGE_BYTES:
+                _keep(req, room or self._rooms.known, size)
+        if size < (req.content_length or 0):
+            # What came may be whole all the same, or may be nothing, which some routes take for an answer.
+            raise ValidationFailed(problem("", "malformed_json"))
+        return b"".join(pieces)
+
+
+def _keep(req: falcon.Request, room: Room, size: int) -> None:
+    """Take room for what has come of a large body. Raises NoRoom."""
+    context = req.context
+    room.keep(size - (context.get("kept_bytes") or 0))
+    context.room, context.kept_bytes = room, size
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return parse(body)
+    except MalformedJson as malformed:
+        code = "too_many" if malformed.reason is JsonFault.TOO_MANY_VALUES else "malformed_json"
+    raise ValidationFailed(problem("", code))
+
+
+def _checked(value: Any, operation: Operation, form: Form, give_way: GiveWay) -> Any:
+    """Return what the form makes of the body, or refuse it with everything that is wrong with it."""
+    refused: tuple[FieldProblem, ...] = ()
+    payload = None
+    try:
+        payload = form.read(value)
+    except ValidationFailed as failed:
+        refused = failed.problems
+    give_way()
+    refused += rules.find(operation.inspected(value), operation.known_names, give_way)
+    if refused:
+        raise ValidationFailed(*refused)
+    return payload
+
+
+def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
+    if "dry_run" not in req.params:
+        return False
+    asked = req.params["dry_run"]
+    if not operation.has_dry_run or not isinstance(asked, str) or asked not in _DRY_RUN:
+        # Whoever asks for a dry run must not have the work done; one that is asked for and against is asked for.
+        raise ValidationFailed(problem("/dry_run", "not_supported"))
+    return _DRY_RUN[asked]
+
+
+def piece_of(stream: Any, size: int) -> bytes:
+    """Read from a body that may break off or be chunked wrongly, which is the sender's mistake and not ours.
+
+    Raises TooSlow, ValidationFailed.
+    """
+    try:
+        return bytes(stream.read(size))
+    except TimeoutError:
+        raise TooSlow from None
+    except Exception:  # noqa: BLE001 - every server has its own errors for it, and some quote the body
+        raise ValidationFailed(problem("", "malformed_json")) from None
+
+
+def _check_accept(req: falcon.Request) -> None:
+    if not (req.client_accepts(falcon.MEDIA_JSON) or req.client_accepts(PROBLEM_JSON)):
+        raise NotAcceptable

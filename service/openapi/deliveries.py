@@ -1,0 +1,123 @@
+"""What this service sends: the deliveries and test events that a receiver gets, and what each of its answers means."""
+
+from typing import Any, Final
+
+from schemas.api.responses import TargetPingEvent, TicketExportEvent
+from schemas.version import VERSION
+from service.openapi.exports import TICKET
+from service.openapi.operations import AT, EXPORT_ID, TARGET_ID
+
+TAG: Final = "Deliveries"
+
+_DELIVERY: Final[dict[str, Any]] = {
+    "id": EXPORT_ID,
+    "type": "ticket.export",
+    "version": 1,
+    "created_at": AT,
+    "export": {"id": EXPORT_ID, "target_id": TARGET_ID, "source": {"type": "manual", "id": "NOTE-7"}},
+    "ticket": TICKET,
+}
+_PING: Final[dict[str, Any]] = {
+    "id": "png_01KJM8G7H9J1K2M4N6P8Q0R1S3",
+    "type": "target.ping",
+    "version": 1,
+    "created_at": AT,
+    "target": {"id": TARGET_ID, "name": "Our tracker"},
+}
+
+_HEADERS: Final = (
+    (
+        "X-Service-Timestamp",
+        "Seconds since 1970, fresh for each attempt. Refuse one five minutes away.",
+        "^[0-9]+$",
+        "1772366700",
+    ),
+    (
+        "X-Service-Nonce",
+        "Fresh for each attempt. Refuse one that you have seen in the last ten minutes.",
+        "^[0-9a-f]{32}$",
+        "3f1a9c5be07d42688b6e0d4f7a21c953",
+    ),
+    (
+        "X-Service-Signature",
+        "HMAC-SHA-256 with the shared secret over timestamp, `.`, nonce, `.` and the raw body. Verify it before you parse.",
+        "^sha256=[0-9a-f]{64}$",
+        "sha256=5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c",
+    ),
+    (
+        "Idempotency-Key",
+        "The export's or the ping's id, the same for every attempt. Look it up before you make a ticket.",
+        None,
+        EXPORT_ID,
+    ),
+    (
+        "X-Request-Id",
+        "The attempt's id, which `listTicketExportAttempts` tells too.",
+        None,
+        "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
+    ),
+    ("User-Agent", "Who calls.", None, f"RiskRelay/{VERSION}"),
+)
+
+#: What an answer makes of an export; of a ping it is only told.
+_MEANINGS: Final = {
+    "2XX": "Yours now: the export is `exported`. A JSON body with `id` or `ticket_id`, and `url` or `ticket_url`, is "
+    "shown to clients as `provider_ticket`.",
+    "3XX": "Redirects are not followed: the export is `failed` with `redirect_refused`.",
+    "401": "`failed`: `WEBHOOK_SIGNATURE_INVALID` where your body's `code` says so, else `receiver_unauthorized`.",
+    "403": "The same as 401.",
+    "408": "Tried again on the schedule.",
+    "410": "`failed` with `receiver_gone`; the target is disabled.",
+    "425": "Tried again on the schedule.",
+    "429": "Tried again, not before `Retry-After` (seconds or an HTTP date, up to a day), or 30 s; the whole target waits.",
+    "4XX": "`failed`: `WEBHOOK_VALIDATION_FAILED` where your body's `code` says so, else `receiver_rejected`. A body "
+    "whose `code` is `WEBHOOK_RATE_LIMITED` counts as a 429.",
+    "501": "`failed` with `receiver_rejected`.",
+    "505": "`failed` with `receiver_rejected`.",
+    "503": "Tried again, not before `Retry-After` where there is one; the whole target waits for it.",
+    "5XX": "Tried again on the schedule, which is 5 s, 30 s, 2 min, 10 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, for three "
+    "days at most, where the operator has set no other.",
+}
+
+
+def webhooks(reference: Any) -> dict[str, Any]:
+    """Return the section `webhooks`; `reference` makes a component of a schema and returns where it stands."""
+    delivery = _outbound(
+        "deliverTicketExport",
+        "A ticket is delivered",
+        "Posted to the target's `base_url`, at least once: it can come again after a crash or a lost answer, with the "
+        "same body and the same `Idempotency-Key`. Answer within 15 s. The body is the bytes that were frozen by the "
+        "approval.",
+        reference(TicketExportEvent),
+        _DELIVERY,
+        _MEANINGS,
+    )
+    ping = _outbound(
+        "deliverTargetPing",
+        "A test event",
+        "Posted once for each `pingTicketExportTarget`, signed like a delivery. Make no ticket of it.",
+        reference(TargetPingEvent),
+        _PING,
+        {"2XX": "`delivered` is true.", "default": "`delivered` is false, and nothing is sent again."},
+    )
+    return {"ticket.export": {"post": delivery}, "target.ping": {"post": ping}}
+
+
+def _outbound(
+    operation_id: str, summary: str, description: str, schema: Any, example: dict[str, Any], meanings: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "operationId": operation_id,
+        "tags": [TAG],
+        "summary": summary,
+        "description": description,
+        "parameters": [_parameter(*each) for each in _HEADERS],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}},
+        "responses": {status: {"description": told} for status, told in meanings.items()},
+        "security": [],
+    }
+
+
+def _parameter(name: str, told: str, pattern: str | None, example: str) -> dict[str, Any]:
+    schema = {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
+    return {"in": "header", "name": name, "description": told, "required": True, "schema": schema, "example": example}

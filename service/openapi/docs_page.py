@@ -1,0 +1,174 @@
+"""`/docs`: the API's description as a page to read and to try, for whoever reaches the address.
+
+Swagger UI shows it. Its files are served from where swagger-ui-py is installed; the page itself and the script that starts
+it are ours. The page loads nothing from anywhere else, runs no script and no style that stands inside it, asks nobody but
+this service, and forgets a token with its tab. Only the files that it needs are served, by their names. Where they are not
+installed the service starts all the same, and there is no page.
+"""
+
+import logging
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import falcon
+
+from schemas.base.errors import NotFound
+from schemas.settings.definitions import RouteFamily
+from service.http import conditional_requests
+from service.http.conditional_requests import Tagged, tagged
+
+#: Who has the files, and where they stand in it. To import it would bring a template engine.
+_PACKAGE: Final = "swagger_ui"
+_FOLDER: Final = "static"
+_SCRIPT: Final = "text/javascript; charset=utf-8"
+_STYLE: Final = "text/css; charset=utf-8"
+#: What the page needs of it: 1.6 MB.
+_INSTALLED: Final[Mapping[str, str]] = {"swagger-ui-bundle.js": _SCRIPT, "swagger-ui.css": _STYLE, "index.css": _STYLE}
+
+#: The least that Chromium shows the page under without a complaint. Swagger UI's style sheet has its pictures as `data:`.
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+#: Every address is relative, so that the page stands beneath any path of a proxy.
+_PAGE: Final = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>RiskRelay API</title>
+<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath d='M1 7V1h3\
+a2 2 0 0 1 0 4H1m3 0 3 2' fill='none' stroke='%23333'/%3E%3C/svg%3E">
+<link rel="stylesheet" href="docs/index.css">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+<script defer src="docs/swagger-ui-bundle.js"></script>
+<script defer src="docs/page.js"></script>
+</head>
+<body>
+<div id="page"><noscript>This page needs JavaScript. <a href="openapi.json">openapi.json</a> says the same.</noscript></div>
+</body>
+</html>
+"""
+
+_START: Final = """\
+"use strict";
+
+const page = document.getElementById("page");
+const here = new URL(".", document.baseURI);
+
+async function description() {
+  const answer = await fetch(new URL("openapi.json", here));
+  if (!answer.ok) throw new Error(`openapi.json was answered with ${answer.status}`);
+  const told = await answer.json();
+  // What is tried out goes to where the page came from, whatever else the service is reached by; the policy of this page
+  // allows nothing else.
+  told.servers = [{ url: here.href.replace(/\\/$/, "") }];
+  return told;
+}
+
+// Browsers offer again what was typed into a form, and send some of it elsewhere to be spelled. The page would show the last
+// of the fields alone, were each to take the focus.
+function forgetful(Input, { React }) {
+  return (its) => React.createElement(Input, { ...its, autoComplete: "off", spellCheck: false, autoFocus: false });
+}
+
+function show(told) {
+  SwaggerUIBundle({
+    spec: told,
+    domNode: page,
+    deepLinking: true,
+    displayRequestDuration: true,
+    docExpansion: "list",
+    defaultModelsExpandDepth: 0,
+    filter: true,
+    plugins: [{ wrapComponents: { Input: forgetful } }],
+    // A token is gone with the tab, and no description is sent to a validator elsewhere.
+    persistAuthorization: false,
+    validatorUrl: null,
+  });
+}
+
+description().then(show).catch((wrong) => {
+  page.textContent = `The API's description cannot be shown: ${wrong.message}. Load the page again.`;
+});
+"""
+
+_OWN: Final[Mapping[str, tuple[bytes, str]]] = {"page.js": (_START.encode(), _SCRIPT)}
+#: The names of everything that is served beneath the page.
+FILES: Final = (*_INSTALLED, *_OWN)
+
+_log: Final = logging.getLogger(__name__)
+
+
+class NoPage(NotFound):
+    """Swagger UI's files are not installed here; bin/setup installs them, and /openapi.json says the same."""
+
+
+class ApiPage:
+    """Answers with the page. `folder` stands in for where Swagger UI's files are installed."""
+
+    path = "/docs"
+    family = RouteFamily.HEALTH
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.files = ApiPageFiles(folder or _installed())
+        self._page = tagged(_PAGE.encode())
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return it, or 304 where the client has this one. Raises NoPage where it could not show anything."""
+        self.files.require()
+        resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        conditional_requests.answer(req, resp, self._page, falcon.MEDIA_HTML)
+
+    on_head = on_get
+
+
+class ApiPageFiles:
+    """Answers with the files that the page loads: by their names, and no other."""
+
+    path = "/docs/{file}"
+    family = RouteFamily.HEALTH
+
+    def __init__(self, folder: Path | None) -> None:
+        self._paths = {} if folder is None else {name: folder / name for name in _INSTALLED}
+        self._lacks = [name for name in _INSTALLED if name not in self._paths or not self._paths[name].is_file()]
+        if self._lacks:
+            _log.warning("there is no API page: %s", NoPage().message)
+        #: Read when the first client asks this process, and never again: most processes never are, and a crowd that asks
+        #: is sent the same bytes.
+        self._kept: dict[str, Tagged] = {name: tagged(body) for name, (body, _) in _OWN.items()}
+
+    def require(self) -> None:
+        """Raise NoPage where a file was not there when the service started."""
+        if self._lacks:
+            raise NoPage
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, file: str) -> None:
+        """Return a file, or 304 where the client has this one. Raises NotFound, NoPage."""
+        if file not in FILES:
+            raise NotFound
+        self.require()
+        conditional_requests.answer(req, resp, self._read(file), _INSTALLED.get(file, _SCRIPT))
+
+    on_head = on_get
+
+    def _read(self, name: str) -> Tagged:
+        # Two that ask at once read the same twice.
+        if name not in self._kept:
+            try:
+                self._kept[name] = tagged(self._paths[name].read_bytes())
+            except OSError:
+                # It has been taken away since.
+                raise NoPage from None
+        return self._kept[name]
+
+
+def _installed() -> Path | None:
+    package = find_spec(_PACKAGE)
+    if package is None or not package.submodule_search_locations:
+        return None
+    return Path(package.submodule_search_locations[0]) / _FOLDER

@@ -1,0 +1,307 @@
+"""Makes the OpenAPI document of the routes that are served: their operations, what stands before each, and their words.
+
+A route without words fails here, which a test notices long before an installation does.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+
+from schemas.api import responses
+from schemas.base.fields import Form
+from schemas.base.principal import ABILITIES, TokenKind
+from schemas.intake.email_forms import EmailForm
+from schemas.version import VERSION
+from service.http.auth import Bearer, SharedSecret, StorefrontSignature
+from service.http.request_pipeline import Body, Operation
+from service.openapi import deliveries, error_responses, exports, health, intake, recoveries, sessions, targets, uploads
+from service.openapi.docs_page import ApiPage
+from service.openapi.operations import PARAMETERS, Described, Good
+from service.openapi.request_bodies import described_members, own_schema, with_aliases
+
+_OPERATIONS: Final = {
+    **exports.OPERATIONS,
+    **targets.OPERATIONS,
+    **recoveries.OPERATIONS,
+    **intake.OPERATIONS,
+    **uploads.OPERATIONS,
+    **sessions.OPERATIONS,
+    **health.OPERATIONS,
+}
+_TAGS: Final[Mapping[str, str]] = {
+    exports.TAG: "Tickets on their way: prepare, approve, poll, retry, dismiss.",
+    targets.TAG: "Where tickets are delivered.",
+    recoveries.TAG: "What failed at a target, put back on its way.",
+    intake.SCANNER_TAG: "What a scanner found on a page.",
+    intake.EMAIL_TAG: "What an email provider received.",
+    uploads.TAG: "What the browser extension, the CMS plugin and the storefront app hand in.",
+    intake.COMPLIANCE_TAG: "The storefront platform's requests about personal data.",
+    sessions.TAG: "Who is signed in at the console.",
+    health.TAG: "Open to whoever reaches the address.",
+    deliveries.TAG: "What this service sends to receivers.",
+}
+_ABOUT: Final = """\
+Takes website-risk findings in, and delivers approved tickets as signed webhooks: at least once, never lost.
+
+Every answer carries `X-Request-Id`, and every error has the same body, which repeats nothing of what was sent. With
+`Accept: application/problem+json` errors come as RFC 9457 problem details. Routes that take GET take HEAD as well, and a
+method that a route does not take is a 405 `METHOD_NOT_ALLOWED`. Bodies are strict JSON of at most 32 arrays and objects
+inside one another: no member twice, no NUL, no lone surrogates. Whatever looks like a credential, a payment detail, a
+customer's order or a whole page is refused with the rule that it breaks, and stored nowhere.
+
+What is no HTTP, or not by its rules, is refused before any route is known: 400 `VALIDATION_FAILED`, 414 and 431
+`PAYLOAD_TOO_LARGE`.
+
+Served at `/openapi.json`, and as a page at [`/docs`]({page}).
+"""
+#: Parts of paths that vary, with the parameters that describe them.
+_IN_PATHS: Final[Mapping[str, str]] = {
+    "export_id": "ExportId",
+    "target_id": "TargetId",
+    "recovery_id": "RecoveryId",
+    "session_id": "SessionId",
+    "file": "PageFile",
+}
+_AS_IF: Final = "With `dry_run`: what would have been stored. Ids in it are of nothing."
+
+_LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
+_POLICY: Final = {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'}
+_HEADERS: Final[Mapping[str, tuple[str, bool, Mapping[str, Any]]]] = {
+    "RequestId": ("Your `X-Request-Id`, or a fresh one.", True, {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"}),
+    "RateLimit": ("`r` requests may follow within `t` seconds.", True, _LIMIT),
+    "RateLimitPolicy": ("`q` requests may be made within any `w` seconds.", True, _POLICY),
+    "RateLimitOptional": ("`r` requests may follow within `t` seconds; there once we know who asks.", False, _LIMIT),
+    "RateLimitPolicyOptional": (
+        "`q` requests may be made within any `w` seconds; there once we know who asks.",
+        False,
+        _POLICY,
+    ),
+    "RetryAfter": ("Whole seconds to wait.", True, {"type": "integer", "minimum": 1}),
+    "RetryAfterOptional": ("Whole seconds to wait, where waiting helps.", False, {"type": "integer", "minimum": 1}),
+    "Challenge": ("What to authenticate with.", True, {"type": "string", "pattern": "^Bearer "}),
+    "Location": ("Where the record is read.", True, {"type": "string", "format": "uri"}),
+    "ETag": ("Names this version; send it as `If-None-Match`.", True, {"type": "string", "pattern": '^"[^"]+"$'}),
+    "Link": ('The next page, as `<…>; rel="next"`; not there on the last one.', False, {"type": "string"}),
+    "Replayed": ("`true` where this is the first answer again.", False, {"type": "string", "enum": ["true"]}),
+}
+
+
+def document(resources: Iterable[Any], public_base_url: str) -> dict[str, Any]:
+    """Return the document of `resources`; `public_base_url` is where they are reached."""
+    return _Writer(public_base_url).write(list(resources))
+
+
+def _component_name(schema: Any) -> str:
+    """Return what the component of a form or of an answer is called."""
+    name: str = (schema if isinstance(schema, type) else type(schema)).__name__.lstrip("_")
+    return f"{name.removesuffix('Form')}Input" if name.endswith("Form") else name
+
+
+class _Writer:
+    """Collects components while it writes operations."""
+
+    def __init__(self, public_base_url: str) -> None:
+        plugin = MarshmallowPlugin(schema_name_resolver=_component_name)
+        self._spec = APISpec(
+            title="RiskRelay",
+            version=VERSION,
+            openapi_version="3.1.0",
+            plugins=[plugin],
+            info={
+                "description": _ABOUT.format(page=f"{public_base_url}{ApiPage.path}"),
+                "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            },
+            servers=[{"url": public_base_url}],
+            security=[],
+        )
+        converter: Any = plugin.converter
+        converter.add_attribute_function(own_schema)
+        #: Makes a component of a schema and returns where it stands.
+        self._resolve: Callable[[Any], dict[str, Any]] = converter.resolve_nested_schema
+        self._responses: set[str] = set()
+
+    def write(self, resources: list[Any]) -> dict[str, Any]:
+        told = {
+            (method, resource.path): (resource, _OPERATIONS[method, resource.path])
+            for resource in resources
+            for method in _methods(resource)
+        }
+        self._served = {described.id for _, described in told.values()}
+        self._write_components()
+        for path in dict.fromkeys(path for _, path in told):
+            operations = {
+                method.lower(): self._operation(resource, method, described)
+                for (method, its_path), (resource, described) in told.items()
+                if its_path == path
+            }
+            self._spec.path(path=path, operations=operations)
+        return self._finished({described.tag for _, described in told.values()})
+
+    def _write_components(self) -> None:
+        components = self._spec.components
+        for name, scheme in _security_schemes().items():
+            components.security_scheme(name, scheme)
+        for name, parameter in PARAMETERS.items():
+            components.parameter(name, parameter["in"], dict(parameter))
+        for name, (told, required, schema) in _HEADERS.items():
+            components.header(name, {"description": told, "required": required, "schema": dict(schema)})
+        for error in (responses.Error, responses.Problem):
+            self._resolve(error)
+
+    def _finished(self, tags: set[str]) -> dict[str, Any]:
+        webhooks = deliveries.webhooks(self._resolve)
+        whole = self._spec.to_dict()
+        schemas = whole["components"]["schemas"]
+        if "IssueInput" in schemas:
+            schemas["IssueInput"] = with_aliases(schemas["IssueInput"])
+        described_members(schemas)
+        components = whole["components"]
+        components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
+        components["securitySchemes"] = _asked_for(components["securitySchemes"], whole["paths"])
+        tags.add(deliveries.TAG)
+        whole["tags"] = [{"name": name, "description": told} for name, told in _TAGS.items() if name in tags]
+        return {**whole, "webhooks": webhooks}
+
+    def _operation(self, resource: Any, method: str, described: Described) -> dict[str, Any]:
+        operation: Operation | None = getattr(resource, "operations", {}).get(method)
+        told: dict[str, Any] = {
+            "operationId": described.id,
+            "tags": [described.tag],
+            "summary": described.summary,
+            "description": described.description,
+            "parameters": list(_parameters(resource, operation, described)),
+            "security": _security(operation),
+        }
+        if operation is not None and operation.form is not None:
+            told["requestBody"] = self._body(operation, operation.form, described)
+        return {**told, "responses": dict(self._answers(resource, operation, described))}
+
+    def _body(self, operation: Operation, form: Form, described: Described) -> dict[str, Any]:
+        examples = described.examples or {"Nothing": {}}
+        media = {"schema": self._input(form), "examples": {name: {"value": each} for name, each in examples.items()}}
+        return {"required": operation.body is not Body.OPTIONAL, "content": {"application/json": media}}
+
+    def _input(self, form: Form) -> dict[str, Any]:
+        if isinstance(form, EmailForm):
+            return {"anyOf": [self._resolve(each) for each in form.forms]}
+        return self._resolve(form)
+
+    def _answers(self, resource: Any, operation: Operation | None, described: Described) -> Iterator[tuple[str, Any]]:
+        for good in described.answers:
+            yield str(good.status), self._good(good, operation)
+        if operation is None:
+            yield from self._refusals(described.refusals, challenges=False)
+            return
+        if operation.has_dry_run:
+            [first] = described.answers
+            yield "200", self._good(described.rehearsal or Good(200, _AS_IF, first.schema, first.example), operation)
+        challenges = isinstance(operation.authenticate, Bearer)
+        yield from self._refusals(error_responses.codes(operation, resource.path, described.refusals), challenges=challenges)
+
+    def _refusals(self, found: Iterable[str], *, challenges: bool) -> Iterator[tuple[str, Any]]:
+        for status, told in error_responses.by_status(found):
+            name = error_responses.component_name(told, challenges=challenges)
+            if name not in self._responses:
+                self._responses.add(name)
+                self._spec.components.response(name, error_responses.response(status, told, challenges=challenges))
+            yield str(status), {"$ref": f"#/components/responses/{name}"}
+
+    def _good(self, good: Good, operation: Operation | None) -> dict[str, Any]:
+        told: dict[str, Any] = {"description": good.told, "headers": error_responses.references(_headers(good, operation))}
+        if good.schema is not None or good.example is not None:
+            examples = {good.media_type: good.example, **good.others}
+            told["content"] = {kind: {"schema": self._shape(good, kind), "example": each} for kind, each in examples.items()}
+        links = {name: _link(name) for name in good.links if name in self._served}
+        return {**told, "links": links} if links else told
+
+    def _shape(self, good: Good, media_type: str) -> dict[str, Any]:
+        if good.schema is not None:
+            return self._resolve(good.schema)
+        return {"type": "string" if media_type.startswith("text/") else "object"}
+
+
+def _methods(resource: Any) -> list[str]:
+    """Return what a resource answers to and says; HEAD is GET without a body."""
+    return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if hasattr(resource, f"on_{method.lower()}")]
+
+
+def _parameters(resource: Any, operation: Operation | None, described: Described) -> Iterator[str]:
+    for member, name in _IN_PATHS.items():
+        if f"{{{member}}}" in resource.path:
+            yield name
+    yield from described.parameters
+    if operation is not None and operation.has_dry_run:
+        yield "DryRun"
+    if operation is not None and error_responses.has_key(operation):
+        yield "IdempotencyKey"
+    yield "RequestId"
+
+
+def _headers(good: Good, operation: Operation | None) -> Iterator[str]:
+    yield "RequestId"
+    if operation is not None:
+        yield from ("RateLimit", "RateLimitPolicy")
+        if error_responses.has_key(operation) and good.status != 304:
+            yield "Replayed"
+    for name in good.headers:
+        yield name.removesuffix("?").replace("-", "") + ("Optional" if name.endswith("?") else "")
+
+
+def _link(operation_id: str) -> dict[str, Any]:
+    described, path = next((told, path) for (_, path), told in _OPERATIONS.items() if told.id == operation_id)
+    name = path.partition("{")[2].partition("}")[0]
+    return {"operationId": operation_id, "parameters": {name: "$response.body#/id"}, "description": f"{described.summary}."}
+
+
+def _security(operation: Operation | None) -> list[dict[str, list[str]]]:
+    if operation is None:
+        return []
+    who = operation.authenticate
+    if isinstance(who, Bearer):
+        return [{f"{who.kind.value}Token": [who.ability.value]}]
+    return [{_SCHEME_OF_HEADER[who.header if isinstance(who, SharedSecret) else StorefrontSignature.HEADER]: []}]
+
+
+_SCHEME_OF_HEADER: Final[Mapping[str, str]] = {
+    "X-Scanner-Secret": "scannerSecret",
+    "X-Email-Webhook-Secret": "emailSecret",
+    StorefrontSignature.HEADER: "storefrontSignature",
+}
+_TOLD_OF_SCHEME: Final[Mapping[str, str]] = {
+    "scannerSecret": "The secret that the installation shares with its scanner.",
+    "emailSecret": "The secret that the installation shares with its email provider.",
+    "storefrontSignature": "HMAC-SHA-256 of the raw body with the secret that the installation shares with the storefront "
+    "platform, in base64 or as 64 hex digits.",
+}
+
+
+def _security_schemes() -> dict[str, dict[str, str]]:
+    tokens = {f"{kind.value}Token": _token_scheme(kind) for kind in TokenKind}
+    shared = {
+        name: {"type": "apiKey", "in": "header", "name": header, "description": _TOLD_OF_SCHEME[name]}
+        for header, name in _SCHEME_OF_HEADER.items()
+    }
+    return tokens | shared
+
+
+def _token_scheme(kind: TokenKind) -> dict[str, str]:
+    abilities = ", ".join(f"`{ability.value}`" for ability in ABILITIES[kind])
+    told = (
+        f"A token of kind `{kind.value}`, made with `bin/riskrelay token create`. It has some of the abilities {abilities}."
+    )
+    return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": told}
+
+
+def _asked_for(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
+    """Return those credentials that some operation asks for."""
+    operations = [operation for item in paths.values() for operation in item.values()]
+    asked = {name for operation in operations for needed in operation["security"] for name in needed}
+    return {name: scheme for name, scheme in schemes.items() if name in asked}
+
+
+def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:
+    """Return those components that some path names; a mode without uploads needs none of their words."""
+    told = repr(paths)
+    return {name: component for name, component in components.items() if f"#/components/{kind}/{name}'" in told}

@@ -1,0 +1,138 @@
+"""Refusals in words: which codes an operation of a kind may answer with, and one answer of each status for them.
+
+What stands before every operation is read from its `Operation`, so nothing that admission refuses can be left out here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from schemas.base import errors
+from service.http.auth import Bearer
+from service.http.error_responses import PROBLEM_JSON, STATUS, problem_body
+from service.http.request_pipeline import Body, Operation
+from service.openapi.operations import REQUEST_ID
+
+_TOLD: Final[Mapping[str, str]] = {
+    "UNAUTHORIZED": "The token or secret is missing, wrong, expired or revoked.",
+    "SIGNATURE_INVALID": "The signature does not match the raw body.",
+    "FORBIDDEN": "Known, but not allowed: a token without the ability, of the wrong kind, or an account that may not "
+    "do this.",
+    "NOT_FOUND": "There is nothing of this name or id, or it is another account's.",
+    "NOT_ACCEPTABLE": "`Accept` leaves no room for JSON.",
+    "REQUEST_TIMEOUT": "The body did not come in time; send it again.",
+    "CONFLICT": "The state of the record does not allow it; read it again.",
+    "IDEMPOTENCY_CONFLICT": "The key was used with another meaning; a new meaning needs a new key.",
+    "IDEMPOTENCY_IN_PROGRESS": "The first request with this key is still running; ask again after `Retry-After`.",
+    "PAYLOAD_TOO_LARGE": "The body is larger than this installation takes.",
+    "UNSUPPORTED_MEDIA_TYPE": "The body is not `application/json`, or compressed.",
+    "VALIDATION_FAILED": "`details.fields` names every member that is refused, and why. Nothing was stored.",
+    "RATE_LIMITED": "Too many requests, or too many failures to authenticate from this address; wait for `Retry-After`.",
+    "INTERNAL_ERROR": "Something broke; tell the operator the request id.",
+    "SERVICE_UNAVAILABLE": "The database is away, locked or full, a secret is not configured, or too many large bodies are "
+    "read at once; try again with the same key, after `Retry-After` where there is one.",
+}
+#: The same for every status: which codes it has is told by its examples. A schema for each would become, in the client that
+#: a generator makes, several classes for each status of each operation.
+_ERROR: Final = {"$ref": "#/components/schemas/Error"}
+_PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
+_EXAMPLE_FIELD: Final = errors.FieldProblem("/page/url", "invalid_url", "Not a valid URL.")
+
+
+def codes(operation: Operation, path: str, further: Iterable[str]) -> set[str]:
+    """Return every code that an operation at `path` may answer with."""
+    found = {"UNAUTHORIZED", "NOT_ACCEPTABLE", "PAYLOAD_TOO_LARGE", "VALIDATION_FAILED", "RATE_LIMITED", *further}
+    found |= {"INTERNAL_ERROR", "SERVICE_UNAVAILABLE"}
+    if isinstance(operation.authenticate, Bearer):
+        found.add("FORBIDDEN")
+    if "{" in path:
+        found.add("NOT_FOUND")
+    if operation.form is not None:
+        found |= {"UNSUPPORTED_MEDIA_TYPE", "REQUEST_TIMEOUT"}
+        if has_key(operation):
+            found |= {"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_IN_PROGRESS"}
+    return found
+
+
+def has_key(operation: Operation) -> bool:
+    """Tell whether an operation takes an Idempotency-Key: every one with a body but those whose body is signed."""
+    return operation.form is not None and operation.body is not Body.SIGNED
+
+
+def by_status(found: Iterable[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield each status with its codes, in order."""
+    known = set(found)
+    for status in sorted({STATUS[code] for code in known}):
+        yield status, tuple(sorted(code for code in known if STATUS[code] == status))
+
+
+def component_name(told: tuple[str, ...], *, challenges: bool) -> str:
+    """Return what the answer with these codes is called."""
+    name = "Or".join("".join(word.capitalize() for word in code.split("_")) for code in told)
+    return f"{name}WithChallenge" if challenges and told == ("UNAUTHORIZED",) else name
+
+
+def response(status: int, told: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
+    """Return the answer of one status; a bearer's 401 `challenges`."""
+    return {
+        "description": " ".join(f"`{code}`: {_TOLD[code]}" for code in told),
+        "headers": _headers(status, told, challenges=challenges),
+        "content": {
+            "application/json": {"schema": _ERROR, "examples": _examples(told, as_problem=False)},
+            PROBLEM_JSON: {"schema": _PROBLEM, "examples": _examples(told, as_problem=True)},
+        },
+    }
+
+
+def _headers(status: int, told: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
+    names = ["RequestId"]
+    if challenges and told == ("UNAUTHORIZED",):
+        names.append("Challenge")
+    if status == STATUS["RATE_LIMITED"]:
+        names.append("RetryAfter")
+    if {"IDEMPOTENCY_IN_PROGRESS", "SERVICE_UNAVAILABLE"} & {*told}:
+        names.append("RetryAfterOptional")
+    if status != STATUS["UNAUTHORIZED"]:
+        names += ["RateLimitOptional", "RateLimitPolicyOptional"]
+    return references(names)
+
+
+#: The header of a component; "optional" ones are not there in each answer of that status.
+HEADER_NAMES: Final[Mapping[str, str]] = {
+    "RequestId": "X-Request-Id",
+    "Challenge": "WWW-Authenticate",
+    "RetryAfter": "Retry-After",
+    "RetryAfterOptional": "Retry-After",
+    "RateLimit": "RateLimit",
+    "RateLimitPolicy": "RateLimit-Policy",
+    "RateLimitOptional": "RateLimit",
+    "RateLimitPolicyOptional": "RateLimit-Policy",
+    "Location": "Location",
+    "ETag": "ETag",
+    "Link": "Link",
+    "Replayed": "Idempotency-Replayed",
+}
+
+
+def references(names: Iterable[str]) -> dict[str, Any]:
+    """Return header components by the names of their headers."""
+    return {HEADER_NAMES[name]: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _examples(told: tuple[str, ...], *, as_problem: bool) -> dict[str, Any]:
+    bodies = {code: errors.error_body(_error(code), REQUEST_ID) for code in told}
+    return {code: {"value": problem_body(body["error"]) if as_problem else body} for code, body in bodies.items()}
+
+
+def _error(code: str) -> errors.RiskRelayError:
+    if code == errors.ValidationFailed.code:
+        return errors.ValidationFailed(_EXAMPLE_FIELD)
+    if code == errors.RateLimited.code:
+        return errors.RateLimited(17)
+    [kind] = [kind for kind in _kinds(errors.RiskRelayError) if kind.code == code and "code" in vars(kind)]
+    return kind()
+
+
+def _kinds(kind: type[errors.RiskRelayError]) -> Iterator[type[errors.RiskRelayError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _kinds(narrower)

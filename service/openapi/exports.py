@@ -1,0 +1,145 @@
+"""`/api/ticket-exports` in words."""
+
+from typing import Any, Final
+
+from schemas.api.responses import AttemptList, Export, ExportList
+from service.api.export_actions import TicketExportApproval, TicketExportDismissal, TicketExportRetry
+from service.api.exports import TicketExport, TicketExportAttempts, TicketExports
+from service.openapi.operations import AT, EXPORT_ID, PAGING, TARGET_ID, Described, Good, Operations, listed
+
+TAG: Final = "Ticket exports"
+
+_DIGEST: Final = "sha256:5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
+TICKET: Final[dict[str, Any]] = {
+    "title": "Image without alternative text",
+    "description": "Screen readers cannot tell what the picture shows.",
+    "severity": "high",
+    "page_url": "https://shop.example/",
+    "labels": ["accessibility"],
+    "evidence": {"location": "main > img.hero"},
+}
+PREPARED: Final[dict[str, Any]] = {
+    "id": EXPORT_ID,
+    "status": "prepared",
+    "status_reason": None,
+    "target_id": None,
+    "source": {"type": "manual", "id": "NOTE-7"},
+    "ticket": TICKET,
+    "ticket_digest": _DIGEST,
+    "preview": {"safe": True, "problems": []},
+    "attempts": 0,
+    "next_attempt_at": None,
+    "created_at": AT,
+    "approved_at": None,
+    "finished_at": None,
+}
+APPROVED: Final = {
+    **PREPARED,
+    "status": "approved",
+    "target_id": TARGET_ID,
+    "next_attempt_at": "2026-03-01T12:05:00.000Z",
+    "approved_at": "2026-03-01T12:05:00.000Z",
+}
+WAITING: Final = {
+    **APPROVED,
+    "status": "retry_scheduled",
+    "attempts": 1,
+    "next_attempt_at": "2026-03-01T12:05:35.000Z",
+    "retry_after_seconds": 30,
+    "last_attempt": {
+        "at": "2026-03-01T12:05:00.012Z",
+        "response_status": 503,
+        "error_code": "receiver_unavailable",
+        "duration_ms": 87,
+    },
+}
+ATTEMPT: Final[dict[str, Any]] = {
+    "id": "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
+    "number": 1,
+    "started_at": "2026-03-01T12:05:00.012Z",
+    "outcome": "retryable",
+    "response_status": 503,
+    "error_code": "receiver_unavailable",
+    "retry_after_seconds": 30,
+    "durations": {"dns_ms": 2, "connect_ms": 11, "tls_ms": 23, "first_byte_ms": 51, "total_ms": 87},
+}
+
+#: What may follow an export that is prepared.
+_NEXT: Final = ("readTicketExport", "approveTicketExport", "dismissTicketExport", "listTicketExportAttempts")
+
+OPERATIONS: Final[Operations] = {
+    ("POST", TicketExports.path): Described(
+        id="prepareTicketExport",
+        tag=TAG,
+        summary="Prepare an export by hand",
+        description="Keeps a ticket exactly as you wrote it, or refuses it: nothing is cut, folded or trimmed. It "
+        "goes nowhere until it is approved. Only the title is required; without a `source` the export is its own.",
+        answers=(Good(201, "The export is prepared.", Export, PREPARED, ("Location",), _NEXT),),
+        examples={
+            "The least": {"ticket": {"title": "Image without alternative text"}},
+            "Everything": {"ticket": TICKET, "source": {"type": "manual", "id": "NOTE-7"}},
+        },
+    ),
+    ("GET", TicketExports.path): Described(
+        id="listTicketExports",
+        tag=TAG,
+        summary="List exports",
+        description="The exports of the token's account, the newest first.",
+        answers=(listed("exports", ExportList, WAITING),),
+        parameters=("ExportStatuses", "SourceType", *PAGING),
+    ),
+    ("GET", TicketExport.path): Described(
+        id="readTicketExport",
+        tag=TAG,
+        summary="Poll an export",
+        description="Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While it is "
+        "`retry_scheduled`, `Retry-After` and `retry_after_seconds` say when the next attempt is due. Send "
+        "`If-None-Match`: a 304 costs little.",
+        answers=(
+            Good(200, "The export as it is now.", Export, WAITING, ("ETag", "Retry-After?")),
+            Good(304, "You have this version already.", headers=("ETag", "Retry-After?")),
+        ),
+        parameters=("IfNoneMatch",),
+    ),
+    ("GET", TicketExportAttempts.path): Described(
+        id="listTicketExportAttempts",
+        tag=TAG,
+        summary="List the attempts of an export",
+        description="Each signed POST of the export, the newest first. One whose worker died counts in the export's "
+        "`attempts` but is not listed: nobody knows what came of it.",
+        answers=(listed("attempts", AttemptList, ATTEMPT),),
+        parameters=PAGING,
+    ),
+    ("POST", TicketExportApproval.path): Described(
+        id="approveTicketExport",
+        tag=TAG,
+        summary="Approve an export for a target",
+        description="Freezes the exact bytes that are delivered, and makes the export due. Name the `ticket_digest` "
+        "you saw, and a ticket that is not that one is refused. Approving again for the same target answers with the "
+        "record and starts nothing. A paused target can be approved for; its exports wait.",
+        answers=(Good(202, "The export is due.", Export, APPROVED, ("Location",), ("readTicketExport",)),),
+        refusals=("CONFLICT",),
+        examples={
+            "A target": {"target_id": TARGET_ID},
+            "With the digest that was seen": {"target_id": TARGET_ID, "ticket_digest": _DIGEST},
+        },
+    ),
+    ("POST", TicketExportRetry.path): Described(
+        id="retryTicketExport",
+        tag=TAG,
+        summary="Deliver a failed or blocked export after all",
+        description="Makes it due again with its whole schedule. Where its target is blocked, the address is checked "
+        "again: if nothing speaks against it any more the target is resumed, else the answer is a 409 that names the "
+        "reason.",
+        answers=(Good(202, "The export is due.", Export, {**APPROVED, "attempts": 11}, ("Location",)),),
+        refusals=("CONFLICT",),
+    ),
+    ("POST", TicketExportDismissal.path): Described(
+        id="dismissTicketExport",
+        tag=TAG,
+        summary="Put a prepared export aside for good",
+        description="A dismissed export is never delivered, and nothing brings it back.",
+        answers=(Good(200, "The export is dismissed.", Export, {**PREPARED, "status": "dismissed", "finished_at": AT}),),
+        refusals=("CONFLICT",),
+    ),
+}

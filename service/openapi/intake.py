@@ -1,0 +1,137 @@
+"""What comes in from outside in words: scanner results, emails, the storefront's compliance webhooks."""
+
+from typing import Any, Final
+
+from schemas.api.responses import ComplianceReceipt, EmailReceipt, PostbackReceipt
+from service.api.compliance import ComplianceWebhooks
+from service.api.email import EmailWebhook
+from service.api.scanner import ScannerResults
+from service.openapi.operations import EXPORT_ID, Described, Good, Operations
+
+SCANNER_TAG: Final = "Scanner results"
+EMAIL_TAG: Final = "Email"
+COMPLIANCE_TAG: Final = "Compliance"
+
+_POSTBACK: Final[dict[str, Any]] = {
+    "scanRunId": 42,
+    "status": "completed",
+    "page": {
+        "url": "https://shop.example/",
+        "normalizedUrl": "https://shop.example/",
+        "statusCode": 200,
+        "pageType": "home",
+        "responseHeaders": {"content-type": "text/html"},
+    },
+    "artifacts": {"screenshotPath": "artifacts/42/home.png"},
+    "issues": [
+        {
+            "code": "image-alt",
+            "title": "Image without alternative text",
+            "severity": "serious",
+            "description": "Screen readers cannot tell what the picture shows.",
+            "location": "main > img.hero",
+        }
+    ],
+}
+_PLAIN: Final[dict[str, Any]] = {
+    "message_id": "<1@mail.example>",
+    "from": "Jane Doe <jane@mail.example>",
+    "to": "inbox@service.example",
+    "subject": "The checkout is broken",
+    "text": "The button does nothing on https://shop.example/checkout.",
+    "received_at": "2026-03-01T12:00:00Z",
+}
+_POSTMARK: Final[dict[str, Any]] = {
+    "MessageID": "3f1f2b6c-0000-4000-8000-000000000001",
+    "From": "jane@mail.example",
+    "FromFull": {"Email": "jane@mail.example", "Name": "Jane Doe", "MailboxHash": ""},
+    "To": "inbox@service.example",
+    "ToFull": [{"Email": "inbox@service.example", "Name": "Inbox", "MailboxHash": ""}],
+    "Subject": "The checkout is broken",
+    "Date": "Sun, 1 Mar 2026 13:00:00 +0100",
+    "TextBody": "The button does nothing on https://shop.example/checkout.",
+    "Attachments": [{"Name": "screen.png", "Content": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}],
+}
+_CUSTOMER: Final = {"id": 191167, "email": "john@mail.example", "phone": "555-625-1199"}
+
+OPERATIONS: Final[Operations] = {
+    ("POST", ScannerResults.path): Described(
+        id="postScannerResults",
+        tag=SCANNER_TAG,
+        summary="Post one page of a scan run",
+        description="Stores the page and its findings; each new finding prepares an export, and one that is known "
+        "again prepares nothing. Only the statuses `completed` and `partial` make findings. Members nobody knows are "
+        "ignored and not stored, but those of an issue are kept as evidence up to 8 KiB.",
+        answers=(
+            Good(
+                202,
+                "The page is stored.",
+                PostbackReceipt,
+                {
+                    "scan_run_id": 42,
+                    "status": "accepted",
+                    "findings": {"new": 1, "seen": 0},
+                    "ticket_exports": [EXPORT_ID],
+                },
+            ),
+        ),
+        examples={
+            "One issue": _POSTBACK,
+            "The least": {"scanRunId": 42, "status": "running", "page": {"url": "https://shop.example/"}},
+        },
+    ),
+    ("POST", EmailWebhook.path): Described(
+        id="postEmail",
+        tag=EMAIL_TAG,
+        summary="Post an inbound email",
+        description="Takes Postmark's inbound form and a plain one. A message id is taken once a project. The project "
+        "is the one that a recipient names by plus-addressing (`anything+p7@…`), else the installation's default "
+        "project.",
+        answers=(
+            Good(
+                202,
+                "The email is stored.",
+                EmailReceipt,
+                {"id": "eml_01KJM8D4E6F8G0H1J3K5M7N9P0", "status": "accepted", "duplicate": False},
+            ),
+        ),
+        examples={"Plain": _PLAIN, "Postmark": _POSTMARK},
+    ),
+    ("POST", ComplianceWebhooks.path): Described(
+        id="postComplianceWebhook",
+        tag=COMPLIANCE_TAG,
+        summary="Ask for a person's data, or for its erasure",
+        description="The storefront platform's webhooks. In order: a secret is configured (else 503), the signature "
+        "matches the raw body (else 401), topic and shop are fit, the body agrees with both headers (else 422). A "
+        "worker carries it out within 30 days. The same webhook twice is one request.",
+        answers=(Good(204, "The request is stored."),),
+        rehearsal=Good(
+            200,
+            "With `dry_run`: what the ledger would say.",
+            ComplianceReceipt,
+            {
+                "status": "accepted",
+                "duplicate": False,
+                "topic": "customers/redact",
+                "shop_domain": "snow.shops.example",
+                "due_at": "2026-03-31T12:00:00.000Z",
+            },
+        ),
+        refusals=("SIGNATURE_INVALID",),
+        parameters=("Topic", "ShopDomain"),
+        examples={
+            "customers/redact": {
+                "shop_domain": "snow.shops.example",
+                "customer": _CUSTOMER,
+                "orders_to_redact": [299938, 280263],
+            },
+            "customers/data_request": {
+                "shop_domain": "snow.shops.example",
+                "customer": _CUSTOMER,
+                "orders_requested": [299938],
+                "data_request": {"id": 9999},
+            },
+            "shop/redact": {"shop_domain": "snow.shops.example"},
+        },
+    ),
+}

@@ -1,0 +1,164 @@
+"""The words in which a route is described: what is told of an operation beyond what its code says already.
+
+Path, credential, body, dry run and the refusals that every operation of its kind has are read from the resources
+themselves, so that they cannot say something else than what is done.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from marshmallow import Schema
+
+from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import SOURCE_TYPES
+from schemas.targets.target import TargetStatus
+from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
+from service.openapi.docs_page import FILES
+
+#: Ids and instants of the examples.
+EXPORT_ID: Final = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A"
+TARGET_ID: Final = "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
+RECOVERY_ID: Final = "rec_01KJM8C6D8E0F2G4H6J8K0M2N4"
+SESSION_ID: Final = "ses_01KJM8D7E9F1G3H5J7K9M1N3P5"
+REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
+AT: Final = "2026-03-01T12:00:00.000Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """An answer that is no refusal; `headers` beyond those that every answer has, `links` to what may follow."""
+
+    status: int
+    told: str
+    schema: type[Schema] | None = None
+    example: Any = None
+    headers: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    media_type: str = "application/json"
+    #: Other media types that it may come in, with an example each.
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is told of one operation."""
+
+    id: str
+    tag: str
+    summary: str
+    description: str
+    answers: tuple[Good, ...]
+    #: Codes of refusals that come with this operation beyond those of its kind.
+    refusals: tuple[str, ...] = ()
+    #: Names of parameters in `PARAMETERS`.
+    parameters: tuple[str, ...] = ()
+    #: What a dry run answers, where that is something else than the first answer.
+    rehearsal: Good | None = None
+    #: Bodies that are taken, by a name.
+    examples: Mapping[str, Any] = field(default_factory=dict)
+
+
+_LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#: A name that ends in digits is taken for an address.
+_TOP_LABEL: Final = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+
+#: By the method and the path of an operation.
+Operations = Mapping[tuple[str, str], Described]
+
+
+def listed(records: str, schema: type[Schema], example: Any, *, told: str = "newest first") -> Good:
+    """Return the answer with a page of a list."""
+    return Good(200, f"A page of {records}, {told}.", schema, {"items": [example], "next_cursor": None}, ("Link",))
+
+
+def _query(name: str, told: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"in": "query", "name": name, "description": told, "schema": dict(schema), **more}
+
+
+def _header(name: str, told: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"in": "header", "name": name, "description": told, "schema": dict(schema), "required": False, **more}
+
+
+def _path(name: str, prefix: str, told: str, example: str) -> dict[str, Any]:
+    pattern = f"^{prefix}_[0-9A-HJKMNP-TV-Z]{{26}}$"
+    schema = {"type": "string", "pattern": pattern}
+    return {"in": "path", "name": name, "description": told, "required": True, "schema": schema, "example": example}
+
+
+def _words(words: Iterable[str]) -> list[str]:
+    return [str(word) for word in words]
+
+
+def _one_or_more(words: Iterable[str]) -> dict[str, Any]:
+    return {"type": "array", "minItems": 1, "items": {"type": "string", "enum": _words(words)}}
+
+
+#: Every parameter, by the name of its component.
+PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ExportId": _path("export_id", "exp", "The export. Another account's is answered like none.", EXPORT_ID),
+    "TargetId": _path("target_id", "tgt", "The target. Another account's is answered like none.", TARGET_ID),
+    "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is answered like none.", RECOVERY_ID),
+    "SessionId": _path("session_id", "ses", "The session. Another account's is answered like none.", SESSION_ID),
+    "RequestId": _header(
+        "X-Request-Id",
+        "Your name for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced by one of ours.",
+        {"type": "string"},
+    ),
+    "IdempotencyKey": _header(
+        "Idempotency-Key",
+        "1 to 255 printable ASCII characters. A repeat with the same key and the same meaning gets the first answer again.",
+        {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+    ),
+    "DryRun": _query(
+        "dry_run",
+        "`true` or `1` does everything but storing, and answers 200 with what would have been stored.",
+        {"type": "string", "enum": ["true", "1", "false", "0"]},
+    ),
+    "PageFile": {
+        "in": "path",
+        "name": "file",
+        "description": "Its name.",
+        "required": True,
+        "schema": {"type": "string", "enum": list(FILES)},
+        "example": "page.js",
+    },
+    "Limit": _query(
+        "limit",
+        "How many entries a page has at most.",
+        {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+    ),
+    "Cursor": _query("cursor", "`next_cursor` of the page before.", {"type": "string"}),
+    "ExportStatuses": _query(
+        "status",
+        "Only exports in one of these states; several with commas.",
+        _one_or_more(ExportStatus),
+        style="form",
+        explode=False,
+    ),
+    "SourceType": _query(
+        "source", "Only exports prepared from this kind of source.", {"type": "string", "enum": list(SOURCE_TYPES)}
+    ),
+    "TargetStatus": _query("status", "Only targets in this state.", {"type": "string", "enum": _words(TargetStatus)}),
+    "IfNoneMatch": _header(
+        "If-None-Match",
+        "The `ETag` of the answer that you have; 304 comes while it is still good.",
+        {"type": "string"},
+    ),
+    "Topic": _header(
+        TOPIC_HEADER,
+        "What is asked for.",
+        {"type": "string", "enum": _words(Topic)},
+        required=True,
+        example=Topic.CUSTOMER_REDACT.value,
+    ),
+    "ShopDomain": _header(
+        SHOP_HEADER,
+        "The shop that asks; the body has to name the same.",
+        {"type": "string", "maxLength": 254, "pattern": rf"^({_LABEL}\.)+{_TOP_LABEL}\.?$"},
+        required=True,
+        example="snow.shops.example",
+    ),
+}
+PAGING: Final = ("Limit", "Cursor")

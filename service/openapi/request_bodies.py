@@ -1,0 +1,112 @@
+"""What may come in, as JSON Schema: how our own fields read, and what each member means.
+
+The forms stay as they are; apispec knows marshmallow's fields, and this says what ours add to them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from marshmallow import fields
+
+from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, AnyObject, Moment, Several, Text, WebUrl
+from schemas.compliance import requests as compliance_requests
+from schemas.exports import record
+from schemas.intake import diagnostics, email_forms
+from schemas.intake.diagnostics import MAX_SYMPTOM, MAX_SYMPTOMS
+from schemas.intake.email_forms import MAX_RECIPIENTS
+from schemas.intake.scanner import ISSUE_ALIASES, SEVERITY_SYNONYMS
+from service.openapi.field_descriptions import MEMBERS
+
+#: Something that is no white space.
+_SAYS_SOMETHING: Final = r"\S"
+_LINE_ENDS: Final = r"\n\v\f\r\u001c-\u001e\u0085\u2028\u2029"
+_ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*\S[^{_LINE_ENDS}]*$"
+_URL: Final = {"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"}
+_IDENTIFIER: Final = {
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": MAX_ID},
+        {"type": "string", "maxLength": compliance_requests.MAX_IDENTIFIER, "pattern": _SAYS_SOMETHING},
+    ]
+}
+_HEADER: Final = {"type": "string", "maxLength": MAX_TEXT}
+_SYMPTOMS: Final = {
+    "anyOf": [
+        {"type": "array", "maxItems": MAX_SYMPTOMS, "items": {"type": "string", "maxLength": MAX_SYMPTOM}},
+        {"type": "string", "maxLength": MAX_TEXT},
+    ]
+}
+
+
+def own_schema(_converter: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
+    """Return what a field's JSON Schema has beyond what apispec made of it in `ret`; an attribute function of apispec."""
+    # "Not sent" is told by its absence among the required ones.
+    if ret.get("default", ...) is None:
+        del ret["default"]
+    told = _own(field)
+    if "enum" in {*ret, *told}:
+        ret.pop("maxLength", None)
+    if not field.allow_none:
+        return _without_type(told, ret)
+    if isinstance(told.get("type"), str):
+        return {**told, "type": [told["type"], "null"]}
+    if "enum" in told:
+        return {**told, "enum": [*told["enum"], None]}
+    return _without_type({**told, "anyOf": [*told["anyOf"], {"type": "null"}]} if "anyOf" in told else told, ret)
+
+
+def _without_type(told: dict[str, Any], ret: dict[str, Any]) -> dict[str, Any]:
+    """Return `told`; where it leaves a choice, what apispec made of the field's kind goes."""
+    if "anyOf" in told:
+        ret.pop("type", None)
+        ret.pop("items", None)
+    return told
+
+
+def _own(field: fields.Field[Any]) -> dict[str, Any]:
+    if isinstance(field, email_forms.Mailboxes):
+        several = {"type": "array", "maxItems": MAX_RECIPIENTS, "items": _HEADER}
+        return {"anyOf": [_HEADER, several]} if field.may_be_array else dict(_HEADER)
+    for kind, told in _KINDS.items():
+        if isinstance(field, kind):
+            return dict(told)
+    if isinstance(field, Several):
+        counted = {"minItems": field.at_least, "maxItems": field.at_most}
+        return {name: count for name, count in counted.items() if count}
+    if isinstance(field, Text) and field.min_length:
+        return {"minLength": field.min_length, "pattern": _SAYS_SOMETHING}
+    return {}
+
+
+#: Fields whose kind says everything, the narrower ones first.
+_KINDS: Final[Mapping[type[fields.Field[Any]], Mapping[str, Any]]] = {
+    WebUrl: _URL,
+    Moment: {"type": "string", "format": "date-time"},
+    AnyObject: {"type": "object"},
+    record.Title: {"minLength": 1, "pattern": _ONE_LINE},
+    record.Severity: {"enum": sorted(SEVERITY_SYNONYMS)},
+    diagnostics.ShopDomain: {"type": "string", "format": "idn-hostname"},
+    diagnostics.Symptoms: _SYMPTOMS,
+    compliance_requests.Identifier: _IDENTIFIER,
+    email_forms.AnyText: {"type": "string"},
+}
+
+
+def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an issue with the other names of its members, one of which has to name it."""
+    members = dict(issue["properties"])
+    for name, aliases in ISSUE_ALIASES.items():
+        # A number is taken as its digits.
+        members[name] = {**members[name], "type": ["string", "integer", "null"]}
+        for alias in aliases:
+            members[alias] = {**members[name], "description": f"The same as `{name}`."}
+    naming = [alias for name in ("code", "title") for alias in (name, *ISSUE_ALIASES[name])]
+    said = {"type": ["string", "integer"], "pattern": _SAYS_SOMETHING}
+    named = [{"required": [name], "properties": {name: said}} for name in naming]
+    return {**issue, "properties": members, "anyOf": named}
+
+
+def described_members(schemas: dict[str, Any]) -> None:
+    """Write what each member of the inputs means into `schemas`."""
+    for name, members in MEMBERS.items():
+        for member, told in members.items() if name in schemas else ():
+            schemas[name]["properties"][member]["description"] = told

@@ -1,0 +1,41 @@
+"""`/openapi.json`: the API described by itself, for whoever reaches the address, as OpenAPI 3.1.
+
+It tells of the routes that this installation serves and of nothing else: no secret, no record. It is written once, when it
+is first asked for, because most processes never are.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import falcon
+
+from schemas.settings.definitions import RouteFamily
+from service.http import conditional_requests
+from service.http.conditional_requests import Tagged, tagged
+
+
+class ApiDescription:
+    """Answers with the description of `resources` and of itself."""
+
+    path = "/openapi.json"
+    family = RouteFamily.HEALTH
+
+    def __init__(self, resources: Sequence[Any], public_base_url: str) -> None:
+        self.resources = (*resources, self)
+        self._public_base_url = public_base_url
+        self._written: Tagged | None = None
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Return it, or 304 where the client has this one."""
+        # Two that ask at once write the same twice.
+        written = self._written = self._written or self._write()
+        conditional_requests.answer(req, resp, written, falcon.MEDIA_JSON)
+
+    on_head = on_get
+
+    def _write(self) -> Tagged:
+        # Here, because it brings apispec and a sentence about everything, which would cost every start a tenth of a second.
+        from service.openapi.document import document  # noqa: PLC0415 - told above
+
+        return tagged(json.dumps(document(self.resources, self._public_base_url), ensure_ascii=False).encode())

@@ -1,0 +1,40 @@
+"""`/api/console-sessions` in words."""
+
+from typing import Any, Final
+
+from schemas.api.responses import ConsoleSession, ConsoleSessionList
+from service.api.sessions import ConsoleSessionRevocation, ConsoleSessions
+from service.openapi.operations import AT, PAGING, SESSION_ID, Described, Good, Operations, listed
+
+TAG: Final = "Console sessions"
+
+SESSION: Final[dict[str, Any]] = {
+    "id": SESSION_ID,
+    "user": "ada@example.com",
+    "token_id": 3,
+    "token_name": "Ada's console",
+    "created_at": AT,
+    "seen_at": "2026-03-01T12:40:00.000Z",
+    "ended_at": None,
+    "ended_reason": None,
+}
+_REVOKED: Final = {**SESSION, "ended_at": "2026-03-01T12:41:00.000Z", "ended_reason": "revoked"}
+
+OPERATIONS: Final[Operations] = {
+    ("GET", ConsoleSessions.path): Described(
+        id="listConsoleSessions",
+        tag=TAG,
+        summary="List who is signed in",
+        description="The sessions at the console that hold, of the token's account, the newest first.",
+        answers=(listed("sessions", ConsoleSessionList, SESSION),),
+        parameters=PAGING,
+    ),
+    ("POST", ConsoleSessionRevocation.path): Described(
+        id="revokeConsoleSession",
+        tag=TAG,
+        summary="End a session",
+        description="Its next request has to sign in again. One that is over stays as it ended. To keep somebody out, the "
+        "operator revokes the token.",
+        answers=(Good(200, "The session as it ended.", ConsoleSession, _REVOKED),),
+    ),
+}

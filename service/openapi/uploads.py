@@ -1,0 +1,119 @@
+"""The uploads of the extension, the plugin and the storefront app in words."""
+
+from typing import Any, Final
+
+from schemas.api.responses import CaptureReceipt, CmsReceipt, StorefrontReceipt
+from service.api.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
+from service.openapi.operations import AT, EXPORT_ID, Described, Good, Operations
+
+TAG: Final = "Uploads"
+
+_WHOSE: Final = (
+    " The token's user has to manage the project, or the report where one is named: what the user does not manage, "
+    "what another account owns and what does not exist is the same 403. Members that are not listed are refused at any "
+    "depth."
+)
+_CAPTURED: Final[dict[str, Any]] = {
+    "page_url": "https://shop.example/cart?step=2",
+    "page_title": "Your cart",
+    "selected_text": "The total is missing.",
+    "meta_description": "Everything you chose.",
+    "canonical_url": "https://shop.example/cart",
+    "heading_outline": [{"level": "h1", "text": "Your cart"}, {"level": "h2", "text": "Delivery"}],
+    "captured_at": AT,
+    "extension_version": "1.4.0",
+}
+_OF_THE_CMS: Final[dict[str, Any]] = {
+    "platform": "cms_commerce",
+    "site_url": "https://shop.example/",
+    "plugin_version": "2.0.1",
+    "diagnostics": {
+        "cms_version": "6.8",
+        "commerce_plugin_version": "9.3.1",
+        "active_theme": "Storefront Light",
+        "active_plugin_names": ["Forms", "Cache"],
+        "checkout_page_url": "https://shop.example/checkout",
+        "commerce_plugin_status": "active",
+        "visible_browser_symptoms": ["The pay button does nothing."],
+    },
+}
+_OF_THE_STOREFRONT: Final[dict[str, Any]] = {
+    "shop_domain": "snow.shops.example",
+    "shop_name": "Snow",
+    "granted_scopes": ["read_content", "read_themes"],
+    "app_version": "3.1",
+    "diagnostics": {
+        "primary_domain": "www.snow.example",
+        "published_theme_name": "Dawn",
+        "theme_count": 3,
+        "product_count_bucket": "100-500",
+        "checkout_profile_status": "published",
+        "app_embed_status": "enabled",
+        "visible_storefront_symptoms": ["The price is missing."],
+    },
+}
+
+
+def _receipt(name: str, kind: str, record_id: str, told: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {"id": record_id, "project_id": 1, "report_id": None, **told, "created_at": AT},
+        "handoff": {
+            "id": "hof_01KJM8F6G8H0J1K3M5N7P9Q0R2",
+            "source": {"type": kind, "id": record_id},
+            "project_id": 1,
+            "report_id": None,
+            "ticket_export_id": EXPORT_ID,
+            "status": "received",
+            "created_at": AT,
+        },
+    }
+
+
+OPERATIONS: Final[Operations] = {
+    ("POST", EvidenceCaptures.path): Described(
+        id="uploadEvidenceCapture",
+        tag=TAG,
+        summary="Upload what was captured on a page",
+        description="Stores what a person captured with the browser extension, and prepares an export from it." + _WHOSE,
+        answers=(
+            Good(
+                201,
+                "The capture is stored and its export prepared.",
+                CaptureReceipt,
+                _receipt("evidence_capture", "evidence_capture", "evc_01KJM8E5F7G9H0J2K4M6N8P0Q1", _CAPTURED),
+            ),
+        ),
+        examples={"Everything": {"project_id": 1, **_CAPTURED}},
+    ),
+    ("POST", CmsDiagnostics.path): Described(
+        id="uploadCmsDiagnostics",
+        tag=TAG,
+        summary="Upload a CMS plugin's diagnostics",
+        description="Stores what the plugin sees of its site, and prepares an export from it." + _WHOSE,
+        answers=(
+            Good(
+                201,
+                "The diagnostics are stored and their export prepared.",
+                CmsReceipt,
+                _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q2", _OF_THE_CMS),
+            ),
+        ),
+        examples={"Everything": {"project_id": 1, **_OF_THE_CMS}},
+    ),
+    ("POST", StorefrontDiagnostics.path): Described(
+        id="uploadStorefrontDiagnostics",
+        tag=TAG,
+        summary="Upload a storefront app's diagnostics",
+        description="Stores what the app sees of its storefront, and prepares an export from it. A shop "
+        "other than the project's is refused." + _WHOSE,
+        answers=(
+            Good(
+                201,
+                "The diagnostics are stored and their export prepared.",
+                StorefrontReceipt,
+                _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q3", _OF_THE_STOREFRONT),
+            ),
+        ),
+        examples={"Everything": {"project_id": 1, **_OF_THE_STOREFRONT}},
+    ),
+}

@@ -1,0 +1,1 @@
+"""The gunicorn worker and its client connections."""

@@ -1,0 +1,68 @@
+"""How gunicorn serves the application.
+
+gevent, because an attacker or a bad line needs no more connections that drip their headers or bodies than there are sync
+processes or gthread threads, and nobody else is answered; a greenlet that waits for a slow client costs a few kilobytes and
+nobody's turn. docs/performance.md has the figures.
+"""
+
+import sys
+from types import TracebackType
+from typing import Any
+
+import gevent
+
+from runtime import error_reports, logs, tracing
+from runtime.file_limits import allow_files
+from schemas.settings.definitions import InvalidSettings, load_settings
+
+try:
+    _settings = load_settings()
+except InvalidSettings as wrong:
+    # `serve` has looked already; gunicorn started by hand would print a stack instead of the report.
+    sys.stderr.write(f"{wrong.report()}\n")
+    raise SystemExit(2) from None
+# For the parent process; its children do it once more, when gevent has patched what logging stands on.
+logs.configure(_settings.log_level, _settings.log_format)
+
+bind = [_settings.bind]
+workers = _settings.web_processes
+worker_class = "service.server.gunicorn_worker.ServiceWorker"
+#: What a process has open beside its clients: its databases, Redis, metrics, logs. Without a file left no database answers,
+#: and a crowd of clients that say nothing would turn everybody else away.
+_FILES_BESIDE = 200
+#: Connections one process serves at once.
+worker_connections = max(1, allow_files(_settings.web_threads + _FILES_BESIDE) - _FILES_BESIDE)
+#: A process that does not report for this long is replaced.
+timeout = 30
+#: What is being answered at SIGTERM may take as long.
+graceful_timeout = 15
+#: Clients that poll keep their connection between polls.
+keepalive = 75
+# Whom we believe what about a client is in TRUSTED_PROXIES. gunicorn by itself lets whoever is on this machine move the path
+# by a header, and so every client of a proxy there that passes on SCRIPT_NAME: /x/metrics would be /metrics, past the rules
+# of the proxy.
+forwarder_headers = ""
+secure_scheme_headers: dict[str, str] = {}
+# The control socket would open a second way in, under $HOME; nobody asked for it.
+control_socket_disable = True
+# Our own access log names routes only; gunicorn's would hold paths and queries.
+accesslog = None
+# At "warning" it would write what a malformed request line or header held.
+loglevel = "error"
+logger_class = "service.server.gunicorn_logger.InOurFormat"
+proc_name = "riskrelay-service"
+
+
+def post_worker_init(_worker: Any) -> None:
+    """Log what ends a greenlet; gevent would print it, in its own format and with the error's words."""
+    gevent.get_hub().print_exception = _tell_end
+
+
+def worker_exit(_server: Any, _worker: Any) -> None:
+    """Send the last spans and reports, for a moment at most, once everything is answered."""
+    tracing.close()
+    error_reports.close()
+
+
+def _tell_end(_context: object, _kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+    logs.tell_end(error, trace)

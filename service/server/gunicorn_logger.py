@@ -1,0 +1,15 @@
+"""gunicorn's own lines in our format, those of the parent process too: whoever reads the log meets one kind of line."""
+
+from typing import Any
+
+from gunicorn.glogging import Logger
+
+
+class InOurFormat(Logger):  # type: ignore[misc]  # gunicorn has no annotations
+    """Hands what gunicorn logs on to the root logger, which `runtime.logs` configures."""
+
+    def setup(self, cfg: Any) -> None:
+        """Set up as gunicorn does, and take its handlers off again."""
+        super().setup(cfg)
+        self.error_log.propagate = True
+        self.error_log.handlers.clear()

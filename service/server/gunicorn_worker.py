@@ -1,0 +1,159 @@
+"""gunicorn's gevent worker with our manners where no application has been reached yet, or no longer is.
+
+It imports neither the application nor the storage: the parent process loads this module before gevent has patched anything.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, ClassVar, Final
+
+import gevent
+from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
+from gunicorn.util import write_nonblock
+from gunicorn.workers.ggevent import GeventWorker
+
+from schemas.base.errors import PayloadTooLarge, RiskRelayError, TooSlow, ValidationFailed, error_body
+from service.http.security_headers import SAFE_HEADERS
+from service.server.client_connection import ClientConnection, HeadTooSlow, Patience
+from service.server.connection_limit import Seats
+
+#: How long answers are given without a look at who else waits. To look takes 2 µs.
+_TURN_S: Final = 0.005
+#: A round of gevent's loop. After `sleep(0)` it goes on with whoever slept, up to fifty times, before it looks at a socket.
+_ROUND_S: Final = 0.000_001
+#: What is left of a refused body is read so far for the sake of the connection; beyond that a new one is cheaper.
+_REST_BYTES: Final = 64 * 1024
+_KEY: Final = "IDEMPOTENCY-KEY"
+
+
+class GiveWay:
+    """Lets others go on where this process has given answers for a while."""
+
+    def __init__(self) -> None:
+        self._gave_way_at = 0.0
+
+    def __call__(self) -> None:
+        """Serve everybody else who is there, where that was not done just now."""
+        now = time.monotonic()
+        if now - self._gave_way_at > _TURN_S:
+            # Who runs meanwhile has a turn too, and a crowd that just came soon waits where `Seats` sees it.
+            self._gave_way_at = now
+            gevent.sleep(_ROUND_S)
+            self._gave_way_at = time.monotonic()
+
+
+class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no annotations
+    """Hangs up on whoever stalls or is in the way, and refuses what is not HTTP in the common body, repeating nothing of it.
+
+    Who asks or sends without a pause takes turns with the others: what it sends next is there before gevent would wait for
+    it, and the process would serve that one connection alone, for as long as it likes. A client that keeps a connection
+    between polls would hold up the stop; requests that are being answered are finished, as the graceful timeout allows.
+    """
+
+    patience: ClassVar = Patience()
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self._seats = Seats(self.worker_connections)
+        self._connections: dict[gevent.Greenlet, ClientConnection] = {}
+        self._give_way = GiveWay()
+
+    def handle(self, listener: Any, client: Any, addr: Any) -> None:
+        """Serve a connection to its end."""
+        greenlet = gevent.getcurrent()
+        # A unix socket's peers have no address.
+        host = addr[0] if isinstance(addr, tuple) else ""
+        connection = self._connections[greenlet] = ClientConnection(client, host, self._give_way, self.patience)
+        self._seats.take(connection)
+        try:
+            super().handle(listener, connection, addr)
+        finally:
+            self._seats.give_back(connection)
+            del self._connections[greenlet]
+
+    @contextmanager
+    def timeout_ctx(self) -> Iterator[None]:
+        """Begin to wait for a request; the connection knows for how long."""
+        self._give_way()
+        self._connections[gevent.getcurrent()].expect_request(self.cfg.keepalive)
+        yield
+
+    def handle_request(self, listener_name: Any, req: Any, sock: ClientConnection, addr: Any) -> None:
+        """Answer a request; its connection serves another one only where the whole body of this one is known."""
+        _name_two_keys(req)
+        sock.expect_body()
+        try:
+            super().handle_request(listener_name, req, sock, addr)
+        except StopIteration:
+            if _has_rest(req):
+                sock.linger()
+            raise
+        if _has_rest(req) and not _is_short(req, sock):
+            sock.linger()
+            raise StopIteration
+
+    def notify(self) -> None:
+        """Report to the parent once a second, and look who is in the way; once stopping, whoever asks nothing is."""
+        super().notify()
+        if self.alive:
+            self._seats.look_round()
+        else:
+            self._seats.close()
+
+    def handle_error(self, _req: Any, client: ClientConnection, _addr: Any, exc: BaseException) -> None:
+        """Answer a request that could not be read; gunicorn's own page would repeat what it held."""
+        status, error = _refusal(exc)
+        if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.log.error("a connection broke: %s", type(exc).__name__)
+        body = json.dumps(error_body(error, f"req_{secrets.token_hex(13)}")).encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        safe = "".join(f"{name}: {value}\r\n" for name, value in SAFE_HEADERS)
+        try:
+            write_nonblock(client, f"{head}{safe}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        except OSError:
+            self.log.debug("the client was gone before its refusal")
+        client.linger()
+
+
+def _name_two_keys(req: Any) -> None:
+    """Let two keys be refused as a malformed one: WSGI would join them with a comma, and a key may have one."""
+    if req.method != "POST":
+        return
+    keys = [value for name, value in req.headers if name == _KEY]
+    if len(keys) > 1:
+        req.headers = [header for header in req.headers if header[0] != _KEY] + [(_KEY, "\n".join(keys))]
+
+
+def _has_rest(req: Any) -> bool:
+    reader = req.body.reader
+    # Of a length that is known, or in chunks that have an end.
+    return bool(getattr(reader, "length", 0) or getattr(reader, "parser", None))
+
+
+def _is_short(req: Any, connection: ClientConnection) -> bool:
+    """Read what the application left of a body, where that is little, and tell whether that was its end."""
+    if req.body.failed or getattr(req.body.reader, "length", 0) > _REST_BYTES:
+        return False
+    connection.expect_rest()
+    try:
+        return len(req.body.read(_REST_BYTES)) < _REST_BYTES
+    except (OSError, ParseException):
+        return False
+
+
+def _refusal(exc: BaseException) -> tuple[HTTPStatus, RiskRelayError]:
+    if isinstance(exc, HeadTooSlow):
+        return HTTPStatus.REQUEST_TIMEOUT, TooSlow()
+    if isinstance(exc, LimitRequestLine):
+        return HTTPStatus.REQUEST_URI_TOO_LONG, PayloadTooLarge("The request line is longer than this installation takes.")
+    if isinstance(exc, LimitRequestHeaders):
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, PayloadTooLarge(
+            "The headers are larger than this installation takes."
+        )
+    if isinstance(exc, ParseException):
+        return HTTPStatus.BAD_REQUEST, ValidationFailed()
+    return HTTPStatus.INTERNAL_SERVER_ERROR, RiskRelayError()

@@ -1,0 +1,1 @@
+"""Accounts, users, projects, grants, tokens, sessions and the audit log."""

@@ -1,0 +1,1 @@
+"""Compliance requests, erasure, the erasure log and its replay after a restore."""

@@ -1,0 +1,1 @@
+"""The database: engine, models, migrations, bulk SQL, group commit, locks, identifiers."""

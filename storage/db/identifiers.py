@@ -1,0 +1,50 @@
+"""Identifiers: a prefix that tells the noun and a ULID, so that they sort by time and stay local in an index."""
+
+import re
+from datetime import datetime
+from typing import Final
+
+from ulid import ULID
+
+from schemas.base.timestamps import to_ms
+
+TARGET: Final = "tgt"
+EXPORT: Final = "exp"
+ATTEMPT: Final = "att"
+FINDING: Final = "fnd"
+CAPTURE: Final = "evc"
+DIAGNOSTIC: Final = "dia"
+HANDOFF: Final = "hof"
+EMAIL: Final = "eml"
+COMPLIANCE: Final = "cpl"
+PING: Final = "png"
+RECOVERY: Final = "rec"
+REQUEST: Final = "req"
+LEASE: Final = "lse"
+SESSION: Final = "ses"
+
+_ULID: Final = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
+#: A ULID is 6 bytes of milliseconds and 10 of chance.
+_TIME_BYTES: Final = 6
+_CHANCE_BYTES: Final = 10
+
+
+def new_id(prefix: str, now: datetime) -> str:
+    """Return a fresh identifier such as `exp_01J…`, sortable by `now`; those of one millisecond in the order of making."""
+    # Whole milliseconds, as the tables have them: of a fraction of a second one may be lost.
+    return f"{prefix}_{ULID.from_timestamp(to_ms(now))}"
+
+
+def first_id(prefix: str, moment: datetime) -> str:
+    """Return what sorts behind every identifier made before `moment`, and behind no later one."""
+    # Nothing was made before 1970, whatever a long retention comes to.
+    made_at = max(0, to_ms(moment)).to_bytes(_TIME_BYTES, "big")
+    return f"{prefix}_{ULID.from_bytes(made_at + bytes(_CHANCE_BYTES))}"
+
+
+def is_id(prefix: str, text: str) -> bool:
+    """Tell whether `text` has the form of such an identifier; what has not is unknown without asking the database.
+
+    PostgreSQL's text refuses some characters that a URL may hold.
+    """
+    return text.startswith(f"{prefix}_") and _ULID.fullmatch(text, len(prefix) + 1) is not None

@@ -1,0 +1,99 @@
+"""Locks that commands take against themselves, over all processes: a file beside SQLite's, an advisory lock on PostgreSQL.
+
+Both end with the process or the connection that holds them, however that ends.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from peewee import OperationalError
+
+from storage.db.engine import database, is_sqlite
+
+#: Between two tries to get a lock that may be free at any moment.
+_TRY_AGAIN_S: Final = 0.05
+
+
+class Lock(IntEnum):
+    """What is done by one process at a time; the numbers name PostgreSQL's locks and stay the same over versions."""
+
+    MIGRATE = 7_245_991
+    SWEEP = 7_245_992
+    PRUNE = 7_245_993
+    COMPLIANCE = 7_245_994
+    ROTATE_KEYS = 7_245_995
+    BACKUP = 7_245_996
+    RESTORE = 7_245_997
+
+
+class Held(Exception):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def alone(lock: Lock, *, wait: bool = False) -> Iterator[None]:
+    """Keep other processes from the same work; the caller holds a connection throughout.
+
+    Raises Held where another process is at it, or waits for its end with `wait`.
+    """
+    with _file(lock, wait=wait) if is_sqlite() else _advisory(lock, wait=wait):
+        yield
+
+
+@contextmanager
+def alone_soon(lock: Lock, within_s: float) -> Iterator[None]:
+    """Do as `alone` does, but give whoever holds it for a moment so many seconds to end. Raises Held."""
+    gives_up_at = time.monotonic() + within_s
+    with ExitStack() as held:
+        while not _is_taken(lock, held, is_last=time.monotonic() >= gives_up_at):
+            time.sleep(_TRY_AGAIN_S)
+        yield
+
+
+def _is_taken(lock: Lock, held: ExitStack, *, is_last: bool) -> bool:
+    try:
+        held.enter_context(alone(lock))
+    except Held:
+        if is_last:
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
+    path = Path(f"{database.obj.database}.{lock.name.lower()}.lock")
+    try:
+        # For its owner alone: whoever can open it can hold it.
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as failed:
+        # As SQLite itself tells of a folder that cannot be written to or is full.
+        raise OperationalError(f"{path} cannot be written: {failed.strerror}") from failed
+    with os.fdopen(opened, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Held from None
+        yield
+
+
+@contextmanager
+def _advisory(lock: Lock, *, wait: bool) -> Iterator[None]:
+    if wait:
+        # The one before may take longer than a request would wait for a lock.
+        database.execute_sql("SET lock_timeout = 0")
+        database.execute_sql("SELECT pg_advisory_lock(%s)", (lock.value,))
+    elif not database.execute_sql("SELECT pg_try_advisory_lock(%s)", (lock.value,)).fetchone()[0]:
+        raise Held
+    try:
+        yield
+    finally:
+        database.execute_sql("SELECT pg_advisory_unlock(%s)", (lock.value,))
+        if wait:
+            database.execute_sql("RESET lock_timeout")

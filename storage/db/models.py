@@ -1,0 +1,598 @@
+"""The tables, each column explained where its name does not say it all.
+
+`storage.db.migrations` makes them; a test compares both on every database. Unique and foreign keys hold the promises.
+"""
+
+from peewee import (
+    AutoField,
+    BigAutoField,
+    BigIntegerField,
+    BlobField,
+    BooleanField,
+    CompositeKey,
+    DoubleField,
+    ForeignKeyField,
+    IntegerField,
+    Model,
+    TextField,
+)
+
+from storage.db.columns import JsonField, MomentField
+from storage.db.engine import database
+
+
+class Table(Model):
+    """A table of the one database this process has open."""
+
+    class Meta:
+        database = database
+        legacy_table_names = False
+
+
+class Account(Table):
+    """The owner of projects, targets and exports."""
+
+    id = AutoField()
+    name = TextField()
+    may_use_webhooks = BooleanField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "accounts"
+
+
+class User(Table):
+    """A person of an account."""
+
+    id = AutoField()
+    account = ForeignKeyField(Account)
+    email = TextField(unique=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "users"
+
+
+class Project(Table):
+    """A website of an account; findings are unique within it."""
+
+    id = AutoField()
+    account = ForeignKeyField(Account)
+    name = TextField()
+    shop_domain = TextField(null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "projects"
+
+
+class Report(Table):
+    """A report of a project; a grant may be for it alone."""
+
+    id = AutoField()
+    project = ForeignKeyField(Project)
+    title = TextField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "reports"
+
+
+class Grant(Table):
+    """Who may manage a whole project or one report: exactly one of both is set."""
+
+    id = AutoField()
+    user = ForeignKeyField(User)
+    project = ForeignKeyField(Project, null=True)
+    report = ForeignKeyField(Report, null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "grants"
+
+
+class ScanRun(Table):
+    """One run of a scanner; the id is the scanner's own."""
+
+    id = BigIntegerField(primary_key=True)
+    project = ForeignKeyField(Project)
+    status = TextField()
+    created_at = MomentField()
+    updated_at = MomentField()
+
+    class Meta:
+        table_name = "scan_runs"
+
+
+class PageResult(Table):
+    """What one scan run saw of one page; a repeated postback replaces it."""
+
+    id = BigAutoField()
+    scan_run = ForeignKeyField(ScanRun)
+    url = TextField()
+    normalized_url = TextField(null=True)
+    status_code = IntegerField(null=True)
+    page_type = TextField(null=True)
+    response_headers = JsonField()
+    screenshot_path = TextField(null=True)
+    received_at = MomentField()
+
+    class Meta:
+        table_name = "page_results"
+
+
+class Finding(Table):
+    """One issue on one page of a project, known again over scan runs by its fingerprint."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    fingerprint = TextField()
+    code = TextField()
+    title = TextField()
+    severity = TextField()
+    page_url = TextField()
+    location = TextField()
+    first_scan_run = ForeignKeyField(ScanRun, backref="+")
+    last_scan_run = ForeignKeyField(ScanRun, backref="+")
+    first_seen_at = MomentField()
+    last_seen_at = MomentField()
+    times_seen = IntegerField()
+
+    class Meta:
+        table_name = "findings"
+
+
+class Target(Table):
+    """A ticket export target."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(Account)
+    provider_key = TextField()
+    base_url = TextField()
+    deployment_mode = TextField()
+    name = TextField()
+    status = TextField()
+    status_reason = TextField(null=True)
+    #: The target's own secret, sealed by the vault; without one WEBHOOK_SECRET signs.
+    secret_sealed = BlobField(null=True)
+    secret_fingerprint = TextField(null=True)
+    connected_status = TextField()
+    last_success_at = MomentField(null=True)
+    validation_status = TextField(null=True)
+    validation_reason = TextField(null=True)
+    validated_at = MomentField(null=True)
+    created_at = MomentField()
+    updated_at = MomentField()
+    #: No attempt starts before; why: the receiver asked for it, or its breaker is open.
+    held_until = MomentField(null=True)
+    held_reason = TextField(null=True)
+    #: How many requests it may have open at once, over all workers; a fraction is on its way to the next whole one.
+    concurrency = DoubleField(default=16)
+    #: How far the ramp after a pause has come; the lesser of both counts. A new target begins part of the way up.
+    ramp = IntegerField(default=4)
+    failures_in_row = IntegerField(default=0)
+    #: When the first of a row of failures came that no success has ended.
+    failing_since = MomentField(null=True)
+    #: An agreed pace, kept over all workers, and up to when it is used up: in microseconds since 1970, because at a thousand
+    #: attempts a second whole milliseconds would lose one in forty.
+    max_per_minute = IntegerField(null=True)
+    paced_until = BigIntegerField(null=True)
+    #: When a worker may next look at its address and certificate: 0 where it is asked for, a day after it was heard from, or
+    #: the end of the lease. NULL: never.
+    validation_due_at = MomentField(null=True)
+    #: Since when somebody waits for such a look.
+    validation_asked_at = MomentField(null=True)
+    #: Who is looking; what carries another one is too late to write.
+    validation_lease = TextField(null=True)
+
+    class Meta:
+        table_name = "targets"
+
+
+class Export(Table):
+    """One ticket on its way to one target. `storage.exports.transitions` alone writes `status`."""
+
+    id = TextField(primary_key=True)
+    account = ForeignKeyField(Account)
+    project = ForeignKeyField(Project, null=True)
+    source_type = TextField()
+    source_id = TextField()
+    scan_run_id = BigIntegerField(null=True)
+    status = TextField()
+    status_reason = TextField(null=True)
+    target = ForeignKeyField(Target, null=True)
+    ticket = JsonField()
+    ticket_digest = TextField()
+    preview_problems = JsonField()
+    #: The bytes every attempt sends, frozen at approval.
+    body = BlobField(null=True)
+    #: Attempts begun; counted when claiming, so that an export that kills its worker comes to an end.
+    attempts = IntegerField()
+    #: Attempts made before a person retried it last; the schedule counts from there.
+    attempts_before = IntegerField()
+    schedule_began_at = MomentField(null=True)
+    #: When a worker may next take it: the next attempt, or the end of the lease of the one who holds it. NULL: never.
+    due_at = MomentField(null=True)
+    #: The claim that holds it; what carries another one is too late to write.
+    lease = TextField(null=True)
+    #: Grows with every change; the ETag.
+    version = IntegerField()
+    last_attempt_at = MomentField(null=True)
+    last_response_status = IntegerField(null=True)
+    last_error_code = TextField(null=True)
+    last_duration_ms = IntegerField(null=True)
+    provider_ticket_id = TextField(null=True)
+    provider_ticket_url = TextField(null=True)
+    created_at = MomentField()
+    approved_at = MomentField(null=True)
+    finished_at = MomentField(null=True)
+    #: When its person asked to be forgotten: its ticket says nothing more and it is never sent again.
+    redacted_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "exports"
+
+
+class Attempt(Table):
+    """One signed POST of one export. At most one of an export's attempts is `delivered`."""
+
+    id = TextField(primary_key=True)
+    export = ForeignKeyField(Export)
+    number = IntegerField()
+    started_at = MomentField()
+    outcome = TextField()
+    response_status = IntegerField(null=True)
+    error_code = TextField(null=True)
+    #: What the receiver's Retry-After came to.
+    retry_after_s = IntegerField(null=True)
+    #: The address that was dialled; for the operator alone.
+    address = TextField(null=True)
+    dns_ms = IntegerField(null=True)
+    connect_ms = IntegerField(null=True)
+    tls_ms = IntegerField(null=True)
+    first_byte_ms = IntegerField(null=True)
+    total_ms = IntegerField()
+    nonce = TextField(null=True)
+    worker = TextField()
+    #: The beginning of what the receiver said, without what must never be stored; for the operator alone.
+    answer = TextField(null=True)
+
+    class Meta:
+        table_name = "attempts"
+
+
+class EvidenceCapture(Table):
+    """What a person captured with the browser extension."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    report = ForeignKeyField(Report, null=True)
+    page_url = TextField()
+    page_title = TextField(null=True)
+    selected_text = TextField(null=True)
+    meta_description = TextField(null=True)
+    canonical_url = TextField(null=True)
+    heading_outline = JsonField(null=True)
+    captured_at = MomentField(null=True)
+    extension_version = TextField(null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "evidence_captures"
+
+
+class Diagnostic(Table):
+    """What a CMS plugin or the storefront app reported of its site; a plugin names the site, the app its shop."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    report = ForeignKeyField(Report, null=True)
+    platform = TextField()
+    site_url = TextField(null=True)
+    shop_domain = TextField(null=True)
+    shop_name = TextField(null=True)
+    granted_scopes = JsonField(null=True)
+    #: The version of the plugin or app that sent it.
+    client_version = TextField(null=True)
+    diagnostics = JsonField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "diagnostics"
+
+
+class Handoff(Table):
+    """Ties an uploaded capture or diagnostic to its project, its report and the export that it prepared."""
+
+    id = TextField(primary_key=True)
+    source_type = TextField()
+    source_id = TextField(unique=True)
+    project = ForeignKeyField(Project)
+    report = ForeignKeyField(Report, null=True)
+    user = ForeignKeyField(User)
+    export = ForeignKeyField(Export, unique=True)
+    status = TextField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "handoffs"
+
+
+class InboundEmail(Table):
+    """An email that a provider posted: its text, and its attachments by name and size alone."""
+
+    id = TextField(primary_key=True)
+    project = ForeignKeyField(Project)
+    #: A digest of the message id, by which a repeat is known also after what the message said is gone.
+    message_sha256 = TextField()
+    sender = TextField()
+    recipients = JsonField()
+    subject = TextField()
+    text = TextField()
+    attachments = JsonField()
+    sent_at = MomentField(null=True)
+    export = ForeignKeyField(Export, unique=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "inbound_emails"
+
+
+class ComplianceRequest(Table):
+    """A storefront's compliance webhook: an order while it waits, the ledger's line when it is done."""
+
+    id = TextField(primary_key=True)
+    topic = TextField()
+    shop_domain = TextField()
+    body_sha256 = TextField()
+    #: A keyed hash of the person, the same for every request about them in this shop.
+    subject_pseudonym = TextField(null=True)
+    #: Who it is about, sealed by the vault; erased when it is done.
+    subject_sealed = BlobField(null=True)
+    status = TextField()
+    result = TextField(null=True)
+    #: Records found, deleted or anonymised, by table.
+    counts = JsonField()
+    #: What a data request found, sealed, for the shop's owner.
+    report_sealed = BlobField(null=True)
+    #: How often a worker took it up, and the kind of error that the last one broke off with.
+    attempts = IntegerField()
+    last_error = TextField(null=True)
+    #: The worker that carries it out; what carries another one is too late to write.
+    lease = TextField(null=True)
+    #: By when the law wants it done.
+    due_at = MomentField()
+    #: When a worker may next take it: now, or the end of the lease of the one that has it. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
+    finished_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "compliance_requests"
+
+
+class Ping(Table):
+    """A test event that a client asked for; a worker sends it and the service waits for what came of it."""
+
+    id = TextField(primary_key=True)
+    target = ForeignKeyField(Target)
+    #: The keyed request that asked for it: one that comes again meanwhile waits for the same ping.
+    request_sha256 = TextField(null=True, unique=True)
+    requested_at = MomentField()
+    started_at = MomentField(null=True)
+    finished_at = MomentField(null=True)
+    delivered = BooleanField(null=True)
+    response_status = IntegerField(null=True)
+    error_code = TextField(null=True)
+    duration_ms = IntegerField(null=True)
+
+    class Meta:
+        table_name = "pings"
+
+
+class DeliveryHour(Table):
+    """What one worker's attempts at a target came to in one hour; charts add these up instead of attempts.
+
+    Each worker has rows of its own, since two that counted in one would wait for each other.
+    """
+
+    target = ForeignKeyField(Target)
+    #: The hour's beginning.
+    hour_at = MomentField()
+    worker = TextField()
+    delivered = IntegerField()
+    failed = IntegerField()
+
+    class Meta:
+        table_name = "delivery_hours"
+        primary_key = CompositeKey("target", "hour_at", "worker")
+
+
+class InboundRefusal(Table):
+    """The last thing that an inbound source was refused, without a word of what it sent."""
+
+    source = TextField(primary_key=True)
+    refused_at = MomentField()
+    status = IntegerField()
+    code = TextField()
+    #: Paths and codes of its problems, or why a credential did not do.
+    problems = JsonField()
+    request_id = TextField()
+
+    class Meta:
+        table_name = "inbound_refusals"
+
+
+class Worker(Table):
+    """A worker process that is alive, as long as it says so; targets' concurrency is shared out among them."""
+
+    name = TextField(primary_key=True)
+    started_at = MomentField()
+    seen_at = MomentField()
+
+    class Meta:
+        table_name = "workers"
+
+
+class Recovery(Table):
+    """Exports of one target that failed, put back on their way by hand, a batch at a time."""
+
+    id = TextField(primary_key=True)
+    target = ForeignKeyField(Target)
+    #: What failed or was blocked since then is put back.
+    since = MomentField()
+    status = TextField()
+    total = IntegerField()
+    done = IntegerField()
+    #: The last export that was looked at; its batch and the progress commit together.
+    after_id = TextField()
+    actor = TextField()
+    #: Who works at it; what carries another one is too late to write.
+    lease = TextField(null=True)
+    #: When it may next be taken up: now, or the end of the lease. NULL: never.
+    next_run_at = MomentField(null=True)
+    created_at = MomentField()
+    finished_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "recoveries"
+
+
+class Token(Table):
+    """An API or platform token; only the SHA-256 of what the client holds."""
+
+    id = AutoField()
+    user = ForeignKeyField(User)
+    kind = TextField()
+    name = TextField()
+    abilities = JsonField()
+    token_sha256 = TextField(unique=True)
+    created_at = MomentField()
+    expires_at = MomentField(null=True)
+    revoked_at = MomentField(null=True)
+
+    class Meta:
+        table_name = "tokens"
+
+
+class ConsoleSession(Table):
+    """A person at the console: stands for an API token until it is idle for too long, ended, or the token is."""
+
+    id = TextField(primary_key=True)
+    token = ForeignKeyField(Token)
+    #: Of what the browser's cookie holds.
+    secret_sha256 = TextField(unique=True)
+    #: Of the browser's User-Agent: a cookie that another browser brings was stolen.
+    browser_sha256 = TextField()
+    created_at = MomentField()
+    #: Written once a minute at most, so that looking costs no write.
+    seen_at = MomentField()
+    ended_at = MomentField(null=True)
+    #: signed_out, revoked, crowded_out, another_browser or restored.
+    ended_reason = TextField(null=True)
+
+    class Meta:
+        table_name = "console_sessions"
+
+
+class IntegrationSecret(Table):
+    """A shared secret that an operator set; it replaces the environment's."""
+
+    name = TextField(primary_key=True)
+    secret_sealed = BlobField()
+    secret_fingerprint = TextField()
+    updated_at = MomentField()
+
+    class Meta:
+        table_name = "integration_secrets"
+
+
+class IdempotencyKey(Table):
+    """A request that was answered, with its answer; unique per principal, method, route and key."""
+
+    id = BigAutoField()
+    principal = TextField()
+    method = TextField()
+    route = TextField()
+    key = TextField()
+    payload_sha256 = TextField()
+    response_status = IntegerField(null=True)
+    response_headers = JsonField(null=True)
+    response_body = TextField(null=True)
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "idempotency_keys"
+
+
+class AuditEntry(Table):
+    """One thing that happened, appended and never changed."""
+
+    id = BigAutoField()
+    at = MomentField()
+    actor = TextField()
+    action = TextField()
+    subject_id = TextField()
+    status_before = TextField(null=True)
+    status_after = TextField(null=True)
+    reason = TextField(null=True)
+
+    class Meta:
+        table_name = "audit_entries"
+
+
+class Installation(Table):
+    """This installation itself: one row."""
+
+    id = IntegerField(primary_key=True)
+    #: A known text that the first key sealed; a key that does not open it belongs to another installation.
+    key_canary = BlobField()
+    created_at = MomentField()
+
+    class Meta:
+        table_name = "installation"
+
+
+class Redaction(Table):
+    """A row that a compliance request erased or emptied, by its id alone; a restored backup forgets it again."""
+
+    id = BigAutoField()
+    request_id = TextField()
+    table_name = TextField()
+    row_id = TextField()
+    redacted_at = MomentField()
+
+    class Meta:
+        table_name = "redactions"
+
+
+ALL: tuple[type[Table], ...] = (
+    Account,
+    User,
+    Project,
+    Report,
+    Grant,
+    ScanRun,
+    PageResult,
+    Finding,
+    Target,
+    Export,
+    Attempt,
+    EvidenceCapture,
+    Diagnostic,
+    Handoff,
+    InboundEmail,
+    ComplianceRequest,
+    Ping,
+    DeliveryHour,
+    InboundRefusal,
+    Worker,
+    Recovery,
+    Token,
+    ConsoleSession,
+    IntegrationSecret,
+    IdempotencyKey,
+    AuditEntry,
+    Installation,
+    Redaction,
+)

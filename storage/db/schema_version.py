@@ -1,0 +1,226 @@
+"""The schema's version: which numbered migrations are there, which have run, and running the rest under a lock.
+
+Refused before anything is changed: a database of a newer version, one that holds another application's tables, and a file
+that is no database.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from peewee import DatabaseError, OperationalError
+from playhouse.migrations import Runner
+
+from storage.db.engine import LOCK_WAIT_S, OUTAGES, connection, database, execute, is_deadlock, is_sqlite, rows, transaction
+from storage.db.locks import Lock, alone
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+#: Where the names of what has run are kept.
+HISTORY: Final = "schema_migrations"
+#: Names of migrations up to version 0.1.0. They count as the new ones wherever a history is read; `migrate` rewrites them.
+RENAMED: Final = {
+    "0001_first_tables": "0001_initial_tables",
+    "0002_what_comes_in": "0002_uploads_emails_compliance",
+    "0003_what_delivery_remembers": "0003_throttle_state_and_workers",
+    "0004_what_operating_needs": "0004_key_check_and_erasure_log",
+    "0005_what_the_console_needs": "0005_console_sessions_and_charts",
+}
+
+#: Processes that still run lock the tables that a migration changes in an order of their own; of two that wait for each
+#: other PostgreSQL ends one. A migration that was ended has changed nothing, and is run again.
+_TRIES: Final = 10
+#: As many as tell whose they are.
+_TABLES_TOLD: Final = 3
+
+_SQLITE_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
+# An extension's tables, such as those of PostGIS, belong to nobody's application.
+_POSTGRESQL_TABLES: Final = """
+    SELECT c.relname FROM pg_class c
+     WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind IN ('r', 'p')
+       AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')
+"""
+_POSTGRESQL_COLUMNS: Final = """
+    SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+     WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relname = ? AND a.attnum > 0
+"""
+
+
+class UnfitDatabase(Exception):
+    """This version can do nothing with the database; the message says why, and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a database stands to this version.
+
+    `pending` migrations have not run yet; `unknown` ones have, and are of a newer version; `foreign` tables are another
+    application's; `damage` is why SQLite cannot read the file.
+    """
+
+    pending: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    damage: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why this version can do nothing with it, and the remedy; None where it can, once nothing is pending."""
+        if self.damage:
+            return f"{database.obj.database}: {self.damage}; restore a backup, or set DATABASE_URL to another file."
+        if self.foreign:
+            told = ", ".join(self.foreign[:_TABLES_TOLD]) + (", …" if len(self.foreign) > _TABLES_TOLD else "")
+            remedy = "set DATABASE_URL to an empty database or to RiskRelay's own."
+            return f"The database holds another application's tables ({told}); {remedy}"
+        if self.unknown:
+            remedy = "install that version, or restore a backup made before it."
+            return f"The database is of a newer RiskRelay ({', '.join(self.unknown)}); {remedy}"
+        return None
+
+
+def version() -> str:
+    """Return the name of the newest migration that has run."""
+    return max(_applied())
+
+
+def known() -> list[str]:
+    """Return the names of this version's migrations, in the order they run in."""
+    return sorted(path.stem for path in MIGRATIONS.glob("[0-9]*.py"))
+
+
+def standing() -> Standing:
+    """Look at the open database; nothing of it is changed, and a SQLite file that is not there is not made."""
+    try:
+        tables, applied = _look_at_sqlite() if is_sqlite() else _look_at_postgresql()
+    except sqlite3.OperationalError as away:
+        raise OperationalError(str(away)) from away
+    except sqlite3.DatabaseError as damaged:
+        return Standing(damage=str(damaged))
+    ours = known()
+    if tables and not applied & {*ours}:
+        return Standing(foreign=tuple(sorted(tables)))
+    return Standing(pending=tuple(name for name in ours if name not in applied), unknown=tuple(sorted(applied - {*ours})))
+
+
+def pending() -> list[str]:
+    """Return the names of the migrations that have not run yet."""
+    return list(standing().pending)
+
+
+def is_current() -> bool:
+    """Tell, by the history alone, whether this version's migrations have run and no other ones; the database answers."""
+    try:
+        return _applied() == {*known()}
+    except DatabaseError:
+        # There is no history.
+        return False
+
+
+def migrate() -> list[str]:
+    """Run the migrations that have not run yet, in order, and return their names; two callers at once take turns.
+
+    Raises UnfitDatabase before anything is changed, or where the database refuses one; what ran before that one stays.
+    """
+    # Before the first connection: it would make another application's SQLite file keep a write-ahead log.
+    _require_fit()
+    if is_sqlite():
+        _make_private(Path(database.obj.database))
+    # A migration may take longer than a request would wait for a lock, and so may a turn at it.
+    with connection(), alone(Lock.MIGRATE, wait=True):
+        # Who had the turn before may have been of a newer version.
+        names = _require_fit()
+        if len(names) < len(known()):
+            _rename_applied()
+        for is_last in [False] * (_TRIES - 1) + [True]:
+            if not names or _has_run_all(is_last=is_last):
+                break
+        return names
+
+
+def current_names(applied: Iterable[str]) -> set[str]:
+    """Return the names that a history's migrations have in this version."""
+    return {RENAMED.get(name, name) for name in applied}
+
+
+def _applied() -> set[str]:
+    """Return the names of the migrations that have run. Raises DatabaseError where there is no history."""
+    return current_names(name for (name,) in rows(f"SELECT name FROM {HISTORY}"))  # noqa: S608 - our own name
+
+
+def _rename_applied() -> None:
+    """Give migrations that ran under an older name the one that the runner finds now."""
+    with transaction():
+        for old, new in RENAMED.items():
+            execute(f"UPDATE {HISTORY} SET name = ? WHERE name = ?", (new, old))  # noqa: S608 - our own name
+
+
+def _make_private(path: Path) -> None:
+    """Make SQLite's file for its owner alone, where it is not there; by itself SQLite lets everybody read what it makes."""
+    # Whatever keeps us from it keeps SQLite from it too, and SQLite says so.
+    with suppress(OSError):
+        path.touch(0o600, exist_ok=False)
+
+
+def _require_fit() -> list[str]:
+    """Return what is pending."""
+    found = standing()
+    if found.problem:
+        raise UnfitDatabase(found.problem)
+    return list(found.pending)
+
+
+def _look_at_sqlite() -> tuple[set[str], set[str]]:
+    """Return the names of the tables, the history aside, and of the migrations that have run.
+
+    By a connection of its own, because those of the pool set how the file keeps its log.
+    """
+    path = Path(database.obj.database)
+    if not path.exists():
+        return set(), set()
+    looking = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=LOCK_WAIT_S)
+    try:
+        looking.execute("PRAGMA query_only = 1")
+        tables = {name for (name,) in looking.execute(_SQLITE_TABLES)}
+        columns = {row[1] for row in looking.execute(f"PRAGMA table_info({HISTORY})")}
+        applied = {name for (name,) in looking.execute(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608 - our own names
+        return _without_history(tables, columns), current_names(applied)
+    finally:
+        looking.close()
+
+
+def _look_at_postgresql() -> tuple[set[str], set[str]]:
+    """Return the same of PostgreSQL's current schema."""
+    with connection():
+        tables = {name for (name,) in rows(_POSTGRESQL_TABLES)}
+        columns = {name for (name,) in rows(_POSTGRESQL_COLUMNS, (HISTORY,))}
+        return _without_history(tables, columns), _applied() if "name" in columns else set()
+
+
+def _without_history(tables: set[str], columns: set[str]) -> set[str]:
+    """Return the tables but for a history of the form that ours has; other applications call theirs the same."""
+    return tables - {HISTORY} if "name" in columns else tables
+
+
+def _has_run_all(*, is_last: bool) -> bool:
+    try:
+        _runner().up()
+    except OperationalError as failed:
+        if is_last or not is_deadlock(failed):
+            raise
+        return False
+    except DatabaseError as refused:
+        if isinstance(refused, OUTAGES):
+            raise
+        why = str(refused).strip().partition("\n")[0]
+        raise UnfitDatabase(f"The database refused a migration ({why}); see what its user may do there.") from refused
+    return True
+
+
+def _runner() -> Runner:
+    # Tables are made where names without a schema lead; the runner would look for its history in `public` alone.
+    current = None if is_sqlite() else rows("SELECT current_schema()")[0][0]
+    return Runner(database.obj, directory=str(MIGRATIONS), table_name=HISTORY, schema=current)

@@ -1,0 +1,1 @@
+"""Ticket exports: transitions, attempts, recoveries, worker heartbeats, idempotency keys."""

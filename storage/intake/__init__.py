@@ -1,0 +1,1 @@
+"""What inbound sources submitted: findings, handoffs, emails, rejections."""

@@ -1,0 +1,1 @@
+"""Retention, archive, backup, restore, key rotation, store health."""

@@ -1,0 +1,164 @@
+"""Backups: what a backup file is, how one is taken and read, and how it becomes the database.
+
+A backup of SQLite is a database that stands alone; one of PostgreSQL is a dump in its custom format. Either is restored to
+its own kind only. Neither the settings nor the keys are in it: what is sealed opens to nobody who has not ENCRYPTION_KEYS.
+
+Refused: a file that is no backup of RiskRelay, one that is damaged or of a newer version, and one whose secrets were sealed
+with other keys. All of that is found out before anything is touched.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.fsync import sync
+from schemas.targets.target import TargetStatus
+from storage.compliance.erasure_log import Redacted
+from storage.db import schema_version as schema
+from storage.db.engine import database, is_sqlite
+from storage.maintenance import postgres_dumps, sqlite_copies
+from storage.maintenance.postgres_dumps import DumpFailed
+from storage.maintenance.sqlite_copies import DamagedCopy, Progress
+from storage.secrets.key_check import opens
+from storage.secrets.vault import Vault
+
+#: What a folder's backups are called: sorted by name they are sorted by time.
+_NAME: Final = "riskrelay-%Y%m%dT%H%M%SZ"
+SUFFIX: Final = ".backup"
+PATTERN: Final = f"riskrelay-[0-9]*Z{SUFFIX}"
+#: What a backup is called until it is whole.
+PART: Final = ".part"
+
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+_DUMP_MAGIC: Final = b"PGDMP"
+
+
+class Kind(StrEnum):
+    """Which database a backup is of."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+class BackupRefused(Exception):
+    """A backup cannot be taken, or not be restored; the message says why, and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup file that may be restored here: of which schema it is, and how many targets a restore of it pauses."""
+
+    schema: str
+    active_targets: int
+
+
+def name_at(now: datetime) -> str:
+    """Return what a backup in a folder is called."""
+    return now.strftime(_NAME) + SUFFIX
+
+
+def take(url: str, part: Path, told: Progress) -> None:
+    """Write a backup of the open database, which `url` names, into the empty file `part`, check it and sync it.
+
+    Raises BackupRefused.
+    """
+    try:
+        if is_sqlite():
+            sqlite_copies.take(Path(database.obj.database), part, told)
+        else:
+            with part.open("wb") as dump:
+                postgres_dumps.take(url, dump)
+            postgres_dumps.require_whole(part)
+            sync(part)
+    except (DamagedCopy, DumpFailed, sqlite3.Error) as failed:
+        raise BackupRefused(f"The backup failed: {failed}") from failed
+
+
+def examine(file: Path, vault: Vault) -> Backup:
+    """Read a backup from end to end; the database that it may replace is open.
+
+    Raises BackupRefused, NoEncryptionKey, OSError.
+    """
+    here, kind = Kind.SQLITE if is_sqlite() else Kind.POSTGRESQL, _kind_of(file)
+    if kind is not here:
+        raise BackupRefused(
+            f"{file} is a backup of {kind}, and DATABASE_URL names {here}; each is restored to its own kind."
+        )
+    _require_whole(file)
+    applied = schema.current_names(str(row["name"]) for row in read(file, "schema_migrations", "name"))
+    _require_known(file, applied)
+    _require_own_keys(file, [row["key_canary"] for row in read(file, "installation", "key_canary")], vault)
+    active = sum(row["status"] == TargetStatus.ACTIVE for row in read(file, "targets", "status"))
+    return Backup(max(applied), active)
+
+
+def journal_of(file: Path) -> Iterator[Redacted]:
+    """Read the journal of redactions in a backup."""
+    for row in read(file, "redactions", "request_id", "table_name", "row_id", "redacted_at"):
+        yield Redacted(str(row["request_id"]), str(row["table_name"]), str(row["row_id"]), int(row["redacted_at"]))
+
+
+def read(file: Path, table: str, *columns: str) -> Iterator[dict[str, Any]]:
+    """Read columns of a table of a backup; a table that is not in it has no rows."""
+    if _kind_of(file) is Kind.POSTGRESQL:
+        yield from (row for _, row in postgres_dumps.rows_of(file, table))
+        return
+    with sqlite_copies.opened(file) as connection:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
+            for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):  # noqa: S608 - our own names
+                yield dict(zip(columns, row, strict=True))
+
+
+def sha256_of(file: Path) -> str:
+    """Return the digest of a file, in hex."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _kind_of(file: Path) -> Kind:
+    with file.open("rb") as opened:
+        begins = opened.read(len(_SQLITE_MAGIC))
+    if begins == _SQLITE_MAGIC:
+        return Kind.SQLITE
+    if begins.startswith(_DUMP_MAGIC):
+        return Kind.POSTGRESQL
+    raise BackupRefused(f"{file} is no backup of RiskRelay.")
+
+
+def _require_whole(file: Path) -> None:
+    log = Path(f"{file}{sqlite_copies.LOGS[0]}")
+    if log.exists() and log.stat().st_size:
+        # Half of what it holds may stand there.
+        raise BackupRefused(f"{file} is a database in use, not a backup; take one with: bin/riskrelay backup FILE")
+    try:
+        if is_sqlite():
+            sqlite_copies.require_whole(file)
+        else:
+            postgres_dumps.require_whole(file)
+    except (DamagedCopy, DumpFailed) as damaged:
+        raise BackupRefused(f"{file} is damaged or cannot be read ({damaged}); take another backup.") from damaged
+
+
+def _require_known(file: Path, applied: set[str]) -> None:
+    known = schema.known()
+    if not applied or not applied & {*known}:
+        raise BackupRefused(f"{file} is no backup of RiskRelay.")
+    newer = sorted(applied - {*known})
+    if newer:
+        raise BackupRefused(f"{file} is of a newer RiskRelay ({', '.join(newer)}); install that version to restore it.")
+
+
+def _require_own_keys(file: Path, canaries: list[Any], vault: Vault) -> None:
+    if not canaries:
+        raise BackupRefused(f"{file} does not tell whose keys sealed it: `bin/riskrelay backup` did not make it.")
+    [told] = canaries
+    canary = bytes.fromhex(told.removeprefix("\\x")) if isinstance(told, str) else bytes(told)
+    if not opens(canary, vault):
+        raise BackupRefused(
+            f"{file} was sealed with other keys; put the ENCRYPTION_KEYS of its installation into .env, beside today's."
+        )

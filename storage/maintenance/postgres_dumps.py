@@ -1,0 +1,224 @@
+"""Dumps of PostgreSQL databases: written by `pg_dump`, read by `pg_restore`, and put back by `psql` in one transaction.
+
+Only RiskRelay's own tables are dumped and replaced, whatever else the database holds. The programs are those of the oldest
+release that the server understands: a newer one may say what an older server does not know. They connect as DATABASE_URL
+says; a password goes to them by their environment, never by their command line, where every user of the machine could read
+it. When this process dies, `pg_dump` finds nobody to write to, and `psql` no COMMIT: neither leaves anything done.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import IO, Final
+
+from psycopg import conninfo
+
+from storage.db.engine import database, rows
+from storage.db.models import ALL
+from storage.db.schema_version import HISTORY
+
+_PROGRAMS: Final = ("pg_dump", "pg_restore", "psql")
+_DEBIAN: Final = Path("/usr/lib/postgresql")
+#: Where `bin/setup --test` puts servers.
+_IN_VENV: Final = Path(__file__).resolve().parents[2] / ".venv" / "servers" / "postgres"
+
+_CHUNK_BYTES: Final = 1 << 20
+#: How long a restore waits for somebody who still uses the tables.
+_LOCK_WAIT_S: Final = 10
+#: pg_restore since 17 sets it, and servers before 17 do not know it; it is off unless somebody turned it on.
+_UNKNOWN_TO_OLD_SERVERS: Final = b"SET transaction_timeout = 0;\n"
+
+_TABLES: Final = (*(str(model._meta.table_name) for model in ALL), HISTORY)
+_ESCAPES: Final = {"\\b": "\b", "\\f": "\f", "\\n": "\n", "\\r": "\r", "\\t": "\t", "\\v": "\v", "\\\\": "\\"}
+_ESCAPE: Final = re.compile(r"\\[bfnrtv\\]")
+
+
+class DumpFailed(Exception):
+    """One of PostgreSQL's programs is missing or failed; the message says why, and the remedy where there is one."""
+
+
+def take(url: str, dump: IO[bytes]) -> None:
+    """Dump the open database, which `url` names, in PostgreSQL's custom format. Raises DumpFailed."""
+    schema = rows("SELECT current_schema()")[0][0]
+    tables = [f'--table="{schema}"."{table}"' for table in _TABLES]
+    command = ["pg_dump", "--format=custom", "--no-owner", "--no-privileges", *tables, f"--dbname={_address(url)}"]
+    with _running(command, url, stdout=subprocess.PIPE) as (dumping, complaint):
+        for chunk in _chunks(dumping):
+            dump.write(chunk)
+        _require_success(dumping, complaint)
+
+
+def require_whole(dump: Path) -> None:
+    """Read a dump from end to end. Raises DumpFailed."""
+    with _running(["pg_restore", "--file=-", str(dump)], stdout=subprocess.DEVNULL) as (reading, complaint):
+        _require_success(reading, complaint)
+
+
+def rows_of(dump: Path, *tables: str) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """Read rows out of a dump, each with the name of its table. Raises DumpFailed."""
+    names = [f"--table={table}" for table in tables]
+    command = ["pg_restore", "--data-only", *names, "--file=-", str(dump)]
+    with _running(command, stdout=subprocess.PIPE) as (reading, complaint):
+        yield from _copied_rows(line.decode().removesuffix("\n") for line in _pipe(reading.stdout))
+        _require_success(reading, complaint)
+
+
+def put_in_place(dump: Path, url: str, beside: Sequence[str]) -> None:
+    """Replace RiskRelay's tables in the open database by a dump's and run the statements `beside` them, all or nothing.
+
+    Raises DumpFailed; then everything is as it was.
+    """
+    schema = f'"{rows("SELECT current_schema()")[0][0]}"'
+    dropped = ", ".join(f"{schema}.{table}" for table in _TABLES)
+    before = f"BEGIN;\nSET LOCAL lock_timeout = '{_LOCK_WAIT_S}s';\nDROP TABLE IF EXISTS {dropped};\n"
+    after = "".join(f"{statement};\n" for statement in (f"SET LOCAL search_path TO {schema}", *beside, "COMMIT"))
+    reading = ["pg_restore", "--no-owner", "--no-privileges", "--file=-", str(dump)]
+    writing = ["psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={_address(url)}"]
+    with (
+        _running(writing, url, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as (psql, refusal),
+        _running(reading, stdout=subprocess.PIPE) as (restore, complaint),
+    ):
+        try:
+            _feed(psql, [before.encode(), *_understood(_chunks(restore))])
+            # Before the COMMIT: a dump that breaks off looks like one that has ended.
+            _require_success(restore, complaint)
+            _feed(psql, [after.encode()])
+            psql.communicate()
+        except BrokenPipeError:
+            psql.wait()
+        _require_success(psql, refusal)
+
+
+def folder_for(server: int, folders: Iterable[Path]) -> Path:
+    """Return the folder with the programs of the oldest release that is no older than the `server`'s. Raises DumpFailed."""
+    whole = [each for each in folders if all(os.access(each / name, os.X_OK) for name in _PROGRAMS)]
+    releases = {folder: _release(folder) for folder in whole}
+    fit = {folder: release for folder, release in releases.items() if release >= server}
+    if fit:
+        return min(fit, key=lambda folder: fit[folder])
+    newest = max(releases.values(), default=0)
+    told = f"those found are of PostgreSQL {newest}" if newest else "they are neither on PATH nor where Debian has them"
+    raise DumpFailed(
+        f"pg_dump, pg_restore and psql of PostgreSQL {server} or newer are needed, and {told}; "
+        f"run: apt-get install postgresql-client-{server}"
+    )
+
+
+def _understood(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Leave out of the first lines what an older server does not know."""
+    yield next(chunks, b"").replace(_UNKNOWN_TO_OLD_SERVERS, b"", 1)
+    yield from chunks
+
+
+def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
+    pipe = _pipe(process.stdin)
+    for chunk in chunks:
+        pipe.write(chunk)
+    pipe.flush()
+
+
+def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    while chunk := _pipe(process.stdout).read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _pipe(end: IO[bytes] | None) -> IO[bytes]:
+    if end is None:
+        raise RuntimeError("This program was started without the pipe that is asked for.")
+    return end
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], url: str | None = None, **pipes: int
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Run one of PostgreSQL's programs; yields it with what it complains about. It does not outlive the block."""
+    program, *words = command
+    with tempfile.TemporaryFile() as complaint:
+        process = subprocess.Popen(
+            [str(_folder() / program), *words],
+            stdin=pipes.get("stdin", subprocess.DEVNULL),
+            stdout=pipes["stdout"],
+            stderr=complaint,
+            env=_environment(url),
+        )
+        try:
+            yield process, complaint
+        finally:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                _close(pipe)
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    """Close a pipe whose other end may be gone, with what was not sent yet."""
+    if pipe is None:
+        return
+    try:
+        pipe.close()
+    except BrokenPipeError:
+        return
+
+
+def _require_success(process: subprocess.Popen[bytes], complaint: IO[bytes]) -> None:
+    if process.wait() == 0:
+        return
+    complaint.seek(0)
+    said = [line for line in complaint.read().decode(errors="replace").splitlines() if line.strip()]
+    # Its first line names the cause; what follows are hints and what it gave up because of it.
+    program = Path(process.args[0]).name if isinstance(process.args, list) else "PostgreSQL"
+    raise DumpFailed(said[0] if said else f"{program} ended with {process.returncode}")
+
+
+def _address(url: str) -> str:
+    """Return where the database is, in the form of libpq's programs and without a password."""
+    known = {name: value for name, value in conninfo.conninfo_to_dict(url).items() if "password" not in name}
+    return conninfo.make_conninfo("", **known)
+
+
+def _environment(url: str | None) -> dict[str, str]:
+    password = None if url is None else conninfo.conninfo_to_dict(url).get("password")
+    # Its complaints are matched and shown: in one language.
+    return {**os.environ, "LC_ALL": "C", **({"PGPASSWORD": str(password)} if password else {})}
+
+
+def _folder() -> Path:
+    server = database.connection().info.server_version // 10_000
+    on_path = shutil.which("pg_dump")
+    folders = [*([Path(on_path).parent] if on_path else []), *_DEBIAN.glob("*/bin"), *_IN_VENV.glob("*/*/bin")]
+    return folder_for(server, folders)
+
+
+@cache
+def _release(folder: Path) -> int:
+    """Return the major version of a folder's programs; 0 for one that does not run here."""
+    try:
+        told = subprocess.run([str(folder / "pg_dump"), "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return 0
+    found = re.search(r"\) (\d+)", told)
+    return int(found[1]) if found else 0
+
+
+def _copied_rows(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """Read the blocks of COPY in a script."""
+    table, columns = "", list[str]()
+    for line in lines:
+        begins = re.fullmatch(r"COPY (?:\S+\.)?\"?(\w+)\"? \((.+)\) FROM stdin;", line)
+        if begins:
+            table, columns = begins[1], [name.strip('" ') for name in begins[2].split(",")]
+        elif line == "\\.":
+            table = ""
+        elif table:
+            yield table, dict(zip(columns, map(_value, line.split("\t")), strict=True))
+
+
+def _value(told: str) -> str | None:
+    return None if told == "\\N" else _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], told)

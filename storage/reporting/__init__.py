@@ -1,0 +1,1 @@
+"""Dashboard queries and the metrics snapshot."""

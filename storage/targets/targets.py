@@ -1,0 +1,255 @@
+"""Ticket export targets: made by clients, given secrets by the operator, marked by what deliveries meet."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from schemas.base.errors import Conflict, TargetNotFound
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import ASKED_FOR, RESUMABLE, Target, TargetRequest, TargetStatus
+from schemas.targets.validations import VALID_FOR, Validation
+from storage.accounts.audit_log import append
+from storage.db import identifiers
+from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.db.models import Target as TargetRow
+from storage.secrets.encrypted_columns import TARGET_SECRET
+from storage.secrets.vault import Vault
+
+#: From which states a verb may start, and where it leads.
+_TURNS: Final = {
+    "pause": (frozenset({TargetStatus.ACTIVE}), TargetStatus.PAUSED),
+    "resume": (RESUMABLE, TargetStatus.ACTIVE),
+    "disable": (frozenset(TargetStatus) - {TargetStatus.DISABLED}, TargetStatus.DISABLED),
+}
+#: Sorts behind every id in any collation: the greatest ULID there is.
+_AFTER_ALL: Final = f"{identifiers.TARGET}_7{'Z' * 25}"
+
+
+def create(
+    request: TargetRequest,
+    account_id: int,
+    deployment_mode: str,
+    default_secret_fingerprint: str | None,
+    now: datetime,
+    actor: str,
+) -> Target:
+    """Store a validated target: `active` where a secret signs for it, else `inactive` until it gets one.
+
+    `deployment_mode` stands in where the request names none; `default_secret_fingerprint` is that of WEBHOOK_SECRET.
+    """
+    status = TargetStatus.ACTIVE if default_secret_fingerprint else TargetStatus.INACTIVE
+    with transaction():
+        row = TargetRow.create(
+            id=identifiers.new_id(identifiers.TARGET, now),
+            account=account_id,
+            provider_key=request.provider_key,
+            base_url=request.base_url,
+            deployment_mode=request.deployment_mode or deployment_mode,
+            name=request.name,
+            status=status.value,
+            status_reason=None if default_secret_fingerprint else "no_secret",
+            connected_status="unknown",
+            validation_status="passed",
+            validated_at=now,
+            validation_due_at=now + VALID_FOR,
+            created_at=now,
+            updated_at=now,
+            max_per_minute=request.max_per_minute,
+        )
+        append(now, actor, "create_target", row.id)
+    return _target(row, default_secret_fingerprint)
+
+
+def get(target_id: str, default_secret_fingerprint: str | None, account_id: int | None = None) -> Target:
+    """Return a target, of one account where `account_id` is given. Raises TargetNotFound."""
+    return _target(_row(target_id, account_id), default_secret_fingerprint)
+
+
+def all_targets(default_secret_fingerprint: str | None) -> list[Target]:
+    """Return every target, the newest first."""
+    return [_target(row, default_secret_fingerprint) for row in TargetRow.select().order_by(TargetRow.id.desc())]
+
+
+def newest(
+    account_id: int,
+    default_secret_fingerprint: str | None,
+    limit: int,
+    now: datetime,
+    before: str | None = None,
+    status: TargetStatus | None = None,
+) -> list[Target]:
+    """Return up to `limit` of an account's targets, the newest first, older than the one with the id `before`.
+
+    `status` is the one that they show at `now`.
+    """
+    wanted = (TargetRow.account == account_id) & (TargetRow.id < (before or _AFTER_ALL))
+    if status is not None:
+        wanted &= _shows(status, now)
+    found = TargetRow.select().where(wanted).order_by(TargetRow.id.desc()).limit(limit)
+    return [_target(row, default_secret_fingerprint) for row in found]
+
+
+def set_secret(
+    target_id: str, secret: str, vault: Vault, now: datetime, actor: str = "operator", account_id: int | None = None
+) -> str:
+    """Give a target, of one account where `account_id` is given, its own secret and return the fingerprint.
+
+    The next delivery is signed with it. Raises TargetNotFound.
+    """
+    fingerprint = vault.fingerprint(secret)
+    with transaction():
+        _row(target_id, account_id)
+        # Only these columns, and the status only where it still is what it was: a worker may be marking the target now.
+        sealed = vault.seal(secret, secret_context(target_id))
+        _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
+        _change(target_id, when=TargetStatus.INACTIVE, status=TargetStatus.ACTIVE.value, status_reason=None)
+        append(now, actor, "set_secret", target_id)
+    return fingerprint
+
+
+def turn(
+    target_id: str,
+    verb: str,
+    now: datetime,
+    actor: str,
+    reason: str = "operator",
+    *,
+    has_default_secret: bool = True,
+    account_id: int | None = None,
+) -> None:
+    """Pause, resume or disable a target, of one account where `account_id` is given; where it is so already, change nothing.
+
+    `reason` tells who turned it off. Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not
+    resumed. Raises TargetNotFound, Conflict when its state does not allow that.
+    """
+    sources, status = _TURNS[verb]
+    with transaction():
+        row = _held(target_id, account_id)
+        if verb == "resume":
+            # Who resumes a target wants it tried now, whatever its receiver or its breaker asked for.
+            _change(target_id, held_until=None, held_reason=None, failures_in_row=0, failing_since=None, ramp=1)
+        if row.status == status.value:
+            return
+        if TargetStatus(row.status) not in sources:
+            raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
+        if status is TargetStatus.ACTIVE and row.secret_sealed is None and not has_default_secret:
+            raise Conflict(f"Target {target_id} has no secret to sign with; give it one with `secret set target`.")
+        told = None if status is TargetStatus.ACTIVE else reason
+        _change(target_id, status=status.value, status_reason=told, updated_at=now)
+        append(now, actor, f"{verb}_target", target_id, reason)
+
+
+def record_validation(target_id: str, account_id: int | None, validation: Validation, now: datetime, actor: str) -> None:
+    """Write what a look at a target found, of one account where `account_id` is given.
+
+    Only a refusal by our own policy turns an active or paused target off; whatever else failed shows as `failing`, and
+    having passed turns nothing on. It is next looked at in a day; what a worker is asked for or holds, it still looks at.
+    Raises TargetNotFound.
+    """
+    with transaction():
+        row = _held(target_id, account_id)
+        is_awaited = row.validation_asked_at is not None or row.validation_lease is not None
+        _change(
+            target_id,
+            validation_status="passed" if validation.has_passed else "failed",
+            validation_reason=validation.reason,
+            validated_at=now,
+            validation_due_at=row.validation_due_at if is_awaited else now + VALID_FOR,
+        )
+        append(now, actor, "validate_target", target_id, validation.reason or "passed")
+        if validation.is_refused:
+            turn_off(target_id, TargetStatus.BLOCKED, validation.reason, now, actor)
+        elif not validation.has_passed:
+            _change(target_id, connected_status="failing")
+
+
+def turn_off(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
+    """Block or disable an active or paused target, and tell whether it was one; one that is turned off stays as it is.
+
+    The caller holds the transaction.
+    """
+    turned = execute(
+        "UPDATE targets SET status = ?, status_reason = ?, updated_at = ? WHERE id = ? AND status IN ('active', 'paused')",
+        (status.value, reason, to_ms(now), target_id),
+    )
+    if turned:
+        append(now, actor, f"target_{status.value}", target_id, reason)
+    return bool(turned)
+
+
+def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: str) -> None:
+    """Set how many attempts a minute a target gets over all workers, or no limit. Raises TargetNotFound."""
+    with transaction():
+        _held(target_id, None)
+        _change(target_id, max_per_minute=max_per_minute, paced_until=None, updated_at=now)
+        append(now, actor, "limit_target", target_id, None if max_per_minute is None else f"{max_per_minute}/min")
+
+
+def secret_context(target_id: str) -> str:
+    """Return what a target's sealed secret is bound to."""
+    return TARGET_SECRET.context(target_id)
+
+
+def _shows(status: TargetStatus, now: datetime) -> Any:
+    """Return the condition for a status as it is shown: a hold that a receiver asked for is a pause."""
+    has_status = TargetRow.status == status.value
+    is_active = TargetRow.status == TargetStatus.ACTIVE.value
+    is_held = (TargetRow.held_until > now) & TargetRow.held_reason.in_(sorted(ASKED_FOR))
+    if status is TargetStatus.PAUSED:
+        return has_status | (is_active & is_held)
+    if status is TargetStatus.ACTIVE:
+        return has_status & (TargetRow.held_until.is_null() | ~is_held)
+    return has_status
+
+
+def _change(target_id: str, when: TargetStatus | None = None, **columns: object) -> bool:
+    """Write these columns alone, where the target still has the status `when`; tell whether it had."""
+    condition = TargetRow.id == target_id
+    if when is not None:
+        condition &= TargetRow.status == when.value
+    return bool(TargetRow.update(**columns).where(condition).execute())
+
+
+def _held(target_id: str, account_id: int | None) -> TargetRow:
+    """Return a row and keep others from changing it until the transaction ends, so that a repeat sees the change."""
+    if not is_sqlite() and identifiers.is_id(identifiers.TARGET, target_id):
+        rows("SELECT 1 FROM targets WHERE id = ? FOR UPDATE", (target_id,))
+    return _row(target_id, account_id)
+
+
+def _row(target_id: str, account_id: int | None = None) -> TargetRow:
+    is_id = identifiers.is_id(identifiers.TARGET, target_id)
+    row = TargetRow.get_or_none(TargetRow.id == target_id) if is_id else None
+    if row is None or account_id not in {None, _account_id(row)}:
+        raise TargetNotFound
+    return row
+
+
+def _account_id(row: TargetRow) -> int:
+    """Return the column as it is; `row.account` would ask for the account's row, once for every target."""
+    return int(row.__data__["account"])
+
+
+def _target(row: TargetRow, default_secret_fingerprint: str | None) -> Target:
+    return Target(
+        id=row.id,
+        account_id=_account_id(row),
+        provider_key=row.provider_key,
+        base_url=row.base_url,
+        deployment_mode=row.deployment_mode,
+        name=row.name,
+        status=TargetStatus(row.status),
+        status_reason=row.status_reason,
+        secret_fingerprint=row.secret_fingerprint or default_secret_fingerprint,
+        has_own_secret=row.secret_fingerprint is not None,
+        connected_status=row.connected_status,
+        last_success_at=row.last_success_at,
+        validation_status=row.validation_status,
+        validation_reason=row.validation_reason,
+        validated_at=row.validated_at,
+        created_at=row.created_at,
+        held_until=row.held_until,
+        held_reason=row.held_reason,
+        concurrency=max(1, min(int(row.concurrency), row.ramp)),
+        failures_in_row=row.failures_in_row,
+        max_per_minute=row.max_per_minute,
+    )

@@ -1,0 +1,157 @@
+"""Targets' turns: which targets something waits for, what is remembered of each, and writing that down.
+
+The look is one step of an index a target, however many exports wait or have finished. Turns of many targets are read and
+written in the order of their ids, so that two workers that mark the same ones never wait for each other in a ring.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from schemas.base.timestamps import from_ms, to_ms
+from schemas.targets.target import TargetStatus
+from schemas.targets.throttle_state import Turn
+from storage.db.bulk_sql import execute_over, rows_over
+from storage.db.engine import is_sqlite, rows
+
+_COLUMNS: Final = (
+    "t.id, t.status, t.connected_status, t.last_success_at, t.held_until, t.held_reason, t.concurrency, t.ramp, "
+    "t.failures_in_row, t.failing_since, t.max_per_minute, t.paced_until"
+)
+
+# From one target to the next that has something waiting: exports_waiting is sorted by them, so each step is one seek.
+_WAITING: Final = """
+WITH RECURSIVE waiting (target_id) AS (
+    SELECT (SELECT MIN(e.target_id) FROM exports e WHERE e.due_at IS NOT NULL AND e.target_id > ?)
+    UNION ALL
+    SELECT (SELECT MIN(e.target_id) FROM exports e WHERE e.due_at IS NOT NULL AND e.target_id > w.target_id)
+    FROM waiting w WHERE w.target_id IS NOT NULL
+), first (target_id, due_at) AS (
+    SELECT w.target_id, (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = w.target_id AND e.due_at IS NOT NULL)
+    FROM waiting w WHERE w.target_id IS NOT NULL
+)"""
+_DUE: Final = f"""{_WAITING}
+SELECT {_COLUMNS} FROM first f CROSS JOIN targets t
+WHERE t.id = f.target_id AND (t.status IN ('blocked', 'disabled') OR (
+    t.status = 'active' AND f.due_at <= ? AND (t.held_until IS NULL OR t.held_until <= ?)
+))
+LIMIT ?"""  # noqa: S608 - our own names
+_DUE_OF: Final = f"""
+WITH r (id) AS ({{rows}})
+SELECT {_COLUMNS} FROM r CROSS JOIN targets t
+WHERE t.id = r.id AND t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)
+    AND (SELECT MIN(e.due_at) FROM exports e WHERE e.target_id = t.id AND e.due_at IS NOT NULL) <= ?"""  # noqa: S608 - our own names
+_READ: Final = f"""
+WITH r (id) AS ({{rows}})
+SELECT {_COLUMNS} FROM r CROSS JOIN targets t WHERE t.id = r.id ORDER BY t.id"""  # noqa: S608 - our own names
+_NEXT: Final = f"""{_WAITING}, ready (at) AS (
+    SELECT CASE WHEN t.held_until > f.due_at THEN t.held_until ELSE f.due_at END
+    FROM first f CROSS JOIN targets t WHERE t.id = f.target_id AND t.status = 'active'
+)
+SELECT MIN(at) FROM ready WHERE at > ?"""  # noqa: S608 - our own names
+
+#: What attempts change of a turn, and of which type each value is.
+_WRITTEN: Final = {
+    "id": "TEXT",
+    "connected": "TEXT",
+    "last_success_at": "BIGINT",
+    "held_until": "BIGINT",
+    "held_reason": "TEXT",
+    "concurrency": "DOUBLE PRECISION",
+    "ramp": "INTEGER",
+    "failures": "INTEGER",
+    "failing_since": "BIGINT",
+    "paced_until": "BIGINT",
+}
+_WRITE: Final = f"""
+WITH r ({", ".join(_WRITTEN)}) AS ({{rows}})
+UPDATE targets SET connected_status = r.connected, last_success_at = r.last_success_at, held_until = r.held_until,
+    held_reason = r.held_reason, concurrency = r.concurrency, ramp = r.ramp, failures_in_row = r.failures,
+    failing_since = r.failing_since, paced_until = r.paced_until
+FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def due(after_id: str, limit: int, now: datetime) -> list[Turn]:
+    """Return up to `limit` targets, by id and behind `after_id`, that an attempt may start for at `now`.
+
+    And those that were turned off while exports wait for them.
+    """
+    return [_turn(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
+
+
+def due_of(target_ids: Sequence[str], now: datetime) -> list[Turn]:
+    """Return which of these targets an attempt may start for at `now`."""
+    chosen = [(target_id,) for target_id in target_ids]
+    return [_turn(row) for row in rows_over(_DUE_OF, ("TEXT",), chosen, (to_ms(now), to_ms(now)))]
+
+
+def next_ready(now: datetime) -> datetime | None:
+    """Return when, after `now`, an export comes due or a hold ends; None where nothing waits for that."""
+    [(at,)] = rows(_NEXT, ("", to_ms(now)))
+    return None if at is None else from_ms(int(at))
+
+
+def read(target_ids: Sequence[str], *, locked: bool = False, waits: bool = True) -> dict[str, Turn]:
+    """Return the turns of these targets; `locked` keeps others from changing them until the transaction ends.
+
+    Where it does not wait, those that somebody else has locked are left out.
+    """
+    lock = _lock(waits=waits) if locked and not is_sqlite() else ""
+    found = rows_over(_READ + lock, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
+    return {row[0]: _turn(row) for row in found}
+
+
+def write(turns: Iterable[Turn]) -> None:
+    """Write turns, but for their status; the caller holds the transaction and has read them locked."""
+    execute_over(_WRITE, [*_WRITTEN.values()], [_row(turn) for turn in turns])
+
+
+def _lock(*, waits: bool) -> str:
+    # Not FOR UPDATE: an approval only looks whether its target is there, and neither waits for the other.
+    return " FOR NO KEY UPDATE OF t" if waits else " FOR NO KEY UPDATE OF t SKIP LOCKED"
+
+
+def _turn(row: tuple[Any, ...]) -> Turn:
+    return Turn(
+        target_id=row[0],
+        status=TargetStatus(row[1]),
+        connected=row[2],
+        last_success_at=from_ms(row[3]),
+        held_until=from_ms(row[4]),
+        held_reason=row[5],
+        concurrency=row[6],
+        ramp=row[7],
+        failures_in_row=row[8],
+        failing_since=from_ms(row[9]),
+        max_per_minute=row[10],
+        paced_until=_from_us(row[11]),
+    )
+
+
+def _row(turn: Turn) -> tuple[Any, ...]:
+    return (
+        turn.target_id,
+        turn.connected,
+        _ms(turn.last_success_at),
+        _ms(turn.held_until),
+        turn.held_reason,
+        turn.concurrency,
+        turn.ramp,
+        turn.failures_in_row,
+        _ms(turn.failing_since),
+        _us(turn.paced_until),
+    )
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else to_ms(moment)
+
+
+def _us(moment: datetime | None) -> int | None:
+    return None if moment is None else (moment - from_ms(0)) // _MICROSECOND
+
+
+def _from_us(us: int | None) -> datetime | None:
+    return None if us is None else from_ms(0) + us * _MICROSECOND

@@ -1,0 +1,576 @@
+"""`backup` and `restore` as an operator types them: what they make, what they refuse, and what they leave alone then."""
+
+import fcntl
+import http.server
+import json
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from runtime.clock import utc_now
+from schemas.base.console_session import Ended
+from storage.accounts import sessions, tokens
+from storage.compliance import erasure
+from storage.db.engine import execute, rows, transaction
+from storage.db.locks import Lock, alone
+from storage.exports import worker_heartbeats
+from storage.maintenance import backup as backup_files
+from storage.maintenance.postgres_dumps import DumpFailed, folder_for
+from tests.support.backups import FOREIGN_KEY, Operator, begin, refusal
+from tests.support.console_user import make_console_token
+from tests.support.factories import make_approved, make_customer, make_target
+from tests.support.servers import PostgresServer, processes_in
+
+TOOLS = ("pg_dump", "pg_restore", "psql")
+
+
+@pytest.fixture
+def operator(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    """An operator of an installation with a customer, an active target and an approved export."""
+    return operator_of(database_url, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def on_sqlite(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    """The same on SQLite alone, where the database does not matter."""
+    return operator_of(sqlite_url, tmp_path, monkeypatch)
+
+
+def operator_of(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    made = Operator(folder / "here", url)
+    monkeypatch.chdir(made.folder)
+    with made.database():
+        begin()
+        customer = make_customer()
+        make_approved(customer, make_target(customer).id)
+    return made
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- backup
+
+
+def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: Operator) -> None:
+    path = operator.folder / "first.backup"
+    record = operator.json("backup", path)
+    assert mode_of(path) == 0o600
+    assert [each.name for each in operator.folder.iterdir() if each.name != "data"] == ["first.backup"]
+    kind = "sqlite" if operator.url.startswith("sqlite") else "postgresql"
+    assert (record["file"], record["bytes"], record["database"]) == (str(path), path.stat().st_size, kind)
+    assert (record["exports"], record["keys_included"], record["removed"]) == (1, False, [])
+    digest = subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True).stdout.split()[0]
+    assert record["sha256"] == digest
+    told = operator.type("backup", path, "--force")
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert "keep ENCRYPTION_KEYS elsewhere" in told.stdout
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: Operator) -> None:
+    path = on_sqlite.folder / "precious"
+    path.write_text("mine")
+    assert "--force" in on_sqlite.refused("backup", path)
+    assert path.read_text() == "mine"
+    assert on_sqlite.type("backup", path, "--force").exit_code == 0
+    assert path.read_bytes()[:15] == b"SQLite format 3"
+    assert mode_of(path) == 0o600
+
+
+def test_a_folder_keeps_the_newest(on_sqlite: Operator) -> None:
+    folder = on_sqlite.folder / "backups"
+    for name in ("riskrelay-20200101T000000Z.backup", "riskrelay-20210101T000000Z.backup", "riskrelay-mine.backup", "other"):
+        folder.mkdir(exist_ok=True)
+        (folder / name).touch()
+    record = on_sqlite.json("backup", folder, "--keep", "2")
+    assert re.fullmatch(r"riskrelay-\d{8}T\d{6}Z\.backup", Path(record["file"]).name)
+    assert record["removed"] == [str(folder / "riskrelay-20200101T000000Z.backup")]
+    names = {"riskrelay-20210101T000000Z.backup", "riskrelay-mine.backup", "other", Path(record["file"]).name}
+    assert {each.name for each in folder.iterdir()} == names
+
+
+def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: Operator) -> None:
+    folder = on_sqlite.folder / "new" / "backups"
+    record = on_sqlite.json("backup", folder, "--keep", "1")
+    assert Path(record["file"]).parent == folder
+    assert mode_of(folder) == 0o700
+    file = on_sqlite.folder / "file"
+    file.touch()
+    assert on_sqlite.type("backup", file, "--keep", "1").exit_code == 2
+    assert on_sqlite.type("backup", f"{file}/").exit_code == 2
+
+
+def test_a_slash_at_the_end_asks_for_a_folder(on_sqlite: Operator) -> None:
+    folder = on_sqlite.folder / "srv" / "backups"
+    for _ in range(2):
+        assert Path(on_sqlite.json("backup", f"{folder}/", "--force")["file"]).parent == folder
+    assert mode_of(folder) == 0o700
+
+
+def test_a_backup_outlives_those_that_a_clock_ahead_has_named(on_sqlite: Operator) -> None:
+    folder = on_sqlite.folder / "backups"
+    folder.mkdir()
+    ahead = [folder / f"riskrelay-2999010{day}T000000Z.backup" for day in (1, 2)]
+    for each in ahead:
+        each.touch()
+    record = on_sqlite.json("backup", folder, "--keep", "1")
+    assert {str(each) for each in folder.iterdir()} == {record["file"], str(ahead[1])}
+
+
+def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(on_sqlite: Operator) -> None:
+    folder = on_sqlite.folder / "backups"
+    folder.mkdir()
+    left, written = (folder / f".riskrelay-2020010{day}T000000Z.backup.part" for day in (1, 2))
+    left.touch()
+    with written.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        record = on_sqlite.json("backup", folder)
+        assert {each.name for each in folder.iterdir()} == {written.name, Path(record["file"]).name}
+
+
+def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: Operator) -> None:
+    path = Path(on_sqlite.url.removeprefix("sqlite:///"))
+    alias = on_sqlite.folder / "alias.backup"
+    alias.symlink_to(path)
+    number = path.stat().st_ino
+    for each in (path, alias):
+        assert "the database itself" in on_sqlite.refused("backup", each, "--force")
+    assert path.stat().st_ino == number
+
+
+def test_a_place_that_cannot_be_written_is_told(on_sqlite: Operator) -> None:
+    told = on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
+    assert "cannot be written" in told
+    assert "make its folder" in told
+    assert "cannot be written" in on_sqlite.refused("backup", "/proc/x.backup")
+
+
+def test_only_one_backup_or_restore_is_made_at_a_time(operator: Operator) -> None:
+    file = operator.backed_up()
+    with operator.database(), alone(Lock.BACKUP):
+        assert "Another backup is running" in refusal(operator.type_apart("backup", "x.backup"))
+        assert "Another backup is running" in refusal(operator.type_apart("restore", file, "--replace"))
+    with operator.database(), alone(Lock.RESTORE):
+        assert "Another restore is running" in refusal(operator.type_apart("restore", file, "--replace"))
+        # To look needs no turn.
+        assert operator.type_apart("restore", file, "--replace", "--dry-run").exit_code == 0
+        assert "Another restore is running" in operator.type_apart("work").stderr
+    with operator.database(), alone(Lock.COMPLIANCE):
+        # What it erases meanwhile would come back.
+        assert "Another compliance is running" in refusal(operator.type_apart("restore", file, "--replace"))
+    assert sorted(each.name for each in operator.folder.iterdir()) == ["data", "taken.backup"]
+
+
+def test_a_backup_is_taken_with_the_wrong_keys_too_and_says_so(on_sqlite: Operator) -> None:
+    told = on_sqlite.type("backup", "x.backup", ENCRYPTION_KEYS=FOREIGN_KEY)
+    assert told.exit_code == 0
+    assert "ENCRYPTION_KEYS does not open" in told.stderr
+
+
+def test_a_backup_of_a_damaged_database_is_none(on_sqlite: Operator) -> None:
+    path = Path(on_sqlite.url.removeprefix("sqlite:///"))
+    damage(path)
+    assert "backup failed" in on_sqlite.refused("backup", "x.backup")
+    assert not (on_sqlite.folder / "x.backup").exists()
+
+
+# --- what is no backup
+
+
+def damage(path: Path) -> None:
+    """Overwrite a page in the middle."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        [(page,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'exports'")
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def garbage(file: Path) -> None:
+    file.write_bytes(os.urandom(8192))
+
+
+def nothing(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("spoil", [cut, garbage, nothing])
+def test_what_is_no_whole_backup_is_refused_and_changes_nothing(operator: Operator, spoil: Callable[[Path], None]) -> None:
+    file = operator.backed_up()
+    before = operator.contents()
+    spoil(file)
+    told = operator.refused("restore", file, "--replace")
+    assert "is damaged" in told or "is no backup of RiskRelay" in told
+    assert operator.contents() == before
+    assert [each.name for each in (operator.folder / "data").iterdir()] == []
+
+
+def test_a_damaged_page_is_found(on_sqlite: Operator) -> None:
+    file = on_sqlite.backed_up()
+    damage(file)
+    assert "is damaged" in on_sqlite.refused("restore", file, "--replace")
+
+
+def test_another_programs_database_is_no_backup(on_sqlite: Operator, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE notes (id INTEGER)")
+    connection.close()
+    assert "no backup of RiskRelay" in on_sqlite.refused("restore", other, "--replace")
+
+
+def test_a_database_in_use_is_no_backup(on_sqlite: Operator) -> None:
+    path = Path(on_sqlite.url.removeprefix("sqlite:///"))
+    with on_sqlite.database():
+        make_customer()
+        copied = on_sqlite.folder / "copied.db"
+        for end in ("", "-wal"):
+            shutil.copy(f"{path}{end}", f"{copied}{end}")
+    assert "a database in use" in on_sqlite.refused("restore", copied, "--replace")
+
+
+def taken(operator: Operator, name: str) -> Path:
+    """Take a backup of whatever stands there, which the command would refuse."""
+    file = operator.folder / name
+    file.touch()
+    backup_files.take(operator.url, file, lambda _left, _of: None)
+    return file
+
+
+def test_a_backup_of_a_newer_version_is_refused(operator: Operator) -> None:
+    newer = "9999_from_the_future"
+    with operator.database():
+        execute(
+            "INSERT INTO schema_migrations (id, name, applied) SELECT 9999, ?, MAX(applied) FROM schema_migrations", (newer,)
+        )
+        file = taken(operator, "newer.backup")
+        execute("DELETE FROM schema_migrations WHERE name = ?", (newer,))
+    before = operator.contents()
+    assert f"newer RiskRelay ({newer})" in operator.refused("restore", file, "--replace")
+    assert operator.contents() == before
+
+
+def test_a_backup_that_does_not_tell_its_keys_is_refused(operator: Operator) -> None:
+    with operator.database():
+        execute("DELETE FROM installation")
+        file = taken(operator, "unkeyed.backup")
+    assert "whose keys" in operator.refused("restore", file, "--replace")
+
+
+def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(operator: Operator) -> None:
+    file = operator.backed_up()
+    before = operator.contents()
+    told = operator.refused("restore", file, "--replace", ENCRYPTION_KEYS=FOREIGN_KEY)
+    assert "sealed with other keys" in told
+    assert "ENCRYPTION_KEYS is not set" in operator.refused("restore", file, "--replace", ENCRYPTION_KEYS="")
+    assert operator.contents() == before
+    # Beside another key it still opens.
+    both = f"{FOREIGN_KEY},{operator.environment['ENCRYPTION_KEYS']}"
+    assert operator.type("restore", file, "--replace", ENCRYPTION_KEYS=both).exit_code == 0
+
+
+def test_each_kind_is_restored_to_its_own(operator: Operator, on_sqlite: Operator, postgres_server: PostgresServer) -> None:
+    file = operator.backed_up()
+    is_sqlite = operator.url.startswith("sqlite")
+    other = postgres_server.create_database() if is_sqlite else f"sqlite:///{operator.folder}/new.db"
+    assert "each is restored to its own kind" in operator.refused("restore", file, DATABASE_URL=other)
+
+
+# --- what speaks against a restore
+
+
+def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: Operator) -> None:
+    file = operator.backed_up()
+    with operator.database():
+        make_customer()
+    before = operator.contents()
+    assert "2 account(s) would be replaced; say --replace" in operator.refused("restore", file)
+    assert operator.contents() == before
+    assert operator.json("restore", file, "--replace")["exports"] == 1
+    assert len(operator.contents()["accounts"]) == 1
+
+
+def test_what_waits_for_the_operator_is_told_where_something_waits(on_sqlite: Operator) -> None:
+    active = on_sqlite.backed_up()
+    told = on_sqlite.type("restore", active, "--replace")
+    assert "target resume --all" in told.stdout
+    with on_sqlite.database():
+        execute("UPDATE targets SET status = 'disabled'")
+    disabled = taken(on_sqlite, "disabled.backup")
+    told = on_sqlite.type("restore", disabled, "--replace")
+    assert (told.exit_code, "target resume" in told.stdout) == (0, False)
+
+
+def test_a_running_worker_forbids_a_restore(operator: Operator) -> None:
+    file = operator.backed_up()
+    with operator.database():
+        worker_heartbeats.beat("worker:elsewhere:1", utc_now())
+    before = operator.contents()
+    assert "A worker is running (worker:elsewhere:1)" in operator.refused("restore", file, "--replace")
+    assert operator.contents() == before
+
+
+class Silent(http.server.BaseHTTPRequestHandler):
+    """Answers every request with an error, and says nothing about it."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service_at() -> Iterator[Callable[[str], None]]:
+    """Let something answer at an address, as a service that runs does."""
+    servers: list[http.server.HTTPServer] = []
+
+    def started(bind: str) -> None:
+        host, _, port = bind.rpartition(":")
+        servers.append(http.server.HTTPServer((host, int(port)), Silent))
+        threading.Thread(target=servers[0].serve_forever, daemon=True).start()
+
+    yield started
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_service_that_answers_forbids_a_restore(on_sqlite: Operator, service_at: Callable[[str], None]) -> None:
+    file = on_sqlite.backed_up()
+    service_at(on_sqlite.environment["BIND"])
+    assert "The service answers at 127.0.0.1:" in on_sqlite.refused("restore", file, "--replace")
+
+
+def test_a_database_that_is_away_or_anothers_is_told(operator: Operator, postgres_server: PostgresServer) -> None:
+    file = operator.backed_up()
+    if operator.url.startswith("sqlite"):
+        assert "is no folder" in operator.refused("restore", file, DATABASE_URL=f"sqlite:///{operator.folder}/no/x.db")
+        return
+    away = operator.url.replace(f":{urlsplit(operator.url).port}", ":1")
+    assert "database is away" in operator.refused("restore", file, DATABASE_URL=away)
+    other = postgres_server.create_database()
+    with psycopg.connect(other) as connection:
+        connection.execute("CREATE TABLE notes (id INTEGER)")
+    assert "another application's tables" in operator.refused("restore", file, "--replace", DATABASE_URL=other)
+    with psycopg.connect(other) as connection:
+        assert connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall() == [("notes",)]
+
+
+def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Operator) -> None:
+    file = operator.backed_up()
+    with operator.database():
+        make_customer()
+        execute(
+            "INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES ('cpl_1', 'exports', 'exp_1', 1)"
+        )
+        worker_heartbeats.beat("worker:elsewhere:1", utc_now())
+    before = operator.contents()
+    record = operator.json("restore", file, "--dry-run")
+    assert {name: record[name] for name in record if name not in {"file", "obstacles"}} == {
+        "would_run": [],
+        "would_pause": 1,
+        "would_redact": 1,
+        "replaces_accounts": 2,
+        "replaces_exports": 1,
+    }
+    assert ["worker" in told or "--replace" in told for told in record["obstacles"]] == [True, True]
+    assert operator.contents() == before
+    assert list((operator.folder / "data").iterdir()) == []
+
+
+def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_touched(operator: Operator) -> None:
+    file = operator.backed_up()
+    assert operator.type("compliance", "export", "redactions").exit_code == 0
+    redactions = operator.folder / "redactions"
+    assert mode_of(redactions) == 0o600
+    assert operator.type("compliance", "export").stdout == redactions.read_text()
+    redactions.write_text("".join(redactions.read_text().splitlines(keepends=True)[:-1]))
+    before = operator.contents()
+    assert "not whole: it was cut off" in operator.refused("restore", file, "--replace", "--redactions", redactions)
+    assert operator.contents() == before
+
+
+# --- what stands there
+
+
+def test_the_database_that_was_replaced_is_kept_beside(on_sqlite: Operator) -> None:
+    file = on_sqlite.backed_up()
+    with on_sqlite.database():
+        make_customer()
+    before = on_sqlite.contents()
+    path = Path(on_sqlite.url.removeprefix("sqlite:///"))
+    kept = Path(on_sqlite.json("restore", file, "--replace")["replaced_database"])
+    assert (kept.parent, mode_of(kept)) == (path.parent, 0o600)
+    assert kept.name.startswith(f"{path.name}.before-restore-20")
+    assert Operator(on_sqlite.folder, f"sqlite:///{kept}").contents() == before
+    assert not list(path.parent.glob("*.restoring*"))
+
+
+def test_a_damaged_database_is_moved_aside(on_sqlite: Operator) -> None:
+    file = on_sqlite.backed_up()
+    wanted = on_sqlite.contents()["exports"]
+    path = Path(on_sqlite.url.removeprefix("sqlite:///"))
+    path.write_bytes(b"\x00" * 40_000)
+    assert "cannot be read would be replaced" in on_sqlite.refused("restore", file)
+    done = on_sqlite.type("restore", file, "--replace", "--json")
+    assert "no redactions since the backup are known" in done.stderr
+    kept = json.loads(done.stdout)["replaced_database"]
+    assert Path(kept).read_bytes() == b"\x00" * 40_000
+    assert on_sqlite.contents()["exports"] == wanted
+
+
+def test_the_log_of_a_database_that_is_gone_is_not_read_into_the_restored_one(on_sqlite: Operator) -> None:
+    file = on_sqlite.backed_up()
+    path = Path(on_sqlite.url.removeprefix("sqlite:///"))
+    log = path.with_name("kept-wal")
+    with on_sqlite.database():
+        make_customer()
+        shutil.copy(f"{path}-wal", log)
+    path.unlink()
+    shutil.copy(log, f"{path}-wal")
+    record = on_sqlite.json("restore", file)
+    assert (record["replaced_database"], record["exports"]) == (None, 1)
+    assert len(on_sqlite.contents()["accounts"]) == 1
+
+
+def test_who_has_the_database_open_sees_the_restored_one(operator: Operator) -> None:
+    """A file that was renamed over another one would leave them with the old one, and its log with the new one."""
+    file = operator.backed_up()
+    with operator.database():
+        make_customer()
+        assert rows("SELECT COUNT(*) FROM accounts") == [(2,)]
+        assert operator.type_apart("restore", file, "--replace").exit_code == 0
+        assert rows("SELECT COUNT(*) FROM accounts") == [(1,)]
+        make_customer()
+        assert rows("SELECT COUNT(*) FROM accounts") == [(2,)]
+
+
+def test_nobody_is_signed_in_after_a_restore(operator: Operator) -> None:
+    """Who was signed out since the backup would be let in again."""
+    with operator.database():
+        customer = make_customer()
+        principal = tokens.principal_for(make_console_token(customer), utc_now())
+        assert principal is not None
+        secrets = [sessions.begin(principal, "a browser", utc_now()) for _ in range(2)]
+    file = operator.backed_up()
+    with operator.database():
+        [session_id] = [each.id for each in sessions.live(utc_now(), 1)]
+        sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), principal.key)
+    operator.json("restore", file, "--replace")
+    with operator.database():
+        told = [sessions.find(secret, "a browser", utc_now()) for secret in secrets]
+        noted = rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'")
+    assert told == [Ended.RESTORED, Ended.RESTORED]
+    assert noted == [(2,)]
+
+
+def test_ids_go_on_where_the_backup_stopped(operator: Operator) -> None:
+    file = operator.backed_up()
+    with operator.database():
+        highest = rows("SELECT MAX(id) FROM audit_entries")[0][0]
+    operator.json("restore", file, "--replace")
+    with operator.database():
+        # The beginning, the pause of the target, and the restore.
+        entries = rows("SELECT id, action, subject_id, reason FROM audit_entries WHERE id > ? ORDER BY id", (highest,))
+        noted = ["begin_restore", "pause_target", "restore"]
+        assert [entry[:2] for entry in entries] == [*enumerate(noted, highest + 1)]
+        assert [(entry[3] or "")[:8] for entry in entries] == ["", "restored", "sha256:" + backup_files.sha256_of(file)[:1]]
+
+
+def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp_path: Path) -> None:
+    operator = Operator(tmp_path / "here", postgres_url)
+    with operator.database():
+        begin()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE notes (id INTEGER)")
+        try:
+            file = operator.backed_up()
+            connection.execute("INSERT INTO notes VALUES (1)")
+            operator.json("restore", file)
+            assert connection.execute("SELECT id FROM notes").fetchall() == [(1,)]
+            # One that needs ours cannot be left alone.
+            connection.execute("CREATE TABLE more (account_id INTEGER REFERENCES accounts (id))")
+            assert "database is as it was" in operator.refused("restore", file)
+        finally:
+            connection.execute("DROP TABLE IF EXISTS more; DROP TABLE notes")
+
+
+# --- PostgreSQL's programs
+
+
+def make_tools(folder: Path, release: str) -> Path:
+    folder.mkdir()
+    for name in TOOLS:
+        (folder / name).write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) {release}'\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_the_oldest_programs_are_used_that_know_the_server(tmp_path: Path) -> None:
+    old, fit, new = (make_tools(tmp_path / release, release) for release in ("14.2", "15.6 (Debian 15.6-1)", "18beta1"))
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "pg_dump").touch(0o755)
+    folders = [new, broken, old, fit]
+    assert [folder_for(server, folders) for server in (13, 14, 15, 16, 18)] == [old, old, fit, new, new]
+    with pytest.raises(DumpFailed, match="PostgreSQL 19 or newer are needed, and those found are of PostgreSQL 18"):
+        folder_for(19, folders)
+    with pytest.raises(DumpFailed, match="apt-get install postgresql-client-15"):
+        folder_for(15, [broken])
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_password_is_on_no_command_line(operator: Operator, postgres_server: PostgresServer, tmp_path: Path) -> None:
+    folder, seen = tmp_path / "tools", tmp_path / "seen"
+    folder.mkdir()
+    for name in TOOLS:
+        noted = f'[ "$1" = --version ] || echo "{name} $* [$PGPASSWORD]" >> "{seen}"'
+        (folder / name).write_text(f'#!/bin/sh\n{noted}\nexec "{postgres_server.binaries}/{name}" "$@"\n')
+        (folder / name).chmod(0o755)
+    changes = {
+        "DATABASE_URL": operator.url.replace("riskrelay@", "riskrelay:s3cr3t%40word@"),
+        "PATH": f"{folder}:{operator.environment['PATH']}",
+    }
+    assert operator.type("backup", "x.backup", **changes).exit_code == 0
+    assert operator.type("restore", "x.backup", "--replace", **changes).exit_code == 0
+    told = seen.read_text().splitlines()
+    assert {line.split()[0] for line in told} == {*TOOLS}
+    assert not [line for line in told if "s3cr3t" in line.partition("[")[0]]
+    assert {line.partition("[")[2] for line in told if line.startswith(("pg_dump", "psql"))} == {"s3cr3t@word]"}
+    assert not list(processes_in(folder))
+
+
+def test_tables_may_stand_in_a_schema_of_their_own(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    url = postgres_server.create_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA ours")
+        connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET search_path TO ours")
+    own = Operator(tmp_path / "own", url)
+    assert own.type("migrate").exit_code == 0
+    with own.database():
+        begin()
+        customer = make_customer()
+        export_id = make_approved(customer, make_target(customer).id)
+    file = own.backed_up()
+    with own.database(), transaction():
+        erasure.STORES[-1].erase([export_id], utc_now(), "cpl_1")
+    record = own.json("restore", file, "--replace")
+    assert (record["redactions_repeated"], record["targets_paused"]) == (1, 1)
+    with own.database():
+        assert rows("SELECT current_schema()") == [("ours",)]
+        assert rows("SELECT status FROM ours.exports WHERE redacted_at IS NOT NULL") == [("failed",)]

@@ -1,0 +1,121 @@
+"""Completion: what a real shell offers, quickly, wherever the program lies."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bin.__main__ import VERBS
+from bin.commands.completion import PROGRAM, script
+from schemas.base.principal import TokenKind
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+
+#: What takes its time to load, and is no part of choosing a word.
+HEAVY: Final = ("peewee", "redis", "rq", "requests", "cryptography", "psycopg", "falcon", "gevent", "environs")
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+def offered(typed: str, program: Path = PROGRAM, source: Path | None = None) -> set[str]:
+    """Return what bash offers for the last word of `typed`, once it has read the script that the program prints."""
+    words = shlex.split(typed) + ([""] if typed.endswith(" ") else [])
+    lines = [
+        f"source {shlex.quote(str(source))}" if source else f'eval "$({shlex.quote(str(program))} completion bash)"',
+        f"COMP_WORDS=({' '.join(map(shlex.quote, words))})",
+        f"COMP_CWORD={len(words) - 1}",
+        "_riskrelay_completion riskrelay",
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+    ]
+    done = subprocess.run(
+        ["bash", "--norc", "-c", "\n".join(lines)], cwd="/", capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return {*done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("riskrelay ", {*VERBS}),
+        ("riskrelay exp", {"export"}),
+        ("bin/riskrelay rot", {"rotate-keys"}),
+        ("riskrelay token ", {"create", "list", "revoke"}),
+        ("riskrelay secret set s", {"scanner", "storefront"}),
+        ("riskrelay token create --ki", {"--kind"}),
+        ("riskrelay token create --kind ", {kind.value for kind in TokenKind}),
+        ("riskrelay completion ", {*SHELLS}),
+        ("riskrelay migrate --", {"--check", "--json", "--help"}),
+        ("riskrelay migrate --check --", {"--json", "--help"}),
+    ],
+)
+def test_bash_offers_verbs_options_and_choices(typed: str, expected: set[str]) -> None:
+    assert offered(typed) == expected
+
+
+def test_what_is_hidden_is_not_offered() -> None:
+    assert offered("riskrelay work --p") == {"--processes"}
+
+
+def test_the_script_finds_a_program_that_is_on_no_path_and_has_spaces_and_quotes_in_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "it's a place"
+    folder.mkdir()
+    (folder / "riskrelay").symlink_to(PROGRAM)
+    saved = tmp_path / "saved"
+    saved.write_text(script("bash", folder / "riskrelay"))
+    assert offered("riskrelay exp", source=saved) == {"export"}
+
+
+def test_bash_knows_what_it_completes_by() -> None:
+    lines = f'eval "$({shlex.quote(str(PROGRAM))} completion bash)"; complete -p riskrelay'
+    done = subprocess.run(["bash", "--norc", "-c", lines], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "complete -o nosort -F _riskrelay_completion riskrelay\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_script_calls_the_program_by_its_path_and_is_one_that_its_shell_reads(shell: str, tmp_path: Path) -> None:
+    program = tmp_path / "a place" / "riskrelay"
+    made = script(shell, program)
+    assert made.count(shlex.quote(str(program))) == 1
+    assert f"{shell}_complete" in made
+    assert "$+commands" not in made
+    if shutil.which(shell):
+        (tmp_path / "script").write_text(made)
+        read = subprocess.run([shell, "-n", str(tmp_path / "script")], capture_output=True, text=True, check=False)
+        assert (read.returncode, read.stderr) == (0, "")
+
+
+def test_another_shell_is_wrong_usage() -> None:
+    done = subprocess.run([PROGRAM, "completion", "tcsh"], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'bash', 'zsh', 'fish'" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["completion", "bash"], []], ids=["the script", "the verbs"])
+def test_neither_the_script_nor_the_verbs_load_what_is_heavy(words: list[str]) -> None:
+    asked = {} if words else {"COMP_WORDS": "riskrelay ", "COMP_CWORD": "1", "_RISKRELAY_COMPLETE": "bash_complete"}
+    loaded = (
+        "import sys\n"
+        "from bin.__main__ import riskrelay\n"
+        "try:\n"
+        "    riskrelay(prog_name='riskrelay')\n"
+        "except SystemExit:\n"
+        "    print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", loaded, *words],
+        cwd=ROOT,
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "completion" in done.stdout
+    assert {"click", "bin"} <= {*done.stderr.split()}
+    assert sorted({*HEAVY} & {*done.stderr.split()}) == []

@@ -1,0 +1,113 @@
+"""`riskrelay compliance`, as an operator types it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.compliance.requests import Topic
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import close_database, connection, open_database
+from storage.secrets.vault import Vault
+from tests.support.factories import make_customer
+from tests.support.shell import Shell
+from tests.support.storefront import ADA, BOB, give_shop, plant_captures, receive, traces_of
+
+VAULT = Vault([b"A" * 32])
+
+
+class ComplianceShell(Shell):
+    """Types `compliance` commands into an installation of its own, where a shop has captures of two customers."""
+
+    verb = ("compliance",)
+
+    def receive(self, topic: Topic, person: Any = ADA, vault: Vault = VAULT) -> str:
+        with self.database():
+            return receive(topic, vault, person)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ComplianceShell]:
+    monkeypatch.chdir(tmp_path)
+    open_database(sqlite_url)
+    with connection():
+        customer = give_shop(make_customer())
+        plant_captures(customer, ADA, 3)
+        plant_captures(customer, BOB, 2)
+    close_database()
+    yield ComplianceShell(tmp_path, sqlite_url)
+    close_database()
+
+
+def test_run_carries_out_what_waits_and_tells_how_much(shell: ComplianceShell) -> None:
+    shell.receive(Topic.CUSTOMER_REDACT)
+    shell.receive(Topic.DATA_REQUEST, BOB)
+    assert shell.json("run", "--dry-run") == {"done": 0, "waiting": 2}
+    assert shell.json("run", "--limit", "1") == {"done": 1, "waiting": 1}
+    assert shell.json("run") == {"done": 1, "waiting": 0}
+    assert shell.json("run") == {"done": 0, "waiting": 0}
+    lines = shell.json("list")
+    assert [(line["status"], line["result"], line["counts"]) for line in lines] == [
+        ("done", "reported", {"evidence_captures": 2}),
+        ("done", "redacted", {"evidence_captures": 3}),
+    ]
+
+
+def test_run_leaves_what_a_worker_holds_alone(shell: ComplianceShell) -> None:
+    shell.receive(Topic.CUSTOMER_REDACT)
+    open_database(shell.url)
+    with connection():
+        assert compliance_requests.claim_next(utc_now()) is not None
+    close_database()
+    assert shell.json("run") == {"done": 0, "waiting": 1}
+
+
+def test_run_tells_by_its_exit_code_that_something_broke_off(shell: ComplianceShell) -> None:
+    shell.receive(Topic.CUSTOMER_REDACT, vault=Vault([b"B" * 32]))
+    result = shell.type("run", "--json")
+    assert (result.exit_code, json.loads(result.stdout)) == (1, {"done": 0, "waiting": 1})
+    [line] = shell.json("list")
+    assert (line["status"], line["last_error"], line["attempts"]) == ("received", "WrongEncryptionKey", 1)
+
+
+def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: ComplianceShell) -> None:
+    shell.receive(Topic.DATA_REQUEST)
+    [line] = shell.json("list")
+    assert line["due_at"] > line["received_at"]
+    assert (line["overdue"], line["subject"][:3], line["has_report"]) == (False, "ps:", False)
+    assert shell.json("run") == {"done": 1, "waiting": 0}
+    told = shell.type("list").stdout
+    assert line["id"] in told
+    assert line["due_at"] in told
+    assert traces_of(ADA, (told + json.dumps(shell.json("list"))).lower()) == []
+
+
+def test_an_empty_ledger_says_so(shell: ComplianceShell) -> None:
+    assert shell.json("list") == []
+    assert shell.type("list").stdout == "There are no compliance requests.\n"
+
+
+def test_show_opens_a_report_only_when_asked(shell: ComplianceShell) -> None:
+    request_id = shell.receive(Topic.DATA_REQUEST)
+    assert shell.json("show", request_id, "--report")["report"] is None
+    shell.json("run")
+    shown = shell.json("show", request_id)
+    assert "report" not in shown
+    assert (shown["id"], shown["has_report"]) == (request_id, True)
+    report = shell.json("show", request_id, "--report")["report"]
+    assert report["subject"]["email"] == ADA.email
+    assert len(report["records"]) == 3
+
+
+def test_show_refuses_what_is_not_there(shell: ComplianceShell) -> None:
+    result = shell.type("show", "cpl_1")
+    assert result.exit_code == 1
+    assert result.stderr == "riskrelay: There is no such compliance request; see `bin/riskrelay compliance list`.\n"
+
+
+@pytest.mark.parametrize("words", [("run", "--limit", "0"), ("run", "--nonsense"), ("show",)])
+def test_wrong_usage_is_told_by_the_exit_code(shell: ComplianceShell, words: tuple[str, ...]) -> None:
+    assert shell.type(*words).exit_code == 2

@@ -1,0 +1,516 @@
+"""`riskrelay doctor`: well where all is well, and each check tells its cause when that is really there."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner, Result
+from freezegun import freeze_time
+
+from bin.__main__ import riskrelay
+from bin.checks import machine, stores
+from bin.checks.results import Level
+from runtime.clock import utc_now
+from schemas.compliance.requests import Topic
+from schemas.targets.target import RESTORED, TargetStatus
+from storage.db.engine import close_database, connection, execute, open_database
+from storage.exports import worker_heartbeats
+from storage.secrets.encrypted_columns import SUBJECT
+from storage.secrets.key_check import check_keys
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.factories import NOW, environment, make_approved, make_customer, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.servers import RedisServer
+from tests.support.storefront import ADA, receive
+
+OLD, NEW = b"A" * 32, b"B" * 32
+OTHER_KEY: Final = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
+_MIB: Final = 1024**2
+
+
+def healthy(peer: Peer) -> None:
+    while peer.read():
+        peer.answer(200, b'{"status": "ok"}')
+
+
+class Patient:
+    """An installation that is well: a database, a Redis, a service that answers, a worker that lives, every secret."""
+
+    def __init__(self, folder: Path, url: str, redis: RedisServer, service: LoopbackServer) -> None:
+        self.folder = folder
+        self.reader: sqlite3.Connection | None = None
+        self.url = url
+        self.redis = redis
+        self.env_file = folder / ".env"
+        self.env_file.write_text("# ours\n")
+        self.env_file.chmod(0o600)
+        self.data_dir = folder / "data"
+        self.data_dir.mkdir(mode=0o700)
+        secrets = {"EMAIL_WEBHOOK_SECRET": "e" * 16, "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
+        address = service.url().rstrip("/")
+        changes = {"DATABASE_URL": url, "REDIS_URL": redis.url, "PUBLIC_BASE_URL": address, **secrets}
+        self.environment: dict[str, str | None] = dict(environment(self.data_dir, **changes))
+        with self.database():
+            check_keys(Vault([OLD]), NOW)
+            worker_heartbeats.beat("worker:here:1:0", utc_now() + timedelta(seconds=5))
+
+    def asked(self, *words: str) -> Result:
+        return CliRunner().invoke(riskrelay, ["doctor", *words], env=self.environment)
+
+    def told(self, exit_code: int = 0) -> dict[str, Any]:
+        result = self.asked("--json")
+        assert result.exit_code == exit_code, result.output
+        told: dict[str, Any] = json.loads(result.stdout)
+        return told
+
+    @contextmanager
+    def database(self) -> Iterator[None]:
+        """Open its database for a while."""
+        open_database(self.url)
+        try:
+            with connection():
+                yield
+        finally:
+            close_database()
+
+    @property
+    def file(self) -> Path:
+        """SQLite's file."""
+        return Path(self.url.removeprefix("sqlite:///"))
+
+
+@pytest.fixture
+def service() -> Iterator[LoopbackServer]:
+    with LoopbackServer(healthy) as answering:
+        yield answering
+
+
+@pytest.fixture
+def patient(
+    tmp_path: Path, sqlite_url: str, redis: RedisServer, service: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Patient]:
+    monkeypatch.chdir(tmp_path)
+    made = Patient(tmp_path, sqlite_url, redis, service)
+    yield made
+    close_database()
+    if made.reader is not None:
+        made.reader.close()
+
+
+def test_where_all_is_well_every_check_says_so(
+    tmp_path: Path, database_url: str, redis: RedisServer, service: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    well = Patient(tmp_path, database_url, redis, service)
+    told = well.told()
+    assert [check for check in told["checks"] if check["status"] != "ok" or check["fix"] is not None] == []
+    assert told["status"] == "ok"
+    names = {check["name"] for check in told["checks"]}
+    named = "python, env file, settings, data, disk, bind, base URL, Redis, clock, backups, database, keys, secrets, workers"
+    assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "compliance"}
+    shown = well.asked()
+    assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "All is well.")
+    assert len(shown.stdout.splitlines()) == len(told["checks"]) + 1
+
+
+# ---- what is wrong with the machine, its files and settings
+
+
+def env_file_is_open_to_all(patient: Patient) -> None:
+    patient.env_file.chmod(0o644)
+
+
+def env_file_is_open_to_its_group(patient: Patient) -> None:
+    patient.env_file.chmod(0o640)
+
+
+def a_setting_is_misspelt(patient: Patient) -> None:
+    patient.env_file.write_text("WORKER_PROCESES=2\n")
+
+
+def data_dir_is_a_file(patient: Patient) -> None:
+    patient.data_dir.rmdir()
+    patient.data_dir.write_text("")
+
+
+def data_dir_is_open(patient: Patient) -> None:
+    patient.data_dir.chmod(0o755)
+
+
+def data_dir_is_not_there(patient: Patient) -> None:
+    patient.data_dir.rmdir()
+
+
+def bind_is_open(patient: Patient) -> None:
+    patient.environment["BIND"] = "0.0.0.0:8000"
+
+
+def base_url_is_not_safe(patient: Patient) -> None:
+    patient.environment["PUBLIC_BASE_URL"] = str(patient.environment["PUBLIC_BASE_URL"]).replace("127.0.0.1", "0.0.0.0")  # noqa: S104 - asked, not bound
+
+
+def service_is_down(patient: Patient) -> None:
+    with LoopbackServer(healthy) as gone:
+        patient.environment["PUBLIC_BASE_URL"] = gone.url().rstrip("/")
+
+
+def backup_is_old(patient: Patient) -> None:
+    made = patient.data_dir / "backups" / "riskrelay.backup"
+    made.parent.mkdir()
+    made.write_text("")
+    at = (utc_now() - timedelta(days=3)).timestamp()
+    os.utime(made, (at, at))
+
+
+def backup_folder_is_empty(patient: Patient) -> None:
+    (patient.data_dir / "backups").mkdir()
+
+
+# ---- what is wrong with the stores
+
+
+def redis_is_stopped(patient: Patient) -> None:
+    patient.redis.stop()
+
+
+def embedded_redis_is_stopped(patient: Patient) -> None:
+    patient.environment["REDIS_URL"] = None
+
+
+def database_is_away(patient: Patient) -> None:
+    patient.environment["DATABASE_URL"] = "postgresql://nobody:secret-password@127.0.0.1:1/none"
+
+
+def database_is_not_migrated(patient: Patient) -> None:
+    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/new.db"
+
+
+def database_is_newer(patient: Patient) -> None:
+    with sqlite3.connect(patient.file) as ours:
+        ours.execute("INSERT INTO schema_migrations (name, applied) VALUES ('9999_the_future', 1)")
+
+
+def database_is_anothers(patient: Patient) -> None:
+    with sqlite3.connect(patient.folder / "other.db") as other:
+        other.execute("CREATE TABLE songs (title TEXT)")
+    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/other.db"
+
+
+def database_is_no_database(patient: Patient) -> None:
+    (patient.folder / "letter.db").write_text("Dear Ada, " * 100)
+    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/letter.db"
+
+
+def file_is_damaged(patient: Patient) -> None:
+    with sqlite3.connect(patient.file) as ours:
+        filling = [(1, "x" * 400)] * 500
+        ours.executemany("INSERT INTO audit_entries (at, actor, action, subject_id) VALUES (?, 'a', 'b', ?)", filling)
+    ours.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    [(page_bytes,)] = ours.execute("PRAGMA page_size")
+    ours.close()
+    length = patient.file.stat().st_size
+    with patient.file.open("r+b") as file:
+        file.seek(length - 20 * page_bytes)
+        file.write(b"\xff" * 10 * page_bytes)
+
+
+def log_is_long(patient: Patient) -> None:
+    # Whoever closes the file as the last one takes the log away; somebody who reads on keeps it.
+    patient.reader = sqlite3.connect(patient.file)
+    patient.reader.execute("SELECT COUNT(*) FROM workers").fetchall()
+    os.truncate(f"{patient.file}-wal", 300 * _MIB)
+
+
+def no_worker_is_alive(patient: Patient) -> None:
+    with patient.database():
+        execute("DELETE FROM workers")
+
+
+def a_worker_died_an_hour_ago(patient: Patient) -> None:
+    with patient.database():
+        execute("UPDATE workers SET seen_at = seen_at - 3600000")
+
+
+def an_export_is(late: timedelta) -> Callable[[Patient], None]:
+    def make_late(patient: Patient) -> None:
+        with patient.database():
+            customer = make_customer()
+            make_approved(customer, make_target(customer).id, utc_now() - late)
+
+    return make_late
+
+
+def a_target_is(status: TargetStatus, reason: str | None) -> Callable[[Patient], None]:
+    def turn(patient: Patient) -> None:
+        with patient.database():
+            target_id = make_target(make_customer()).id
+            execute("UPDATE targets SET status = ?, status_reason = ? WHERE id = ?", (status.value, reason, target_id))
+
+    return turn
+
+
+def a_request_is_overdue(patient: Patient) -> None:
+    with patient.database():
+        receive(Topic.CUSTOMER_REDACT, Vault([OLD]), ADA)
+        execute("UPDATE compliance_requests SET due_at = 0")
+
+
+# ---- what is wrong with keys and secrets
+
+
+def no_key_is_set(patient: Patient) -> None:
+    patient.environment["ENCRYPTION_KEYS"] = None
+
+
+def key_is_anothers(patient: Patient) -> None:
+    patient.environment["ENCRYPTION_KEYS"] = OTHER_KEY
+
+
+def older_key_is_needed(patient: Patient) -> None:
+    patient.environment["ENCRYPTION_KEYS"] = f"{OTHER_KEY},{patient.environment['ENCRYPTION_KEYS']}"
+
+
+def a_secret_is_short(patient: Patient) -> None:
+    patient.environment["WEBHOOK_SECRET"] = "fifteen letters"
+
+
+def a_secret_opens_with_no_key(patient: Patient) -> None:
+    with patient.database():
+        targets.set_secret(make_target(make_customer()).id, "s", Vault([NEW]), NOW)
+
+
+def unset(name: str) -> Callable[[Patient], None]:
+    def forget(patient: Patient) -> None:
+        patient.environment[name] = None
+
+    return forget
+
+
+def operators_account_is(named: str) -> Callable[[Patient], None]:
+    def name(patient: Patient) -> None:
+        with patient.database():
+            make_customer()
+            make_customer()
+        patient.environment.update(DEPLOYMENT_MODE="cloud", OPERATOR_ACCOUNT_ID=named)
+
+    return name
+
+
+# what is done to it; which check tells it, how gravely, with which word, and which word of its fix
+SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
+    (env_file_is_open_to_all, "env file", "failure", "0644", "chmod 600"),
+    (env_file_is_open_to_its_group, "env file", "warning", "0640", "chmod 600"),
+    (a_setting_is_misspelt, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),
+    (data_dir_is_a_file, "data", "failure", "cannot be written to", "another DATA_DIR"),
+    (data_dir_is_open, "data", "warning", "open to every user (mode 0755)", "chmod 700"),
+    (data_dir_is_not_there, "data", "warning", "not there yet", "make run"),
+    (bind_is_open, "bind", "warning", "TLS", "BIND=127.0.0.1:8000"),
+    (base_url_is_not_safe, "base URL", "warning", "in the clear", "https"),
+    (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve"),
+    (backup_is_old, "backups", "warning", "The newest", "/backups/'; "),
+    (backup_folder_is_empty, "backups", "warning", "none", "bin/riskrelay backup '/"),
+    (redis_is_stopped, "Redis", "failure", "does not answer", "REDIS_URL"),
+    (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
+    (database_is_away, "database", "failure", "refused", "DATABASE_URL"),
+    (database_is_not_migrated, "database", "failure", "0001_initial_tables", "bin/riskrelay migrate"),
+    (database_is_newer, "database", "failure", "9999_the_future", "install that version"),
+    (database_is_anothers, "database", "failure", "songs", "DATABASE_URL"),
+    (database_is_no_database, "database", "failure", "not a database", "restore a backup"),
+    (file_is_damaged, "SQLite", "failure", "damaged", "bin/riskrelay restore"),
+    (log_is_long, "SQLite log", "warning", "300 MiB", "restart"),
+    (no_worker_is_alive, "workers", "warning", "No worker is alive", "bin/riskrelay work"),
+    (a_worker_died_an_hour_ago, "workers", "warning", "60 min ago", "bin/riskrelay work"),
+    (an_export_is(timedelta(minutes=20)), "deliveries", "warning", "20 min late", "bin/riskrelay work"),
+    (an_export_is(timedelta(hours=5)), "deliveries", "failure", "5 h late", "bin/riskrelay work"),
+    (a_target_is(TargetStatus.PAUSED, "operator"), "targets", "warning", "1 paused by hand", "target resume"),
+    (a_target_is(TargetStatus.PAUSED, RESTORED), "targets", "warning", "restored", "target resume --all"),
+    (a_target_is(TargetStatus.BLOCKED, "address_private"), "targets", "warning", "1 blocked", "or TARGET_ALLOWED_"),
+    (a_target_is(TargetStatus.INACTIVE, "no_secret"), "targets", "warning", "1 inactive", "secret set target"),
+    (a_request_is_overdue, "compliance", "failure", "1 requests are overdue", "compliance run"),
+    (no_key_is_set, "keys", "failure", "not set", "bin/riskrelay init"),
+    (key_is_anothers, "keys", "failure", "does not open", "put back the key"),
+    (older_key_is_needed, "keys", "warning", "still needed", "bin/riskrelay rotate-keys"),
+    (a_secret_opens_with_no_key, "keys", "failure", "1 sealed values", "rotate-keys --dry-run"),
+    (unset("SCANNER_SHARED_SECRET"), "secrets", "warning", "SCANNER_SHARED_SECRET", "secret set scanner"),
+    (unset("EMAIL_WEBHOOK_SECRET"), "secrets", "warning", "EMAIL_WEBHOOK_SECRET", "secret set email"),
+    (unset("WEBHOOK_SECRET"), "secrets", "warning", "targets without a secret", "secret set target"),
+    (operators_account_is("999"), "operator", "warning", "names account 999, which is not there", "account list"),
+    (operators_account_is(""), "operator", "warning", "names no account", "account list"),
+    (a_secret_is_short, "secrets", "warning", "WEBHOOK_SECRET has less than 16 bytes", "openssl rand"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "accounts", "named"),
+    [
+        # The first account is the operator's.
+        ("self-hosted", 2, ""),
+        # There is nobody else yet.
+        ("cloud", 1, ""),
+        ("cloud", 2, "2"),
+        # Nobody looks.
+        ("webhook-only", 2, "999"),
+    ],
+)
+def test_an_operators_account_is_missed_only_where_it_is_missing(
+    mode: str, accounts: int, named: str, patient: Patient
+) -> None:
+    with patient.database():
+        for _ in range(accounts):
+            make_customer()
+    patient.environment.update(DEPLOYMENT_MODE=mode, OPERATOR_ACCOUNT_ID=named)
+    assert "operator" not in {check["name"] for check in patient.told()["checks"]}
+
+
+@pytest.mark.parametrize(
+    ("cause", "name", "level", "message", "fix"), SYMPTOMS, ids=[f"{number}-{row[1]}" for number, row in enumerate(SYMPTOMS)]
+)
+def test_a_cause_is_told_with_its_remedy(
+    patient: Patient, cause: Callable[[Patient], None], name: str, level: str, message: str, fix: str
+) -> None:
+    cause(patient)
+    told = patient.told(exit_code=1 if level == "failure" else 0)
+    assert told["status"] == level
+    [found] = [check for check in told["checks"] if check["name"] == name and check["status"] == level]
+    assert message in found["message"]
+    assert fix in found["fix"]
+    assert "secret-password" not in json.dumps(told)
+    lines = patient.asked().stdout.splitlines()
+    assert any(line.startswith(f"{level:8} {name:11} ") and f"Fix: {found['fix']}" in line for line in lines)
+    assert lines[-1].endswith("to be seen to.")
+
+
+def test_wrong_settings_are_all_told_with_what_needs_none_and_exit_code_2(patient: Patient) -> None:
+    patient.environment |= {"BIND": "nowhere", "WORKER_PROCESSES": "0"}
+    told = patient.told(exit_code=2)
+    assert [check["message"].partition(":")[0] for check in told["checks"] if check["status"] == "failure"] == [
+        "BIND",
+        "WORKER_PROCESSES",
+    ]
+    assert {check["name"] for check in told["checks"]} == {"python", "env file", "settings"}
+    assert "nowhere" not in json.dumps(told)
+
+
+def test_an_env_file_that_cannot_be_read_is_not_to_be_corrected(patient: Patient) -> None:
+    Path(".env").write_bytes(b"BIND=\xff\n")
+    [found] = [check for check in patient.told(exit_code=2)["checks"] if check["name"] == "settings"]
+    assert "Cannot be read" in found["message"]
+    assert found["fix"].startswith("run this as the user that it belongs to")
+
+
+def test_a_secret_that_no_route_asks_for_is_not_missed(patient: Patient) -> None:
+    patient.environment |= {"STOREFRONT_WEBHOOK_SECRET": None}
+    assert patient.told()["status"] == "ok"
+    patient.environment |= {"DEPLOYMENT_MODE": "cloud"}
+    assert [check["message"][:25] for check in patient.told()["checks"] if check["fix"]] == ["STOREFRONT_WEBHOOK_SECRET"]
+
+
+def test_a_redis_that_drops_what_it_is_given_is_told(patient: Patient) -> None:
+    patient.redis.order("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        [found] = [check for check in patient.told()["checks"] if check["fix"]]
+    finally:
+        patient.redis.order("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert (found["name"], found["status"]) == ("Redis", "warning")
+    assert "allkeys-lru" in found["message"]
+    assert "noeviction" in found["fix"]
+
+
+# how far a clock is off; what that comes to
+SKEWS = [(10.0, "warning"), (-10.0, "warning"), (90.0, "failure")]
+
+
+@pytest.mark.parametrize(("skew_s", "level"), SKEWS)
+def test_a_clock_that_is_off_is_told(
+    tmp_path: Path,
+    postgres_url: str,
+    redis: RedisServer,
+    service: LoopbackServer,
+    monkeypatch: pytest.MonkeyPatch,
+    skew_s: float,
+    level: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    patient = Patient(tmp_path, postgres_url, redis, service)
+    with freeze_time(utc_now() + timedelta(seconds=skew_s), tick=True):
+        told = patient.told(exit_code=1 if level == "failure" else 0)
+    clocks = [check for check in told["checks"] if check["name"] == "clock"]
+    assert [check["status"] for check in clocks] == [level, level]
+    assert ["of Redis" in clocks[0]["message"], "of the database" in clocks[1]["message"]] == [True, True]
+
+
+# clocks that differ by so many seconds; free bytes
+def test_what_is_judged_goes_by_its_limits() -> None:
+    clock = [stores.judged_clock(skew_s, "Redis").level for skew_s in (0.0, -1.9, 2.1, -59.0, 61.0)]
+    assert clock == [Level.OK, Level.OK, Level.WARNING, Level.WARNING, Level.FAILURE]
+    disk = [machine.judged_disk(Path("/data"), mib * _MIB).level for mib in (2048, 1024, 1023, 100, 99)]
+    assert disk == [Level.OK, Level.OK, Level.WARNING, Level.WARNING, Level.FAILURE]
+    versions = [machine.python(version, "x").level for version in ((3, 10, 14), (3, 11, 0), (3, 14, 2))]
+    assert versions == [Level.FAILURE, Level.OK, Level.OK]
+
+
+def test_a_file_of_another_user_is_told_to_all_but_root(tmp_path: Path) -> None:
+    env_file = tmp_path / ".env"
+    env_file.write_text("")
+    env_file.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(env_file, 4711, 4711)
+    owner = env_file.stat().st_uid
+    assert machine.env_file(env_file, owner).level is Level.OK
+    assert machine.env_file(env_file, 0).level is Level.OK
+    told = machine.env_file(env_file, owner + 1)
+    assert (told.level, told.fix) == (Level.WARNING, f"chown {owner + 1} '{env_file}'")
+
+
+def silent(peer: Peer) -> None:
+    peer.read()
+    peer.wait()
+
+
+def dripping(peer: Peer) -> None:
+    peer.read()
+    peer.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    peer.drip(b"x" * 1000)
+
+
+def another(peer: Peer) -> None:
+    peer.read()
+    peer.answer(200, b"<html>It works!</html>")
+
+
+def missing(peer: Peer) -> None:
+    peer.read()
+    peer.answer(404, b"{}")
+
+
+@pytest.mark.parametrize(
+    ("behave", "why"),
+    [(silent, "0.3 s"), (dripping, "0.3 s"), (another, "not RiskRelay"), (missing, "404")],
+    ids=["silent", "dripping", "another", "missing"],
+)
+def test_what_answers_in_place_of_the_service_is_told(behave: Callable[[Peer], None], why: str) -> None:
+    with LoopbackServer(behave) as server:
+        assert why in str(machine.unanswered(f"{server.url()}healthz", 0.3))
+
+
+def test_a_proxy_of_the_environment_is_not_asked(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert patient.told()["status"] == "ok"
+
+
+def test_a_check_that_breaks_ends_no_other(patient: Patient) -> None:
+    with patient.database():
+        request_id = receive(Topic.CUSTOMER_REDACT, Vault([OLD]), ADA)
+        nobody = Vault([OLD]).seal("not a subject", SUBJECT.context(request_id))
+        execute("UPDATE compliance_requests SET subject_sealed = ?", (nobody,))
+    told = patient.told(exit_code=1)
+    [found] = [check for check in told["checks"] if check["status"] == "failure"]
+    assert (found["name"], "could not be looked at" in found["message"]) == ("keys", True)
+    assert told["checks"][-1]["name"] == "compliance"

@@ -1,0 +1,616 @@
+"""The receiver for developing: in this process for its judgement, as a process for what a developer sees."""
+
+import itertools
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from click.testing import CliRunner
+
+from bin.commands.listen import listen
+from bin.receiver_kit.receiver import MAX_BODY_BYTES, Misbehaviour, Received, Receiver
+from tests.support.terminals import Terminal
+from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, SignatureVerdict, sign
+
+ROOT = Path(__file__).parents[3]
+SECRET = b"a secret for tests: \xc3\xa9"
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+_numbers = itertools.count(1)
+
+
+def body_of(title: str = "Image without alt text", export_id: str = "exp_1") -> bytes:
+    event = {
+        "id": export_id,
+        "type": "ticket.export",
+        "export": {"id": export_id},
+        "ticket": {"title": title},
+    }
+    return json.dumps(event).encode()
+
+
+def deliver(
+    url: str,
+    body: bytes | None = None,
+    *,
+    secret: bytes = SECRET,
+    at: int | None = None,
+    session: requests.Session | None = None,
+    **headers: str | None,
+) -> requests.Response:
+    """Post one signed attempt; keywords replace headers (underscores for dashes), None leaves one out."""
+    body = body_of() if body is None else body
+    at = int(NOW.timestamp()) if at is None else at
+    nonce = f"{next(_numbers):032x}"
+    sent: dict[str, str | None] = {
+        "Content-Type": "application/json",
+        TIMESTAMP_HEADER: str(at),
+        NONCE_HEADER: nonce,
+        SIGNATURE_HEADER: sign(secret, at, nonce, body),
+        "Idempotency-Key": "exp_1",
+        "X-Request-Id": "att_1",
+    }
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    given = {name: value for name, value in sent.items() if value is not None}
+    return (session or requests).post(url, data=body, headers=given, timeout=10, allow_redirects=False)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Receiver]]:
+    """Start receivers whose clock stands at NOW; all are stopped after the test."""
+    started: list[Receiver] = []
+
+    def starter(**options: Any) -> Receiver:
+        started.append(Receiver([SECRET], lambda: NOW, **options).start())
+        return started[-1]
+
+    yield starter
+    for receiver in started:
+        receiver.stop()
+
+
+# ── judgement ──────────────────────────────────────────────────────────────
+
+
+def test_a_signed_delivery_opens_a_ticket(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    answer = deliver(receiver.url)
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.json() == {"ticket_id": "DEV-1", "url": receiver.url + "tickets/DEV-1"}
+    (received,) = receiver.received
+    assert received.at == NOW
+    assert received.verdict is SignatureVerdict.OK
+    assert received.body == body_of()
+    assert (received.export_id, received.request_id, received.kind) == ("exp_1", "att_1", "ticket.export")
+    assert received.title == "Image without alt text"
+    assert not received.repeat
+
+
+def test_a_delivery_signed_with_another_secret_is_refused(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    answer = deliver(receiver.url, secret=b"other")
+    assert (answer.status_code, answer.json()) == (401, {"code": "WEBHOOK_SIGNATURE_INVALID"})
+    assert receiver.received[0].verdict is SignatureVerdict.SIGNATURE_WRONG
+    assert receiver.received[0].title == "Image without alt text"
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({SIGNATURE_HEADER.replace("-", "_"): None}, SignatureVerdict.SIGNATURE_MISSING),
+        ({NONCE_HEADER.replace("-", "_"): "\xe9"}, SignatureVerdict.NONCE_MALFORMED),  # a byte outside ASCII
+        ({TIMESTAMP_HEADER.replace("-", "_"): "soon"}, SignatureVerdict.TIMESTAMP_MALFORMED),
+        ({"at": int(NOW.timestamp()) - 301}, SignatureVerdict.TIMESTAMP_STALE),
+        ({"at": int(NOW.timestamp()) + 301}, SignatureVerdict.TIMESTAMP_FUTURE),
+    ],
+)
+def test_the_part_that_is_wrong_is_recorded(
+    start: Callable[..., Receiver], change: dict[str, Any], verdict: SignatureVerdict
+) -> None:
+    receiver = start()
+    assert deliver(receiver.url, **change).status_code == 401
+    assert receiver.received[0].verdict is verdict
+
+
+def test_a_repeated_header_is_refused_on_the_wire(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n" + f"{SIGNATURE_HEADER}: a\r\n" * 2 + "\r\n"
+    assert raw(receiver, head.encode() + b"{}").startswith(b"HTTP/1.1 401 ")
+    assert receiver.received[0].verdict is SignatureVerdict.SIGNATURE_REPEATED
+
+
+def test_a_nonce_is_accepted_once(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    at, body = int(NOW.timestamp()), body_of()
+    fixed: dict[str, Any] = {
+        NONCE_HEADER.replace("-", "_"): "a" * 32,
+        SIGNATURE_HEADER.replace("-", "_"): sign(SECRET, at, "a" * 32, body),
+    }
+    assert [deliver(receiver.url, body, **fixed).status_code for _ in range(2)] == [200, 401]
+    assert receiver.received[1].verdict is SignatureVerdict.NONCE_REPLAYED
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'"text"', b"{", b"\xff", b"[" * 200_000])
+def test_a_body_that_is_no_json_object_is_unprocessable(start: Callable[..., Receiver], body: bytes) -> None:
+    answer = deliver(start().url, body)
+    assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"export": 1, "ticket": [], "id": 7}',
+        b'{"type": "ticket.export", "ticket": {"title": null}}',
+        b'{"type": ["ticket.export"], "ticket": "title"}',
+    ],
+)
+def test_an_object_that_is_no_ticket_is_shown_without_a_title_and_unprocessable(
+    start: Callable[..., Receiver], body: bytes
+) -> None:
+    receiver = start()
+    answer = deliver(receiver.url, body)
+    assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
+    (received,) = receiver.received
+    assert (received.verdict, received.title, received.export_id) == (SignatureVerdict.OK, None, None)
+
+
+def test_an_event_of_an_unknown_type_is_shown_and_not_said_to_be_dealt_with(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    body = body_of().replace(b"ticket.export", b"ticket.closed")
+    assert deliver(receiver.url, body).status_code == 422
+    assert (receiver.received[0].verdict, receiver.received[0].kind) == (SignatureVerdict.OK, "ticket.closed")
+
+
+def test_a_repeated_key_gets_the_same_ticket_and_is_marked(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    answers = [deliver(receiver.url).json() for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert deliver(receiver.url, Idempotency_Key="exp_2").json()["ticket_id"] == "DEV-2"
+    assert [received.repeat for received in receiver.received] == [False, True, False]
+
+
+def test_a_key_that_was_refused_before_is_no_repeat(start: Callable[..., Receiver]) -> None:
+    receiver = start(misbehaviour=Misbehaviour((503,)))
+    statuses = [deliver(receiver.url, secret=secret).status_code for secret in (SECRET, b"other", SECRET)]
+    assert statuses == [503, 401, 200]
+    assert [received.repeat for received in receiver.received] == [False, False, False]
+
+
+def test_without_a_key_every_delivery_opens_a_ticket(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    tickets = [deliver(receiver.url, Idempotency_Key=None).json()["ticket_id"] for _ in range(2)]
+    assert tickets == ["DEV-1", "DEV-2"]
+
+
+def test_a_receiver_without_a_secret_is_refused() -> None:
+    for secrets in ([], [b""], [SECRET, b""]):
+        with pytest.raises(ValueError, match="needs a secret"):
+            Receiver(secrets, lambda: NOW)
+
+
+# ── misbehaviour ───────────────────────────────────────────────────────────
+
+
+def test_the_failures_come_in_order_and_then_it_behaves(start: Callable[..., Receiver]) -> None:
+    url = start(misbehaviour=Misbehaviour((503, 429, 500, 404), retry_after_s=7)).url
+    answers = [deliver(url) for _ in range(5)]
+    assert [(answer.status_code, answer.headers.get("Retry-After")) for answer in answers] == [
+        (503, "7"),
+        (429, "7"),
+        (500, None),  # only 429 and 503 ask for a wait
+        (404, None),
+        (200, None),
+    ]
+    assert answers[1].json() == {"code": "WEBHOOK_RATE_LIMITED"}
+
+
+def test_a_failure_without_retry_after_names_no_wait(start: Callable[..., Receiver]) -> None:
+    assert "Retry-After" not in deliver(start(misbehaviour=Misbehaviour((503,))).url).headers
+
+
+@pytest.mark.parametrize("status", [302, 304])
+def test_after_a_redirect_the_connection_still_works(start: Callable[..., Receiver], status: int) -> None:
+    receiver = start(misbehaviour=Misbehaviour((status,)))
+    with requests.Session() as session:
+        answer = deliver(receiver.url, session=session)
+        assert (answer.status_code, answer.headers["Location"]) == (status, receiver.url + "elsewhere")
+        assert deliver(receiver.url, session=session).status_code == 200
+
+
+def test_a_delay_holds_back_the_answer_alone(start: Callable[..., Receiver]) -> None:
+    receiver = start(misbehaviour=Misbehaviour(delay_s=0.3))
+    began = time.monotonic()
+    assert deliver(receiver.url).status_code == 200
+    assert time.monotonic() - began >= 0.3
+
+
+def test_a_lost_answer_is_a_ticket_all_the_same_and_its_repeat_is_known(start: Callable[..., Receiver]) -> None:
+    receiver = start(misbehaviour=Misbehaviour((503,), drops=2))
+    assert deliver(receiver.url).status_code == 503
+    for _ in range(2):
+        with pytest.raises(requests.ConnectionError):
+            deliver(receiver.url)
+    assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
+    assert [(each.is_dropped, each.repeat) for each in receiver.received] == [
+        (False, False),  # failed, as was asked for first
+        (True, False),
+        (True, True),
+        (False, True),
+    ]
+
+
+def test_a_test_event_is_accepted_and_opens_no_ticket(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    ping = b'{"type": "target.ping", "id": "png_1"}'
+    assert deliver(receiver.url, ping, Idempotency_Key="png_1").json() == {"status": "pong"}
+    assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
+
+
+def test_stopping_does_not_wait_for_a_delay(start: Callable[..., Receiver]) -> None:
+    arrived: queue.Queue[Received] = queue.Queue()
+    receiver = start(misbehaviour=Misbehaviour(delay_s=60), on_received=arrived.put)
+    failures: list[Exception] = []
+
+    def send() -> None:
+        try:
+            deliver(receiver.url)
+        except requests.ConnectionError as error:
+            failures.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert arrived.get(timeout=10).answer.status == 200
+    began = time.monotonic()
+    receiver.stop()
+    sender.join(10)
+    assert time.monotonic() - began < 5
+    assert len(failures) == 1
+
+
+# ── the wire ───────────────────────────────────────────────────────────────
+
+
+def raw(receiver: Receiver, request: bytes) -> bytes:
+    """Send bytes, end the sending half, and read until the receiver hangs up."""
+    host, port = receiver.url.removeprefix("http://").rstrip("/").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    with requests.Session() as session:
+        began = time.monotonic()
+        assert {deliver(receiver.url, session=session).status_code for _ in range(50)} == {200}
+        took_s = time.monotonic() - began
+        pools = session.get_adapter(receiver.url).poolmanager.pools  # type: ignore[attr-defined]  # of HTTPAdapter, which is what it is
+        assert [pools[key].num_connections for key in pools.keys()] == [1]  # noqa: SIM118 - no plain dict
+    assert took_s < 1.5  # an answer in two packets would take 40 ms each
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [
+        (None, 411),
+        ("-1", 400),
+        ("two", 400),
+        ("\u00b2".encode("latin-1").decode("latin-1"), 400),  # a digit to isdigit() and not to int()
+        (str(MAX_BODY_BYTES + 1), 413),
+        ("9" * 5000, 413),
+    ],
+)
+def test_a_body_of_unknown_or_enormous_length_is_refused_unread(
+    start: Callable[..., Receiver], length: str | None, status: int
+) -> None:
+    receiver = start()
+    head = "POST / HTTP/1.1\r\nHost: x\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
+    answer = raw(receiver, head.encode("latin-1"))
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"Connection: close" in answer
+    assert receiver.received == []
+
+
+def test_half_a_body_is_no_delivery(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    assert raw(receiver, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{}") == b""
+    assert receiver.received == []
+
+
+def test_only_post_is_answered(start: Callable[..., Receiver]) -> None:
+    answer = requests.get(start().url, timeout=10)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+
+
+def test_many_senders_at_once_are_all_received(start: Callable[..., Receiver]) -> None:
+    told: list[Received] = []
+    receiver = start(on_received=told.append)
+    senders = [
+        threading.Thread(target=deliver, args=(receiver.url,), kwargs={"Idempotency_Key": f"exp_{number}"})
+        for number in range(20)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(20)
+    assert len({received.idempotency_key for received in receiver.received}) == 20
+    assert told == receiver.received
+    assert receiver.count == 20
+
+
+def test_a_stopped_receiver_is_gone_and_its_port_is_free(start: Callable[..., Receiver]) -> None:
+    receiver = start()
+    with requests.Session() as session:  # a kept-alive connection must not outlive it
+        deliver(receiver.url, session=session)
+        receiver.stop()
+        receiver.stop()
+        with pytest.raises(requests.ConnectionError):
+            deliver(receiver.url, session=session)
+    port = int(receiver.url.rstrip("/").rpartition(":")[2])
+    again = start(port=port)
+    assert deliver(again.url).status_code == 200
+
+
+# ── the command ────────────────────────────────────────────────────────────
+
+
+class Listening:
+    """`listen` as a process of its own, in an empty folder, the secret in its environment."""
+
+    def __init__(self, folder: Path, *arguments: str, secret: bytes | None = SECRET, stdin: bytes = b"") -> None:
+        (folder / ".env").touch()  # its own, so that no other is read
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("WEBHOOK_SECRET")}
+        if secret is not None:
+            environment["WEBHOOK_SECRET"] = secret.decode()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from bin.commands.listen import listen; listen()", *arguments],
+            cwd=folder,
+            env=environment | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(stdin)
+        self.process.stdin.close()
+        self.process.stdin = None
+
+    def url(self, *, on_stderr: bool = False) -> str:
+        """Wait for the first line, and return the address in it."""
+        stream = self.process.stderr if on_stderr else self.process.stdout
+        assert stream is not None
+        line = stream.readline().decode()
+        assert line.startswith("Listening on http://127.0.0.1:")
+        assert line.endswith("/ (Ctrl-C to stop)\n")
+        return line.split()[2]
+
+    def finish(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
+        """End it with a signal, or wait for its own end; returns exit code, standard output and error."""
+        if number is not None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out.decode(), err.decode()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Listening]]:
+    started: list[Listening] = []
+
+    def runner(*arguments: str, **options: Any) -> Listening:
+        started.append(Listening(tmp_path, *arguments, **options))
+        return started[-1]
+
+    yield runner
+    for listening in started:
+        if listening.process.poll() is None:
+            listening.process.kill()
+            listening.process.communicate()
+
+
+def now() -> int:
+    return int(time.time())
+
+
+def test_it_prints_a_block_for_each_request_and_stops_on_ctrl_c(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0", "--fail", "503", "--times", "2", "--fail", "429", "--retry-after", "5")
+    url = listening.url()
+    statuses = [deliver(url, at=now()).status_code for _ in range(5)]
+    deliver(url, at=now(), secret=b"other")
+    assert statuses == [503, 503, 429, 429, 200]
+    code, out, err = listening.finish(signal.SIGINT)
+    assert code == 0
+    assert out.count("  request    att_1\n  export     exp_1\n  title      Image without alt text\n") == 6
+    assert out.count("  signature  ok\n") == 5
+    assert out.count(", Retry-After 5\n") == 4
+    assert "  answered   200 DEV-1\n" in out
+    assert out.count("(repeat: ") == 1
+    assert "  signature  signature wrong: another secret" in out
+    assert "Stopped after 6 requests." in err
+    assert SECRET.decode() not in out + err
+
+
+def test_it_tells_what_was_expected_in_place_of_an_event_that_it_does_not_know(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0", "--fail", "503")
+    url = listening.url()
+    unknown = body_of().replace(b"ticket.export", b"ticket.closed")
+    assert [deliver(url, body, at=now()).status_code for body in (unknown, unknown, body_of())] == [503, 422, 200]
+    _, out, _ = listening.finish(signal.SIGINT)
+    assert out.count("expected JSON of the type ticket.export") == 1
+    assert "  answered   422 WEBHOOK_VALIDATION_FAILED: expected JSON" in out
+
+
+def test_it_ends_when_nobody_reads_what_it_prints(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0")
+    url = listening.url()
+    with listening.process as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        with suppress(requests.ConnectionError):  # it may be gone before its answer
+            deliver(url, at=now())
+        assert process.wait(timeout=30) == 1
+        assert process.stderr.read() == b""
+
+
+def test_json_puts_one_line_a_request_on_standard_output_and_nothing_else(
+    run: Callable[..., Listening],
+) -> None:
+    listening = run("--port", "0", "--json", "--fail", "429", "--retry-after", "1")
+    url = listening.url(on_stderr=True)
+    for _ in range(2):
+        deliver(url, at=now())
+    code, out, err = listening.finish(signal.SIGTERM)
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert code == 0
+    assert (first["status"], first["retry_after"], first["signature"]) == (429, 1, "ok")
+    assert (second["status"], second["retry_after"], second["repeat"]) == (200, None, False)
+    assert second["answer"]["ticket_id"] == "DEV-1"
+    assert (second["export_id"], second["request_id"], second["type"]) == ("exp_1", "att_1", "ticket.export")
+    assert SECRET.decode() not in out + err
+
+
+def test_what_a_wrong_signature_fits_is_told(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0")
+    url, body = listening.url(), json.dumps({"id": "exp_1", "type": "ticket.export"}, indent=1).encode()
+    at, nonce = now(), "b" * 32
+    compact = json.dumps(json.loads(body), separators=(",", ":")).encode()
+    for signature in (sign(SECRET, at, nonce, compact), sign(SECRET + b"\n", at, nonce, body), "sha256=" + "0" * 64):
+        changed: dict[str, Any] = {NONCE_HEADER.replace("-", "_"): nonce, SIGNATURE_HEADER.replace("-", "_"): signature}
+        assert deliver(url, body, at=at, **changed).status_code == 401
+    _, out, err = listening.finish(signal.SIGTERM)
+    assert [line for line in out.splitlines() if line.startswith("  suspect")] == [
+        "  suspect    it fits the body re-serialised compact: sign and verify the raw bytes, not JSON that was written anew",
+        "  suspect    it fits the secret with a line's end behind it: compare the two secrets byte for byte",
+    ]
+    assert SECRET.decode() not in out + err
+
+
+def test_requests_are_kept_as_they_came_for_their_owner_alone(run: Callable[..., Listening], tmp_path: Path) -> None:
+    folder = tmp_path / "kept" / "requests"
+    listening = run("--port", "0", "--save", str(folder), "--json", "--drop", "1")
+    url = listening.url(on_stderr=True)
+    with pytest.raises(requests.ConnectionError):
+        deliver(url, body_of("Größe"), at=now())
+    deliver(url, b"\xff\r\n\r\nno JSON", at=now(), Idempotency_Key="../../etc/x")
+    _, out, err = listening.finish(signal.SIGTERM)
+    first, second = (json.loads(line) for line in out.splitlines())
+    paths = sorted(folder.iterdir())
+    assert [str(path) for path in paths] == [first["saved"], second["saved"]]
+    assert (first["status"], first["answer"], second["status"]) == (None, None, 422)
+    assert [path.name.partition("-")[2] for path in paths] == ["exp_1.http", "etcx.http"]
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    head, _, body = paths[1].read_bytes().partition(b"\r\n\r\n")
+    assert (head.split(b"\r\n")[0], body) == (b"POST / HTTP/1.1", b"\xff\r\n\r\nno JSON")
+    assert b"\r\nX-Request-Id: att_1\r\n" in head
+    assert SECRET not in paths[0].read_bytes() + out.encode() + err.encode()
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_answer_leaves(
+    run: Callable[..., Listening], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    listening = run("--port", "0", "--save", str(tmp_path / "file" / "folder"))
+    assert deliver(listening.url(), at=now()).status_code == 200
+    _, out, err = listening.finish(signal.SIGTERM)
+    assert "  answered   200 DEV-1\n" in out
+    assert f"Not saved in {tmp_path}/file/folder: Not a directory." in err
+
+
+@pytest.mark.parametrize("wanted", [{}, {"NO_COLOR": "1"}], ids=["colours", "none"])
+def test_a_secret_is_typed_unseen_and_colours_are_for_a_terminal_that_wants_them(
+    tmp_path: Path, wanted: dict[str, str]
+) -> None:
+    terminal = Terminal(tmp_path, "listen", "--port", "0", "--secret-stdin", **wanted)
+    terminal.read_until("Secret: ")
+    terminal.type(SECRET.decode() + "\n")
+    url = terminal.read_until("/ (Ctrl-C to stop)").split()[-4]
+    assert deliver(url, at=now()).status_code == 200
+    terminal.read_until("DEV-1")
+    terminal.process.send_signal(signal.SIGTERM)
+    shown = terminal.read_until("Stopped after 1 requests.")
+    assert terminal.end() == 0
+    assert ("\x1b[32mok\x1b[0m" in shown) == (not wanted)
+    assert ("\x1b[" in shown) == (not wanted)
+    assert SECRET.decode() not in shown
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"", b"\nanother line\n"])
+def test_the_secret_can_come_from_standard_input(run: Callable[..., Listening], ending: bytes) -> None:
+    listening = run("--port", "0", "--secret-stdin", secret=b"not this one", stdin=SECRET + ending)
+    assert deliver(listening.url(), at=now()).status_code == 200
+
+
+def test_only_the_newline_is_stripped_from_the_secret(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0", "--secret-stdin", secret=None, stdin=b" spaced \n")
+    url = listening.url()
+    assert deliver(url, at=now(), secret=b" spaced ").status_code == 200
+    assert deliver(url, at=now(), secret=b"spaced").status_code == 401
+
+
+def test_control_characters_of_a_sender_do_not_reach_the_terminal(run: Callable[..., Listening]) -> None:
+    listening = run("--port", "0")
+    url = listening.url()
+    titles = ["\x1b[2Jgone\r\nsignature  ok", "\ud800 half", "x" * 5000]
+    assert [deliver(url, body_of(title), at=now()).status_code for title in titles] == [200, 200, 200]
+    _, out, _ = listening.finish(signal.SIGTERM)
+    assert "  title      ?[2Jgone??signature  ok\n" in out
+    assert "  title      ? half\n" in out
+    assert max(map(len, out.splitlines())) < 250
+
+
+@pytest.mark.parametrize("arguments", [[], ["--secret-stdin"]])
+def test_without_a_secret_it_says_so_and_does_not_listen(run: Callable[..., Listening], arguments: list[str]) -> None:
+    code, out, err = run("--port", "0", *arguments, secret=None, stdin=b"\n").finish()
+    assert (code, out) == (1, "")
+    assert "WEBHOOK_SECRET" in err
+    assert "--secret-stdin" in err
+
+
+def test_a_port_in_use_is_one_clear_line(run: Callable[..., Listening], start: Callable[..., Receiver]) -> None:
+    port = start().url.rstrip("/").rpartition(":")[2]
+    code, out, err = run("--port", port).finish()
+    assert (code, out) == (1, "")
+    why = f"Cannot listen on 127.0.0.1 port {port}: Address already in use."
+    assert err == f"Error: {why} Choose another with --port.\n"
+
+
+def test_wrong_settings_are_reported_with_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEB_PROCESSES", "many")
+    result = CliRunner().invoke(listen, ["--port", "0"])
+    assert result.exit_code == 2
+    assert "WEB_PROCESSES" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--fail", "200"], ["--fail", "600"], ["--times", "0"], ["--port", "65536"], ["--delay", "-1"]],
+)
+def test_impossible_options_are_wrong_usage(arguments: list[str]) -> None:
+    result = CliRunner().invoke(listen, arguments)
+    assert result.exit_code == 2
+    assert arguments[0] in result.output
+
+
+def test_the_help_shows_an_example_and_the_exit_codes() -> None:
+    lines = [line.strip() for line in CliRunner().invoke(listen, ["--help"]).output.splitlines()]
+    assert "riskrelay listen --port 9000 --fail 503 --times 2 --retry-after 5" in lines
+    assert lines[lines.index("Exit codes:") + 1].startswith("0  stopped")

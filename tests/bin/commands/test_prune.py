@@ -1,0 +1,169 @@
+"""`riskrelay prune`, as an operator and as cron types it; and that no cron command runs beside itself."""
+
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from freezegun import freeze_time
+
+from runtime.clock import utc_now
+from storage.db.engine import close_database, rows
+from storage.db.locks import Lock, alone
+from storage.maintenance import retention
+from tests.support.factories import make_customer, make_exports
+from tests.support.shell import Shell
+from tests.support.workers import RISKRELAY
+
+
+class Keeper(Shell):
+    """Types commands into an installation of its own, with exports of the age that is asked for."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder, url)
+        with self.database():
+            self.customer = make_customer()
+
+    def pruned(self, *words: str) -> dict[str, int]:
+        """Prune; return how many rows went, by table."""
+        told = self.json("prune", *words)
+        assert tuple(told) == retention.COUNTED
+        return {table: count for table, count in told.items() if count}
+
+    def prepared(self, count: int, days_ago: float) -> list[str]:
+        with self.database():
+            return make_exports(self.customer, count, utc_now() - timedelta(days=days_ago))
+
+    def left(self) -> int:
+        with self.database():
+            return int(rows("SELECT COUNT(*) FROM exports")[0][0])
+
+
+@pytest.fixture
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    monkeypatch.chdir(tmp_path)
+    yield Keeper(tmp_path, sqlite_url)
+    close_database()
+
+
+def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Keeper) -> None:
+    shell.prepared(2, 91)
+    shell.prepared(1, 89)
+    assert shell.pruned("--dry-run") == {"exports": 2}
+    assert shell.left() == 3
+    assert shell.pruned() == {"exports": 2}
+    assert shell.pruned() == {}
+    assert shell.left() == 1
+
+
+def test_another_age_and_a_limit_can_be_named(shell: Keeper) -> None:
+    shell.prepared(3, 10)
+    assert shell.pruned("--older-than-days", "11") == {}
+    assert shell.pruned("--older-than-days", "9", "--limit", "2", "--dry-run") == {"exports": 2}
+    assert shell.pruned("--older-than-days", "9", "--limit", "2") == {"exports": 2}
+    shell.environment["RETENTION_DAYS"] = "9"
+    assert shell.pruned() == {"exports": 1}
+
+
+def test_a_person_reads_a_line_a_table(shell: Keeper) -> None:
+    shell.prepared(2, 91)
+    lines = shell.type("prune").stdout.splitlines()
+    assert lines[0].split() == ["exports", "2"]
+    assert [line.split()[0] for line in lines] == [*retention.COUNTED]
+
+
+def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Keeper, tmp_path: Path) -> None:
+    ids = shell.prepared(2, 91)
+    folder = tmp_path / "archive"
+    assert shell.pruned("--dry-run", "--archive", str(folder)) == {"exports": 2}
+    assert not folder.exists()
+    assert shell.pruned("--archive", str(folder)) == {"exports": 2}
+    [path] = folder.iterdir()
+    assert {json.loads(line)["id"] for line in path.read_text().splitlines()} == set(ids)
+
+
+def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Keeper, tmp_path: Path) -> None:
+    shell.prepared(1, 91)
+    folder = tmp_path / "open"
+    folder.mkdir(mode=0o755)
+    told = shell.refused("prune", "--archive", str(folder))
+    # What is typed after it: /tmp must not be closed to everybody else by it.
+    assert "chmod" not in told
+    assert f"such as {folder}/riskrelay-archive" in told
+    assert shell.left() == 1
+    assert shell.pruned("--archive", str(folder / "riskrelay-archive")) == {"exports": 1}
+
+
+def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: Keeper, tmp_path: Path) -> None:
+    shell.prepared(1, 91)
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in shell.refused("prune", "--archive", str(tmp_path / "file" / "within"))
+    assert shell.left() == 1
+
+
+@pytest.mark.parametrize(
+    ("lock", "words"),
+    [(Lock.PRUNE, ("prune",)), (Lock.SWEEP, ("sweep",)), (Lock.COMPLIANCE, ("compliance", "run"))],
+    ids=["prune", "sweep", "compliance"],
+)
+def test_a_command_of_cron_does_not_run_beside_itself(shell: Keeper, lock: Lock, words: tuple[str, ...]) -> None:
+    # Its own command opens and closes the database of this process; the lock is the file's.
+    with shell.database(), alone(lock):
+        assert f"Another {lock.name.lower()} is running" in shell.refused(*words)
+        # To count needs no turn.
+        assert shell.type(*words, "--dry-run").exit_code == 0
+    assert shell.type(*words).exit_code == 0
+
+
+def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: Keeper) -> None:
+    shell.prepared(1, 91)
+    with shell.database(), alone(Lock.PRUNE):
+        # A process of its own: within this one the command would close the database of the test.
+        waiting = subprocess.Popen([RISKRELAY, "prune", "--json"], env=shell.for_processes(), stdout=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(1.5)
+    out, _ = waiting.communicate(timeout=60)
+    assert (waiting.returncode, json.loads(out)["exports"]) == (0, 1)
+
+
+def test_a_host_whose_clock_is_ahead_of_the_databases_removes_nothing_too_soon(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Keeper(tmp_path, postgres_url)
+    shell.prepared(1, 10)
+    with freeze_time(utc_now() + timedelta(days=400), tick=True):
+        assert shell.pruned() == {}
+    assert shell.pruned("--older-than-days", "9") == {"exports": 1}
+
+
+def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: Keeper) -> None:
+    shell.prepared(2, 91)
+    shown = on_a_terminal(shell, "prune", "--json")
+    assert "Rows" in shown
+    assert "100%" in shown
+    shell.prepared(2, 91)
+    assert shell.type("prune", "--json").stderr == ""
+
+
+def on_a_terminal(shell: Keeper, *words: str) -> str:
+    """Run a command whose standard error is a terminal; return what that shows."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run([RISKRELAY, *words], env=shell.for_processes(), stdout=subprocess.PIPE, stderr=theirs, check=True)
+        return os.read(ours, 65_536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--limit", "0"), ("--limit", "9" * 30), ("--older-than-days", "0"), ("--older-than-days", "9" * 30), ("--nonsense",)],
+)
+def test_wrong_usage_is_told_by_the_exit_code(shell: Keeper, words: tuple[str, ...]) -> None:
+    assert shell.type("prune", *words).exit_code == 2

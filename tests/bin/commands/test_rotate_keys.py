@@ -1,0 +1,235 @@
+"""`riskrelay rotate-keys`, as an operator types it, and real processes that are started with the wrong key."""
+
+import base64
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bin.__main__ import riskrelay
+from runtime.clock import utc_now
+from storage.db.engine import close_database, connection, execute, open_database, rows
+from storage.db.locks import Lock, alone
+from storage.exports import worker_heartbeats
+from storage.maintenance import key_rotation
+from storage.secrets.key_check import canary, check_keys
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.factories import NOW, environment, make_customer, make_target
+from tests.support.shell import Shell
+from tests.support.workers import RISKRELAY
+
+OLD, NEW = b"A" * 32, b"B" * 32
+ENV_FILE = "# Ours.\nLOG_LEVEL=info\n\nexport  ENCRYPTION_KEYS = '{keys}'   # kept safe\r\nWEBHOOK_SECRET=\"a b and on\"\n"
+
+
+def text_of(*keys: bytes) -> str:
+    return ",".join(base64.b64encode(key).decode() for key in keys)
+
+
+class KeyShell(Shell):
+    """Types `rotate-keys` into an installation of its own whose keys stand in `.env`."""
+
+    verb = ("rotate-keys",)
+
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder, url)
+        self.env_file = folder / ".env"
+        self.environment |= {"ENCRYPTION_KEYS": None, "LOG_LEVEL": None, "WEBHOOK_SECRET": None}
+
+    def has(self, *keys: bytes, form: str = ENV_FILE) -> None:
+        """Write `.env` as it was before any worker started."""
+        self.env_file.write_bytes(form.format(keys=text_of(*keys)).encode())
+        self.env_file.chmod(0o600)
+        os.utime(self.env_file, (0, 0))
+
+
+@pytest.fixture
+def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeyShell]:
+    """An installation with three targets' secrets, sealed with the key that it has."""
+    monkeypatch.chdir(tmp_path)
+    made = KeyShell(tmp_path, database_url)
+    made.has(OLD)
+    with made.database():
+        check_keys(Vault([OLD]), NOW)
+        customer = make_customer()
+        for number in range(3):
+            targets.set_secret(make_target(customer).id, f"secret {number}", Vault([OLD]), NOW)
+    yield made
+    close_database()
+
+
+def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: KeyShell) -> None:
+    before = shell.env_file.read_text()
+    made = shell.json("--generate")
+    assert made == {"env_file": str(shell.env_file), "keys": 2}
+    both = shell.env_file.read_text().partition("'")[2].partition("'")[0]
+    assert both.endswith(f",{text_of(OLD)}")
+    dry = shell.json("--dry-run")
+    assert dry == {"resealed": 0, "waiting": 3, "unreadable": [], "keys": 2, "older_keys_needed": True}
+    assert shell.json("--limit", "2") == {**dry, "resealed": 2, "waiting": 1}
+    done = {"resealed": 1, "waiting": 0, "unreadable": [], "keys": 2, "older_keys_needed": False}
+    assert shell.json() == done
+    assert shell.json() == {**done, "resealed": 0}
+    shell.env_file.write_text(before.replace(text_of(OLD), both.partition(",")[0]))
+    assert shell.json() == {**done, "resealed": 0, "keys": 1}
+    shell.has(OLD)
+    assert "ENCRYPTION_KEYS does not open" in shell.refused()
+
+
+def test_a_person_is_told_what_comes_next_and_never_a_key(shell: KeyShell) -> None:
+    told = shell.type("--generate").stdout
+    assert "restart service and workers" in told
+    assert "bin/riskrelay rotate-keys" in told
+    keys = shell.env_file.read_text().partition("'")[2].partition("'")[0].split(",")
+    assert len(keys) == 2
+    assert "Older keys are still needed" in shell.type("--dry-run").stdout
+    done = shell.type().stdout
+    assert "Older keys may be removed" in done
+    assert not any(key in told + done for key in keys)
+
+
+def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell: KeyShell) -> None:
+    shell.env_file.chmod(0o644)
+    os.chown(shell.env_file, os.getuid(), os.getgid())
+    before = shell.env_file.read_bytes()
+    assert shell.type("--generate").exit_code == 0
+    after = shell.env_file.read_bytes()
+    key = after[after.index(b"'") + 1 :].partition(b",")[0]
+    assert after == before.replace(text_of(OLD).encode(), key + b"," + text_of(OLD).encode())
+    assert (len(base64.b64decode(key)), key) != (32, text_of(OLD).encode())
+    assert stat.S_IMODE(shell.env_file.stat().st_mode) == 0o600
+    assert [path.name for path in shell.env_file.parent.glob(".env*")] == [".env"]
+
+
+def test_a_link_stays_a_link(shell: KeyShell, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "settings"
+    shell.env_file.rename(elsewhere)
+    shell.env_file.symlink_to(elsewhere)
+    assert shell.type("--generate").exit_code == 0
+    assert shell.env_file.is_symlink()
+    assert elsewhere.read_text().count(",") == 1
+
+
+def test_a_draft_that_a_killed_run_left_is_no_hindrance(shell: KeyShell) -> None:
+    shell.env_file.with_name(".env.new").write_text("half a li")
+    assert shell.json("--generate")["keys"] == 2
+    assert not shell.env_file.with_name(".env.new").exists()
+
+
+def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_path: Path) -> None:
+    before = shell.env_file.read_bytes()
+    shell.environment["ENCRYPTION_KEYS"] = text_of(OLD)
+    told = shell.refused("--generate")
+    assert "comes from the environment" in told
+    assert "openssl rand -base64 32" in told
+    (tmp_path / "keys").write_text(text_of(OLD))
+    shell.environment |= {"ENCRYPTION_KEYS": None, "ENCRYPTION_KEYS_FILE": str(tmp_path / "keys")}
+    assert "comes from the environment" in shell.refused("--generate")
+    assert shell.env_file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "ENCRYPTION_KEYS={keys}\nENCRYPTION_KEYS={keys}\n",
+        "OTHER={keys}\nENCRYPTION_KEYS=${{OTHER}}\n",
+        "ENCRYPTION_KEYS_FILE=keys\n",
+    ],
+    ids=["twice", "by another name", "by a file"],
+)
+def test_a_line_that_is_not_understood_is_not_touched(shell: KeyShell, tmp_path: Path, form: str) -> None:
+    (tmp_path / "keys").write_text(text_of(OLD))
+    shell.has(OLD, form=form)
+    before = shell.env_file.read_bytes()
+    assert "put a new key and a comma in front" in shell.refused("--generate")
+    assert shell.env_file.read_bytes() == before
+
+
+def test_no_key_is_put_in_front_of_wrong_ones(shell: KeyShell) -> None:
+    shell.has(NEW)
+    assert "does not open" in shell.refused("--generate")
+    assert text_of(NEW) + "'" in shell.env_file.read_text()
+
+
+def test_generating_has_no_dry_run(shell: KeyShell) -> None:
+    assert shell.type("--generate", "--dry-run").exit_code == 2
+
+
+def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: KeyShell) -> None:
+    shell.has(NEW, OLD)
+    with shell.database():
+        [(target_id,)] = rows("SELECT MIN(id) FROM targets")
+        execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (b"gone", target_id))
+    place = {"table": "targets", "id": target_id, "column": "secret_sealed"}
+    record = shell.json(exit_code=1)
+    assert (record["resealed"], record["unreadable"], record["older_keys_needed"]) == (2, [place], False)
+    told = shell.type()
+    assert told.exit_code == 1
+    assert f"targets {target_id}: secret_sealed opens with no key" in told.stderr
+
+
+def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeyShell) -> None:
+    shell.has(NEW, OLD)
+    with shell.database():
+        worker_heartbeats.beat(worker_heartbeats.own_name("worker"), utc_now())
+    # As the fixture leaves it, the file is older than any worker.
+    assert shell.json("--limit", "1")["resealed"] == 1
+    ahead = utc_now().timestamp() + 3600
+    os.utime(shell.env_file, (ahead, ahead))
+    assert "restart it first" in shell.refused()
+    assert shell.json("--dry-run")["waiting"] == 2
+    shell.environment["ENCRYPTION_KEYS"] = text_of(NEW, OLD)
+    assert shell.json()["resealed"] == 2
+    # Where nothing is to be done, nothing can go wrong.
+    shell.environment["ENCRYPTION_KEYS"] = None
+    assert shell.json()["resealed"] == 0
+
+
+def test_two_rotations_at_once_are_one_too_many(shell: KeyShell) -> None:
+    shell.has(NEW, OLD)
+    open_database(shell.url)
+    with connection(), alone(Lock.ROTATE_KEYS):
+        words = [RISKRELAY, "rotate-keys"]
+        settings = {name: value for name, value in shell.environment.items() if value is not None}
+        second = subprocess.run(words, env=settings, cwd=shell.env_file.parent, capture_output=True, text=True, check=False)
+    assert (second.returncode, second.stderr) == (1, "riskrelay: Another rotate-keys is running; wait for its end.\n")
+    with connection():
+        assert key_rotation.survey(Vault([NEW, OLD])).outdated == 3
+
+
+@pytest.mark.parametrize("verb", ["serve", "work", "run"])
+def test_a_wrong_key_stops_the_start_with_one_line(tmp_path: Path, sqlite_url: str, verb: str) -> None:
+    open_database(sqlite_url)
+    with connection():
+        check_keys(Vault([NEW]), NOW)
+        made = canary()
+    close_database()
+    settings = environment(tmp_path, DATABASE_URL=sqlite_url)
+    started = subprocess.run(
+        [RISKRELAY, verb], env=settings, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert started.returncode == 1
+    [line] = started.stderr.splitlines()
+    assert line.startswith("riskrelay: ENCRYPTION_KEYS does not open what this installation has sealed; put back")
+    assert "Traceback" not in started.stdout
+    open_database(sqlite_url)
+    with connection():
+        assert canary() == made
+    close_database()
+
+
+def test_no_secret_is_set_with_a_wrong_key(shell: KeyShell) -> None:
+    shell.environment["ENCRYPTION_KEYS"] = text_of(NEW)
+    with shell.database():
+        [(target_id,)] = rows("SELECT MIN(id) FROM targets")
+    for words in (["secret", "set", "scanner"], ["secret", "set", "target", target_id]):
+        result = CliRunner().invoke(riskrelay, words, env=shell.environment, input="a new secret")
+        assert (result.exit_code, "does not open" in result.stderr) == (1, True)
+    with shell.database():
+        assert rows("SELECT COUNT(*) FROM integration_secrets") == [(0,)]
+        assert key_rotation.survey(Vault([OLD])).outdated == 0

@@ -1,0 +1,147 @@
+"""`run` holds its parts together: it stops in order, ends when a part dies, leaves nothing behind, says what is wrong."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.factories import environment
+from tests.support.servers import free_port, processes_in
+
+ROOT = Path(__file__).resolve().parents[3]
+RISKRELAY = str(ROOT / "bin" / "riskrelay")
+
+START_WITHIN_S = 30.0
+STOP_WITHIN_S = 20.0
+
+
+class Installation:
+    """A real `bin/riskrelay run` in a folder of its own."""
+
+    def __init__(self, folder: Path, **changes: str) -> None:
+        self.folder = folder
+        self.log = folder / "run.log"
+        self.port = free_port()
+        self.environment = environment(folder / "data", BIND=f"127.0.0.1:{self.port}", **changes)
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [RISKRELAY, "run"], cwd=folder, env=self.environment, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def told(self) -> str:
+        return self.log.read_text()
+
+    def wait_until_ready(self) -> None:
+        until = time.monotonic() + START_WITHIN_S
+        while "is ready at" not in self.told:
+            assert self.process.poll() is None, self.told
+            assert time.monotonic() < until, self.told
+            time.sleep(0.05)
+
+    def children(self) -> dict[str, int]:
+        """Return the process ids of its parts by what they are."""
+        marks = {"redis": b"redis-server", "service": b"gunicorn", "worker": b"\0work\0"}
+        found = {}
+        for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            for pid in map(int, children.read_text().split()):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                found.update({name: pid for name, mark in marks.items() if mark in words})
+        assert found.keys() == marks.keys()
+        return found
+
+    def assert_nothing_is_left(self) -> None:
+        until = time.monotonic() + STOP_WITHIN_S
+        while left := list(processes_in(self.folder)):
+            assert time.monotonic() < until, left
+            time.sleep(0.05)
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", self.port)) != 0
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pid in processes_in(self.folder):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    made = Installation(tmp_path)
+    try:
+        made.wait_until_ready()
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_proxy_of_the_environment_does_not_hide_that_it_is_ready(tmp_path: Path) -> None:
+    installation = Installation(tmp_path, http_proxy="http://127.0.0.1:9")
+    try:
+        installation.wait_until_ready()
+    finally:
+        installation.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: Installation, number: signal.Signals) -> None:
+    installation.process.send_signal(number)
+    assert installation.process.wait(STOP_WITHIN_S) == 0
+    assert "Traceback" not in installation.told
+    installation.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("part", ["redis", "service", "worker"])
+def test_the_death_of_a_part_ends_the_whole_with_a_failure(installation: Installation, part: str) -> None:
+    os.kill(installation.children()[part], signal.SIGKILL)
+    assert installation.process.wait(STOP_WITHIN_S) == 1
+    assert f"{part} 1 ended" in installation.told or f"{part} ended" in installation.told
+    installation.assert_nothing_is_left()
+
+
+def test_no_part_outlives_a_killed_parent(installation: Installation) -> None:
+    installation.process.kill()
+    installation.process.wait()
+    installation.assert_nothing_is_left()
+
+
+def test_a_port_in_use_is_told_and_ends_with_a_failure(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = _run(tmp_path, BIND=f"127.0.0.1:{port}")
+    assert ended.returncode == 1
+    assert f"127.0.0.1:{port} is in use; stop what listens there" in ended.stderr
+    assert list(processes_in(tmp_path)) == []
+
+
+def test_a_data_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = _run(tmp_path, DATA_DIR=str(tmp_path / "file" / "data"))
+    assert ended.returncode == 1
+    assert "DATA_DIR" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_second_installation_on_the_same_data_is_refused(installation: Installation) -> None:
+    ended = _run(installation.folder, DATA_DIR=str(installation.folder / "data"))
+    assert ended.returncode == 1
+    assert "already running with this DATA_DIR" in ended.stderr
+    assert installation.process.poll() is None
+
+
+def _run(folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    settings = {"BIND": f"127.0.0.1:{free_port()}", **changes}
+    return subprocess.run(
+        [RISKRELAY, "run"],
+        cwd=folder,
+        env={**environment(folder / "data"), **settings},
+        capture_output=True,
+        text=True,
+        timeout=START_WITHIN_S,
+        check=False,
+    )

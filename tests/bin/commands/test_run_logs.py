@@ -1,0 +1,76 @@
+"""What `run` says on standard error off a terminal is a log of its own, its parts' and gunicorn's lines: all of one form."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.factories import environment
+from tests.support.servers import free_port, processes_in
+from tests.support.workers import RISKRELAY, wait_until
+
+START_WITHIN_S: Final = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an `.env` that holds a slip of the hand."""
+    (tmp_path / ".env").write_text("WORKER_PROCESES=2\n")
+    return tmp_path
+
+
+def test_every_line_is_json_from_the_first_warning_to_the_death_of_a_part(folder: Path) -> None:
+    port = free_port()
+    settings = environment(folder / "data", BIND=f"127.0.0.1:{port}", WEB_PROCESSES="1")
+    out, errors = folder / "out", folder / "errors"
+    with out.open("wb") as stdout, errors.open("wb") as stderr:
+        process = subprocess.Popen([RISKRELAY, "run"], cwd=folder, env=settings, stdout=stdout, stderr=stderr)
+    try:
+        wait_until(lambda: "is ready at" in out.read_text() or process.poll() is not None, START_WITHIN_S)
+        assert process.poll() is None, errors.read_text()
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/nowhere")
+        [arbiter] = [pid for pid in processes_in(folder) if is_gunicorn(pid, process.pid)]
+        [server] = children(arbiter)
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: "SIGKILL" in errors.read_text())
+        wait_until(lambda: children(arbiter) not in ([], [server]))
+        os.kill(arbiter, signal.SIGKILL)
+        assert process.wait(60) == 1
+    finally:
+        end(process, folder)
+
+    told: list[dict[str, Any]] = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert all({"at", "level", "logger", "message"} <= line.keys() for line in told)
+    messages = [line["message"] for line in told]
+    assert any("WORKER_PROCESES" in message for message in messages)
+    assert "worker started" in messages
+    assert any(line["logger"] == "gunicorn.error" and "SIGKILL" in line["message"] for line in told)
+    assert "service ended (-9); stopping the rest" in messages
+
+
+def is_gunicorn(pid: int, parent: int) -> bool:
+    """Tell whether this is gunicorn's own process, which `parent` has started."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"gunicorn" in words and pid in children(parent)
+
+
+def children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """End whatever a failed test has left."""
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 20
+    while left := list(processes_in(folder)):
+        assert time.monotonic() < until, left
+        time.sleep(0.05)

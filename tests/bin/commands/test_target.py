@@ -1,0 +1,246 @@
+"""`riskrelay target`, as an operator types it: looks, pings, paces and resumptions; neither service nor worker runs."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import MAX_PER_MINUTE
+from storage.db.engine import close_database, execute, rows
+from storage.targets import pings, targets
+from tests.support.factories import LOOPBACK, NOW, make_customer, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.shell import Shell
+
+
+class TargetShell(Shell):
+    """Types `target` commands into an installation of its own that may deliver to loopback."""
+
+    verb = ("target",)
+
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder, url, DELIVERY_TIMEOUT_S="1.5", **LOOPBACK)
+
+    def make_targets(self, *urls: str) -> list[str]:
+        """Store targets of one account, the oldest first; return their ids."""
+        with self.database():
+            customer = make_customer()
+            return [make_target(customer, url).id for url in urls]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TargetShell]:
+    monkeypatch.chdir(tmp_path)
+    yield TargetShell(tmp_path, database_url)
+    close_database()
+
+
+def answering(status: int) -> Callable[[Peer], None]:
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            peer.answer(status, b"{}")
+
+    return behave
+
+
+def silent(peer: Peer) -> None:
+    peer.read()
+    peer.wait()
+
+
+# ---- validate
+
+
+def test_a_validation_looks_and_sends_nothing(shell: TargetShell) -> None:
+    requests = []
+    with LoopbackServer(lambda peer: requests.append(peer.read())) as server:
+        [target_id] = shell.make_targets(server.url())
+        record = shell.json("validate", target_id)
+        assert (record["id"], record["last_validation"]["status"]) == (target_id, "passed")
+        assert record["last_validation"]["checked_at"] > "2026-03-01T12:00:00.000Z"
+        assert server.connections == 1
+    assert requests in ([], [None])
+    with shell.database():
+        [entry] = rows("SELECT actor, reason FROM audit_entries WHERE action = 'validate_target'")
+    assert entry == ("operator", "passed")
+
+
+def test_a_validation_that_fails_tells_why_with_exit_code_1(shell: TargetShell) -> None:
+    with LoopbackServer(silent) as gone:
+        url = gone.url()
+    down, unsafe = shell.make_targets(url, "http://10.20.30.40/hook")
+    record = shell.json("validate", down, exit_code=1)
+    assert (record["status"], record["connected"]["status"]) == ("active", "failing")
+    assert (record["last_validation"]["status"], record["last_validation"]["reason"]) == ("failed", "connect_refused")
+    record = shell.json("validate", unsafe, exit_code=1)
+    assert (record["status"], record["status_reason"]) == ("blocked", "address_private")
+    told = shell.type("validate", unsafe)
+    assert (told.exit_code, "address_private" in told.stdout) == (1, True)
+
+
+# ---- ping
+
+# what a receiver does; what is printed; the exit code
+PINGED = [
+    (answering(202), (True, 202, None), 0),
+    (answering(401), (False, 401, "receiver_unauthorized"), 1),
+    (silent, (False, None, "deadline_exceeded"), 1),
+]
+
+
+@pytest.mark.parametrize(("behave", "told", "exit_code"), PINGED)
+def test_a_ping_is_sent_and_what_came_of_it_is_printed(
+    shell: TargetShell, behave: Callable[[Peer], None], told: tuple[Any, ...], exit_code: int
+) -> None:
+    with LoopbackServer(behave) as server:
+        [target_id] = shell.make_targets(server.url())
+        printed = shell.json("ping", target_id, exit_code=exit_code)
+        assert server.connections == 1
+    assert list(printed) == ["delivered", "response_status", "error_code", "duration_ms"]
+    assert (printed["delivered"], printed["response_status"], printed["error_code"]) == told
+    assert printed["duration_ms"] >= 0
+    assert shell.json("show", target_id)["connected"]["status"] == ("connected" if told[0] else "failing")
+
+
+def test_a_ping_that_a_worker_has_taken_is_waited_for(
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker takes every ping as soon as there is one, and is not heard of again."""
+    monkeypatch.chdir(tmp_path)
+    shell = TargetShell(tmp_path, sqlite_url)
+    [target_id] = shell.make_targets("https://tracker.example.com/hook")
+    with shell.database():
+        execute("CREATE TRIGGER taken AFTER INSERT ON pings BEGIN UPDATE pings SET started_at = 1; END")
+    printed = shell.json("ping", target_id, exit_code=1)
+    assert printed == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
+
+
+def test_a_ping_of_somebody_else_that_waits_is_no_obstacle(shell: TargetShell) -> None:
+    with LoopbackServer(answering(503)) as theirs, LoopbackServer(answering(200)) as ours:
+        other, own = shell.make_targets(theirs.url(), ours.url())
+        with shell.database():
+            ping_id = pings.request(other, targets.get(other, None).account_id, utc_now(), "user:1")
+        assert shell.json("ping", own)["response_status"] == 200
+        with shell.database():
+            result = pings.get(ping_id).result
+        assert result is not None
+        assert result.error_code == "receiver_unavailable"
+
+
+def test_what_is_off_or_not_there_is_not_pinged(shell: TargetShell) -> None:
+    [target_id] = shell.make_targets("https://tracker.example.com/hook")
+    shell.json("disable", target_id)
+    refused = shell.type("ping", target_id)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "is disabled; ping needs" in refused.stderr
+    for verb in ("ping", "validate", "resume"):
+        assert "no such ticket export target" in shell.type(verb, "tgt_none").stderr
+
+
+# ---- limit
+
+
+def test_a_pace_is_agreed_on_and_given_up(shell: TargetShell) -> None:
+    [target_id] = shell.make_targets("https://tracker.example.com/hook")
+    assert shell.json("limit", target_id, "--max-per-minute", "30")["delivery"]["max_per_minute"] == 30
+    assert shell.json("limit", target_id, "--max-per-minute", "none")["delivery"]["max_per_minute"] is None
+
+
+@pytest.mark.parametrize("typed", ["0", "-1", "1.5", "many", "", str(MAX_PER_MINUTE + 1)])
+def test_what_is_no_pace_is_wrong_usage(shell: TargetShell, typed: str) -> None:
+    [target_id] = shell.make_targets("https://tracker.example.com/hook")
+    result = shell.type("limit", target_id, f"--max-per-minute={typed}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert shell.type("limit", target_id).exit_code == 2
+
+
+# ---- resume
+
+PRIVATE = "http://10.20.30.40/hook"
+
+# the state it is resumed from; its address; what is said and what it is afterwards
+RESUMED = [
+    ("blocked", PRIVATE, "stays blocked: address_private;"),
+    ("paused", PRIVATE, "stays paused: address_private;"),
+    ("disabled", PRIVATE, "stays disabled: address_private;"),
+    ("blocked", "http://127.0.0.1:9/hook", "active"),  # this network was allowed meanwhile
+    ("blocked", "http://nobody.example.com/hook", "stays blocked: dns_"),  # nobody can say what it leads to
+    # Neither was turned off for its address, and a delivery looks at it anew.
+    ("paused", "http://nobody.example.com/hook", "active"),
+    ("disabled", "http://nobody.example.com/hook", "active"),
+]
+
+
+@pytest.mark.parametrize(("status", "url", "told"), RESUMED)
+def test_a_target_is_resumed_only_when_nothing_speaks_against_its_address(
+    shell: TargetShell, status: str, url: str, told: str
+) -> None:
+    [target_id] = shell.make_targets(url)
+    with shell.database():
+        execute("UPDATE targets SET status = ?", (status,))
+    if told == "active":
+        assert shell.json("resume", target_id)["status"] == "active"
+    else:
+        assert told in shell.refused("resume", target_id)
+        assert shell.json("show", target_id)["status"] == status
+
+
+def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShell) -> None:
+    unsafe, fine = shell.make_targets(PRIVATE, "http://127.0.0.1:9/hook")
+    with shell.database():
+        execute("UPDATE targets SET status = 'paused'")
+    told = shell.type("resume", "--all", "--json")
+    assert (told.exit_code, [record["id"] for record in json.loads(told.stdout)]) == (1, [fine])
+    assert f"Target {unsafe} stays paused: address_private" in told.stderr
+
+
+# ---- resume --all
+
+
+def test_every_paused_target_is_resumed_at_once(shell: TargetShell) -> None:
+    first, second, active, disabled = shell.make_targets(*["https://tracker.example.com/hook"] * 4)
+    with shell.database():
+        for target_id in (first, second):
+            targets.turn(target_id, "pause", NOW, "operator", "restored")
+        targets.turn(disabled, "disable", NOW, "operator")
+    records = shell.json("resume", "--all")
+    assert [(record["id"], record["status"]) for record in records] == [(second, "active"), (first, "active")]
+    assert shell.json("show", disabled)["status"] == "disabled"
+    assert shell.json("show", active)["status"] == "active"
+    assert shell.json("resume", "--all") == []
+    assert "No target is paused." in shell.type("resume", "--all").stdout
+
+
+def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: TargetShell) -> None:
+    [target_id] = shell.make_targets("https://tracker.example.com/hook")
+    until = to_ms(utc_now() + timedelta(hours=1))
+    with shell.database():
+        execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (until,))
+    assert shell.json("show", target_id)["status"] == "paused"
+    assert shell.json("resume", "--all") == []
+    assert shell.json("show", target_id)["status"] == "paused"
+    assert shell.json("resume", target_id)["status"] == "active"
+
+
+def test_what_cannot_be_resumed_is_told_and_holds_up_nothing(shell: TargetShell) -> None:
+    with_secret, without = shell.make_targets(*["https://tracker.example.com/hook"] * 2)
+    shell.environment["WEBHOOK_SECRET"] = None
+    with shell.database():
+        execute("UPDATE targets SET status = 'paused'")
+        execute("UPDATE targets SET secret_sealed = ?, secret_fingerprint = 'fp' WHERE id = ?", (b"x", with_secret))
+    result = shell.type("resume", "--all", "--json")
+    assert result.exit_code == 1
+    assert [record["id"] for record in json.loads(result.stdout)] == [with_secret]
+    assert f"Target {without} has no secret" in result.stderr
+
+
+def test_a_resumption_names_a_target_or_all(shell: TargetShell) -> None:
+    for words in ((), ("tgt_x", "--all")):
+        result = shell.type("resume", *words)
+        assert result.exit_code == 2
+        assert "either a target or --all" in result.stderr

@@ -1,0 +1,201 @@
+"""The embedded Redis: private, kept across restarts, gone with its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from bin.processes.embedded_redis import SERVER_IN_VENV, EmbeddedRedis, EmbeddedRedisError, find_server, redis_command
+from tests.support.servers import PROJECT_ROOT, processes_in
+
+READY_TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """Give a short path with a space in it: pytest's own are too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="rr ") as folder:
+        yield Path(folder)
+
+
+def embedded(data_dir: Path) -> EmbeddedRedis:
+    return EmbeddedRedis(data_dir, data_dir / "redis" / "redis.sock")
+
+
+def run_child(data_dir: Path, rest: str) -> subprocess.Popen[str]:
+    """Start a process that starts an embedded Redis and then runs `rest`, some lines of Python."""
+    program = f"""
+import os, time
+from pathlib import Path
+from bin.processes.embedded_redis import EmbeddedRedis
+server = EmbeddedRedis(Path({str(data_dir)!r}), Path({str(data_dir)!r}, "redis", "redis.sock"))
+server.start()
+server.wait_until_ready({READY_TIMEOUT_S})
+{rest}
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def is_empty_soon(folder: Path) -> bool:
+    deadline = time.monotonic() + 10
+    while list(processes_in(folder)):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_it_serves_on_its_socket_and_on_no_port(data_dir: Path) -> None:
+    with embedded(data_dir) as server:
+        server.wait_until_ready(READY_TIMEOUT_S)
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+            assert client.config_get("port") == {"port": "0"}
+
+
+def test_nobody_else_can_enter_its_folder(data_dir: Path) -> None:
+    with embedded(data_dir) as server:
+        server.wait_until_ready(READY_TIMEOUT_S)
+        assert stat.S_IMODE((data_dir / "redis").stat().st_mode) == 0o700
+        assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o700
+
+
+def test_what_it_holds_outlives_a_restart(data_dir: Path) -> None:
+    for expected in (None, b"ding"):
+        with embedded(data_dir) as server:
+            server.wait_until_ready(READY_TIMEOUT_S)
+            with redis.Redis.from_url(server.url) as client:
+                assert client.get("bell") == expected
+                client.set("bell", "ding")
+
+
+def test_it_can_be_started_again_after_it_died(data_dir: Path) -> None:
+    with embedded(data_dir) as server:
+        server.wait_until_ready(READY_TIMEOUT_S)
+        server.process.kill()
+        server.process.wait()
+        server.start()
+        server.wait_until_ready(READY_TIMEOUT_S)
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+
+
+def test_a_second_one_on_the_same_data_is_refused(data_dir: Path) -> None:
+    with embedded(data_dir) as server:
+        server.wait_until_ready(READY_TIMEOUT_S)
+        with pytest.raises(EmbeddedRedisError, match="already running"):
+            EmbeddedRedis(data_dir, server.socket_path, patience_s=0.1).start()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+
+
+def test_it_ends_when_its_parent_is_killed(data_dir: Path) -> None:
+    with run_child(data_dir, "os.kill(os.getpid(), 9)") as parent:
+        assert parent.wait() == -signal.SIGKILL
+    assert is_empty_soon(data_dir)
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_it(data_dir: Path) -> None:
+    after_the_signal = """
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    assert server.process.poll() is None
+    server.stop()
+    assert server.process.returncode == 0
+    print("stopped last")
+"""
+    with run_child(data_dir, after_the_signal) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        os.killpg(parent.pid, signal.SIGINT)  # what a terminal does
+        assert parent.stdout.read() == "stopped last\n"
+        assert parent.wait() == 0
+
+
+def test_a_folder_that_others_may_enter_is_refused(data_dir: Path) -> None:
+    (data_dir / "redis").mkdir(mode=0o755)
+    (data_dir / "redis").chmod(0o755)
+    with pytest.raises(EmbeddedRedisError, match="chmod 700"):
+        embedded(data_dir).start()
+
+
+def test_a_socket_path_that_is_too_long_is_refused(data_dir: Path) -> None:
+    far_away = data_dir / ("x" * 100) / "redis.sock"
+    with pytest.raises(EmbeddedRedisError, match="shorter DATA_DIR"):
+        EmbeddedRedis(data_dir, far_away).start()
+
+
+def test_a_server_that_cannot_start_shows_its_log(data_dir: Path) -> None:
+    (data_dir / "redis").mkdir(mode=0o700)
+    (data_dir / "redis" / "appendonly.aof").mkdir()
+    (data_dir / "redis" / "appendonlydir").write_text("newer versions want a folder here")
+    with embedded(data_dir) as server, pytest.raises(EmbeddedRedisError, match=r"redis\.log ends with"):
+        server.wait_until_ready(READY_TIMEOUT_S)
+
+
+def test_a_thread_may_not_start_it(data_dir: Path) -> None:
+    refusals: list[str] = []
+
+    def start() -> None:
+        try:
+            embedded(data_dir).start()
+        except EmbeddedRedisError as refused:
+            refusals.append(str(refused))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert refusals == ["Start the embedded Redis on the main thread, which lives longest."]
+
+
+@pytest.mark.parametrize(
+    ("on_path", "expected"),
+    [
+        (["redis-server", "valkey-server"], "redis-server"),  # the first name wins
+        (["valkey-server"], "valkey-server"),
+    ],
+)
+def test_a_server_on_path_comes_first(tmp_path: Path, on_path: list[str], expected: str) -> None:
+    for name in on_path:
+        (tmp_path / name).touch(mode=0o755)
+    assert find_server(str(tmp_path)) == tmp_path / expected
+
+
+def test_without_one_on_path_the_one_of_the_set_up_serves(tmp_path: Path) -> None:
+    in_venv = tmp_path / SERVER_IN_VENV
+    in_venv.parent.mkdir(parents=True)
+    in_venv.touch(mode=0o755)
+    assert find_server(str(tmp_path), root=tmp_path) == in_venv
+
+
+def test_without_any_server_the_remedy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedRedisError, match="apt-get install redis-server, or set REDIS_URL"):
+        find_server(str(tmp_path), root=tmp_path)
+
+
+def test_the_command_opens_no_port_and_appends_to_a_file(data_dir: Path) -> None:
+    words = redis_command(data_dir, data_dir / "redis.sock")
+    settings = dict(zip(words[1::2], words[2::2], strict=True))
+    assert settings["--port"] == "0"
+    assert settings["--appendonly"] == "yes"
+    assert settings["--dir"] == str(data_dir / "redis")

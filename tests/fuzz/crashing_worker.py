@@ -1,0 +1,220 @@
+"""A worker of this process that dies or falls asleep at a named point, where its own tools are called.
+
+It is the drain and the courier of `worker.daemon`, with the clock, the post and the counter that they are given. From its
+death on none of its threads gets any further than to its next tool; who sleeps stands still outside of transactions.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.exports.delivery import Attempted, Outcome
+from storage.db.engine import database
+from storage.secrets.vault import Vault
+from tests.fuzz.erratic_receiver import ModelClock
+from worker.delivery.attempt import Courier, Terms
+from worker.delivery.dispatcher import Drain, DrainTerms
+from worker.delivery.outcomes import Schedule
+from worker.http.signed_request import Post
+
+#: Retries of one export, in seconds: few, so that some are spent.
+RETRIES_S: Final = (5.0, 30.0, 120.0, 3600.0)
+MAX_AGE: Final = timedelta(hours=72)
+#: Whatever waits so long has failed.
+PATIENCE_S: Final = 20.0
+NO_SWEEP_S: Final = 600.0
+
+#: Where a worker may die; the last two are on either side of a commit.
+DEATHS: Final = (
+    "claimed",
+    "before the request",
+    "answered",
+    "before the result",
+    "result written",
+    "result committed",
+)
+#: Where it may fall asleep, with one thread that sends: nothing is locked there, and what it does next it looks at anew.
+SLEEPS: Final = ("claimed", "answered")
+
+
+class Died(BaseException):
+    """The end of a worker: every thread of it ends by it, and nothing of the product catches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a worker when it comes to a point for the `nth` time."""
+
+    point: str
+    nth: int = 1
+    only_sleeps: bool = False
+
+
+class MortalWorker:
+    """One drain that works once, on everything that is due."""
+
+    def __init__(
+        self, name: str, post: Post, vault: Vault, secret: str, clock: ModelClock, concurrency: int, fate: Fate | None
+    ) -> None:
+        self.name = name
+        self.sent: set[str] = set()
+        self.is_dead = self.was_asleep = self.was_misled = False
+        self._post = post
+        self._clock = clock
+        self._fate = fate
+        self._concurrency = concurrency
+        self._passed = self._answered = self._written = self._posting = 0
+        self._drain_stands = False
+        self._over = threading.Event()
+        self._awake = threading.Event()
+        self._awake.set()
+        self._lock = threading.Lock()
+        self._of_thread = threading.local()
+        terms = Terms(secret, Schedule(RETRIES_S, MAX_AGE), self._senders_now, lambda: 0.0)
+        drain_terms = DrainTerms(
+            name, concurrency, NO_SWEEP_S, self._drains_now, quick_round_s=NO_SWEEP_S, count=self._count_written
+        )
+        self._drain = Drain(Courier(self._send, vault, terms), drain_terms)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Tell whether it stands still."""
+        return not self._awake.is_set()
+
+    @property
+    def is_unlucky(self) -> bool:
+        """Tell whether it may have lost a lease: dead, asleep, or beside one that started just when the clock was set."""
+        return self.is_dead or self.was_asleep or self.was_misled
+
+    def begin(self, rings: int = 1) -> None:
+        """Start, and hear so many rings."""
+        self._drain.start()
+        # Daemons: nobody answers those who rang for one that died.
+        ringers = [threading.Thread(target=self._drain.drain, args=(PATIENCE_S,), daemon=True) for _ in range(rings)]
+        for ringer in ringers:
+            ringer.start()
+        threading.Thread(target=self._wait_for, args=(ringers,), daemon=True).start()
+
+    def end(self) -> None:
+        """Wait until nothing is due, or it met its fate; one that lives on leaves, one that is dead is buried."""
+        assert self._over.wait(PATIENCE_S + 5), f"{self.name} came to no end"
+        if self.is_asleep:
+            self._drain._inbox.put(None)
+            self._wait_until(lambda: self._drain_stands and not self._posting)
+        elif self.is_dead:
+            self._bury()
+        else:
+            self._leave()
+
+    def wake(self) -> None:
+        """Go on where it stood, to the end."""
+        self._over.clear()
+        self._awake.set()
+        ringer = threading.Thread(target=self._drain.drain, args=(PATIENCE_S,))
+        ringer.start()
+        self._wait_for([ringer])
+        self._leave()
+
+    def kill(self) -> None:
+        """Die in its sleep."""
+        self.is_dead = True
+        self._awake.set()
+        self._bury()
+
+    def _wait_for(self, ringers: Sequence[threading.Thread]) -> None:
+        for ringer in ringers:
+            ringer.join()
+        self._over.set()
+
+    def _leave(self) -> None:
+        self._drain.stop()
+        assert self._drain.join(PATIENCE_S), f"{self.name} does not end"
+        if self.is_dead:
+            # It died on its way out.
+            self._bury()
+            return
+        assert not self._drain._held, f"{self.name} holds claims at rest"
+        assert not self._drain._lanes._lanes, f"{self.name} has lanes at rest"
+
+    def _bury(self) -> None:
+        self._drain.stop()
+        self._drain._lanes.end(self._concurrency)
+        assert self._drain.join(PATIENCE_S), f"{self.name} does not stay dead"
+        self._wait_until(lambda: not self._posting)
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        gives_up_at = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert time.monotonic() < gives_up_at, f"{self.name} does not stand still"
+            time.sleep(0.001)
+
+    # --- the tools that it works with
+
+    def _senders_now(self) -> datetime:
+        has_posted = getattr(self._of_thread, "has_posted", False)
+        self._of_thread.has_posted = False
+        self._at("answered" if has_posted else "claimed")
+        return self._clock.at
+
+    def _send(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        with self._lock:
+            self._posting += 1
+        try:
+            self._at("before the request")
+            self.sent.add(headers["X-Request-Id"])
+            outcome = self._post(url, headers, body)
+        finally:
+            with self._lock:
+                self._posting -= 1
+        self._of_thread.has_posted = True
+        with self._lock:
+            self._answered += 1
+        return outcome
+
+    def _drains_now(self) -> datetime:
+        if self._answered > self._written:
+            self._at("result written" if database.in_transaction() else "before the result")
+        else:
+            self._at("anywhere")
+        return self._clock.at
+
+    def _count_written(self, attempts: Sequence[Attempted], _moved: Collection[str]) -> None:
+        self._written += len(attempts)
+        if attempts:
+            self._at("result committed")
+
+    def _at(self, point: str) -> None:
+        if self.is_dead:
+            raise Died
+        if self._fate is not None and self._fate.point == point and self._is_the_time(self._fate):
+            self._meet(self._fate)
+        # Who stood still within a transaction would keep all others standing.
+        if not database.in_transaction() and not self._awake.is_set():
+            self._drain_stands = self._drain_stands or threading.current_thread() is self._drain._thread
+            self._awake.wait()
+        if self.is_dead:
+            raise Died
+
+    def _is_the_time(self, fate: Fate) -> bool:
+        with self._lock:
+            self._passed += 1
+            return self._passed == fate.nth
+
+    def _meet(self, fate: Fate) -> None:
+        if fate.only_sleeps:
+            self.was_asleep = True
+            self._awake.clear()
+        else:
+            self.is_dead = True
+        self._over.set()
+
+
+def all_at_once(workers: Sequence[MortalWorker], rings: int) -> None:
+    """Let workers work beside each other until each is done, dead or asleep."""
+    for worker in workers:
+        worker.begin(rings)
+    for worker in workers:
+        worker.end()

@@ -1,0 +1,207 @@
+"""A receiver on loopback with moods: it answers, refuses, hangs, hangs up and lies, and keeps what arrived and when.
+
+What each mood is to lead to stands beside it, in the words of `docs/delivery.md`: the model goes by that alone.
+"""
+
+import hashlib
+import hmac
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from tests.support.fakes import LoopbackServer, Peer, Request
+
+
+class ModelClock:
+    """Stands still until it is told otherwise; the wall clock of service and workers. A fuse may burn down as it is read."""
+
+    def __init__(self, at: datetime) -> None:
+        self.at = at
+        self.shown = {at}
+        self.fuse: Callable[[], None] = lambda: None
+
+    def now(self, _zone: object = None) -> datetime:
+        """Return the instant, as `datetime.now` does."""
+        self.fuse()
+        return self.at
+
+    def step(self, seconds: float) -> None:
+        """Let so much time pass at once, or come again."""
+        self.at += timedelta(seconds=seconds)
+        self.shown.add(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """What a receiver does to one request; `does` tells whether the connection serves for another one.
+
+    `leads_to` is what the contract makes of it: `delivered`, `later`, or the reason of a failure for good. `asks_s` is what
+    its Retry-After says, and `holds_s` for how long nothing may follow at the same target.
+    """
+
+    does: Callable[["MoodyReceiver", Peer], bool]
+    leads_to: str
+    status: int | None = None
+    asks_s: int = 0
+    holds_s: int = 0
+
+
+def _says(status: int, body: bytes = b"{}", **headers: str) -> Callable[["MoodyReceiver", Peer], bool]:
+    def answer(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+        peer.answer(status, body, **headers)
+        return True
+
+    return answer
+
+
+def _sends(data: bytes) -> Callable[["MoodyReceiver", Peer], bool]:
+    def send(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+        peer.send(data)
+        return False
+
+    return send
+
+
+def _hangs(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+    while not peer.has_hung_up():
+        peer.drip(b"", 0.02)
+        threading.Event().wait(0.02)
+    return False
+
+
+def _resets(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+    peer.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return False
+
+
+def _smuggles(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+    # An answer to a request that was never made: whoever takes it for the next one's believes that the receiver is gone.
+    peer.send(b"HTTP/1.1 202 Told\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n")
+    return True
+
+
+def _takes(seconds: float) -> Callable[["MoodyReceiver", Peer], bool]:
+    def answer(receiver: "MoodyReceiver", peer: Peer) -> bool:
+        receiver.clock.step(seconds)
+        peer.answer(202)
+        return True
+
+    return answer
+
+
+def _code(code: str) -> bytes:
+    return json.dumps({"error": {"code": code}}).encode()
+
+
+MOODS: Final = {
+    "takes it": Mood(_says(202, b'{"id": "T-1", "url": "https://tracker.example/T-1"}'), "delivered", 202),
+    "takes it without a word": Mood(_says(204, b""), "delivered", 204),
+    "takes it and says nonsense": Mood(_says(200, b'{"id": [1], "url": "javascript:1"} not json'), "delivered", 200),
+    "takes it and is cut short": Mood(_sends(b"HTTP/1.1 201 Told\r\nContent-Length: 99\r\n\r\n{"), "delivered", 201),
+    "takes it and never ends": Mood(_says(200, b" " * 300_000), "delivered", 200),
+    "answers once too often": Mood(_smuggles, "delivered", 202),
+    "takes it after a while": Mood(_takes(30), "delivered", 202),
+    "takes it an hour earlier": Mood(_takes(-3600), "delivered", 202),
+    "sends elsewhere": Mood(_says(307, Location="https://elsewhere.example/"), "redirect_refused", 307),
+    "understands nothing": Mood(_says(400), "receiver_rejected", 400),
+    "does not trust": Mood(_says(401, _code("WEBHOOK_SIGNATURE_INVALID")), "WEBHOOK_SIGNATURE_INVALID", 401),
+    "finds it invalid": Mood(_says(422, _code("WEBHOOK_VALIDATION_FAILED")), "WEBHOOK_VALIDATION_FAILED", 422),
+    "is gone": Mood(_says(410), "receiver_gone", 410),
+    "is busy": Mood(_says(429), "later", 429, holds_s=30),
+    "is busy for long": Mood(_says(429, Retry_After="7200"), "later", 429, asks_s=7200, holds_s=7200),
+    "is busy in other words": Mood(
+        _says(400, _code("WEBHOOK_RATE_LIMITED"), Retry_After="90"), "later", 400, asks_s=90, holds_s=90
+    ),
+    "is ill": Mood(_says(500), "later", 500),
+    "is ill for a while": Mood(_says(503, Retry_After="60"), "later", 503, asks_s=60, holds_s=60),
+    "hangs": Mood(_hangs, "later"),
+    "hangs up": Mood(_resets, "later"),
+    "stops in its headers": Mood(_sends(b"HTTP/1.1 200 Told\r\nContent-Le"), "later"),
+    "speaks another language": Mood(_sends(b"220 mail.example ready\r\n\r\n"), "later"),
+}
+KIND: Final = "takes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request as it arrived: when by the clock, and in which mood it was met."""
+
+    at: datetime
+    path: str
+    request: Request
+    mood: Mood
+
+    @property
+    def export_id(self) -> str:
+        """The export that it carried."""
+        return self.request.headers["idempotency-key"]
+
+    @property
+    def id(self) -> str:
+        """The attempt's own id."""
+        return self.request.headers["x-request-id"]
+
+
+@dataclass(slots=True)
+class Place:
+    """One address of the receiver: its secret as it is now, and its moods, one a request, round and round."""
+
+    secret: str
+    moods: list[str] = field(default_factory=lambda: [KIND])
+    answered: int = 0
+
+
+class MoodyReceiver(LoopbackServer):
+    """Serves any number of places; `complaints` holds what no sender may do to any receiver."""
+
+    def __init__(self, clock: ModelClock) -> None:
+        self.clock = clock
+        self.places: dict[str, Place] = {}
+        self.arrivals: list[Arrival] = []
+        self.complaints: list[str] = []
+        self._nonces: set[str] = set()
+        self._lock = threading.Lock()
+        super().__init__(self._serve_moods)
+
+    def begin_anew(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self.places, self.arrivals, self.complaints, self._nonces = {}, [], [], set()
+
+    def _serve_moods(self, peer: Peer) -> None:
+        while request := peer.read():
+            with self._lock:
+                mood = self._take(request)
+            if mood is None or not mood.does(self, peer):
+                return
+
+    def _take(self, request: Request) -> Mood | None:
+        path = request.line.split()[1]
+        place = self.places.get(path)
+        if place is None:
+            self.complaints.append(f"{request.line}: no such place")
+            return None
+        self._check(request, place)
+        mood = MOODS[place.moods[place.answered % len(place.moods)]]
+        place.answered += 1
+        self.arrivals.append(Arrival(self.clock.at, path, request, mood))
+        return mood
+
+    def _check(self, request: Request, place: Place) -> None:
+        """Verify as a receiver would, by the interface's own words and nothing of the product."""
+        timestamp, nonce = request.headers["x-service-timestamp"], request.headers["x-service-nonce"]
+        signed = f"{timestamp}.{nonce}.".encode() + request.body
+        expected = "sha256=" + hmac.new(place.secret.encode(), signed, hashlib.sha256).hexdigest()
+        named = f"{request.headers['idempotency-key']} {request.headers['x-request-id']}"
+        if request.headers["x-service-signature"] != expected:
+            self.complaints.append(f"{named}: not signed with the secret of this moment")
+        if nonce in self._nonces:
+            self.complaints.append(f"{named}: a nonce that was seen before")
+        self._nonces.add(nonce)
+        if int(timestamp) not in {int(each.timestamp()) for each in self.clock.shown}:
+            self.complaints.append(f"{named}: a timestamp that no clock has shown meanwhile")

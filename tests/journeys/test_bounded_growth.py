@@ -1,0 +1,232 @@
+"""What a process holds does not grow with what it has done: objects in memory, and descriptors, whatever went wrong."""
+
+import gc
+import logging
+import socket
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from service.app import create_app
+from service.http.large_body_limiter import LARGE_BYTES
+from storage.db.engine import execute
+from storage.secrets.vault import Vault
+from tests.support.factories import LOOPBACK, SCANNER_SECRET, Customer, environment, make_exports, make_settings, postback
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.gunicorn_process import Service
+from tests.support.servers import RedisServer
+from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, ring, wait_until
+from worker.delivery.attempt import Courier, Terms
+from worker.delivery.dispatcher import Drain, DrainTerms
+from worker.delivery.outcomes import Schedule
+from worker.http.client import HttpClient
+
+#: So often each: one object left behind by any of them would be as many.
+ROUNDS: Final = 60
+#: A little longer than the service stays away from a Redis that did not answer.
+REDIS_LEFT_ALONE_S: Final = 5.5
+#: What caches, the collector and a late thread may differ by.
+TOLERATED: Final = 40
+
+
+@pytest.fixture
+def unrecorded() -> Iterator[None]:
+    """Keep the test's own recorder, which holds every record of a log, from being counted."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def grown_by(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[int, Counter[str]]:
+    """Return how many more containers there are after `rounds` of some work, and of which types; of three tries the least.
+
+    What piles up does so in each try; what a thread of an earlier test lets go of or takes in between, in one of them.
+    """
+    for _ in range(rounds // 2):
+        work()
+    tries = (_grown_once(work, rounds) for _ in range(3))
+    least = next(tries)
+    for each in tries:
+        if least[0] < TOLERATED:
+            break
+        least = min(least, each, key=lambda told: told[0])
+    return least
+
+
+def _grown_once(work: Callable[[], object], rounds: int) -> tuple[int, Counter[str]]:
+    before = _containers()
+    for _ in range(rounds):
+        work()
+    more = _containers()
+    more.subtract(before)
+    return sum(more.values()), Counter({kind: count for kind, count in more.most_common(5) if count > 0})
+
+
+def _containers() -> Counter[str]:
+    gc.collect()
+    return Counter(type(each).__name__ for each in gc.get_objects() if not _is_of_nothing(each))
+
+
+def _is_of_nothing(each: object) -> bool:
+    """Tell whether it is a dead reference: a connection of SQLite keeps those of up to 200 cursors before it looks."""
+    return isinstance(each, weakref.ref) and each() is None
+
+
+@pytest.mark.usefixtures("unrecorded")
+def test_a_service_holds_no_more_after_many_requests(customer: Customer, tmp_path: Path) -> None:
+    told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "RATE_LIMIT_PER_MINUTE": "1000000"}
+    settings = make_settings(tmp_path, {**told, "AUTH_FAILURES_PER_MINUTE": "1000000"})
+    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+    [export_id] = make_exports(customer, 1)
+    scanner = {"X-Scanner-Secret": SCANNER_SECRET}
+    large = {**postback(42), "padding": "x" * LARGE_BYTES}
+
+    def every_kind_of_request() -> None:
+        statuses = [
+            client.simulate_get(f"/api/ticket-exports/{export_id}", headers=customer.bearer).status_code,
+            client.simulate_get(f"/api/ticket-exports/{export_id}").status_code,
+            client.simulate_get("/nowhere").status_code,
+            client.simulate_post("/api/scanner/results", headers=scanner, json=postback(42)).status_code,
+            client.simulate_post("/api/scanner/results", headers=scanner, json=large).status_code,
+            client.simulate_post("/api/scanner/results", headers=scanner, json={"password": 1}).status_code,
+            client.simulate_get("/metrics").status_code,
+        ]
+        assert statuses == [200, 401, 404, 202, 202, 422, 200]
+
+    grown, kinds = grown_by(every_kind_of_request)
+    assert grown < TOLERATED, kinds
+
+
+@pytest.mark.usefixtures("unrecorded")
+def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_path: Path) -> None:
+    policy = make_settings(tmp_path, LOOPBACK).target_policy
+    with CountingReceiver() as receiver:
+        lookup = FakeLookup({})
+        client = HttpClient(policy=policy, lookup=lookup, deadline_s=5.0, connect_timeout_s=2.0, connections=4)
+        courier = Courier(client.post, Vault(()), Terms("secret", Schedule((60.0,), timedelta(hours=72)), utc_now))
+        drain = Drain(courier, DrainTerms("worker:test:1:00000000", 4, 0.5, utc_now))
+        drain.start()
+        try:
+
+            def ten_deliveries() -> None:
+                approved(f"http://127.0.0.1:{receiver.port}/hook", 10)
+                drain.drain()
+                wait_until(all_are("exported"))
+                execute("UPDATE targets SET status = 'disabled'")
+                assert len(receiver.requests) == 10
+                # What the receiver keeps is none of the worker's.
+                receiver.requests.clear()
+
+            grown, kinds = grown_by(ten_deliveries, rounds=12)
+            assert grown < TOLERATED, kinds
+        finally:
+            drain.stop()
+            assert drain.join(20.0)
+
+
+def descriptors(pids: list[int]) -> int:
+    """How many descriptors these processes have open, without those of a pool that fills up to its bound."""
+    return sum("/riskrelay.db" not in _opened(each) for pid in pids for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _opened(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:
+        # Closed since it was listed.
+        return "/riskrelay.db"
+
+
+def settled(pids: list[int]) -> int:
+    """Wait until what was cut off is connected again, and return how many descriptors there are."""
+    seen: list[int] = []
+    while len(seen) < 5 or len({*seen[-5:]}) > 1:
+        assert len(seen) < 100
+        seen.append(descriptors(pids))
+        time.sleep(0.3)
+    return seen[-1]
+
+
+def back_to(before: int, pids: list[int]) -> Callable[[], bool]:
+    return lambda: descriptors(pids) <= before
+
+
+def test_a_service_gives_back_every_descriptor(sqlite_url: str, redis: RedisServer, tmp_path: Path) -> None:
+    env = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, WEB_PROCESSES="1")
+    with Service(env) as service:
+
+        def a_bad_moment() -> None:
+            _clients_that_break_off(service)
+            redis.stop()
+            _answered(service)
+            redis.start()
+            _answered(service)
+
+        a_bad_moment()
+        # For seconds Redis is left in peace, so that its connections are not there yet: what counts is with them.
+        time.sleep(REDIS_LEFT_ALONE_S)
+        _answered(service)
+        before = settled(service.workers)
+        for _ in range(3):
+            a_bad_moment()
+        wait_until(back_to(before, service.workers))
+
+
+def _clients_that_break_off(service: Service) -> None:
+    """Thirty at a time: in the course of a head, of a body, of a chunk, before the answer, and with what is no HTTP."""
+    post = b"POST /api/scanner/results HTTP/1.1\r\nHost: x\r\nX-Scanner-Secret: " + SCANNER_SECRET.encode()
+    post += b"\r\nContent-Type: application/json\r\n"
+    for begun in (
+        b"GET /healthz HT",
+        post + b"Content-Length: 1000\r\n\r\n{",
+        post + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x00\xff\r\n\r\n",
+    ):
+        opened = [service.connect() for _ in range(30)]
+        for connected in opened:
+            with suppress(OSError):
+                connected.sendall(begun)
+        for number, connected in enumerate(opened):
+            with suppress(OSError):
+                if number % 2:
+                    connected.shutdown(socket.SHUT_WR)
+            connected.close()
+
+
+def _answered(service: Service) -> None:
+    headers = {"X-Scanner-Secret": "wrong", "Authorization": "Bearer wrong"}
+    statuses = {service.request(*each, headers).status for each in (("GET", "/readyz"), ("GET", "/api/ticket-exports"))}
+    assert statuses <= {200, 401, 429}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_worker_gives_back_every_descriptor(
+    start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    urls = ("http://127.0.0.1:1/nobody-listens", f"https://127.0.0.1:{receiver.port}/speaks-no-tls")
+
+    def a_bad_moment() -> None:
+        for url in urls * 4:
+            approved(url, 2)
+        ring(redis)
+        wait_until(all_are("retry_scheduled"))
+        redis.stop()
+        redis.start()
+
+    with start(RETRY_SCHEDULE="3600", DELIVERY_TIMEOUT_S="1", CONNECT_TIMEOUT_S="1") as worker:
+        pids = [worker.process.pid]
+        a_bad_moment()
+        before = settled(pids)
+        for _ in range(2):
+            a_bad_moment()
+        wait_until(back_to(before, pids))

@@ -1,0 +1,135 @@
+"""What delivery systems commonly get wrong, each as a story of real workers: here it must not happen.
+
+Retry-After ignored or acted on early; redirects followed; answers read without end; one slow receiver that holds up all;
+retries lost with Redis.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from bench.process_cost import resident_mb
+from runtime.clock import utc_now
+from storage.db.engine import execute, rows, transaction
+from storage.exports import transitions
+from tests.support.factories import Customer, make_approved, make_target
+from tests.support.fakes import LoopbackServer, Peer
+from tests.support.servers import RedisServer
+from tests.support.workers import CountingReceiver, WorkerProcess, wait_until
+
+#: Retries come as soon as the schedule lets them, so that what is waited for is the receiver's own word.
+AT_ONCE: Final = {"RETRY_SCHEDULE": "1,1,1,1", "SWEEP_SECONDS": "0.2"}
+
+
+def approve(customer: Customer, url: str, count: int = 1) -> list[str]:
+    target = make_target(customer, url)
+    return [make_approved(customer, target.id, utc_now()) for _ in range(count)]
+
+
+def know_of_each_other() -> bool:
+    """Tell whether two workers are there and each has counted them both, and so knows its share of a target."""
+    [(count, first_seen, last_started)] = rows("SELECT COUNT(*), MIN(seen_at), MAX(started_at) FROM workers")
+    return bool(count == 2 and first_seen > last_started)
+
+
+def status_of(export_id: str) -> str:
+    return transitions.get(export_id).status.value
+
+
+def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker(
+    start: Callable[..., WorkerProcess], customer: Customer
+) -> None:
+    arrivals: list[float] = []
+    asked_at: list[float] = []
+
+    def ask_first(peer: Peer) -> None:
+        while peer.read():
+            arrivals.append(time.monotonic())
+            if asked_at:
+                peer.answer(202)
+            else:
+                asked_at.append(time.monotonic())
+                peer.answer(429, Retry_After="4")
+
+    with LoopbackServer(ask_first) as receiver, start(**AT_ONCE), start(**AT_ONCE):
+        wait_until(know_of_each_other)
+        with transaction():
+            ids = approve(customer, receiver.url(), 20)
+            # One at a time at first, so that nothing else is on its way when the receiver asks.
+            execute("UPDATE targets SET ramp = 1")
+        wait_until(lambda: asked_at)
+        # While it waits, the target says so and for how long; what waits with it has spent no attempt.
+        wait_until(lambda: rows("SELECT held_reason FROM targets") == [("rate_limited",)])
+        wait_until(lambda: sum(transitions.get(export_id).attempts for export_id in ids) == 1)
+        wait_until(lambda: {status_of(export_id) for export_id in ids} == {"exported"}, 30)
+    # Nothing came between the question and the end of the pause, and nothing was lost to it.
+    assert [at - asked_at[0] >= 4.0 for at in arrivals[1:]] == [True] * 20
+    assert sum(transitions.get(export_id).attempts for export_id in ids) == 21
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_redirect_leads_nowhere(start: Callable[..., WorkerProcess], customer: Customer) -> None:
+    with CountingReceiver() as elsewhere:
+
+        def send_on(peer: Peer) -> None:
+            while peer.read():
+                peer.answer(307, Location=elsewhere.url())
+
+        with LoopbackServer(send_on) as receiver, start(**AT_ONCE):
+            [export_id] = approve(customer, receiver.url())
+            wait_until(lambda: status_of(export_id) == "failed")
+        assert transitions.get(export_id).status_reason == "redirect_refused"
+        assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("head", "status"), [(b"200 OK", "exported"), (b"302 Found", "failed")])
+def test_an_answer_without_end_is_not_read_to_its_end(
+    start: Callable[..., WorkerProcess], customer: Customer, head: bytes, status: str
+) -> None:
+    def flood(peer: Peer) -> None:
+        while peer.read():
+            peer.send(b"HTTP/1.1 " + head + b"\r\nLocation: /\r\n\r\n")
+            while not peer.has_hung_up():
+                peer.send(b"x" * 65536)
+
+    with LoopbackServer(flood) as receiver, start(**AT_ONCE) as worker:
+        before_mb = resident_mb(worker.process.pid)
+        ids = approve(customer, receiver.url(), 10)
+        wait_until(lambda: {status_of(export_id) for export_id in ids} == {status})
+        assert resident_mb(worker.process.pid) < before_mb + 30
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_receiver_that_hangs_holds_up_nobody_else(
+    start: Callable[..., WorkerProcess], receiver: CountingReceiver, customer: Customer
+) -> None:
+    def hang(peer: Peer) -> None:
+        peer.read()
+        peer.wait()
+
+    with LoopbackServer(hang) as silent, start(WORKER_CONCURRENCY="8", DELIVERY_TIMEOUT_S="60", **AT_ONCE):
+        stuck = approve(customer, silent.url(), 100)
+        wait_until(lambda: "delivering" in {status_of(export_id) for export_id in stuck})
+        others = approve(customer, receiver.url(), 100)
+        wait_until(lambda: {status_of(export_id) for export_id in others} == {"exported"}, 20)
+        assert {status_of(export_id) for export_id in stuck} <= {"delivering", "approved"}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_retries_outlive_an_emptied_redis(
+    start: Callable[..., WorkerProcess], redis: RedisServer, customer: Customer
+) -> None:
+    answers = iter([503, 503, 202])
+
+    def refuse_twice(peer: Peer) -> None:
+        while peer.read():
+            redis.flush()
+            peer.answer(next(answers))
+
+    with LoopbackServer(refuse_twice) as receiver, start(**AT_ONCE):
+        [export_id] = approve(customer, receiver.url())
+        wait_until(lambda: status_of(export_id) == "exported")
+    assert transitions.get(export_id).attempts == 3

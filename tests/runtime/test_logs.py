@@ -1,0 +1,267 @@
+"""Logs: one line a record, on standard error, with the fields that are named and no others."""
+
+import ast
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from pathlib import Path
+from select import PIPE_BUF
+from subprocess import PIPE
+from tempfile import TemporaryFile
+from typing import Any, Final
+
+import pytest
+
+from runtime.logs import FIELDS, JsonLines, TextLines, access_log, also_concern, concern
+from schemas.exports.state_machine import ExportStatus
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def logger(stream: io.StringIO) -> Iterator[logging.Logger]:
+    """A logger that writes JSON lines to the stream and to nobody else."""
+    chosen = logging.getLogger("riskrelay.test")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    chosen.addHandler(handler)
+    chosen.propagate = False
+    chosen.setLevel(logging.INFO)
+    yield chosen
+    chosen.removeHandler(handler)
+
+
+def only_line(stream: io.StringIO) -> dict[str, Any]:
+    [line, rest] = stream.getvalue().split("\n")
+    assert rest == ""
+    told: dict[str, Any] = json.loads(line)
+    return told
+
+
+def test_only_fields_that_are_named_are_written(logger: logging.Logger, stream: io.StringIO) -> None:
+    extra = {"export_id": "exp_1", "secret": "hunter2", "token": "rrt_x", "authorization": "Bearer x", "status": 200}
+    logger.info("sent", extra=extra)
+    told = only_line(stream)
+    assert told.pop("at").endswith("+00:00")
+    assert told == {"level": "info", "logger": "riskrelay.test", "message": "sent", "export_id": "exp_1", "status": 200}
+
+
+def test_no_field_is_a_place_for_a_secret() -> None:
+    assert not {"secret", "token", "authorization", "cookie", "body", "headers", "url", "path", "query", "password"} & {
+        *FIELDS
+    }
+
+
+def test_a_record_is_one_line_whatever_it_says(logger: logging.Logger, stream: io.StringIO) -> None:
+    logger.warning("first\nsecond \u2028 é", extra={"error": "a\r\nb", "count": 0})
+    told = only_line(stream)
+    assert (told["message"], told["error"], told["count"]) == ("first\nsecond \u2028 é", "a\r\nb", 0)
+
+
+def test_a_value_that_json_does_not_know_is_told_by_its_type(logger: logging.Logger, stream: io.StringIO) -> None:
+    logger.error("broke", extra={"error": ValueError("hunter2"), "count": 1})
+    told = only_line(stream)
+    assert (told["message"], told["error"], told["count"]) == ("broke", "ValueError", 1)
+
+
+ODD_TEXT: Final = '"quoted" \\ \x00 \x1f \u2028 é \N{GRINNING FACE}'
+
+
+@pytest.mark.parametrize(
+    "value", [0, -7, 1.5, True, "", ODD_TEXT, HTTPStatus.CREATED, ExportStatus.FAILED, [1, {"a": None}]]
+)
+def test_a_value_comes_back_from_its_line_as_it_was(logger: logging.Logger, stream: io.StringIO, value: object) -> None:
+    logger.info("told", extra={"outcome": value})
+    assert only_line(stream)["outcome"] == value
+
+
+# seconds since 1970, as they are written
+MOMENTS: Final = [
+    (0.0, "1970-01-01T00:00:00.000+00:00"),
+    (1772366400.001, "2026-03-01T12:00:00.001+00:00"),
+    (1772366400.0019, "2026-03-01T12:00:00.001+00:00"),  # cut, not rounded
+    (1772366400.9999, "2026-03-01T12:00:00.999+00:00"),
+    (1772366401.0, "2026-03-01T12:00:01.000+00:00"),  # another second
+    (1772366400.25, "2026-03-01T12:00:00.250+00:00"),  # and the one before, as after a step of the clock
+]
+
+
+def test_a_line_says_when_it_was_told_to_the_millisecond() -> None:
+    lines = JsonLines()
+    for created, at in MOMENTS:
+        assert json.loads(lines.format(logging.makeLogRecord({"name": "x", "created": created})))["at"] == at
+
+
+def test_an_exception_brings_its_place_and_type_and_never_its_text(logger: logging.Logger, stream: io.StringIO) -> None:
+    submitted = "hunter2"
+    try:
+        raise LookupError(submitted)
+    except LookupError:
+        logger.exception("broke")
+    trace = only_line(stream)["trace"]
+    assert trace.endswith("builtins.LookupError")
+    assert "test_logs.py" in trace
+    assert submitted not in stream.getvalue()
+
+
+def test_a_line_says_what_its_thread_is_at(logger: logging.Logger, stream: io.StringIO) -> None:
+    concern(request_id="req_1", secret="hunter2", target_id=None)
+    also_concern(export_id="exp_1")
+    with ThreadPoolExecutor(1) as another:
+        another.submit(logger.info, "elsewhere").result()
+    logger.info("here", extra={"export_id": "exp_2", "count": 3})
+    concern()
+    logger.info("after")
+    elsewhere, here, after = map(json.loads, stream.getvalue().splitlines())
+    assert (here["request_id"], here["export_id"], here["count"]) == ("req_1", "exp_2", 3)
+    assert not {"secret", "target_id"} & here.keys()
+    assert elsewhere.keys() == after.keys() == {"at", "level", "logger", "message"}
+
+
+def test_a_line_for_a_person_has_the_same_fields() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "sent %s", "args": ("it",), "levelname": "INFO", "export_id": "exp_1", "secret": "x"}
+    )
+    line = TextLines().format(record)
+    assert line.endswith("info    sent it export_id=exp_1")
+
+
+def test_the_access_log_tells_the_route_and_never_the_path(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "riskrelay.access"):
+        access_log("GET", "/api/ticket-exports/{export_id}", 200, 1.5, "req_1")
+    [record] = caplog.records
+    assert record.getMessage() == "GET /api/ticket-exports/{export_id} 200"
+    told = json.loads(JsonLines().format(record))
+    assert (told["route"], told["duration_ms"], told["request_id"]) == ("/api/ticket-exports/{export_id}", 1.5, "req_1")
+
+
+def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "riskrelay.access"):
+        access_log("HUNTER2", None, 400, 1.5, "req_1")
+    assert "HUNTER2" not in JsonLines().format(caplog.records[0])
+    assert caplog.messages == ["_OTHER None 400"]
+
+
+@pytest.mark.parametrize(
+    ("level", "form", "lines"),
+    [
+        ("info", "json", ['"level": "info"', '"level": "error"']),
+        ("info", "auto", ['"level": "info"', '"level": "error"']),  # no terminal here
+        ("error", "json", ['"level": "error"']),
+        ("info", "text", ["info    told", "error   told"]),
+    ],
+)
+def test_a_process_logs_to_standard_error_in_the_form_and_from_the_level_it_is_told(
+    level: str, form: str, lines: list[str]
+) -> None:
+    code = (
+        "import logging, sys; from runtime import logs; logs.configure(*sys.argv[1:]); log = logging.getLogger('x'); "
+        "log.debug('told'); log.info('told'); log.error('told'); logging.getLogger('rq.worker').info('noise')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, level, form], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    told = ran.stderr.splitlines()
+    assert len(told) == len(lines)
+    assert all(expected in line for expected, line in zip(lines, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        # what ends the process, with its cause
+        ("raise LookupError('hunter2') from ValueError('hunter2')", "ended by an error", "builtins.LookupError"),
+        # what ends a thread
+        (
+            "t = threading.Thread(target=int, args=['hunter2']); t.start(); t.join()",
+            "ended by an error",
+            "builtins.ValueError",
+        ),
+        # what nobody could be told of
+        ("class X:\n def __del__(self): raise OSError('hunter2')\nX()", "ended by an error", "builtins.OSError"),
+        # a warning
+        ("import warnings; warnings.warn('hunter2', UserWarning)", "UserWarning at <string>:", None),
+        # a line whose words and values do not fit
+        ("logging.getLogger('x').error('%d of %s', 'hunter2')", "a line could not be formed", None),
+        # a library that quotes addresses and headers
+        ("[logging.getLogger(f'{x}.y').error('hunter2') for x in ('urllib3', 'sentry_sdk', 'opentelemetry')]", None, None),
+        # a thread that ends in order
+        ("t = threading.Thread(target=sys.exit); t.start(); t.join()", None, None),
+    ],
+    ids=["process", "thread", "finalizer", "warning", "malformed", "quoting", "exit"],
+)
+def test_whatever_python_would_print_is_a_line_without_the_words_of_an_error(
+    code: str, message: str | None, kind: str | None
+) -> None:
+    begin = "import logging, sys, threading; from runtime import logs; logs.configure('info', 'json')\n"
+    ran = subprocess.run([sys.executable, "-c", begin + code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.stdout == ""
+    assert "hunter2" not in ran.stderr
+    told = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert [line["message"].startswith(message or "?") for line in told] == ([True] if message else [])
+    assert [line.get("trace", "").splitlines()[-1:] for line in told] == ([[kind] if kind else []] if message else [])
+
+
+def test_lines_of_attempts_wait_for_each_other_and_keep_their_place() -> None:
+    code = (
+        "import logging, os; from runtime import logs; logs.configure('info', 'json'); size = lambda: os.fstat(2).st_size\n"
+        "logs.delivery_log('delivered', 200, None, 1); print(size())\n"
+        "logging.getLogger('x').info('between'); print(size() > 0)\n"
+        "before = size(); logs.delivery_log('retryable', 503, None, 2); print(size() - before)\n"
+        "logs.write_waiting(); print(size() > before)\n"
+        "before = size(); logs.delivery_log('rejected', 404, None, 3); print(size() - before)\n"
+    )
+    with TemporaryFile() as told:
+        ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=PIPE, stderr=told, text=True, check=True)
+        told.seek(0)
+        lines = [json.loads(line) for line in told.read().splitlines()]
+    assert ran.stdout.split() == ["0", "True", "0", "True", "0"]
+    # The last one is written at the end of the process.
+    said = ["attempt ended: delivered", "between", "attempt ended: retryable", "attempt ended: rejected"]
+    assert [line["message"] for line in lines] == said
+
+
+def test_waiting_lines_are_written_in_pieces_that_a_pipe_keeps_whole() -> None:
+    code = (
+        "import io, sys; from runtime import logs\n"
+        "class Told(io.RawIOBase):\n"
+        " writable = lambda self: True\n"
+        " def write(self, data): print(bytes(data)); return len(data)\n"
+        "sys.stderr = io.TextIOWrapper(io.BufferedWriter(Told()), 'utf-8', line_buffering=True)\n"
+        "logs.configure('info', 'json')\n"
+        "for number in range(100): logs.delivery_log('delivered', 200, 'é' * (number % 7), number)\n"
+        "logs.write_waiting()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    writes = [ast.literal_eval(line) for line in ran.stdout.splitlines()]
+    assert len(writes) < 50
+    assert all(len(data) <= PIPE_BUF and data.endswith(b"\n") for data in writes)
+    assert [json.loads(line)["duration_ms"] for line in b"".join(writes).splitlines()] == [*range(100)]
+
+
+def test_more_lines_than_may_wait_are_written() -> None:
+    code = (
+        "import os; from runtime import logs; logs.configure('info', 'json')\n"
+        "for _ in range(1000): logs.delivery_log('delivered', 200, None, 1)\n"
+        "os._exit(0)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 500 < len(ran.stderr.splitlines()) < 1000
+
+
+def test_a_standard_error_that_takes_nothing_ends_nobody() -> None:
+    code = (
+        "import logging, sys; from runtime import logs; logs.configure('info', 'json'); "
+        "sys.stderr.close(); logging.getLogger('x').error('told'); print('went on')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == "went on\n"

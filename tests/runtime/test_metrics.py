@@ -1,0 +1,203 @@
+"""What processes count adds up, whoever of them dies; and nothing of it ends a process that has better things to do."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import Metric
+
+from runtime import metrics
+from runtime.metrics import RESERVED_BYTES, Role
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Counts as often as a line on its standard input says, and says when it has; it lives until its input ends.
+COUNTING = """
+import logging, resource, sys
+from pathlib import Path
+logging.basicConfig(format="%(message)s")
+if len(sys.argv) > 3:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+from runtime import metrics
+is_open = metrics.open_files(Path(sys.argv[1]), metrics.Role(sys.argv[2]))
+from prometheus_client import Counter, Histogram
+told = Counter("riskrelay_told_total", "Told.", ("what",), registry=None)
+took = Histogram("riskrelay_took_seconds", "Took.", buckets=(1, 2), registry=None)
+print("open" if is_open else "shut", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        told.labels("this").inc()
+        took.observe(1.5)
+    print("done", flush=True)
+"""
+
+
+class Counting:
+    """A process that counts."""
+
+    def __init__(self, folder: Path, role: Role = Role.SERVICE, *limits: int) -> None:
+        words = [sys.executable, "-c", COUNTING, str(folder), role.value, *map(str, limits)]
+        self.process = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.is_open = self._told() == "open"
+
+    def count(self, times: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{times}\n")
+        self.process.stdin.flush()
+        assert self._told() == "done"
+
+    def kill(self) -> str:
+        """End it as a crash does; return what it logged."""
+        self.process.kill()
+        return self.process.communicate()[1]
+
+    def _told(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def counting(folder: Path, role: Role = Role.SERVICE, *limits: int) -> Iterator[Counting]:
+    process = Counting(folder, role, *limits)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def values(found: list[Metric]) -> dict[str, float]:
+    """Return the samples by name, the buckets by their bound."""
+    samples = [sample for metric in found for sample in metric.samples]
+    return {sample.name + sample.labels.get("le", ""): sample.value for sample in samples}
+
+
+def told(folder: Path, *roles: Role) -> float | None:
+    return values(metrics.counted(folder, roles or Role)).get("riskrelay_told_total")
+
+
+def test_counts_of_all_processes_and_roles_add_up(tmp_path: Path) -> None:
+    with counting(tmp_path) as one, counting(tmp_path) as two, counting(tmp_path, Role.WORKER) as worker:
+        for process, times in ((one, 3), (two, 4), (worker, 5)):
+            process.count(times)
+        assert told(tmp_path, Role.SERVICE) == 7
+        assert told(tmp_path, Role.WORKER) == 5
+        # A histogram's buckets hold what is at most their bound.
+        assert values(metrics.counted(tmp_path, [Role.SERVICE])) == {
+            "riskrelay_told_total": 7,
+            "riskrelay_took_seconds_bucket1.0": 0,
+            "riskrelay_took_seconds_bucket2.0": 7,
+            "riskrelay_took_seconds_bucket+Inf": 7,
+            "riskrelay_took_seconds_count": 7,
+            "riskrelay_took_seconds_sum": 10.5,
+        }
+
+
+def test_what_the_dead_have_counted_stays_in_one_file_while_another_one_lives(tmp_path: Path) -> None:
+    with counting(tmp_path) as living:
+        living.count(1)
+        for times in (10, 100, 1000):
+            with counting(tmp_path) as dying:
+                dying.count(times)
+        with counting(tmp_path):
+            found = values(metrics.counted(tmp_path, [Role.SERVICE]))
+            files = sorted(file.name.partition("_")[0] for file in (tmp_path / "metrics" / "service").glob("*.db"))
+
+    assert found["riskrelay_told_total"] == 1111
+    assert found["riskrelay_took_seconds_bucket2.0"] == found["riskrelay_took_seconds_count"] == 1111
+    assert found["riskrelay_took_seconds_sum"] == 1666.5
+    # The dead's sum, and those of the two who live.
+    assert files == ["counter"] * 3 + ["histogram"] * 3
+
+
+def test_everything_begins_at_0_where_none_of_the_role_lives(tmp_path: Path) -> None:
+    with counting(tmp_path, Role.WORKER) as worker, counting(tmp_path) as service:
+        worker.count(2)
+        service.count(3)
+        service.kill()
+        # The role's counts are there until the next one of it starts; another role's are nothing to it.
+        assert (told(tmp_path, Role.SERVICE), told(tmp_path, Role.WORKER)) == (3, 2)
+        with counting(tmp_path) as next_one:
+            next_one.count(1)
+            assert (told(tmp_path, Role.SERVICE), told(tmp_path, Role.WORKER)) == (1, 2)
+
+
+def test_many_who_start_and_die_at_once_lose_nothing(tmp_path: Path) -> None:
+    with counting(tmp_path) as living:
+        living.count(1)
+        for _ in range(3):
+            with ThreadPoolExecutor(4) as pool:
+                some = list(pool.map(Counting, [tmp_path] * 4))
+            for each in some:
+                each.count(5)
+            for each in some:
+                each.kill()
+        assert told(tmp_path) == 61
+
+
+def test_a_damaged_file_hides_nothing_but_itself(tmp_path: Path) -> None:
+    with counting(tmp_path) as living:
+        living.count(2)
+        folder = tmp_path / "metrics" / "service"
+        for number, content in enumerate((b"", b"\xff" * 4096, b"\x40\0\0\0\0\0\0\0\x08\0\0\0not json" + b" " * 100)):
+            (folder / f"counter_{number}-ab.db").write_bytes(content)
+        assert told(tmp_path) == 2
+        # Nor does it keep the next one from counting.
+        with counting(tmp_path) as next_one:
+            next_one.count(1)
+            assert told(tmp_path) == 3
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_once_and_nothing_is_counted(tmp_path: Path) -> None:
+    # A file in its place, because root may write to any folder.
+    (tmp_path / "metrics").write_text("")
+    process = Counting(tmp_path)
+    process.count(3)
+    logged = process.kill()
+
+    assert not process.is_open
+    assert logged.count("metrics are not counted") == 1
+    assert metrics.counted(tmp_path, Role) == []
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written_to(tmp_path: Path) -> None:
+    """Room is asked for at the start: a write to a mapped page that the disk has none for would end the process."""
+    process = Counting(tmp_path, Role.SERVICE, RESERVED_BYTES["counter"] - 1)
+    process.count(3)
+    logged = process.kill()
+
+    assert not process.is_open
+    assert "metrics are not counted" in logged
+    assert [file.name for file in (tmp_path / "metrics" / "service").iterdir()] == ["lock"]
+
+
+def test_the_room_of_a_file_is_on_the_disk(tmp_path: Path) -> None:
+    with counting(tmp_path):
+        files = list((tmp_path / "metrics" / "service").glob("*.db"))
+        assert {file.stat().st_size for file in files} == set(RESERVED_BYTES.values())
+        assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in files)
+
+
+def test_the_files_are_their_owners_alone(tmp_path: Path) -> None:
+    with counting(tmp_path / "data"):
+        found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+        assert {path.stat().st_mode & 0o077 for path in found} == {0}
+
+
+def test_a_page_is_in_prometheus_text_format() -> None:
+    page = metrics.exposition(
+        [metrics.gauge("up", "Told.", value=True), metrics.gauges("of", "By kind.", "kind", {"a": 1, "b": 0.5})]
+    )
+    assert page.decode().splitlines() == [
+        "# HELP riskrelay_up Told.",
+        "# TYPE riskrelay_up gauge",
+        "riskrelay_up 1.0",
+        "# HELP riskrelay_of By kind.",
+        "# TYPE riskrelay_of gauge",
+        'riskrelay_of{kind="a"} 1.0',
+        'riskrelay_of{kind="b"} 0.5',
+    ]

@@ -1,0 +1,60 @@
+"""An absence is told when it begins, once a minute while it lasts, and when it is over; flickering is one absence."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runtime.outages import REMIND_S, WELL_FOR_S, Outage
+
+GONE, BACK = "it is away", "it is back"
+
+
+class Clock:
+    """A monotonic clock that stands still until it is set."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
+    with caplog.at_level(logging.INFO, "riskrelay.test"):
+        yield logging.getLogger("riskrelay.test")
+
+
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [
+        # there all the time
+        ([(0, "there"), (9, "there")], []),
+        # missed by many at once
+        ([(0, "missed"), (0, "missed"), (0.1, "missed")], [GONE]),
+        # missed for long: told again after a minute, not before
+        ([(0, "missed"), (REMIND_S - 1, "missed"), (REMIND_S, "missed"), (REMIND_S + 1, "missed")], [GONE, GONE]),
+        # back, which is told once
+        ([(0, "missed"), (WELL_FOR_S, "there"), (WELL_FOR_S, "there")], [GONE, BACK]),
+        # answers some and refuses others: still away
+        ([(0, "missed"), (1, "there"), (2, "missed"), (3, "there"), (4, "missed")], [GONE]),
+        # back, and away again within the minute: that is news
+        ([(0, "missed"), (WELL_FOR_S, "there"), (WELL_FOR_S + 1, "missed")], [GONE, BACK, GONE]),
+    ],
+)
+def test_what_is_told_of_an_absence(
+    met: list[tuple[float, str]], told: list[str], log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    outage = Outage(log, GONE, BACK, clock)
+    for at_s, what in met:
+        clock.now = 1000.0 + at_s
+        if what == "missed":
+            outage.note(OSError("hunter2"))
+        else:
+            outage.over()
+    assert caplog.messages == told
+    kinds: set[Any] = {vars(record).get("error") for record in caplog.records if record.message == GONE}
+    assert kinds <= {"OSError"}
+    assert "hunter2" not in caplog.text

@@ -1,0 +1,184 @@
+"""Redis in every form of its URL: each is reached with its password and its certificate, none without, none shows them."""
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from runtime import redis_client
+from runtime.wake_up_queue import Doorbell
+from tests.support.receivers import make_certificate
+from tests.support.redis_servers import ENCODED, PASSWORD, SERVICE, PortRedis, SentinelServer, watched
+from tests.support.relays import Relay
+from tests.support.workers import wait_until
+
+#: Longer than two Sentinels and a server may take together, on a machine that does much else.
+SOON_S: Final = 2.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PortRedis]:
+    with PortRedis() as started:
+        yield started
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """`file` is what a client trusts, `context` what a server at 127.0.0.1 shows."""
+
+    context: ssl.SSLContext
+    file: str
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(*make_certificate(tmp_path_factory.mktemp("tls"), "127.0.0.1"))
+
+
+@pytest.fixture(scope="module")
+def tls_port(server: PortRedis, authority: Authority) -> Iterator[int]:
+    """Where the server is reached by TLS; without TLS as well."""
+    with Relay(("127.0.0.1", server.port), authority.context) as relay:
+        yield relay.port
+
+
+@pytest.fixture(scope="module")
+def open_sentinel(server: PortRedis) -> Iterator[SentinelServer]:
+    """A Sentinel that answers everybody, as most do."""
+    with SentinelServer(server.port, quorum=1) as started:
+        wait_until(lambda: started.state()["flags"] == "master")
+        yield started
+
+
+@pytest.fixture(scope="module")
+def closed_sentinel(server: PortRedis) -> Iterator[SentinelServer]:
+    """A Sentinel that wants the password of its servers."""
+    with SentinelServer(server.port, quorum=1, password=PASSWORD) as started:
+        wait_until(lambda: started.state()["flags"] == "master")
+        yield started
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, server: PortRedis, authority: Authority) -> str:
+    """The server's URL in the form that the test names."""
+    port: Callable[[str], int] = lambda name: request.getfixturevalue(name).port  # noqa: E731 - started where it is needed
+    forms: dict[str, Callable[[], str]] = {
+        "password": lambda: f"redis://:{ENCODED}@127.0.0.1:{server.port}/0",
+        "user and password": lambda: f"redis://riskrelay:{ENCODED}@127.0.0.1:{server.port}",
+        "socket": lambda: f"unix://:{ENCODED}@{server.folder}/redis.sock",
+        "socket and user": lambda: f"unix://riskrelay:{ENCODED}@{server.folder}/redis.sock?db=1",
+        "tls": lambda: (
+            f"rediss://:{ENCODED}@127.0.0.1:{request.getfixturevalue('tls_port')}/0?ssl_ca_certs={authority.file}"
+        ),
+        "sentinel": lambda: f"redis+sentinel://:{ENCODED}@127.0.0.1:{port('open_sentinel')}/{SERVICE}",
+        "sentinel and user": lambda: f"redis+sentinel://riskrelay:{ENCODED}@127.0.0.1:{port('open_sentinel')}/{SERVICE}/1",
+        "closed sentinel": lambda: f"redis+sentinel://:{ENCODED}@127.0.0.1:{port('closed_sentinel')}/{SERVICE}",
+        # the first of them is not there
+        "one sentinel of two": lambda: (
+            f"redis+sentinel://:{ENCODED}@127.0.0.1:1,127.0.0.1:{port('open_sentinel')}/{SERVICE}"
+        ),
+    }
+    return forms[request.param]()
+
+
+FORMS: Final = (
+    "password",
+    "user and password",
+    "socket",
+    "socket and user",
+    "tls",
+    "sentinel",
+    "sentinel and user",
+    "closed sentinel",
+    "one sentinel of two",
+)
+
+
+@pytest.mark.parametrize("url", FORMS, indirect=True)
+def test_every_form_reaches_its_redis_and_shows_no_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), redis_client.connect(url, most_connections=4) as client:
+        assert Doorbell(client).ring()
+        told = [repr(client), repr(client.connection_pool), caplog.text]
+    for secret in (PASSWORD, ENCODED):
+        assert not [each for each in told if secret in each]
+
+
+@pytest.mark.parametrize("url", FORMS, indirect=True)
+def test_every_form_needs_its_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    for changed in (url.replace(ENCODED, "hunter2"), url.replace(f"riskrelay:{ENCODED}@", "").replace(f":{ENCODED}@", "")):
+        assert changed != url
+        with caplog.at_level(logging.DEBUG), redis_client.connect(changed) as client:
+            assert Doorbell(client).ring() is False
+    assert "hunter2" not in caplog.text
+    assert "not heard" in caplog.text
+
+
+def test_a_database_of_its_own_is_kept_apart(server: PortRedis) -> None:
+    with redis_client.connect(server.url) as first, redis_client.connect(server.url.replace("/0", "/5")) as other:
+        other.set("only here", 1)
+        assert first.get("only here") is None
+
+
+def test_a_certificate_is_checked(tls_port: int, authority: Authority, tmp_path: Path) -> None:
+    _, foreign = make_certificate(tmp_path, "127.0.0.1")
+    known, user = f"?ssl_ca_certs={authority.file}", f"rediss://:{ENCODED}@"
+    refused = {
+        "an authority that the system does not know": f"{user}127.0.0.1:{tls_port}",
+        "an authority that did not sign it": f"{user}127.0.0.1:{tls_port}?ssl_ca_certs={foreign}",
+        "a file that is not there": f"{user}127.0.0.1:{tls_port}?ssl_ca_certs={tmp_path}/none.pem",
+        "a host that it does not name": f"{user}localhost:{tls_port}{known}",
+    }
+    for what, url in refused.items():
+        with redis_client.connect(url) as client, pytest.raises(RedisConnectionError):
+            assert not client.ping(), what
+    with redis_client.connect(f"{user}127.0.0.1:{tls_port}{known}") as client:
+        assert client.ping()
+
+
+def test_sentinels_are_reached_by_tls_too(authority: Authority) -> None:
+    # The Sentinel watches the relay's port, and so tells it to who asks.
+    with (
+        PortRedis() as master,
+        Relay(("127.0.0.1", master.port), authority.context) as to_master,
+        SentinelServer(to_master.port, quorum=1) as sentinel,
+        Relay(("127.0.0.1", sentinel.port), authority.context) as to_sentinel,
+    ):
+        wait_until(lambda: sentinel.state()["flags"] == "master")
+        url = f"rediss+sentinel://:{ENCODED}@127.0.0.1:{to_sentinel.port}/{SERVICE}"
+        with redis_client.connect(f"{url}?ssl_ca_certs={authority.file}") as client:
+            assert client.ping()
+        with redis_client.connect(url) as client, pytest.raises(RedisConnectionError):
+            client.ping()
+
+
+def test_sentinels_that_say_nothing_cost_no_more_than_a_server_that_says_nothing(server: PortRedis) -> None:
+    with Relay(("127.0.0.1", 1)) as silent:
+        silent.cut()
+        places = ",".join([f"127.0.0.1:{silent.port}"] * 3)
+        with redis_client.connect(f"redis+sentinel://:{ENCODED}@{places}/{SERVICE}") as client:
+            began = time.monotonic()
+            assert Doorbell(client).ring() is False
+            assert time.monotonic() - began < SOON_S
+
+
+def test_a_service_that_no_sentinel_knows_is_a_bell_not_heard(open_sentinel: SentinelServer) -> None:
+    with redis_client.connect(f"redis+sentinel://127.0.0.1:{open_sentinel.port}/another") as client:
+        assert Doorbell(client).ring() is False
+
+
+def test_a_master_that_stands_still_is_left_for_the_new_one() -> None:
+    with watched(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
+        bell = Doorbell(client)
+        assert bell.ring()
+        first = all_of_it.master()
+        first.stand_still()
+        assert bell.ring() is False
+        wait_until(bell.ring, 20)
+        assert all_of_it.master() is not first
+        first.go_on()

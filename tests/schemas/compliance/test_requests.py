@@ -1,0 +1,125 @@
+"""What headers and body order together; the route's tests hold the table of refusals."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.base.errors import ValidationFailed
+from schemas.compliance.requests import (
+    ComplianceForm,
+    Envelope,
+    Request,
+    RequestStatus,
+    Result,
+    Subject,
+    Topic,
+    compliance_record,
+    envelope,
+    order_from,
+    report_record,
+    subject_from,
+    without_mentions,
+)
+from schemas.compliance.subject_matching import Mentions
+from tests.support.factories import NOW
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+MEMBERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "shop_domain": st.just("snow.shops.example") | JSON,
+        "customer": st.fixed_dictionaries({}, optional={"id": JSON, "email": JSON, "phone": JSON}) | JSON,
+        "orders_requested": JSON,
+        "orders_to_redact": st.lists(st.integers() | st.text()) | JSON,
+        "data_request": JSON,
+    },
+)
+
+
+@given(MEMBERS | JSON, st.sampled_from(Topic))
+def test_no_body_breaks_the_schema(body: Any, topic: Topic) -> None:
+    try:
+        order = order_from(Envelope(topic, "snow.shops.example"), ComplianceForm().read(body))
+    except ValidationFailed:
+        return
+    assert order.topic is topic
+    assert (order.subject is None) is (topic is Topic.SHOP_REDACT)
+    if order.subject is not None:
+        assert order.subject != Subject()
+        assert subject_from(json.loads(json.dumps(order.subject.record()))) == order.subject
+
+
+@given(st.none() | st.text(), st.none() | st.text())
+def test_no_header_breaks_the_envelope(topic: str | None, shop: str | None) -> None:
+    try:
+        read = envelope(topic, shop)
+    except ValidationFailed:
+        return
+    assert read.topic.value == topic
+
+
+@pytest.mark.parametrize(
+    ("subject", "identity"),
+    [
+        (Subject("7", "a@b.c", "1", ("2",)), "id:7"),
+        (Subject(email="A@B.c", phone="1"), "email:a@b.c"),  # in any case the same
+        (Subject(phone="+1 (555) 2"), "phone:15552"),  # by its digits
+        (Subject(order_ids=("2",)), None),  # orders are not a person
+    ],
+)
+def test_a_person_is_the_same_in_every_request(subject: Subject, identity: str | None) -> None:
+    assert subject.identity == identity
+
+
+def line(**changes: Any) -> Request:
+    told: dict[str, Any] = {
+        "id": "cpl_1",
+        "topic": Topic.CUSTOMER_REDACT,
+        "shop_domain": "snow.shops.example",
+        "subject_pseudonym": "ps:1",
+        "status": RequestStatus.RECEIVED,
+        "result": None,
+        "counts": {},
+        "attempts": 0,
+        "last_error": None,
+        "has_report": False,
+        "received_at": NOW,
+        "due_at": NOW + timedelta(days=30),
+        "next_run_at": NOW,
+        "finished_at": None,
+    }
+    return Request(**{**told, **changes})
+
+
+def test_a_line_says_when_it_is_due_and_when_it_is_late() -> None:
+    due = NOW + timedelta(days=30)
+    record = compliance_record(line(), due - timedelta(seconds=1))
+    assert (record["due_at"], record["overdue"]) == ("2026-03-31T12:00:00.000Z", False)
+    assert compliance_record(line(), due)["overdue"] is True
+    done = line(status=RequestStatus.DONE, result=Result.REDACTED, finished_at=NOW, next_run_at=None)
+    assert compliance_record(done, due)["overdue"] is False
+    assert (record["status"], record["result"], record["subject"]) == ("received", None, "ps:1")
+
+
+def report(subject: Subject, *texts: str) -> dict[str, Any]:
+    records = [{"table": "diagnostics", "id": f"dia_{n}", "texts": {"a": text}} for n, text in enumerate(texts)]
+    return report_record("cpl_1", "snow.shops.example", subject, Result.REPORTED, records, NOW)
+
+
+def test_a_report_is_rid_of_somebody() -> None:
+    ada, bob = Subject("7001", "ada@x.de"), Subject("7002", "bob@x.de")
+    about_bob = report(bob, "bob@x.de", "bob@x.de and ada@x.de")
+    rest = without_mentions(about_bob, Mentions(ada).in_text)
+    assert rest is not None
+    assert [record["id"] for record in rest["records"]] == ["dia_0"]
+    assert without_mentions(report(bob, "both: 7001"), Mentions(ada).in_text) is None  # nothing is left
+    assert without_mentions(report(Subject(email="ADA@x.de"), "x"), Mentions(ada).in_text) is None  # it is theirs
+    assert without_mentions(report(bob), Mentions(ada).in_text) == report(bob)  # "nothing held" stays said

@@ -1,0 +1,178 @@
+"""Who is meant and who is not, as a table; and that the LIKE patterns leave out nothing that is meant."""
+
+import re
+import time
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.compliance.requests import Subject
+from schemas.compliance.subject_matching import MAX_PATTERNS, Mentions
+
+#: Milliseconds are usual; this machine may be busy.
+LONG_S: Final = 2.0
+
+EMAIL: Final = Subject(email="John.Doe@example.com")
+ID: Final = Subject(customer_id="191167")
+ORDERS: Final = Subject(order_ids=("299938", "A-17"))
+US: Final = Subject(phone="555-625-1199")
+US_ABROAD: Final = Subject(phone="+1 (555) 625-1199")
+GERMAN: Final = Subject(phone="0170 1234567")
+BRITISH: Final = Subject(phone="+44 (0)20 7946 0958")
+SHORT: Final = Subject(phone="4711")
+
+#: whom, a text that speaks of them
+MEANT: Final = [
+    (EMAIL, "john.doe@example.com"),
+    (EMAIL, "JOHN.DOE@EXAMPLE.COM wrote"),
+    (EMAIL, "<john.doe@example.com>"),
+    (EMAIL, "mailto:john.doe@example.com?subject=x"),
+    (EMAIL, "Write to john.doe@example.com."),
+    (EMAIL, "...john.doe@example.com, please"),
+    (EMAIL, "_john.doe@example.com_"),
+    (EMAIL, "-john.doe@example.com-"),
+    (EMAIL, "https://shop.example/?email=john.doe%40example.com&x=1"),
+    (EMAIL, "https://shop.example/john.doe@example.com/orders"),
+    (EMAIL, "john.doe&#64;example.com"),
+    (EMAIL, "john.doe&commat;example.com"),
+    (ID, "191167"),
+    (ID, "customer_191167"),
+    (ID, "/customers/191167/orders"),
+    (ID, "id=191167&x"),
+    (ID, "gid://shop/Customer/191167"),
+    (ID, "№191167."),
+    (ORDERS, "Order #299938 is late"),
+    (ORDERS, "order a-17"),
+    (ORDERS, "order%20A-17"),
+    (US, "555-625-1199"),
+    (US, "(555) 625 1199"),
+    (US, "555.625.1199"),
+    (US, "5556251199"),
+    (US, "tel:+15556251199"),
+    (US, "001 555 625 1199"),
+    (US, "15556251199"),
+    (US, "+1-555-625-1199"),
+    (US_ABROAD, "555-625-1199"),
+    (US_ABROAD, "+15556251199"),
+    (US_ABROAD, "15556251199"),
+    (GERMAN, "0170/1234567"),
+    (GERMAN, "+49 170 1234567"),
+    (GERMAN, "+49 (0)170 1234567"),
+    (GERMAN, "0049 170 12 34 567"),
+    (GERMAN, "0170\u00a0123\u2013456\u20117"),
+    (BRITISH, "020 7946 0958"),
+    (BRITISH, "+442079460958"),
+    (BRITISH, "+44 (0)20 7946 0958"),
+    # The same digits after another country's code: rather too much than too little.
+    (BRITISH, "+49 20 7946 0958"),
+    (SHORT, "extension 4711"),
+]
+
+#: whom, a text that speaks of somebody else
+NOT_MEANT: Final = [
+    (EMAIL, "bigjohn.doe@example.com"),
+    (EMAIL, "big.john.doe@example.com"),
+    (EMAIL, "x+john.doe@example.com"),
+    (EMAIL, "john.doe@example.com.au"),
+    (EMAIL, "john.doe@example.community"),
+    (EMAIL, "john.doe@example.com-shop.de"),
+    (EMAIL, "johnxdoe@example.com"),
+    (EMAIL, "john.doe@example.org"),
+    (EMAIL, "john.doe at example.com"),
+    (ID, "1911670"),
+    (ID, "0191167"),
+    (ID, "a191167"),
+    (ID, "191167b"),
+    (ID, "19116 7"),
+    (ID, "é191167"),
+    (ORDERS, "2999380"),
+    (ORDERS, "BA-17"),
+    (ORDERS, "A-170"),
+    (US, "555-625-11990"),
+    (US, "5555-625-1199"),
+    (US, "415-625-1199"),
+    (US, "625-1199"),
+    (US, "2026-03-01T12:00:00Z 55562511"),
+    (US_ABROAD, "2 555-625-11990"),
+    (GERMAN, "0171 1234567"),
+    (GERMAN, "017012345678"),
+    (BRITISH, "020 7946 0959"),
+    (SHORT, "47110"),
+    (Subject(), "anybody 191167 john.doe@example.com"),
+]
+
+
+@pytest.mark.parametrize(("subject", "text"), MEANT)
+def test_who_is_meant_is_found(subject: Subject, text: str) -> None:
+    mentions = Mentions(subject)
+    assert mentions.in_text(text)
+    assert may_match(mentions, text)
+
+
+@pytest.mark.parametrize(("subject", "text"), NOT_MEANT)
+def test_who_is_not_meant_is_let_be(subject: Subject, text: str) -> None:
+    assert not Mentions(subject).in_text(text)
+
+
+def may_match(mentions: Mentions, text: str) -> bool:
+    """Tell whether LIKE lets a row with this text through, as both databases read it."""
+    if mentions.patterns is None:
+        return True
+    told = [".*".join(map(re.escape, pattern.split("%"))) for pattern in mentions.patterns]
+    return any(re.fullmatch(each, text.lower(), re.DOTALL) for each in told)
+
+
+def test_any_of_what_is_known_of_a_subject_is_enough() -> None:
+    everything = Mentions(Subject("191167", "john@example.com", "555-625-1199", ("299938",)), ["snow.shops.example"])
+    for text in ("191167", "john@example.com", "(555) 6251199", "299938", "https://www.snow.shops.example/x"):
+        assert everything.in_text(f"x {text} x"), text
+    assert not everything.in_text("x 191168 y")
+
+
+def test_json_is_searched_by_its_names_and_values_and_told_by_path() -> None:
+    value = {"a": [{"b": "for john@example.com"}, 191167, None, True], "191167": {"deep": 1}, "c": "nobody", "d": 1911670}
+    found = Mentions(Subject("191167", "john@example.com")).in_value("told", value)
+    assert found == {"told/a/0/b": "for john@example.com", "told/a/1": "191167", "told/191167": "191167"}
+
+
+def test_a_name_that_somebody_put_together_is_looked_at_more_closely() -> None:
+    mentions = Mentions(Subject("191167", "john@example.com", "555-625-1199"))
+    for name in ("order191167x", "capture-john@example.com", "call5556251199again", "for:john%40example.com"):
+        assert mentions.in_name(name), name
+    assert not mentions.in_name("order191168x")
+
+
+def test_what_like_cannot_narrow_is_read_whole() -> None:
+    assert Mentions(Subject(email="用户@例子.广告")).patterns is None
+    assert Mentions(Subject(order_ids=tuple(map(str, range(MAX_PATTERNS + 1))))).patterns is None
+    assert Mentions(Subject(order_ids=("1", "2"))).patterns == ("%1%", "%2%")
+    assert Mentions(Subject()).patterns == ()
+    assert Mentions(Subject(email="用户@例子.广告")).in_text("an 用户@例子.广告 wrote")
+
+
+@given(
+    st.builds(
+        Subject,
+        customer_id=st.none() | st.text(min_size=1, max_size=20).filter(str.strip),
+        email=st.none() | st.emails(),
+        phone=st.none() | st.text("0123456789+-() ", max_size=20).filter(str.strip),
+    ),
+    st.text(max_size=50),
+)
+def test_a_subject_is_found_as_it_was_written_and_no_text_breaks_the_search(subject: Subject, text: str) -> None:
+    mentions = Mentions(subject)
+    mentions.in_text(text)
+    mentions.in_name(text)
+    for told in filter(None, (subject.customer_id, subject.email)):
+        assert mentions.in_text(f'"{told}"'), told
+
+
+@pytest.mark.parametrize("part", ["5", "john.doe@", "a.", "%", "5-", "&#", "+1 ", "0 ", "1000001"])
+def test_no_text_takes_long(part: str) -> None:
+    text, orders = part * (20_000 // len(part)), tuple(map(str, range(1_000_000, 1_000_090)))
+    mentions = Mentions(Subject("191167", "john.doe@example.com", "+1 555 555 5555", orders))
+    began = time.process_time()
+    mentions.in_text(text)
+    assert time.process_time() - began < LONG_S

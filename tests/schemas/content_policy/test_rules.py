@@ -1,0 +1,775 @@
+"""What is refused, where it is told, and what passes: by table, by chance, and by time."""
+
+import base64
+import html
+import random
+import string
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+
+from schemas.content_policy.field_names import FORBIDDEN_NAMES
+from schemas.content_policy.rules import MAX_LOOKS, MAX_TOLD, MESSAGES, RULES, find
+from schemas.exports.ticket_text import preview_problems, ticket_for_finding
+from schemas.intake.scanner import PostbackForm
+from storage.db.identifiers import CAPTURE, EXPORT, TARGET, new_id
+from tests.support.factories import NOW, issue, postback
+
+KNOWN: Final = frozenset({"page", "url", "responseHeaders", "issues", "title", "evidence"})
+
+CARD: Final = "4111111111111111"
+#: Letters and digits as chance would have them, so that no format has to stand in this file whole.
+BODY: Final = "aB3dE5gH7jK9mN1pQ4rS6tU8vW2xY0zC" * 9
+HEX: Final = "0b1d3f5a7c9e2048d6af" * 9
+#: {"alg":"HS256","typ":"JWT"} and {"sub":"1","name":"Ann","iat":1700000000}.
+JWT_HEADER: Final = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9"
+JWT: Final = f"{JWT_HEADER}.eyJzdWIiOiIxIiwibmFtZSI6IkFubiIsImlhdCI6MTcwMDAwMDAwMH0.{BODY[:43]}"
+#: Two lines of what a key looks like.
+KEY_BODY: Final = f"MIIEvQ{BODY[:58]}\n{BODY[:64]}"
+
+
+def codes(value: Any) -> list[str]:
+    return [problem.code for problem in find(value, KNOWN)]
+
+
+def told(value: Any) -> list[tuple[str, str]]:
+    return [(problem.path, problem.code) for problem in find(value, KNOWN)]
+
+
+@pytest.mark.parametrize("name", FORBIDDEN_NAMES)
+def test_each_listed_name_is_refused_in_every_spelling(name: str) -> None:
+    words = name.split("_")
+    camel = words[0] + "".join(word.title() for word in words[1:])
+    pascal = "".join(word.title() for word in words)
+    spellings = [name, name.upper(), "-".join(words), "".join(words), camel, pascal, f"admin_{name}", f"customer{pascal}"]
+    assert {spelling: told({spelling: None}) for spelling in spellings} == {
+        spelling: [(f"/{name}", "forbidden_name")] for spelling in spellings
+    }
+
+
+NAMES = [
+    ("admin_password", "password"),
+    ("customerBillingAddress", "billing_address"),
+    ("X-Api-Key", "api_key"),
+    ("APIKey", "api_key"),
+    ("sessionID", "session_id"),
+    ("has_cookies", "cookies"),  # the end of the name says so, whatever it holds
+    ("password2", "password"),  # digits say which of several
+    ("CVV2", "cvv"),
+    ("s-e-c-r-e-t", "secret"),  # nothing but the listed name once it is folded
+    ("db password", "password"),
+    ("proxy-authorization", "authorization"),
+    ("x" * 5000 + "_secret", "secret"),  # a name of any length is told by its end
+]
+
+
+@pytest.mark.parametrize(("name", "listed"), NAMES)
+def test_a_forbidden_end_of_a_longer_name_is_refused(name: str, listed: str) -> None:
+    assert told({name: "-"}) == [(f"/{listed}", "forbidden_name")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "session_identity",  # the end is another word
+        "cookie_banner_text",  # only the end counts
+        "apikeyless",
+        "password_hint_is_missing",
+        "secretary",
+        "adminpassword",  # no boundary of a word
+        "ibanez",
+        "",
+        "access-control-allow-credentials",  # a standard header, and a flag
+        "Access-Control-Allow-Credentials",
+        "token",
+        "address",
+        "email",
+        "www-authenticate",
+    ],
+)
+def test_a_name_that_only_resembles_a_forbidden_one_passes(name: str) -> None:
+    assert told({name: "a"}) == []
+
+
+def test_forbidden_names_are_found_at_any_depth() -> None:
+    value: Any = {"password": "x"}
+    for _ in range(15):
+        value = {"evidence": [value]}
+    assert told(value) == [("/evidence/0" * 15 + "/password", "forbidden_name")]
+
+
+PATHS = [
+    # a card number at a path of known names
+    ({"page": {"url": CARD}}, "/page/url"),
+    # an index counts
+    ({"issues": [{"title": "fine"}, {"title": CARD}]}, "/issues/1/title"),
+    # an unknown name ends the path at its parent, whatever follows
+    ({"page": {"mine": {"url": [CARD]}}}, "/page"),
+    ({"mine": CARD}, ""),
+    # a forbidden name may stand in a path
+    ({"page": {"old_password": {"url": CARD}}}, "/page/password/url"),
+    # the name of a member is told at its object
+    ({"page": {CARD: 1}}, "/page"),
+    # a list and a text by themselves
+    ([[CARD]], "/0/0"),
+    (CARD, ""),
+]
+
+
+@pytest.mark.parametrize(("value", "path"), PATHS)
+def test_a_path_is_made_of_our_own_names_alone(value: Any, path: str) -> None:
+    assert (path, "card_number") in told(value)
+    assert all(place == path for place, code in told(value) if code == "card_number")
+
+
+def test_nothing_submitted_is_repeated() -> None:
+    problems = find({"evil<name>": {"evil_password": [f"evil {CARD}"]}}, KNOWN)
+    assert [(problem.path, problem.code) for problem in problems] == [("", "forbidden_name"), ("", "card_number")]
+    assert not any("evil" in str(problem) or CARD in str(problem) for problem in problems)
+
+
+def test_a_forbidden_header_says_what_a_scanner_runtime_does() -> None:
+    [problem] = find({"page": {"responseHeaders": {"Set-Cookie": "a", "server": "nginx"}}}, KNOWN)
+    assert (problem.path, problem.code) == ("/page/responseHeaders/set_cookie", "forbidden_header")
+    assert "strips Set-Cookie" in problem.message
+
+
+def test_names_come_first_then_texts_then_order_records() -> None:
+    value = {"page": {"title": CARD, "email": "a@b.example", "total": 5}, "secret": 1}
+    assert codes(value) == ["forbidden_name", "card_number", "order_record"]
+
+
+def test_every_code_has_its_sentence() -> None:
+    assert {rule.code for rule in RULES} | {"forbidden_name", "forbidden_header", "order_record"} == set(MESSAGES)
+
+
+def test_the_same_problem_is_told_once() -> None:
+    assert told({"mine": [CARD] * 9, "yours": CARD}) == [("", "card_number")]
+
+
+def test_no_more_problems_are_told_than_a_sender_can_use() -> None:
+    assert len(find([CARD] * (MAX_TOLD + 1), KNOWN)) == MAX_TOLD
+
+
+def test_duplicates_do_not_hide_another_problem() -> None:
+    assert told([*([{"mine": CARD}] * 10), {"url": JWT}])[-1] == ("/10/url", "jwt")
+    assert told({"mine": [CARD] * (MAX_TOLD * 2), "url": JWT}) == [("", "card_number"), ("/url", "jwt")]
+
+
+CARDS = [
+    CARD,
+    "4111 1111 1111 1111",
+    "4111-1111-1111-1111",
+    "4111.1111.1111.1111",
+    "4111\u00a01111\u00a01111\u00a01111",
+    "4111 - 1111 - 1111 - 1111",
+    "4111 1111 1111 1111 12/27 123",  # what is printed behind it
+    "4111111111111111, 12/27",
+    "VISA 4111 1111 1111 1111",
+    "n=4111+1111+1111+1111&m=12",  # a form
+    "4242424242424242",  # few distinct digits
+    "5555555555554444",
+    "2223003122003222",
+    "378282246310005",
+    "3782 822463 10005",
+    "3782-822463-10005",
+    "6011 1111 1111 1117",
+    "4111\u20031111\u20031111\u20031111",  # an em space, as desktop publishing puts it
+    "4111\u30001111\u30001111\u30001111",  # an ideographic one
+    "4111\u200b1111\u200b1111\u200b1111",  # a place to break the line, not seen
+    "4111\u22121111\u22121111\u22121111",  # a minus
+    "\uff14111111111111111".translate({ord("1"): "\uff11"}),  # wide digits
+    "\uff14111\u30001111\u30001111\u30001111".translate({ord("1"): "\uff11"}),
+    "3566002020360505",
+    "6200000000000005",
+    "3622 720627 1667",  # 14 digits count as they are printed
+    "Diners card: 36227206271667",  # or behind a word that says card
+    "card 6205500000000000004",
+]
+NO_CARDS = [
+    "4111111111111112",  # the check digit
+    "1111111111111117",  # no issuer
+    "4222222222222",  # 13 digits are an EAN
+    "36227206271667",  # 14 in one piece are a GTIN or a variant
+    "6205500000000000004",  # 19 in one piece are a 64-bit id
+    "+378282246310005",  # 15 behind a plus are a telephone number
+    "0.4111111111111111",
+    "0,4111111111111111",
+    "4111111111111111.5",
+    "a4111111111111111",
+    "4111111111111111f",
+    "IMG_4111111111111111.jpg",
+    "DE44 4111 1111 1111 1111",  # an IBAN's groups
+    "12345678-4111-1111-1111-111111111111",  # a UUID
+    "411111 1111111111",
+]
+
+
+@pytest.mark.parametrize("text", CARDS)
+def test_a_card_number_is_refused_as_people_write_it(text: str) -> None:
+    assert codes({"evidence": {"note": f"said: {text}."}}) == ["card_number"]
+    assert codes({text: "a member's name"}) == ["card_number"]
+
+
+@pytest.mark.parametrize("text", NO_CARDS)
+def test_what_is_no_card_number_passes(text: str) -> None:
+    assert codes(text) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [
+        (4111111111111111, ["card_number"]),
+        (4111111111111111.0, ["card_number"]),
+        (378282246310005, ["card_number"]),
+        (4111111111111112, []),
+        (-4111111111111111, []),
+        (1e300, []),
+        (10**300, []),
+        (0.4111111111111111, []),
+        (True, []),
+    ],
+)
+def test_a_json_number_is_read_as_its_digits(number: float, found: list[str]) -> None:
+    assert codes({"evidence": [number]}) == found
+
+
+TOKENS = [
+    ("rrt_", BODY[:33]),  # our own
+    ("ghp_", BODY[:36]),
+    ("github_pat_", f"{BODY[:22]}_{BODY[:59]}"),
+    ("glpat-", BODY[:20]),
+    ("AKIA", "Q3EGR7WXZ5TBCDNM"),
+    ("xoxb-", f"123456789012-1234567890123-{BODY[:24]}"),
+    ("xoxp-", f"123456789012-123456789012-123456789012-{HEX[:32]}"),
+    ("https://hooks.slack.com/services/", f"T0ABCDEFG/B0ABCDEFG/{BODY[:24]}"),
+    ("sk_live_", BODY[:24]),
+    ("rk_test_", BODY[:24]),
+    ("whsec_", BODY[:32]),
+    ("shpat_", HEX[:32]),
+    ("shpss_", HEX[:32]),
+    ("npm_", BODY[:36]),
+    ("pypi-AgEIcHlwaS5vcmc", BODY[:70]),
+    ("SG.", f"{BODY[:22]}.{BODY[:43]}"),
+    ("SK", HEX[:32]),
+    ("sk-", f"{BODY[:20]}T3BlbkFJ{BODY[:20]}"),
+    ("sk-proj-", BODY[:64]),
+    ("sk-ant-", f"api03-{BODY[:93]}AA"),
+    ("hf_", "aBcDeFgHiJkLmNoPqRsTuVwXyZAbCdEfGh"),
+    ("GOCSPX-", BODY[:28]),
+    ("ya29.", BODY[:60]),
+    ("dop_v1_", (HEX * 2)[:64]),
+    ("dckr_pat_", BODY[:27]),
+    ("glsa_", f"{BODY[:32]}_{HEX[:8]}"),
+    ("hvs.", BODY[:95]),
+    ("figd_", BODY[:40]),
+    ("lin_api_", BODY[:40]),
+    ("rubygems_", HEX[:48]),
+    ("sq0atp-", BODY[:22]),
+    ("sntryu_", (HEX * 2)[:64]),
+    ("https://discord.com/api/webhooks/", f"123456789012345678/{BODY[:68]}"),
+    ("123456789:AA", BODY[:33]),
+    ("aB18Q~", BODY[:34]),
+    ("AccountKey=", f"{BODY[:86]}=="),
+]
+
+
+@pytest.mark.parametrize(("prefix", "body"), TOKENS)
+def test_a_token_of_a_known_format_is_refused_wherever_it_stands(prefix: str, body: str) -> None:
+    token = prefix + body
+    for text in (token, f"It says '{token}'.", f"https://shop.example/?t={token}&x=1", f"<b>{token}</b>"):
+        assert "token" in codes({"evidence": text}), text
+
+
+@pytest.mark.parametrize(("prefix", "body"), TOKENS)
+def test_a_token_s_prefix_before_too_little_is_none(prefix: str, body: str) -> None:
+    assert codes(prefix + body[: len(body) // 3]) == []
+
+
+@pytest.mark.parametrize("token", [f"ghp_{BODY[:36]}", f"AKIA{'Q3EGR7WXZ5TBCDNM'}", f"SG.{BODY[:22]}.{BODY[:43]}"])
+def test_a_token_s_prefix_inside_a_word_is_none(token: str) -> None:
+    assert codes(f"a{token}") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pk_live_" + BODY[:24],  # made to stand in public pages
+        "AIza" + BODY[:35],
+        "ghp_" + "x" * 36,
+        "xoxb-your-token-goes-here-please-thank-you",
+        "AKIA" + "IOSFODNN7EXAMPLE",
+    ],
+)
+def test_public_keys_and_examples_of_tokens_pass(text: str) -> None:
+    assert codes(text) == []
+
+
+HEADERS_IN_A_LIST = [
+    # value, what is told of it
+    ({"headers": [{"name": "Set-Cookie", "value": "sid=8f14e45f; Path=/"}]}, [("", "cookie_line")]),
+    ({"evidence": {"name": "cookie", "value": "sid=8f14e45f"}}, [("/evidence", "cookie_line")]),
+    ({"evidence": [["server", "nginx"], ["Set-Cookie", "sid=8f14e45f"]]}, [("/evidence/1", "cookie_line")]),
+    ({"evidence": ["Server", "nginx", "Cookie", "sid=8f14e45f"]}, [("/evidence", "cookie_line")]),  # one behind the other
+    ({"evidence": [{"name": "Authorization", "value": f"Bearer {HEX[:32]}"}]}, [("/evidence/0", "authorization_line")]),
+    ({"evidence": ["proxy-authorization", "Basic YW5uOnMzY3JldA=="]}, [("/evidence", "authorization_line")]),
+    # Nothing is said of anybody.
+    ({"evidence": [{"name": "Set-Cookie", "value": "sid=[redacted]; Path=/"}]}, []),
+    ({"evidence": [{"name": "Authorization", "value": "Bearer <token>"}, {"name": "cookie", "value": 1}]}, []),
+    ({"evidence": [{"name": "password", "type": "password", "value": ""}, {"name": "server", "value": "a=bcd"}]}, []),
+    ({"evidence": ["authorization", "content-type", "cookie", "x-requested-with"]}, []),
+    ({"evidence": ["#cookie", "iframe[src='a=bcd']"]}, []),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), HEADERS_IN_A_LIST)
+def test_a_header_is_judged_also_where_its_name_and_value_stand_apart(value: Any, expected: list[tuple[str, str]]) -> None:
+    assert told(value) == expected
+
+
+CREDENTIALS = [
+    # text, the rule that it breaks
+    (f"-----BEGIN PRIVATE KEY-----\n{KEY_BODY}\n-----END PRIVATE KEY-----", "private_key"),
+    (f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n{KEY_BODY}", "private_key"),
+    (f"-----BEGIN OPENSSH PRIVATE KEY-----\\n{KEY_BODY}", "private_key"),  # the line's end written out
+    (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: 2\n\n{KEY_BODY}", "private_key"),
+    (f"PuTTY-User-Key-File-2: ssh-rsa\nEncryption: none\nComment: k\nPublic-Lines: 6\n{KEY_BODY}", "private_key"),
+    (JWT, "jwt"),
+    (f"token={JWT}", "jwt"),
+    (f"{JWT_HEADER}.eyJzdWIiOiIxIn0.", "jwt"),  # without a signature; {"sub":"1"}
+    # {"alg":"RSA-OAEP","enc":"A256GCM"}: encrypted
+    (f"eyJhbGciOiJSU0EtT0FFUCIsImVuYyI6IkEyNTZHQ00ifQ.{BODY[:99]}.{BODY[:16]}.{BODY[:40]}.{BODY[:22]}", "jwt"),
+    (f"Authorization: Bearer {HEX[:32]}", "authorization_line"),
+    ("authorization: basic YW5uOnMzY3JldA==", "authorization_line"),  # ann:s3cret
+    ('"Authorization": "Token 22cb987851bc5659"', "authorization_line"),
+    (f"Authorization: Authorization: Bearer {HEX[:32]}", "authorization_line"),
+    ("Proxy-Authorization: Basic YW5uOnMzY3JldA==", "authorization_line"),
+    ('Authorization: Digest username="ann", realm="x", response="f00"', "authorization_line"),
+    ("Cookie: theme=dark; PHPSESSID=k3j4h5k3j4h5", "cookie_line"),
+    ("Set-Cookie: sid=8f14e45f; Path=/; HttpOnly", "cookie_line"),
+    ("> cookie: lang=de-DE", "cookie_line"),
+    ("HTTP/1.1 200 OK\r\nset-cookie: path=/; id=a3fWa\r\n", "cookie_line"),
+    ("https://ann:s3cret@shop.example/", "url_credentials"),
+    ("see postgres://app:hunter22@db:5432/shop", "url_credentials"),
+    ("redis://:hunter22@cache", "url_credentials"),
+    (f"https://shop.example/cb#access_token={HEX[:32]}", "url_credentials"),
+    ("https://shop.example/login?user=ann&password=hunter22", "url_credentials"),
+    ("curl -u ann:hunter22secret https://shop.example", "command_credentials"),
+    ("curl https://shop.example -H 'X-Api-Key: 5eb4223e50084'", "command_credentials"),
+    ('{"password": "hunter22"}', "assigned_secret"),
+    ("$db_password = 'hunter22';", "assigned_secret"),
+    ('{\\"client_secret\\":\\"hunter2hunter2\\"}', "assigned_secret"),  # JSON in JSON
+]
+
+
+@pytest.mark.parametrize(("text", "code"), CREDENTIALS)
+def test_credentials_in_text_are_refused_by_their_rule(text: str, code: str) -> None:
+    assert codes({"page": {"title": text}}) == [code]
+
+
+@pytest.mark.parametrize("letter", ["\u017f", "\u212a", "\u0130", "\u0131"])
+def test_letters_that_only_look_like_ascii_to_a_pattern_break_nothing(letter: str) -> None:
+    # The long s, the Kelvin sign, and the two other i: no base64, so no login.
+    assert codes(f"Authorization: Basic YW5u{letter}nMzY3JldA==") == []
+
+
+PAGE = "<title>Shop</title></head><body><p>Hello</p></body></html>"
+DOCUMENTS = [
+    (f"<!DOCTYPE html><html lang='de'><head>{PAGE}", "html_document"),
+    (f"\n<HTML>\n <HEAD>{PAGE}", "html_document"),
+    ("<html><!-- built 12:00 --><body>Hello", "html_document"),  # cut off
+    ("<!doctype html><title>Shop</title><p>Hello", "html_document"),  # the other tags may be left out
+    ('<?xml version="1.0"?><!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0//EN" "x.dtd"><html><body/></html>', "html_document"),
+    (f"Here is the page: <html><head>{PAGE}", "html_document"),
+    ("<title>a</title></head>\n<body class=x>", "html_document"),
+    ("-- MySQL dump 10.13  Distrib 8.0.32\n", "sql_dump"),
+    ("--\n-- PostgreSQL database dump\n--\n", "sql_dump"),
+    ("COPY public.users (id, email) FROM stdin;\n1\ta@b.example\n\\.", "sql_dump"),
+    ("CREATE TABLE `users` (id int);\nINSERT INTO `users` VALUES (1,'Ann');", "sql_dump"),
+    ("insert into users (id) values (1); insert into users (id) values (2);", "sql_dump"),
+    ("INSERT INTO `users` (`id`, `name`) VALUES (1, 'Ann'),\n(2, 'Bob');", "sql_dump"),
+    ("PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\nCREATE TABLE t (a);", "sql_dump"),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), DOCUMENTS)
+def test_whole_documents_are_refused(text: str, code: str) -> None:
+    assert codes({"evidence": [text]}) == [code]
+
+
+ENCODINGS: list[Callable[[str], str]] = [
+    lambda text: "".join(f"%{byte:02X}" for byte in text.encode()),
+    quote,
+    lambda text: "".join(f"&#{ord(character)};" for character in text),
+    lambda text: "".join(f"&#x{ord(character):x}" for character in text),
+    html.escape,
+    lambda text: base64.b64encode(text.encode()).decode(),
+    lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
+    lambda text: f"https://shop.example/r/{base64.b64encode(text.encode()).decode()}",
+    lambda text: f"data:text/plain;base64,{base64.b64encode(f'Zoë said: {text}'.encode()).decode()}",
+]
+
+
+@pytest.mark.parametrize("encode", ENCODINGS)
+def test_every_rule_reads_what_is_encoded_once(encode: Callable[[str], str]) -> None:
+    texts = [
+        (CARD, "card_number"),
+        ("4111 1111 1111 1111", "card_number"),
+        ("ghp_" + BODY[:36], "token"),
+        *CREDENTIALS[:1],
+        *(row for row in CREDENTIALS if row[1] in ("authorization_line", "url_credentials") and '"' not in row[0]),
+        *DOCUMENTS[:1],
+    ]
+    missed = [text for text, code in texts if code not in codes({"url": encode(text)})]
+    assert missed == []
+
+
+def test_an_entity_of_any_length_is_read_without_harm() -> None:
+    assert codes("&#" + "9" * 6000 + ";") == []
+
+
+BENIGN = [
+    # page titles and prose
+    "Forgot your password? · Shop",
+    "Passwort vergessen? Kein Problem: Wir senden Ihnen einen Link.",
+    "Mot de passe oublié ? Réinitialisez-le ici",
+    "¿Ha olvidado su contraseña? Restablecer contraseña",
+    "パスワードをお忘れの方はこちら",
+    "Забыли пароль? Введите адрес: info@shop.example",
+    "We use cookies: accept or reject. Cookie: what is that?",
+    "Diese Seite verwendet Cookies: notwendige, Statistik, Marketing",
+    "How to set Cookie: headers? An introduction",
+    "Set-Cookie: name=value; Path=/ is how the docs write it",
+    "Set-Cookie without Secure: SameSite=None needs Secure",
+    "Set-Cookie: SameSite=None; Secure",
+    "Vary: Accept-Encoding, Cookie",
+    "The page has no <html lang> attribute; write <html lang='en'>.",
+    "<html>",
+    '<html lang="de" class="no-js">',
+    "<!DOCTYPE html>\n<html>",
+    # What a validator quotes of a page.
+    "<html>\n<head>\n<title>Shop</title>",
+    '<!DOCTYPE html><html lang="de"><head><meta charset="utf-8">',
+    "Every page needs <!DOCTYPE html>, <html>, <head>, <body> and a closing </body></html>.",
+    "The <head> comes first, the </head> ends it, <body> follows.",
+    "How do I INSERT INTO a table? Use INSERT INTO users (id) VALUES (1);",
+    "CREATE TABLE users (id int) is all it takes",
+    "SQL dumps and how to read them: mysqldump explained",
+    "Error: You have an error in your SQL syntax near 'INSERT INTO a VALUES (1)'",
+    "The Authorization header explained: Basic, Bearer and Digest",
+    "Authorization: Bearer <token>",
+    "Authorization: Bearer $API_KEY",
+    "Authorization: Bearer authentication required",
+    "Authorization: required since 2026-03-01T12:00:00.000Z",
+    "Authorization: https://docs.shop.example/oauth2/v2.0/authorize1",
+    "Authorization: see section 4.2 of RFC 9110",
+    'www-authenticate: Bearer realm="https://auth.shop.example", error="invalid_token"',
+    "What is a JWT? It looks like eyJhbGciOi... and has three parts",
+    "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9",  # a header alone
+    "Pay by credit card: Visa, Mastercard, American Express. Card number: **** **** **** 1111",
+    "Card number 0000 0000 0000 0000, expiry MM/YY",
+    "-----BEGIN PRIVATE KEY----- must never stand in a repository",
+    f"-----BEGIN CERTIFICATE-----\n{KEY_BODY}\n-----END CERTIFICATE-----",
+    '<input type="password" name="password" autocomplete="current-password" id="password-input-2">',
+    'password: "Mindestens acht Zeichen"',
+    "const password = 'your-password-123'",
+    "curl -u user:password https://shop.example",
+    "Write https://user:password@host/ or https://${user}:${pass}@host/",
+    "https://shop.example:8443/@ann/photos",
+    "https://shop.example/search?q=password=&sort=1",
+    "https://api.mapbox.com/v4/a.json?access_token=pk.eyJ1IjoiYSIsImEiOiJjazEyMzQ1Njc4OTAifQ.abc1def2",
+    "https://shop.example/reset?token=" + HEX[:32],  # the page that was scanned
+    "https://www.googletagmanager.com/gtag/js?id=G-AB12CD34EF",
+    "ann@shop.example",
+    "Contact: Ann Example <ann.example+shop@shop.example>, +49 30 1234 5678 90",
+    # what scanners send
+    "main > div:nth-child(3) > img.hero-image.lazyload[data-key='a']",
+    ".elementor-element-5f3a18c2 .wp-block-group__inner-container.is-layout-constrained",
+    "sha256:" + (HEX * 2)[:64],
+    (HEX * 2)[:64],
+    'W/"5f3a-18c2b1e7d40"',
+    "'nonce-rAnd0mN0nceVa1ue+8=' 'sha384-" + BODY[:64] + "'",
+    "default-src 'self'; script-src 'self' 'nonce-" + BODY[:22] + "' https://cdn.shop.example 'strict-dynamic'",
+    "max-age=31536000; includeSubDomains; preload",
+    "artifacts/42/2026-03-01T12-00-00/home.png",
+    "https://cdn.shop.example/_next/static/chunks/4111-" + HEX[:16] + ".js",
+    "https://shop.example/products/tee?variant=39372345678901&_pos=1&_sid=9f8e7d6c5&_ss=r",
+    "https://shop.example/caf%C3%A9/%E2%9C%93?a=50%25&amp;b=1&lt;",
+    "https://scontent.example/v/t39.30808-6/484849823_1234567890123456_4987654321098765432_n.jpg?stp=dst-jpg",
+    "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7",
+    "matrix(0.4111111111111111, 0, 0, 0.5105105105105100, 0, 0)",
+    "GA1.2.4111111111.1700000000",
+]
+
+
+@pytest.mark.parametrize("text", BENIGN)
+def test_prose_and_technical_text_passes(text: str) -> None:
+    assert codes(text) == []
+
+
+def test_the_response_headers_of_an_ordinary_page_pass() -> None:
+    headers = {
+        "server": "nginx/1.25.3",
+        "date": "Sun, 01 Mar 2026 12:00:00 GMT",
+        "content-type": "text/html; charset=utf-8",
+        "content-security-policy": "default-src 'self'; img-src * data:; script-src 'self' 'nonce-4AEemGb0xJptoIGFP3Nd'",
+        "strict-transport-security": "max-age=63072000; includeSubDomains",
+        "www-authenticate": 'Bearer realm="shop", scope="read"',
+        "access-control-allow-credentials": "true",
+        "access-control-allow-headers": "Authorization, Content-Type, Cookie",
+        "vary": "Cookie, Accept-Encoding",
+        "etag": 'W/"d41d8cd98f00b204e9800998ecf8427e"',
+        "cf-ray": "8f1d2c3b4a5e6f70-FRA",
+        "x-request-id": "7f1c1f0e-3b5a-4c8d-9e2f-0a1b2c3d4e5f",
+        "x-amz-cf-id": f"{BODY[:54]}==",
+        "report-to": f'{{"endpoints":[{{"url":"https:\\/\\/a.nel.example\\/report\\/v4?s={quote(BODY[:90])}"}}]}}',
+        "link": "<https://shop.example/a.css>; rel=preload; as=style",
+        "alt-svc": 'h3=":443"; ma=86400',
+        "age": 4111,
+    }
+    assert told({"page": {"responseHeaders": headers}}) == []
+
+
+ORDERS: list[tuple[dict[str, Any], bool]] = [
+    ({"customer_name": "Ann", "email": "a@b.example"}, True),
+    ({"billingName": "Ann", "address": "1 High Street"}, True),
+    ({"email": "a@b.example", "total": 12.5}, True),
+    ({"customer-email": "a@b.example", "order_total": "12.50", "id": 7}, True),
+    ({"email": "a@b.example", "items": [{"sku": "A-1", "qty": 2}]}, True),
+    ({"total_price": "12", "items": [{"unitPrice": 6, "name": "Tee"}]}, True),
+    ({"name": "Ann", "email": "a@b.example"}, False),  # a plain name is not a customer's
+    ({"email": "a@b.example"}, False),
+    ({"total": 12, "subtotal": 10}, False),  # one part, twice
+    ({"total": 2, "items": ["a", "b"]}, False),  # a list of anything
+    ({"total": 2, "items": [{"selector": "img", "title": "No text"}]}, False),
+    ({"email": None, "total": ""}, False),  # nothing is held
+    ({"total": 0, "email": "a@b.example"}, True),  # zero is a total
+    ({"page": {"email": "a@b.example"}, "total": 5}, False),  # not in one object
+    ({"total_count": 5, "email_template": "x"}, False),
+]
+
+
+@pytest.mark.parametrize(("record", "found"), ORDERS)
+def test_two_parts_of_an_order_in_one_object_make_an_order_record(record: dict[str, Any], found: bool) -> None:
+    assert told({"issues": [{"evidence": record}]}) == ([("/issues/0/evidence", "order_record")] if found else [])
+
+
+def _digits(chance: random.Random, count: int) -> str:
+    return str(chance.randrange(10 ** (count - 1), 10**count))
+
+
+def _barcode(chance: random.Random, count: int) -> str:
+    """Return a GTIN of `count` digits with its check digit."""
+    body = _digits(chance, count - 1)
+    weighted = sum(int(digit) * (3 if place % 2 == 0 else 1) for place, digit in enumerate(reversed(body)))
+    return f"{body}{-weighted % 10}"
+
+
+def _ids(chance: random.Random) -> Iterable[str]:
+    """Ids as systems make them; sixteen random digits are not among them, since nothing tells them from a card's."""
+    yield new_id(chance.choice((EXPORT, TARGET, CAPTURE)), NOW)
+    yield str(uuid.UUID(int=chance.getrandbits(128)))
+    yield uuid.UUID(int=chance.getrandbits(128)).hex
+    yield _digits(chance, chance.randint(1, 14))  # database ids, shop variants, order numbers
+    yield str((chance.randrange(10**11, 5 * 10**11) << 22) | chance.getrandbits(22))  # time and sequence in 64 bits
+    yield str(chance.randrange(10**17, 2**64))
+    yield f"{chance.getrandbits(160):040x}"
+    yield f"{chance.getrandbits(256):064x}"
+    yield base64.urlsafe_b64encode(chance.randbytes(16)).decode()
+    yield "".join(chance.choices(string.ascii_letters + string.digits + "_-", k=21))
+    yield f"GA1.2.{_digits(chance, 10)}.{_digits(chance, 10)}"
+
+
+def _times(chance: random.Random) -> Iterable[str]:
+    seconds = chance.randrange(946_684_800, 2_051_222_400) + chance.random()  # the years 2000 to 2034
+    moment = time.gmtime(seconds)
+    yield from (f"{seconds:.0f}", f"{seconds * 1e3:.0f}", f"{seconds * 1e6:.0f}", f"{seconds * 1e9:.0f}", f"{seconds:.6f}")
+    yield time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)
+    yield time.strftime("%Y-%m-%d %H:%M:%S.", moment) + _digits(chance, 6)
+    yield time.strftime("%Y%m%d%H%M%S", moment)
+
+
+def _barcodes(chance: random.Random) -> Iterable[str]:
+    return (_barcode(chance, count) for count in (8, 12, 13, 14))
+
+
+def _telephones(chance: random.Random) -> Iterable[str]:
+    country, area, first, last = (
+        chance.choice((1, 7, 34, 44, 49, 370, 380)),
+        _digits(chance, 3),
+        _digits(chance, 4),
+        _digits(chance, 4),
+    )
+    yield f"+{country}{area}{first}{last}"
+    yield f"+{country} {area} {first} {last}"
+    yield f"+{country} ({area}) {first}-{last}"
+    yield f"00{country}-{area}-{first}-{last}"
+    yield f"0{area}/{first} {last} 12"
+    yield f"{area}-{area}-{last}"
+
+
+@pytest.mark.parametrize("made", [_ids, _times, _barcodes, _telephones])
+def test_no_id_timestamp_barcode_or_telephone_number_is_refused(made: Callable[[random.Random], Iterable[str]]) -> None:
+    chance = random.Random(20260301)
+    texts: list[str] = []
+    while len(texts) < 20_000:
+        texts += made(chance)
+    refused = [
+        text for text in texts if codes([text, f"The one we mean is {text}, see https://shop.example/x/{text}?id={text}"])
+    ]
+    numbers = [text for text in texts if text.isdigit() and codes(int(text))]
+    assert (refused, numbers) == ([], [])
+
+
+def test_a_ticket_made_of_an_ordinary_finding_is_safe() -> None:
+    issues: list[Mapping[str, Any]] = [
+        issue(),
+        issue(title="Cookie banner hides the login", description="Cookie: the banner covers “Forgot your password?”."),
+        issue(title="Form posts the password over http", location="form#login > input[name=password]", inputs=["password"]),
+        issue(title="<html> has no lang", snippet='<html class="no-js">', total=3, items=[{"html": "<html>"}]),
+    ]
+    checked = PostbackForm().read(postback(issues=issues))
+    tickets = [ticket_for_finding(checked.page, each, checked.scan_run_id).record() for each in checked.issues]
+    assert preview_problems(tickets) == [()] * len(issues)
+
+
+def test_a_ticket_that_holds_a_card_number_is_not_safe() -> None:
+    checked = PostbackForm().read(postback(issues=[issue(description=f"Paid with {CARD}")]))
+    ticket = ticket_for_finding(checked.page, checked.issues[0], checked.scan_run_id).record()
+    problems = preview_problems([ticket, {**ticket, "description": "Paid by card"}])
+    assert [[(problem.path, problem.code) for problem in each] for each in problems] == [
+        [("/description", "card_number")],
+        [],
+    ]
+
+
+#: What each family of patterns begins with and could stumble over, to be repeated.
+REPEATED = [
+    *("4", "4111 ", "4111-1111-1111-111", "4111 1111 1111 1111 ", "378282246310"),
+    *("-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "PuTTY-User-Key-File-2:"),
+    *(
+        "eyJ",
+        f"{JWT_HEADER}.",
+        "eyJaaaaaaaaaaa.eyJaaaaaaaaaaaaaa.",
+        "ghp_",
+        "sk-proj-",
+        "EAA",
+        "glpat-a",
+        "s.aB1",
+        "abc1Q~",
+        "1:AA",
+    ),
+    *("authorization:", "authorization: bearer ", "authorization: basic YWFh", "cookie:", "cookie: a=", "cookie: a=bcd\n"),
+    *("://", "://a:", "https://a", "://aaaa:bbbb", "?password=", "?token=&"),
+    *("curl ", "curl -u ", "curl -u a:", "-u ", "curl -H 'token:", 'password="', "password = ", "secret: '"),
+    *("<html ", "<html><!--", "<!doctype html>", "<!doctype html><!-- a -->", "</head> ", "<"),
+    *(
+        "insert into ",
+        "insert into a (",
+        "insert into a (b) values ",
+        "create table a ",
+        "\ncopy a (",
+        "-- mysql ",
+        "pragma ",
+    ),
+    *("A", "A/", "a-", "Zm9v", "Zm9vYmFyZm9vYmFyZm9v ", "%41", "%", "&#52;", "&#", "&", "\n", " ", "é"),
+]
+#: What is said once, and what then follows without end.
+BEGUN = [
+    *("curl -u ", "authorization: bearer ", "cookie: ", "://", "insert into ", "insert into a (", "<html ", "</head>"),
+    *("password='", "&#", "eyJ", "copy a (", "<!doctype html", "curl -H '", "-----BEGIN PRIVATE KEY-----", "?token="),
+]
+FILLING = ["a", " ", "1", "a1 ", "(", '"', "=", "-", "a=b;", ":", "\n", "\\"]
+
+
+def _seconds(text: str) -> float:
+    """The least processor time of three, and no less than what is a matter of chance."""
+    spent = [0.0005]
+    for _ in range(3):
+        start = time.process_time()
+        find({"title": text}, KNOWN)
+        spent.append(time.process_time() - start)
+    return max(spent[0], min(spent[1:]))
+
+
+@pytest.mark.parametrize(
+    ("begin", "unit"),
+    [*(("", unit) for unit in REPEATED), *((begin, unit) for begin in BEGUN for unit in FILLING)],
+)
+def test_no_text_takes_more_than_linear_time(begin: str, unit: str) -> None:
+    # Sixteen times the text: quadratic time would be 256 times the seconds.
+    small, large = ((begin + unit * size)[:size] for size in (4096, 65536))
+    assert _seconds(large) < 60 * _seconds(small)
+
+
+#: What one pattern read again and again, the same number of times in a text of any size: only a comparison tells.
+REREAD = [
+    # A word of 200 characters without its equals sign was tried from each of them.
+    ("cookie", ("cookie: " + ("a" * 200 + " ") * 20 + "\n") * 16),
+    # Every armour without a body had the next thousand characters read.
+    ("private key", "PuTTY-User-Key-File-2:" * 3000),
+    # For every candidate all ranges were asked, and its digits added up one by one.
+    ("card", "4111111111111112 " * 4000),
+]
+
+
+@pytest.mark.parametrize(("what", "text"), REREAD)
+def test_no_text_is_read_again_and_again(what: str, text: str) -> None:
+    ordinary = "the quick brown fox jumps over the lazy dog at 10:30; " * (len(text) // 50)
+    assert _seconds(text) < 15 * _seconds(ordinary), what
+
+
+def _looks_at(value: Any) -> int:
+    """How often somebody could go on meanwhile."""
+    looks: list[None] = []
+    find(value, KNOWN, lambda: looks.append(None))
+    return len(looks)
+
+
+def test_many_texts_are_judged_together_also_where_one_of_them_is_refused() -> None:
+    texts = ["only words here"] * 20_000
+    innocent, guilty = {"title": texts}, {"title": [*texts, CARD]}
+    assert told(guilty) == [("/title/20000", "card_number")]
+    assert _looks_at(guilty) < 3 * _looks_at(innocent) + 100
+
+
+def test_texts_that_share_a_path_are_told_once_and_not_looked_at_again() -> None:
+    assert told({"unheard-of": [CARD] * 20_000}) == [("", "card_number")]
+    assert _looks_at({"unheard-of": [CARD] * 20_000}) < 1_000
+
+
+def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_whole_body() -> None:
+    # Each is an ordinary extract; two of them in a text would be a dump.
+    few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
+    assert told({"issues": few}) == []
+    assert told({"issues": many}) == [("", "sql_dump")]
+    assert _looks_at({"issues": many}) < 3 * MAX_LOOKS
+
+
+def test_others_can_go_on_within_a_large_body() -> None:
+    assert _looks_at({"title": "words " * 10}) > 1
+    small, large = ({"issues": ["some words " * 100] * count} for count in (50, 800))
+    # A block of 64 KiB is judged as one.
+    assert _looks_at(large) > 8 * _looks_at(small)
+
+
+def test_no_random_text_takes_more_than_linear_time() -> None:
+    chance = random.Random(7)
+    for letters in (string.printable, "0123456789 -", "eyJ.-_", "<>/ahtml! -", "a:/@", "cookie:= ;", "A-_aB1+/="):
+        text = "".join(chance.choices(letters, k=65536))
+        assert _seconds(text) < 60 * _seconds(text[:4096]), letters
+
+
+def test_a_long_or_odd_name_takes_no_longer_than_a_long_text() -> None:
+    for unit in ("A", "a", "aA", "_", "é", "password"):
+        small, large = ({unit * (size // len(unit)): 1} for size in (4096, 65536))
+        spent = []
+        for value in (small, large):
+            start = time.process_time()
+            find(value, KNOWN)
+            spent.append(max(time.process_time() - start, 0.0005))
+        assert spent[1] < 60 * spent[0], unit

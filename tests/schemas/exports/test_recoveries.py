@@ -1,0 +1,59 @@
+"""Since when: a moment, a date or how long ago, and nothing else."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas.base.errors import ValidationFailed
+from schemas.exports.recoveries import Recovery, RecoveryStatus, past_from, recovery_record, since_from
+from tests.support.factories import NOW
+
+# what is typed at noon of the 1st of March 2026 UTC, the moment that it means
+MOMENTS = [
+    ("2026-02-27T10:00:00Z", datetime(2026, 2, 27, 10, tzinfo=UTC)),
+    ("2026-02-27T10:00:00.25+02:00", datetime(2026, 2, 27, 8, 0, 0, 250_000, tzinfo=UTC)),
+    ("2026-02-27", datetime(2026, 2, 27, tzinfo=UTC)),  # as it begins in UTC
+    ("7d", datetime(2026, 2, 22, 12, tzinfo=UTC)),
+    ("12h", datetime(2026, 3, 1, 0, tzinfo=UTC)),
+    ("30m", datetime(2026, 3, 1, 11, 30, tzinfo=UTC)),
+    ("0m", datetime(2026, 3, 1, 12, tzinfo=UTC)),
+    ("2027-01-01", datetime(2027, 1, 1, tzinfo=UTC)),  # whether it may be still to come is for the command to say
+    ("", None),
+    ("yesterday", None),
+    ("7", None),  # of what?
+    ("7w", None),
+    ("-7d", None),
+    ("1.5h", None),
+    ("7d ", None),
+    ("\u0667d", None),  # a digit to Python, not to us
+    ("2026-02-30", None),
+    ("2026-2-3", None),
+    ("2026-02-27T10:00:00", None),  # no zone
+    ("999999999d", None),  # before the year 1
+    ("9999999999d", None),
+]
+
+
+@pytest.mark.parametrize(("text", "moment"), MOMENTS)
+def test_a_moment_is_typed_in_three_ways(text: str, moment: datetime | None) -> None:
+    assert since_from(text, NOW) == moment
+
+
+def test_a_recovery_reads_as_an_operator_sees_it() -> None:
+    running = Recovery("rec_1", "tgt_1", NOW, RecoveryStatus.RUNNING, 3, 1, NOW + timedelta(seconds=1), None)
+    assert recovery_record(running) == {
+        "id": "rec_1",
+        "target_id": "tgt_1",
+        "since": "2026-03-01T12:00:00.000Z",
+        "status": "running",
+        "total": 3,
+        "done": 1,
+        "created_at": "2026-03-01T12:00:01.000Z",
+        "finished_at": None,
+    }
+
+
+def test_what_is_still_to_come_is_no_past_and_this_moment_is() -> None:
+    assert past_from("0m", NOW) == NOW
+    with pytest.raises(ValidationFailed):
+        past_from((NOW + timedelta(milliseconds=1)).isoformat(), NOW)

@@ -1,0 +1,131 @@
+"""What is kept of a receiver's answer: enough to see what went wrong, nothing that must never be stored."""
+
+import html
+import json
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.content_policy.rules import find
+from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, kept_answer, without_secret
+
+SECRET: Final = "the secret that signed it"
+CARD: Final = "4242 4242 4242 4242"
+
+# what the receiver said, what is kept
+ANSWERS: Final = [
+    (b"", None),
+    (b" \r\n\t", None),
+    (b"OK\r\n", "OK"),
+    (b'{"id": "T-1"}', '{"id": "T-1"}'),
+    # lines stay lines; what a terminal or a database would stumble over does not
+    (b"one\ntwo\x00\x1b[31m\xff", "one\ntwo  [31m\N{REPLACEMENT CHARACTER}"),
+    # JSON, member by member: names that say enough go with their values
+    (b'{"error": "no", "password": "hunter2 is mine"}', '{"error": "no"}'),
+    (b'{"log": ["fine", "Authorization: Bearer 8f3kD92mfK2l0sMz81"]}', f'{{"log": ["fine", "{REDACTED}"]}}'),
+    (f'{{"seen": "{CARD}", "at": 3}}'.encode(), f'{{"seen": "{REDACTED}", "at": 3}}'),
+    (b'{"customer": {"customer_name": "A", "email": "a@shop.example", "total": "3.50"}}', f'{{"customer": "{REDACTED}"}}'),
+    # other text, line by line
+    (b"first\nCookie: session=abcdef0123456789\nlast", f"first\n{REDACTED}\nlast"),
+    # what only the whole gives away takes the whole away
+    (b"<!doctype html>\n<html>\n<head><title>x</title></head>\n<body>hi</body>\n</html>", REDACTED),
+    # JSON that is cut or wrong is text
+    (b'{"a": 1, ', '{"a": 1,'),
+    # one that is there twice: the first would be kept and not looked at
+    (f'{{"seen": "{CARD}", "seen": "nothing"}}'.encode(), REDACTED),
+    # names count in JSON that is cut, that stands in other text or in a text of JSON, and in what looks like it
+    (b'{"password": "hunter2 is mine", "log": "' + b"x" * 5000 + b'"}', REDACTED),
+    (b'first\nmet {"pin": 1, "password": "hunter2 is mine"}\nlast', f"first\n{REDACTED}\nlast"),
+    (b'{"log": "{\\"password\\": \\"hunter2 is mine\\"}", "a": 1}', f'{{"log": "{REDACTED}", "a": 1}}'),
+    (b"{'password': 'hunter2 is mine'}", REDACTED),
+    (b"{'customer_name': 'A', 'total': '3.50'}", REDACTED),
+    # prose about them is prose
+    (b"It's the password: wrong", "It's the password: wrong"),
+]
+
+
+@pytest.mark.parametrize(("body", "kept"), ANSWERS)
+def test_an_answer_is_kept_without_what_must_never_be_stored(body: bytes, kept: str | None) -> None:
+    assert kept_answer(body) == kept
+
+
+@pytest.mark.parametrize("secret", [SECRET, 'qu"ote/d & gr\u00fcn+%', "A" * 300])
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda secret: secret,
+        lambda secret: json.dumps(secret)[1:-1],
+        lambda secret: json.dumps(secret, ensure_ascii=False)[1:-1].replace("/", "\\/"),
+        html.escape,
+        lambda secret: quote(secret, safe=""),
+        lambda secret: quote(secret).lower() if secret.islower() else quote_plus(secret),
+        lambda secret: secret.encode().hex(),
+        lambda secret: secret.encode().hex().upper(),
+        lambda secret: b64encode(secret.encode()).decode(),
+        lambda secret: b64encode(f"u:{secret}:x".encode()).decode(),
+        lambda secret: urlsafe_b64encode(f"?{secret}".encode()).decode(),
+    ],
+)
+def test_the_secret_that_signed_is_taken_out_however_it_comes_back(secret: str, spelled: Callable[[str], str]) -> None:
+    came_back = spelled(secret)
+    answer = without_secret(f'{{"id": "T-1", "expected": "{came_back}, sorry"}}'.encode(), secret).decode()
+    # All but the digits of base64 that depend on what stands around it.
+    assert not any(came_back[at : at + len(came_back) - 8] in answer for at in range(8))
+    assert answer.startswith('{"id": "T-1", ')
+    assert REDACTED in answer
+
+
+def test_an_answer_that_says_nothing_of_the_secret_stays_as_it_is() -> None:
+    assert without_secret(b'{"id": "T-1"}', SECRET) == b'{"id": "T-1"}'
+
+
+def test_what_comes_nearer_by_a_redaction_before_it_was_looked_at_whole() -> None:
+    first = "Cookie: session=abcdef0123456789 " + "word " * 600
+    padding = "y" * (2 * MAX_KEPT - len(first) - len(CARD) + 2)
+    kept = kept_answer(f"{first}\n{padding} {CARD} and on".encode())
+    assert kept == f"{REDACTED}\n{REDACTED}"
+
+
+def test_two_kib_are_kept_and_a_secret_at_the_edge_is_seen_whole() -> None:
+    assert kept_answer(b"x" * 100_000) == "x" * MAX_KEPT
+    padding = "x" * (MAX_KEPT - len(CARD) + 3)
+    assert kept_answer(f"{padding} {CARD} and on".encode()) == REDACTED
+    assert kept_answer(f"{padding}\n{CARD}\nand on".encode()) == f"{padding}\n{REDACTED}\nand on"[:MAX_KEPT]
+
+
+def test_what_is_nested_without_end_is_kept_without_its_depths() -> None:
+    deep = "[" * 200 + f'"{CARD}"' + "]" * 200
+    kept = kept_answer(deep.encode())
+    assert kept is not None
+    assert REDACTED in kept
+    assert "4242" not in kept
+    assert kept_answer(b"[" * 100_000) == "[" * MAX_KEPT
+
+
+ODD: Final = st.sampled_from(
+    [CARD, "Cookie: session=abcdef0123456789", "password", "x", "", "Authorization: Basic QWxhZGRpbjpvcGVu"]
+)
+
+
+@given(st.recursive(ODD | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(ODD, inner)))
+def test_whatever_comes_nothing_forbidden_is_kept(value: object) -> None:
+    kept = kept_answer(json.dumps(value).encode())
+    assert kept is None or len(kept) == MAX_KEPT or not find(read(kept), frozenset())
+
+
+def read(kept: str) -> object:
+    try:
+        return json.loads(kept)
+    except ValueError:
+        return kept
+
+
+@given(st.binary(max_size=5000))
+def test_any_bytes_are_kept_as_text_that_every_database_takes(body: bytes) -> None:
+    kept = kept_answer(body)
+    assert kept is None or (0 < len(kept) <= MAX_KEPT and "\x00" not in kept and kept.encode())

@@ -1,0 +1,113 @@
+"""A ticket reads well, stays within its limits, and its bytes are the same whoever writes them."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.exports.ticket import MAX_TITLE, Source, Ticket, delivery_body, digest
+from schemas.exports.ticket_text import ticket_for_finding
+from schemas.intake.scanner import Issue, Page
+
+PAGE = Page("https://shop.example/cart?x=1", None, 200, "cart", {})
+
+
+def make_issue(**changes: Any) -> Issue:
+    known: dict[str, Any] = {
+        "code": "img-alt",
+        "title": "Image without text",
+        "severity": "high",
+        "description": "",
+        "location": "",
+        "url": None,
+        "evidence": {},
+    }
+    return Issue(**{**known, **changes})
+
+
+def make_ticket(page: Page = PAGE, **changes: Any) -> Ticket:
+    return ticket_for_finding(page, make_issue(**changes), 42)
+
+
+def test_what_the_scanner_adds_does_not_stand_in_for_the_rule() -> None:
+    ticket = make_ticket(evidence={"rule": "another", "location": "elsewhere"})
+    assert ticket.evidence["rule"] == "img-alt"
+    assert ticket.evidence["location"] == make_issue().location
+
+
+def test_a_ticket_says_what_is_wrong_where_and_by_which_rule() -> None:
+    ticket = make_ticket(description="Say what it shows.", location="main > img", evidence={"impact": "serious"})
+    assert ticket.record() == {
+        "title": "Image without text on /cart",
+        "description": "Say what it shows.\n\nPage: https://shop.example/cart?x=1\nWhere: main > img\nSeverity: high\n"
+        "Rule: img-alt\nFound by: scan run 42",
+        "severity": "high",
+        "page_url": "https://shop.example/cart?x=1",
+        "labels": ["website-risk", "severity:high", "page:cart"],
+        "evidence": {"rule": "img-alt", "location": "main > img", "impact": "serious"},
+    }
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    ticket = make_ticket(Page("https://shop.example", None, None, None, {}))
+    assert ticket.title == "Image without text on /"
+    assert ticket.labels == ("website-risk", "severity:high")
+    assert "Where:" not in ticket.description
+    assert ticket.description.startswith("Image without text\n\n")
+
+
+def test_an_issue_with_an_address_of_its_own_is_there() -> None:
+    ticket = make_ticket(url="https://shop.example/frame")
+    assert (ticket.page_url, ticket.title) == ("https://shop.example/frame", "Image without text on /frame")
+
+
+@pytest.mark.parametrize(
+    ("title", "path", "expected"),
+    [
+        ("two\n lines", "/", "two lines on /"),
+        ("x" * 400, "/", "x" * 244 + "… on /"),  # 250 in all
+        ("short", "/" + "p" * 400, "short on /" + "p" * 240),  # a long path is cut at the end
+        ("x" * 400, "/" + "p" * 400, "x" * 124 + "… on /" + "p" * 120),  # half for each
+    ],
+)
+def test_a_title_keeps_to_its_limit(title: str, path: str, expected: str) -> None:
+    ticket = make_ticket(Page(f"https://shop.example{path}", None, None, None, {}), title=title)
+    assert ticket.title == expected
+    assert len(ticket.title) <= MAX_TITLE == 250
+
+
+def test_a_digest_is_of_the_canonical_record_whatever_the_order() -> None:
+    record = make_ticket().record()
+    turned = dict(reversed(record.items()))
+    spelled = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    assert digest(record) == digest(turned) == f"sha256:{hashlib.sha256(spelled).hexdigest()}"
+    assert digest({**record, "title": "other"}) != digest(record)
+
+
+def test_the_delivered_bytes_are_these_exactly() -> None:
+    source = Source("finding", "fnd_1", 42)
+    body = delivery_body(
+        "exp_1", "tgt_1", source, {"title": "é", "labels": [], "evidence": {"n": 1.5}}, "2026-03-01T12:00:00.000Z"
+    )
+    assert (
+        body
+        == (
+            '{"created_at":"2026-03-01T12:00:00.000Z",'
+            '"export":{"id":"exp_1","source":{"id":"fnd_1","scan_run_id":42,"type":"finding"},"target_id":"tgt_1"},'
+            '"id":"exp_1","ticket":{"evidence":{"n":1.5},"labels":[],"title":"é"},"type":"ticket.export","version":1}'
+        ).encode()
+    )
+
+
+def test_a_source_without_a_scan_run_names_none() -> None:
+    assert Source("manual", "note-1").record() == {"type": "manual", "id": "note-1"}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=500), st.text("abc/é ", max_size=400))
+def test_any_title_on_any_page_is_one_line_within_the_limit(title: str, path: str) -> None:
+    ticket = make_ticket(Page(f"https://shop.example/{path}", None, None, None, {}), title=title)
+    assert 0 < len(ticket.title) <= MAX_TITLE
+    assert "\n" not in ticket.title

@@ -1,0 +1,132 @@
+"""A fingerprint knows the same issue on the same page again, and tells different ones apart."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.intake.fingerprint import PostbackResult, by_fingerprint, fingerprint, postback_answer
+from schemas.intake.scanner import Issue, Page
+
+PAGE = Page("https://shop.example/cart?x=1", "https://shop.example/cart", 200, "cart", {})
+ISSUE = Issue("img-alt", "Image without text", "high", "", "main > img", None, {})
+
+
+def mark(page: dict[str, Any] | None = None, **issue: Any) -> str:
+    known = {name: getattr(PAGE, name) for name in PAGE.__dataclass_fields__}
+    flaw = {name: getattr(ISSUE, name) for name in ISSUE.__dataclass_fields__}
+    return fingerprint(Page(**{**known, **(page or {})}), Issue(**{**flaw, **issue}))
+
+
+def test_a_fingerprint_never_changes_between_versions() -> None:
+    # sha256 of the page, the rule and the place with NUL between them: changing it would prepare every ticket again.
+    assert mark() == "2139c128a3f04d3e0c0620f6f2a2387fd00d1f9f16f74f9dc077c2c3ad571809"
+
+
+@pytest.mark.parametrize(
+    ("page", "issue"),
+    [
+        ({"normalized_url": "HTTPS://Shop.Example/cart"}, {}),  # the case of scheme and host
+        ({"normalized_url": "https://shop.example/cart#top"}, {}),  # a fragment
+        ({"url": "https://shop.example/cart?other=1"}, {}),  # the address, where a normalized one is known
+        ({"status_code": 500, "page_type": "other", "response_headers": {"a": 1}}, {}),
+        ({}, {"title": "Worded otherwise", "description": "more", "severity": "low", "evidence": {"a": 1}}),
+        ({}, {"code": " IMG-ALT "}),
+        ({}, {"location": " main  >\n img"}),
+        ({"normalized_url": "https://shop.example/cart/?utm_source=news"}, {}),  # who linked to the page
+        ({}, {"location": "MAIN.is-active>img"}),  # a visit
+    ],
+)
+def test_what_does_not_tell_findings_apart(page: dict[str, Any], issue: dict[str, Any]) -> None:
+    assert mark(page, **issue) == mark()
+
+
+@pytest.mark.parametrize(
+    ("page", "issue"),
+    [
+        ({"normalized_url": "https://shop.example/other"}, {}),
+        ({"normalized_url": "https://shop.example/Cart"}, {}),  # paths have a case
+        ({"normalized_url": "https://shop.example/cart?page=2"}, {}),
+        ({"normalized_url": "http://shop.example/cart"}, {}),
+        ({"normalized_url": None}, {}),  # then the address itself
+        ({}, {"url": "https://shop.example/frame"}),
+        ({}, {"code": "label"}),
+        ({}, {"location": "main > img.hero"}),
+        ({}, {"code": "img-alt main", "location": "> img"}),  # the parts do not run into each other
+    ],
+)
+def test_what_tells_findings_apart(page: dict[str, Any], issue: dict[str, Any]) -> None:
+    assert mark(page, **issue) != mark()
+
+
+def test_an_address_without_a_path_is_its_root() -> None:
+    assert mark({"normalized_url": "https://shop.example"}) == mark({"normalized_url": "https://shop.example/"})
+
+
+def places(*locations: str) -> list[Issue]:
+    return [replace(ISSUE, location=location) for location in locations]
+
+
+def test_one_issue_has_the_same_fingerprint_alone_and_in_a_postback() -> None:
+    assert by_fingerprint(PAGE, [ISSUE]) == {mark(): ISSUE}
+
+
+#: Places of one rule on one page, and how many flaws they are.
+POSTBACKS = [
+    ((), 0),
+    (("main > img", "main>img", "MAIN > img"), 1),  # one place, spelled in three ways
+    (("", ""), 1),  # nowhere in particular
+    (("li > a", "li.is-active > a"), 2),  # alike after another visit, two places now
+    ((".css-1q2w3e4", ".css-9z8y7x6", ".css-1q2w3e4"), 2),  # alike after the next build
+    (tuple(f"li:nth-child({number})" for number in range(1, 101)), 100),
+    (tuple(f"#ember{number}" for number in range(100)), 100),
+]
+
+
+@pytest.mark.parametrize(("locations", "count"), POSTBACKS)
+def test_two_places_of_one_postback_are_never_one_finding(locations: tuple[str, ...], count: int) -> None:
+    assert len(by_fingerprint(PAGE, places(*locations))) == count
+
+
+def test_places_that_look_alike_are_known_again_after_a_build_by_their_order() -> None:
+    before = by_fingerprint(PAGE, places(".css-1q2w3e4 > a", ".css-9z8y7x6 > a", "main > a"))
+    after = by_fingerprint(PAGE, places(".css-0kq8b7z > a", ".css-x1x2x3x > a", "main > a"))
+    assert list(before) == list(after)
+    assert [issue.location for issue in after.values()] == [".css-0kq8b7z > a", ".css-x1x2x3x > a", "main > a"]
+
+
+def test_an_issue_that_is_there_twice_is_kept_as_it_was_said_last() -> None:
+    said_again = replace(ISSUE, title="Worded otherwise")
+    assert list(by_fingerprint(PAGE, [ISSUE, said_again]).values()) == [said_again]
+
+
+DISTINCT = st.lists(
+    st.tuples(
+        st.sampled_from(["/", "/cart", "/cart?page=2", "/Cart"]),
+        st.sampled_from(["img-alt", "label", "contrast"]),
+        st.sampled_from(
+            ["img", "main > img", "li:nth-child(1)", "li:nth-child(2)", ".card__title", ".css-1q2w3e4", "#ember1"]
+        ),
+    ),
+    unique=True,
+)
+
+
+@given(DISTINCT)
+def test_distinct_pages_rules_and_places_stay_distinct(flaws: list[tuple[str, str, str]]) -> None:
+    issues = [
+        replace(ISSUE, url=f"https://shop.example{path}", code=code, location=location) for path, code, location in flaws
+    ]
+    assert len(by_fingerprint(PAGE, issues)) == len(flaws)
+    assert len({fingerprint(PAGE, issue) for issue in issues}) == len(flaws)
+
+
+def test_the_answer_counts_findings_and_names_exports() -> None:
+    assert postback_answer(PostbackResult(42, 2, 1, ("exp_1", "exp_2"))) == {
+        "scan_run_id": 42,
+        "status": "accepted",
+        "findings": {"new": 2, "seen": 1},
+        "ticket_exports": ["exp_1", "exp_2"],
+    }

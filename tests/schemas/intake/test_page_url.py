@@ -1,0 +1,124 @@
+"""A page has one key however its address is written and whoever linked to it; other pages have other keys."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.intake.page_url import page_key
+
+#: Two addresses of one page.
+SAME = [
+    ("HTTPS://Shop.Example/cart", "https://shop.example/cart"),  # the case of scheme and host
+    ("https://shop.example:443/cart", "https://shop.example/cart"),  # the port that goes without saying
+    ("http://shop.example:80/cart", "http://shop.example/cart"),
+    ("https://shop.example:/cart", "https://shop.example/cart"),  # a port that says nothing
+    ("http://[2001:DB8::1]:80/", "http://[2001:db8::1]/"),
+    ("https://shop.example./cart", "https://shop.example/cart"),  # the root of all names
+    ("https://shop.example", "https://shop.example/"),  # an empty path
+    ("https://shop.example/cart/", "https://shop.example/cart"),  # a slash at the end
+    ("https://shop.example/cart#top", "https://shop.example/cart"),  # a place within the page
+    ("https://shop.example/cart#:~:text=total", "https://shop.example/cart"),  # a passage that a search engine marks
+    ("https://shop.example/cart?", "https://shop.example/cart"),  # a query that asks nothing
+    ("https://shop.example/?a=1&&b=2&", "https://shop.example/?a=1&b=2"),  # empty members
+    ("https://shop.example/?b=2&a=1", "https://shop.example/?a=1&b=2"),  # the order of members
+    ("https://shop.example/%7eann/%61", "https://shop.example/~ann/a"),  # escaped without need
+    ("https://shop.example/caf%c3%a9", "https://shop.example/caf%C3%A9"),  # the case of escapes
+    ("https://shop.example/café", "https://shop.example/caf%C3%A9"),  # not escaped, though it ought to be
+    ("https://shop.example/?q=red+shoes", "https://shop.example/?q=red%20shoes"),  # the two ways of writing a space
+    (" https://shop.example/ ", "https://shop.example/"),
+    ("https://shop.example/a;jsessionid=1F2E.node1?x=1", "https://shop.example/a?x=1"),  # Java's session in the path
+    ("https://shop.example/a;JSESSIONID=1F2E/b", "https://shop.example/a/b"),
+    ("https://shop.example/(S(lit3py55t21z5v55vlm25s55))/a", "https://shop.example/a"),  # ASP.NET's
+    ("https://shop.example/?PHPSESSID=1&x=1", "https://shop.example/?x=1"),
+    ("https://shop.example/?sid=0e7d4b2f9a1c4e6d8b3f5a7c9e1d2b4f", "https://shop.example/"),  # a session's form
+    ("https://shop.example/p?_=1700000000000", "https://shop.example/p"),  # jQuery's cache-buster
+    ("https://shop.example/p?_", "https://shop.example/p"),
+    *(
+        (f"https://shop.example/p?id=7&{name}=x%2Fy", "https://shop.example/p?id=7")
+        for name in ("utm_source", "UTM_Campaign", "utm_anything", "gclid", "fbclid", "msclkid", "mc_cid", "mc_eid", "_ga")
+    ),
+    *(
+        (f"https://shop.example/p?{name}=1&id=7", "https://shop.example/p?id=7")
+        for name in ("gbraid", "srsltid", "_hsenc", "pk_campaign", "mtm_kwd", "_pos", "nocache", "twclid", "%75tm_source")
+    ),
+]
+
+#: Two addresses of different pages, however alike they look.
+DIFFERENT = [
+    ("http://shop.example/", "https://shop.example/"),
+    ("https://shop.example/", "https://www.shop.example/"),
+    ("https://shop.example/", "https://shop.example:8443/"),
+    ("https://shop.example:80/", "https://shop.example/"),  # the default of another scheme
+    ("https://shop.example/Cart", "https://shop.example/cart"),  # paths have a case
+    ("https://shop.example/a//", "https://shop.example/a"),  # one slash, not any number
+    ("https://shop.example/a%2Fb", "https://shop.example/a/b"),  # what is reserved has a meaning of its own
+    ("https://shop.example/%25", "https://shop.example/%"),
+    ("https://shop.example/?v=1", "https://shop.example/?v=2"),  # a video, a variant
+    ("https://shop.example/?page=1", "https://shop.example/?page=2"),
+    ("https://shop.example/?ref=a", "https://shop.example/"),  # may be whatever the site likes
+    ("https://shop.example/?t=1", "https://shop.example/"),
+    ("https://shop.example/?_=news", "https://shop.example/"),  # no number: not a cache-buster
+    ("https://shop.example/?sid=12", "https://shop.example/?sid=13"),  # a section, a story
+    ("https://shop.example/?session_id=intro-to-python-3-2026", "https://shop.example/?session_id=closing"),
+    ("https://shop.example/?utm=1", "https://shop.example/"),  # not of the family
+    ("https://shop.example/?pk_product=1", "https://shop.example/?pk_product=2"),
+    ("https://shop.example/?a=1&a=2", "https://shop.example/?a=2&a=1"),  # one name's values have an order
+    ("https://shop.example/?a", "https://shop.example/?a="),
+    ("https://shop.example/?a=B", "https://shop.example/?a=b"),
+    ("https://shop.example/?q=a%2Bb", "https://shop.example/?q=a+b"),  # a plus sign
+    ("https://shop.example/?q=a%26b", "https://shop.example/?q=a&b"),
+    ("https://shop.example/#/cart", "https://shop.example/#/checkout"),  # pages of a single-page application
+    ("https://shop.example/#!/cart", "https://shop.example/"),
+    ("https://shop.example/;v=1", "https://shop.example/;v=2"),
+    ("https://ann@shop.example/", "https://bob@shop.example/"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_does_not_tell_pages_apart_is_folded(one: str, other: str) -> None:
+    assert page_key(one) == page_key(other)
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_different_pages_are_never_taken_for_one(one: str, other: str) -> None:
+    assert page_key(one) != page_key(other)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://ex\u2100.com/"])
+def test_an_address_that_does_not_split_is_its_own_key(url: str) -> None:
+    assert page_key(url) == url
+
+
+words = st.text("abcXYZ019-._~%/é", max_size=12)
+members = st.lists(st.tuples(st.sampled_from("abcdefgh"), words), max_size=6, unique_by=lambda member: member[0])
+
+
+def written(path: str, pairs: list[tuple[str, str]]) -> str:
+    return f"https://shop.example/{path}?" + "&".join(f"{name}={value}" for name, value in pairs)
+
+
+@given(words, members, st.randoms(use_true_random=False))
+def test_neither_order_nor_tags_change_a_key(path: str, pairs: list[tuple[str, str]], chance: object) -> None:
+    turned = [*pairs, ("utm_source", "news"), ("fbclid", "x")]
+    chance.shuffle(turned)  # type: ignore[attr-defined]  # a random.Random
+    assert page_key(written(path, turned)) == page_key(written(path, pairs))
+
+
+@given(st.text(max_size=60) | st.from_regex(r"https?://[a-z]{1,5}(:[0-9]{1,5})?/[ -~]{0,40}", fullmatch=True))
+def test_any_text_has_a_key(url: str) -> None:
+    assert page_key(f" {url} ") == page_key(url)
+
+
+@pytest.mark.parametrize(
+    "unit", ["%", "%4", "é", "«", "&a", "a=1&", ";jsessionid=", "/(S(", ":", "[", "sid=1a-", "/", "#", "@"]
+)
+@pytest.mark.parametrize(
+    "before", ["https://", "https://shop.example/", "https://shop.example/?sid=", "https://shop.example/#/"]
+)
+def test_the_work_grows_with_the_length_alone(before: str, unit: str) -> None:
+    url = (before + unit * 65_536)[:65_536]
+    began = time.process_time()
+    page_key(url)
+    assert time.process_time() - began < 5

@@ -1,0 +1,210 @@
+"""A place is known again after a build and a visit, and two that people can tell apart are never taken for one."""
+
+import re
+import time
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.intake.selector import exact_place, lasting_place
+
+#: Two spellings of exactly one place.
+SAME_SPELLING = [
+    ("main>img", "main > img"),  # space around combinators
+    ("  main   >\n img ", "main > img"),
+    ("ul+p~a", "ul + p ~ a"),
+    ("h1,h2", "h1 , h2"),
+    ("DIV > P.Note", "div > p.Note"),  # the case of tags, as tagName gives it
+    ("MY-WIDGET > a", "my-widget > a"),
+    ("a.b.c", "a.c.b"),  # the order of classes
+    ("a.b.b", "a.b"),
+    ("a.b#c", "a#c.b"),
+    ("*.note", ".note"),
+    ("[href='/x']", '[href="/x"]'),  # quotes
+    ("[type=text]", '[type="text"]'),
+    ("[ TYPE = 'text' I ]", '[type="text" i]'),
+    ("li:nth-child( 2n + 1 )", "li:nth-child(2n+1)"),
+    ("a:NOT( .b )", "a:not(.b)"),
+    (r"#\31 23", r"#\31  23"),  # an escape ends with one space
+    (r".md\:flex", r".md\3a flex"),  # a character, escaped in two ways
+    ("/HTML/BODY/DIV[ 2 ]", "/html/body/div[2]"),  # XPath
+    ("//*[@id='x']", '//*[@id = "x"]'),
+    ("//a[contains(@href, '/x')]", '//a[contains(@href,"/x")]'),
+    ("the  second\tpicture", "the second picture"),  # in words
+]
+
+#: Two descriptions of one place, before and after a build of the site or in two visits.
+SAME_PLACE = [
+    (".Button_root__a8F3k > a", ".Button_root__x9Zq2 > a"),  # CSS modules
+    ("._root_1x2y3_1", "._root_9kq8b_14"),  # the same of Vite
+    (".nav-module--link--a8f3k", ".nav-module--link--0c1d2"),  # of Gatsby
+    (".sc-abc123", ".sc-bdvvtL-0"),  # styled-components
+    ("p.sc-bdvvtL.fQkvLM", "p.sc-gsnTZi.kXyzAb"),
+    (".css-1q2w3e4", ".css-9z8y7x6"),  # Emotion
+    (".css-1q2w3e4-Label", ".css-0kq8b-Label"),
+    (".svelte-1a2b3c > a", ".svelte-9z8y7x > a"),
+    (".jsx-1234567890", ".jsx-987654321"),
+    (".makeStyles-root-12", ".makeStyles-root-7"),
+    (".MuiButton-root-12", ".MuiButton-root-9"),
+    ("[_ngcontent-xyz-c12] > p", "[_ngcontent-abc-c7] > p"),  # Angular
+    ("a[data-v-7ba5bd90]", "a[data-v-00c0ffee]"),  # Vue
+    (r"#\:r1\:", r"#\:r2f\:"),  # React, escaped as CSS has it
+    ("#:r1:", "#:R1ab6:"),  # and not, as scanners have it
+    ("#radix-:r1:-trigger", "#radix-:r7:-trigger"),
+    ("label[for='«r3»']", "label[for='«rb»']"),
+    ("#_r_1_", "#_r_2f_"),
+    ("#ember123 > a", "#ember456 > a"),
+    ("#ext-gen1001", "#ext-gen17"),
+    ("#ui-id-3", "#ui-id-12"),
+    ("#mat-input-3", "#mat-input-4"),
+    ("#react-select-2-input", "#react-select-3-input"),
+    ("#popover123456", "#popover654321"),
+    ("#f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "#0b7f6b0e-1f5e-4a43-9f6f-2f1a0a9d8c7b"),  # UUIDs
+    ("#row-f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "#row-0b7f6b0e-1f5e-4a43-9f6f-2f1a0a9d8c7b"),
+    ("//*[@id='ember12']/a", "//*[@id='ember99']/a"),
+    ("//div[@class='card css-1q2w3e4 is-open']", "//div[@class='css-9z8y7x6 card']"),
+    ("li.is-active > a", "li > a"),  # what a visit leaves behind
+    ("a.link.hover", "a.link"),
+    ("a.link.focus.isOpen.hasFocus", "a.link"),
+    ("img.hero.lazyloaded", "img.hero.lazyload"),
+    (".tab.tab--active", ".tab"),
+    (".swiper-slide.swiper-slide-active", ".swiper-slide"),
+    ("input.name.ng-untouched.ng-pristine.ng-invalid", "input.name.ng-touched.ng-dirty.ng-valid"),
+    ("https://cdn.example/app.js?utm_source=x", "https://cdn.example/app.js"),  # an address, by the rules of pages
+]
+
+#: Places that people tell apart; every two of a row.
+DIFFERENT = [
+    ("p", "p p", "p > p", "p + p", "p ~ p", "p, p"),  # structure
+    ("li:nth-child(1)", "li:nth-child(2)", "li:nth-child(2n)", "li:nth-last-child(2)", "li"),  # positions
+    ("/html/body/div", "/html/body/div[1]", "/html/body/div[2]", "/html/body//div"),
+    ("a", "a:hover", "a:focus", "a::before", "a:not(.b)"),  # a flaw of a state that a selector asks for
+    (".note", ".Note", "#note", "note-note", "[note]"),  # plain names, which have a case
+    (".card", ".card__title", ".card__text", ".card--large", ".card__titleText"),  # as people name parts of blocks
+    (".col-1", ".col-2", ".col-12", ".h1", ".h2", ".mt-4", ".w-1\\/2"),  # utilities
+    (".btn-primary", ".btn-secondary", ".is-primary", ".is-large", ".has-icon"),  # no states, though they are written so
+    (".sc-button", ".sc-container"),  # a prefix that people use as well
+    (".ratio--16by9", ".ratio--21by9", ".grid--2xl", ".grid--col12"),
+    (".active", ".open", ".loading"),  # known by nothing else
+    ("#item-1", "#item-2", "#item-12345", "#item-12346"),  # numbers of things
+    ("#product-5f2b8c", "#product-5f2b8d"),
+    ("[href='/a']", "[href='/b']", "[href^='/a']", "[href]", "[title='/a']"),
+    ("[data-id='css-1q2w3e4']", "[data-id='css-9z8y7x6']"),  # what is no name of an element is what it is
+    ("[class='active']", "[class='open']", "[class]"),
+    (r"#a\.b", "#a.b"),  # an escaped dot is part of the name
+    ("/assets/App.js", "/assets/app.js"),  # a file is no XPath
+    ("/A/b", "/a/b"),
+    ("app.js:1", "app.js:2"),
+    ("Set-Cookie: a", "Set-Cookie: A"),
+    ("app.min.js", "app.js.min"),
+    ("settings.active", "settings.open", "settings.hover", "settings"),  # no selector: nothing has the tag "settings"
+    ("line 12", "line 13"),
+    ("12:5", "12:6", "1:25"),
+    ("", "html", "body"),
+    ("https://cdn.example/a.js", "https://cdn.example/b.js", "https://cdn.example/a.js?v=2"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME_SPELLING)
+def test_a_place_has_one_spelling(one: str, other: str) -> None:
+    assert exact_place(one) == exact_place(other)
+    assert lasting_place(one) == lasting_place(other)
+
+
+@pytest.mark.parametrize(("one", "other"), SAME_PLACE)
+def test_a_place_is_known_again_after_a_build_and_a_visit(one: str, other: str) -> None:
+    assert lasting_place(one) == lasting_place(other)
+    assert exact_place(one) != exact_place(other)
+
+
+@pytest.mark.parametrize("places", DIFFERENT, ids=lambda places: places[0])
+def test_places_that_people_tell_apart_are_apart(places: tuple[str, ...]) -> None:
+    assert [pair for pair in combinations(places, 2) if lasting_place(pair[0]) == lasting_place(pair[1])] == []
+    assert [pair for pair in combinations(places, 2) if exact_place(pair[0]) == exact_place(pair[1])] == []
+
+
+@pytest.mark.parametrize(
+    ("location", "lasting"),
+    [
+        ("main > img.hero", "main > img.hero"),
+        ("div.Card_title__x7Fq2:nth-child(2) > a.is-active", "div.Card_title_*:nth-child(2) > a"),
+        ("#radix-:r1:-trigger", "#radix-*-trigger"),
+        (".is-active", ".is-active"),
+        ("* > .css-1q2w3e4", "* > .css-*"),
+    ],
+)
+def test_what_a_person_gave_stays_readable(location: str, lasting: str) -> None:
+    assert lasting_place(location) == lasting
+
+
+NAMES = st.from_regex(r"[a-z]{2,8}(-[a-z]{2,8})?", fullmatch=True).filter(
+    lambda name: not re.match("css-|svelte-|astro-", name)
+)
+TAGS = st.sampled_from(["div", "p", "a", "main", "section", "li"])
+COMPOUNDS = st.builds(
+    lambda tag, names, nth: tag + "".join(f".{name}" for name in names) + (f":nth-child({nth})" if nth else ""),
+    TAGS,
+    st.lists(NAMES.filter(lambda name: lasting_place(f"p.{name}") == f"p.{name}"), max_size=2, unique=True).map(sorted),
+    st.integers(0, 9),
+)
+SELECTORS = st.lists(COMPOUNDS, min_size=1, max_size=5).map(" > ".join)
+
+
+@given(SELECTORS)
+def test_a_selector_of_plain_names_is_its_own_key(selector: str) -> None:
+    assert exact_place(selector) == lasting_place(selector) == selector
+
+
+@given(SELECTORS, st.sampled_from(["is-active", "hover", "lazyloaded", "hasFocus"]))
+def test_a_state_anywhere_changes_nothing(selector: str, state: str) -> None:
+    head, _, last = selector.rpartition(" > ")
+    tag = re.match("[a-z]+", last)
+    assert tag is not None
+    touched = f"{head} > " * bool(head) + f"{tag[0]}.{state}{last[tag.end() :]}"
+    assert lasting_place(touched) == selector
+
+
+@given(st.text(max_size=80) | st.text("ab.#[]()>+~,:*='\"\\ /@1_-:r", max_size=60))
+def test_any_text_is_a_place(text: str) -> None:
+    for place_of in (exact_place, lasting_place):
+        assert place_of(f" {text} ") == place_of(text)
+
+
+UNITS = [
+    "a",
+    "_",
+    "__",
+    "--",
+    ":",
+    ".",
+    "#",
+    "[",
+    "]",
+    "(",
+    "'",
+    "\\",
+    " ",
+    ">",
+    "/",
+    "*",
+    ":r",
+    "«",
+    "[a=",
+    ".a",
+    "a b ",
+    "/a[",
+    "é",
+]
+UNITS += ["_a_", "mat-", "data-v-", "\\41 ", ".css-", ":not(", "/div[1]", "x__", "550e8400-"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_work_grows_with_the_length_alone(unit: str) -> None:
+    for before in ("", ".", "#", "[a='", "/html/", "//a[", "p.sc-x.", ".mat-", "[class='", ":not("):
+        text = (before + unit * 65_536)[:65_536] + "!"
+        for place_of in (exact_place, lasting_place):
+            began = time.process_time()
+            place_of(text)
+            assert time.process_time() - began < 5, (before, unit)

@@ -1,0 +1,516 @@
+"""Settings: every default, every mistake in one report, and no secret in any text."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.settings.definitions import (
+    MAX_SOCKET_PATH_BYTES,
+    SETTINGS,
+    DeploymentMode,
+    InvalidSettings,
+    RouteFamily,
+    Settings,
+    default_settings,
+    embedded_redis_socket,
+    find_env_file,
+    load_settings,
+    strange_names,
+)
+from schemas.url_policy.target_url import parse_networks, parse_ports
+
+NETWORKS = parse_networks("10.0.0.0/8,fd00::/8,192.0.2.1/32")
+KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
+OTHER_KEY = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
+CHECKED = "postgresql://u@db.example/d?sslmode=verify-full&sslrootcert=/etc/ssl/ca.pem"
+SECRETS = ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Loads settings from exactly the variables that are given, and the `.env` in the test's folder."""
+
+    def load_exactly(variables: Mapping[str, str] | None = None, **more: str) -> Settings:
+        for name in list(os.environ):
+            monkeypatch.delenv(name)
+        for name, value in {**(variables or {}), **more}.items():
+            monkeypatch.setenv(name, value)
+        return load_settings(tmp_path / ".env")
+
+    return load_exactly
+
+
+def mistakes(load: Load, **variables: str) -> dict[str, list[str]]:
+    with pytest.raises(InvalidSettings) as wrong:
+        load(variables)
+    return wrong.value.mistakes
+
+
+def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: Path) -> None:
+    settings = load()
+    found = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    policy = found.pop("target_policy")
+    assert (policy.allow_http, policy.allowed_ports, tuple(policy.allowed_networks)) == (
+        False,
+        parse_ports("443,8443"),
+        tuple(parse_networks("")),
+    )
+    assert found == {
+        "deployment_mode": DeploymentMode.SELF_HOSTED,
+        "extra_route_families": frozenset(),
+        "data_dir": tmp_path / "data",
+        "database_url": f"sqlite:///{tmp_path}/data/riskrelay.db",
+        "redis_url": f"unix://{embedded_redis_socket(tmp_path / 'data')}",
+        "redis_embedded": True,
+        "bind": "127.0.0.1:8000",
+        "web_processes": 2,
+        "web_threads": 1000,
+        "public_base_url": "http://127.0.0.1:8000",
+        "scanner_shared_secret": None,
+        "email_webhook_secret": None,
+        "storefront_webhook_secret": None,
+        "webhook_secret": None,
+        "encryption_keys": (),
+        "default_project_id": None,
+        "delivery_timeout_s": 15.0,
+        "connect_timeout_s": 5.0,
+        "retry_schedule_s": (5, 30, 120, 600, 1800, 7200, 18000, 36000, 50400, 72000),
+        "max_age_hours": 72,
+        "worker_processes": 1,
+        "worker_concurrency": 32,
+        "sweep_s": 1.0,
+        "max_body_bytes": 1048576,
+        "rate_limit_per_minute": 600,
+        "auth_failures_per_minute": 20,
+        "trusted_proxies": (),
+        "idempotency_ttl_hours": 72,
+        "retention_days": 90,
+        "console_enabled": True,
+        "operator_account_id": None,
+        "worker_metrics_bind": None,
+        "sentry_dsn": None,
+        "otlp_endpoint": None,
+        "log_level": "info",
+        "log_format": "auto",
+    }
+    assert settings.max_age == settings.idempotency_ttl == timedelta(days=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("DEPLOYMENT_MODE", "webhook-only", "deployment_mode", DeploymentMode.WEBHOOK_ONLY),
+        ("EXTRA_ROUTE_FAMILIES", " email , scanner", "extra_route_families", {RouteFamily.EMAIL, RouteFamily.SCANNER}),
+        ("DATABASE_URL", "postgres://u@h/d", "database_url", "postgres://u@h/d"),
+        ("DATABASE_URL", "postgresql:///d?host=/run/postgresql", "database_url", "postgresql:///d?host=/run/postgresql"),
+        ("DATABASE_URL", "postgresql://u:p%40x@h:1,[::1]:2/d", "database_url", "postgresql://u:p%40x@h:1,[::1]:2/d"),
+        ("DATABASE_URL", CHECKED, "database_url", CHECKED),
+        ("DATABASE_URL", "sqlite:////srv/my data/r.db", "database_url", "sqlite:////srv/my data/r.db"),
+        ("REDIS_URL", "rediss://h:6380/1", "redis_url", "rediss://h:6380/1"),
+        ("BIND", "[::1]:9000", "bind", "[::1]:9000"),
+        ("PUBLIC_BASE_URL", "https://risk.example/", "public_base_url", "https://risk.example"),
+        ("PUBLIC_BASE_URL", "http://[::1]:8000/under/a/path", "public_base_url", "http://[::1]:8000/under/a/path"),
+        ("ENCRYPTION_KEYS", f"{KEY}, {OTHER_KEY}", "encryption_keys", (b"A" * 32, b"B" * 32)),
+        ("DEFAULT_PROJECT_ID", "7", "default_project_id", 7),
+        ("DELIVERY_TIMEOUT_S", "2.5", "delivery_timeout_s", 2.5),
+        ("RETRY_SCHEDULE", "0, 1,2", "retry_schedule_s", (0, 1, 2)),
+        ("RATE_LIMIT_PER_MINUTE", "1", "rate_limit_per_minute", 1),
+        ("AUTH_FAILURES_PER_MINUTE", "100000", "auth_failures_per_minute", 100_000),
+        ("TRUSTED_PROXIES", "10.0.0.0/8, fd00::/8,192.0.2.1", "trusted_proxies", NETWORKS),
+        ("SENTRY_DSN", "https://k@o1.s.example:8443/sentry/42", "sentry_dsn", "https://k@o1.s.example:8443/sentry/42"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4318/otlp/", "otlp_endpoint", "http://[::1]:4318/otlp/"),
+        ("LOG_FORMAT", "text", "log_format", "text"),
+        ("WEBHOOK_SECRET", "naïve secret ", "webhook_secret", "naïve secret "),
+        ("WEBHOOK_SECRET", "7 bytés", "webhook_secret", "7 bytés"),  # eight of them
+    ],
+)
+def test_a_variable_replaces_the_default(load: Load, name: str, value: str, field: str, expected: Any) -> None:
+    assert getattr(load({name: value}), field) == expected
+
+
+def test_the_defaults_can_be_had_without_the_environment(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = load()
+    monkeypatch.setenv("DEPLOYMENT_MODE", "no such mode")
+    monkeypatch.setenv("SCANNER_SHARED_SECRET_FILE", "/nowhere")
+    assert default_settings(tmp_path) == defaults
+
+
+def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
+    assert load(REDIS_URL="redis://h").redis_embedded is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DEPLOYMENT_MODE", "hybrid-hunter2"),
+        ("EXTRA_ROUTE_FAMILIES", "scanner,hunter2"),
+        ("DATABASE_URL", "mysql://u:hunter2@h/d"),
+        ("DATABASE_URL", "sqlite:hunter2.db"),
+        ("DATABASE_URL", "sqlite://hunter2.db"),
+        ("DATABASE_URL", "postgresql:hunter2"),
+        # What PostgreSQL's library would quote when it fails to read or to find it.
+        ("DATABASE_URL", "postgresql://u:hunter2@h@i/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2/3@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2?@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2#@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2 @h/d"),
+        ("DATABASE_URL", "postgresql://u:%hunter2@h/d"),
+        ("DATABASE_URL", "postgresql://u:hunter2@[::1/d"),
+        ("DATABASE_URL", "postgresql://hunter2:port/d"),
+        ("REDIS_URL", "http://:hunter2@h"),
+        ("REDIS_URL", "hunter2"),
+        ("BIND", "hunter2"),
+        ("BIND", "127.0.0.1:hunter2"),
+        ("BIND", ":8000"),
+        ("BIND", "127.0.0.1:0"),
+        ("BIND", "127.0.0.1:65536"),
+        ("PUBLIC_BASE_URL", "ftp://hunter2"),
+        ("PUBLIC_BASE_URL", "[hunter2"),
+        ("PUBLIC_BASE_URL", "http://"),
+        # It stands in every Location and Link.
+        ("PUBLIC_BASE_URL", "https://admin:hunter2@risk.example"),
+        ("PUBLIC_BASE_URL", "https://hunter2@risk.example"),
+        ("PUBLIC_BASE_URL", "https://@risk.example/hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/?key=hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/?"),
+        ("PUBLIC_BASE_URL", "https://risk.example/#hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/\r\nX-Hunter: hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/\x7fhunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example:hunter2"),
+        # As the beginning of a redirect it would lead to another host, or a browser would make another path of it.
+        ("PUBLIC_BASE_URL", "https://risk.example//hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/relay/../hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/relay;hunter2"),
+        ("PUBLIC_BASE_URL", "https://risk.example/%2F/hunter2"),
+        ("PUBLIC_BASE_URL", "https://höhle.example/hunter2"),
+        # Seven bytes; and bytes that are no text.
+        *((name, "hunter2") for name in SECRETS),
+        *((name, "hunter2hunter2\udcff") for name in SECRETS),
+        ("ENCRYPTION_KEYS", "hunter2"),
+        ("ENCRYPTION_KEYS", "aHVudGVyMg=="),
+        ("ENCRYPTION_KEYS", f"{KEY},hunter2é"),
+        ("DEFAULT_PROJECT_ID", "hunter2"),
+        ("DEFAULT_PROJECT_ID", "0"),
+        ("TARGET_ALLOWED_NETWORKS", "10.0.0.0/hunter2"),
+        ("TARGET_ALLOWED_PORTS", "443,hunter2"),
+        ("TARGET_ALLOWED_PORTS", "0"),
+        ("TARGET_ALLOW_HTTP", "hunter2"),
+        ("WEB_PROCESSES", "0"),
+        ("WEB_PROCESSES", "2.5hunter2"),
+        ("WEB_THREADS", "-1"),
+        ("DELIVERY_TIMEOUT_S", "0"),
+        ("DELIVERY_TIMEOUT_S", "nan"),
+        ("DELIVERY_TIMEOUT_S", "inf"),
+        ("CONNECT_TIMEOUT_S", "hunter2"),
+        ("RETRY_SCHEDULE", "5,hunter2"),
+        ("RETRY_SCHEDULE", "5,-1"),
+        ("RETRY_SCHEDULE", "5,,6"),
+        ("MAX_AGE_HOURS", "0"),
+        ("WORKER_PROCESSES", "0"),
+        ("WORKER_CONCURRENCY", "0"),
+        ("SWEEP_SECONDS", "0"),
+        ("MAX_BODY_BYTES", "1023"),
+        ("RATE_LIMIT_PER_MINUTE", "0"),
+        ("RATE_LIMIT_PER_MINUTE", "-1"),
+        ("RATE_LIMIT_PER_MINUTE", "600 hunter2"),
+        ("AUTH_FAILURES_PER_MINUTE", "0"),
+        ("AUTH_FAILURES_PER_MINUTE", "hunter2"),
+        ("TRUSTED_PROXIES", "hunter2"),
+        ("TRUSTED_PROXIES", "10.0.0.0/8,hunter2"),
+        ("TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("TRUSTED_PROXIES", "10.0.0.0/33"),
+        ("IDEMPOTENCY_TTL_HOURS", "0"),
+        ("SENTRY_DSN", "https://sentry.example/1"),  # no key
+        ("SENTRY_DSN", "https://hunter2@sentry.example/"),  # no project
+        ("SENTRY_DSN", "https://hunter2@sentry.example/shop"),
+        ("SENTRY_DSN", "https://hunter2@sentry.example:99999/1"),
+        ("SENTRY_DSN", "udp://hunter2@sentry.example/1"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "hunter2:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:port"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter2:4318/v1/traces"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hunter2@collector.example:4318"),
+        ("LOG_LEVEL", "hunter2"),
+        ("LOG_FORMAT", "hunter2"),
+    ],
+)
+def test_a_wrong_value_is_a_mistake_that_names_the_setting_and_not_the_value(load: Load, name: str, value: str) -> None:
+    told = mistakes(load, **{name: value})
+    assert [*told] == [name]
+    assert all(told[name])
+    assert "hunter2" not in repr(told)
+
+
+def test_every_mistake_stands_in_one_report(load: Load, tmp_path: Path) -> None:
+    wrong = {
+        "BIND": "nowhere",
+        "WEB_PROCESSES": "many",
+        "DEPLOYMENT_MODE": "hybrid",
+        "RETRY_SCHEDULE": "soon",
+        "ENCRYPTION_KEYS": "short",
+        "WEBHOOK_SECRET_FILE": str(tmp_path / "missing"),
+        "LOG_LEVEL": "loud",
+        "REDIS_URL": "elsewhere",
+    }
+    with pytest.raises(InvalidSettings) as refused:
+        load(wrong)
+    assert {*refused.value.mistakes} == {*wrong}
+    lines = refused.value.report().splitlines()
+    assert len(lines) == len(wrong) + 1
+    assert [line.strip().partition(":")[0] for line in lines[1:]] == sorted(wrong)
+    assert str(refused.value) == refused.value.report()
+
+
+def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
+    settings = load(
+        dict.fromkeys(SECRETS, "hunter2!"),
+        ENCRYPTION_KEYS=KEY,
+        DATABASE_URL="postgresql://u:hunter2@h/d",
+        REDIS_URL="redis://:hunter2@h",
+    )
+    assert settings.webhook_secret == "hunter2!"
+    assert "hunter2" not in repr(settings) + str(settings)
+    assert "AAAA" not in repr(settings)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_may_stand_in_a_file_and_loses_one_newline(load: Load, tmp_path: Path, name: str) -> None:
+    for written, read in [
+        ("s3cret!!\n", "s3cret!!"),
+        ("s3cret!!\r\n", "s3cret!!"),
+        ("s3cret!!", "s3cret!!"),
+        (" s3cret\n\n", " s3cret\n"),
+    ]:
+        (tmp_path / "secret").write_bytes(written.encode())
+        assert getattr(load({f"{name}_FILE": str(tmp_path / "secret")}), name.lower()) == read
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("DATABASE_URL", "postgresql://u:s3cret@h/d", "database_url"),
+        ("REDIS_URL", "redis://:s3cret@h:6379/0", "redis_url"),
+        ("SENTRY_DSN", "https://s3cret@sentry.example/1", "sentry_dsn"),
+    ],
+)
+def test_an_address_with_a_secret_in_it_may_stand_in_a_file(
+    load: Load, tmp_path: Path, name: str, value: str, field: str
+) -> None:
+    (tmp_path / "secret").write_text(f"{value}\n")
+    assert getattr(load({f"{name}_FILE": str(tmp_path / "secret")}), field) == value
+
+
+def test_the_env_file_may_name_a_file_too(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret!!\n")
+    (tmp_path / ".env").write_text(f"WEBHOOK_SECRET_FILE={tmp_path / 'secret'}\n")
+    assert load().webhook_secret == "s3cret!!"
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in SETTINGS if setting.is_secret])
+def test_a_secret_that_is_there_twice_is_a_mistake_wherever_either_stands(load: Load, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    (tmp_path / ".env").write_text(f"{name}=hunter2\n")
+    told = mistakes(load, **{f"{name}_FILE": str(tmp_path / "secret")})
+    assert told == {name: [f"Set {name} or {name}_FILE, not both."]}
+
+
+def test_an_empty_value_of_the_environment_takes_one_of_two_away(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("from file")
+    (tmp_path / ".env").write_text("WEBHOOK_SECRET=as it is\n")
+    path = str(tmp_path / "secret")
+    assert load(WEBHOOK_SECRET="", WEBHOOK_SECRET_FILE=path).webhook_secret == "from file"
+    assert load(WEBHOOK_SECRET_FILE="").webhook_secret == "as it is"
+
+
+def test_keys_may_stand_in_a_file(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"{KEY}\n")
+    assert load(ENCRYPTION_KEYS_FILE=str(tmp_path / "keys")).encryption_keys == (b"A" * 32,)
+
+
+@pytest.mark.parametrize("make", [Path.exists, Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe\xfd")])
+def test_a_file_that_cannot_be_read_is_a_mistake_that_names_the_setting(
+    load: Load, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "secret")
+    told = mistakes(load, SCANNER_SHARED_SECRET_FILE=str(tmp_path / "secret"))
+    assert [*told] == ["SCANNER_SHARED_SECRET_FILE"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: path.write_bytes(b"BIND=\xff\xfe"), lambda path: path.symlink_to("/proc/self/mem")]
+)
+def test_an_env_file_that_cannot_be_read_is_a_mistake_that_names_it(
+    load: Load, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / ".env")
+    told = mistakes(load, BIND="nowhere")
+    assert {*told} == {str(tmp_path / ".env"), "BIND"}
+    assert "Cannot be read" in told[str(tmp_path / ".env")][0]
+
+
+def test_an_empty_value_is_no_value(load: Load) -> None:
+    names = [
+        "SCANNER_SHARED_SECRET",
+        "WEB_PROCESSES",
+        "DATABASE_URL",
+        "REDIS_URL",
+        "BIND",
+        "ENCRYPTION_KEYS",
+        "DEPLOYMENT_MODE",
+    ]
+    names += ["RATE_LIMIT_PER_MINUTE", "AUTH_FAILURES_PER_MINUTE", "TRUSTED_PROXIES"]
+    names += ["DEFAULT_PROJECT_ID", "RETRY_SCHEDULE", "TARGET_ALLOWED_PORTS", "TARGET_ALLOW_HTTP", "LOG_LEVEL", "DATA_DIR"]
+    default = load()
+    assert load(dict.fromkeys(names, "")) == default
+
+
+def test_the_environment_comes_before_the_file(load: Load, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("WEB_PROCESSES=3\nWEB_THREADS=4\n# a comment\nWEBHOOK_SECRET='from file'\n")
+    settings = load(WEB_PROCESSES="9")
+    assert (settings.web_processes, settings.web_threads, settings.webhook_secret) == (9, 4, "from file")
+
+
+def test_a_relative_data_folder_counts_from_the_folder_of_the_env_file(load: Load, tmp_path: Path) -> None:
+    assert load(DATA_DIR="there/data").data_dir == tmp_path / "there" / "data"
+    assert load(DATA_DIR="/srv/data").data_dir == Path("/srv/data")
+    assert load(DATA_DIR="/srv/data").database_url == "sqlite:////srv/data/riskrelay.db"
+
+
+def test_the_env_file_of_the_current_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").touch()
+    assert find_env_file() == tmp_path / ".env"
+
+
+def test_a_socket_lies_beside_the_data_or_where_its_path_is_short_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert embedded_redis_socket(Path("/srv/data")) == Path("/srv/data/redis/redis.sock")
+    long = [tmp_path / ("x" * 120) / name for name in ("one", "two")]
+    sockets = {embedded_redis_socket(folder) for folder in long}
+    assert len(sockets) == 2
+    for socket in sockets:
+        assert len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES
+        assert re.fullmatch(rf".*/riskrelay-{os.getuid()}-[0-9a-f]{{12}}/redis\.sock", str(socket))
+    assert embedded_redis_socket(long[0]) in sockets
+
+
+def test_a_path_with_spaces_makes_a_redis_url_that_clients_read(load: Load) -> None:
+    assert load(DATA_DIR="/srv/my data").redis_url == "unix:///srv/my%20data/redis/redis.sock"
+
+
+# --- one source of names, defaults and meanings
+
+
+def test_every_setting_has_its_name_its_member_and_its_meaning_once() -> None:
+    for told in ("name", "member", "meaning"):
+        values = [getattr(setting, told) for setting in SETTINGS]
+        assert len({*values}) == len(values) > 30
+        assert all(values)
+    assert {"database_url", "redis_url", "allowed_networks"} < {setting.member for setting in SETTINGS}
+
+
+def test_what_keeps_out_of_the_text_of_the_settings_is_what_counts_as_a_secret() -> None:
+    hidden = {field.name for field in fields(Settings) if not field.repr}
+    secret = {setting.member for setting in SETTINGS if setting.is_secret}
+    assert secret <= hidden
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in SETTINGS if setting.default])
+def test_a_default_is_what_its_text_means(load: Load, name: str) -> None:
+    [setting] = [setting for setting in SETTINGS if setting.name == name]
+    assert load({name: str(setting.default)}) == load()
+
+
+# --- names that are no setting's
+
+
+def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Load, tmp_path: Path) -> None:
+    lines = [
+        "# BNID=1",
+        "BIND=127.0.0.1:9000",
+        "WORKER_PROCESES=2",
+        "webhook_secret=x",
+        "DATABASE_URL_FIEL=/x",
+        "PLUMBING=yes",
+    ]
+    (tmp_path / ".env").write_text("\n".join(lines))
+    assert load().bind == "127.0.0.1:9000"
+    assert strange_names(tmp_path / ".env") == {
+        "WORKER_PROCESES": "WORKER_PROCESSES",
+        "webhook_secret": "WEBHOOK_SECRET",
+        "DATABASE_URL_FIEL": "DATABASE_URL_FILE",
+        "PLUMBING": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        # A key that was put on a line of its own: what stands before its = counts as a name.
+        (OTHER_KEY, "Qk…"),
+        # With the rest of base64's alphabet, and with two = at its end.
+        ("a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/A=", "a/…"),
+        ("QkJCQkJCQkJCQkJCQkJCQg==", "Qk…"),
+        # A part of a URL or of a text, in one case of letters.
+        ("deadbeef01234567@db?sslmode=require", "de…"),
+        ("ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOPQRSTUVWXYZ=", "AB…"),
+    ],
+)
+def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_told(
+    load: Load, tmp_path: Path, line: str, told: str
+) -> None:
+    (tmp_path / ".env").write_text(f"ENCRYPTION_KEYS={KEY},\n{line}\n")
+    assert len(load().encryption_keys) == 1
+    assert strange_names(tmp_path / ".env") == {told: None}
+
+
+def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:
+    assert strange_names(tmp_path / "none") == {}
+    names = [setting.name + suffix for setting in SETTINGS for suffix in ("", "_FILE")]
+    (tmp_path / ".env").write_text("".join(f"{name}=x\n" for name in names))
+    assert strange_names(tmp_path / ".env") == {}
+
+
+EVERYTHING = frozenset(RouteFamily)
+#: Handoffs come from a platform, which only a cloud installation belongs to.
+OF_ONES_OWN = EVERYTHING - {RouteFamily.HANDOFFS}
+
+
+@pytest.mark.parametrize(
+    ("mode", "extra", "families"),
+    [
+        ("cloud", "", EVERYTHING),
+        ("self-hosted", "", OF_ONES_OWN),
+        ("webhook-only", "", {RouteFamily.EXPORTS, RouteFamily.HEALTH}),
+        ("webhook-only", "scanner", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER}),
+        ("webhook-only", "scanner,email", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER, RouteFamily.EMAIL}),
+    ],
+)
+def test_a_mode_serves_its_route_families(load: Load, mode: str, extra: str, families: frozenset[RouteFamily]) -> None:
+    assert load(DEPLOYMENT_MODE=mode, EXTRA_ROUTE_FAMILIES=extra).route_families == families
+
+
+@pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
+def test_the_console_can_be_turned_off_and_is_never_there_in_webhook_only_mode(load: Load, mode: str) -> None:
+    on, off = (load(DEPLOYMENT_MODE=mode, CONSOLE_ENABLED=said).route_families for said in ("true", "0"))
+    assert on - off == ({RouteFamily.CONSOLE} if mode != "webhook-only" else set())
+
+
+def test_no_setting_brings_the_console_back_in_webhook_only_mode(load: Load) -> None:
+    assert set(mistakes(load, DEPLOYMENT_MODE="webhook-only", EXTRA_ROUTE_FAMILIES="console")) == {"EXTRA_ROUTE_FAMILIES"}
+
+
+def test_the_operators_account_is_a_number_from_one_on(load: Load) -> None:
+    assert load(OPERATOR_ACCOUNT_ID="7").operator_account_id == 7
+    for wrong in ("0", "-1", "first"):
+        assert set(mistakes(load, OPERATOR_ACCOUNT_ID=wrong)) == {"OPERATOR_ACCOUNT_ID"}

@@ -1,0 +1,100 @@
+"""REDIS_URL: every form is read as it is meant, and a wrong one is refused without a word of what it holds."""
+
+import pytest
+
+from schemas.settings.redis_url import InvalidRedisUrl, RedisUrl, parse_redis_url
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("redis://cache", RedisUrl((("cache", 6379),))),
+        ("redis://cache/", RedisUrl((("cache", 6379),))),
+        ("redis://10.0.0.7:7000/2", RedisUrl((("10.0.0.7", 7000),), database=2)),
+        ("redis://[2001:db8::7]:7000", RedisUrl((("2001:db8::7", 7000),))),
+        ("redis://cache?db=3", RedisUrl((("cache", 6379),), database=3)),
+        # a password alone, and a user with one; both percent-encoded
+        ("redis://:s3cret@cache", RedisUrl((("cache", 6379),), password="s3cret")),
+        ("redis://us%3Aer:p%40%2F%25@cache", RedisUrl((("cache", 6379),), username="us:er", password="p@/%")),
+        # the last @ parts them, as everywhere
+        ("redis://:a@b@cache", RedisUrl((("cache", 6379),), password="a@b")),
+        # brackets are no host's yet
+        ("redis://:a[b@cache", RedisUrl((("cache", 6379),), password="a[b")),
+        # a plus is a plus, not a space
+        ("redis://:a+b@cache", RedisUrl((("cache", 6379),), password="a+b")),
+        ("rediss://cache:6380/1", RedisUrl((("cache", 6380),), database=1, is_tls=True)),
+        (
+            "rediss://cache?ssl_ca_certs=/etc/ca%20s.pem",
+            RedisUrl((("cache", 6379),), is_tls=True, tls_files={"ssl_ca_certs": "/etc/ca s.pem"}),
+        ),
+        ("unix:///run/my%20redis.sock", RedisUrl(socket="/run/my redis.sock")),
+        (
+            "unix://u:s3cret@/run/redis.sock?db=4",
+            RedisUrl(socket="/run/redis.sock", database=4, username="u", password="s3cret"),
+        ),
+        # Sentinels: the port may be left out, the database too
+        ("redis+sentinel://a:1,b,[::1]:3/main", RedisUrl((("a", 1), ("b", 26379), ("::1", 3)), service="main")),
+        (
+            "redis+sentinel://u:s3cret@a,b/main/5",
+            RedisUrl((("a", 26379), ("b", 26379)), service="main", database=5, username="u", password="s3cret"),
+        ),
+        ("rediss+sentinel://a/main", RedisUrl((("a", 26379),), service="main", is_tls=True)),
+    ],
+)
+def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
+    assert parse_redis_url(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("http://:hunter2@cache", "begins with"),
+        ("redis:hunter2@cache", "begins with"),
+        ("hunter2", "begins with"),
+        # what stands raw in a password ends the place where it stands
+        ("redis://:hunt/er2@cache", "%2F"),
+        ("redis://:hunt?er2@cache", "%3F"),
+        ("redis://:99?hunter2=1@cache", "%3F"),
+        ("redis://:hunt#er2@cache", "%23"),
+        ("redis://hunter2@cache", "needs a password"),
+        ("redis://", "HOST"),
+        ("redis://:hunter2@", "HOST"),
+        ("redis://:6379", "HOST"),
+        ("redis://cache:hunter2", "HOST"),
+        ("redis://cache:0", "HOST"),
+        ("redis://cache:65536", "HOST"),
+        ("redis://cache:-1", "HOST"),
+        ("redis://my cache", "HOST"),
+        ("redis://a,b", "Sentinels"),
+        ("redis://cache/hunter2", "number"),
+        ("redis://cache/-1", "number"),
+        ("redis://cache/1/2", "Nothing follows"),
+        ("redis://cache/1?db=2", "once"),
+        ("redis://cache?db=1&db=2", "once each"),
+        ("redis://cache?db=hunter2", "number"),
+        # a URL must not set the limits that requests rely on, nor switch the check of the certificate off
+        ("redis://cache?socket_timeout=60", "once each: db"),
+        ("redis://cache?password=hunter2", "once each: db"),
+        ("redis://cache?ssl_ca_certs=/etc/ca.pem", "once each: db"),
+        ("rediss://cache?ssl_cert_reqs=none", "ssl_ca_certs"),
+        ("unix://", "whole path"),
+        ("unix:///", "whole path"),
+        ("unix://relative/path", "whole path"),
+        ("redis+sentinel://a:26379", "Name the service"),
+        ("redis+sentinel://a:26379/", "Name the service"),
+        ("redis+sentinel://a,,b/main", "HOST"),
+        ("redis+sentinel://a/main/hunter2", "number"),
+        ("redis+sentinel://a/main/1/2", "Nothing follows"),
+    ],
+)
+def test_a_wrong_form_is_refused_and_not_quoted(text: str, told: str) -> None:
+    with pytest.raises(InvalidRedisUrl) as refused:
+        parse_redis_url(text)
+    assert told in str(refused.value)
+    assert "hunt" not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_what_is_read_shows_no_password() -> None:
+    assert "hunter2" not in repr(parse_redis_url("redis://someone:hunter2@cache"))
+    assert "someone" not in repr(parse_redis_url("redis://someone:hunter2@cache"))

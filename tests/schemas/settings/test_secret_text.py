@@ -1,0 +1,32 @@
+"""What a person hands over as a secret: how long it may be, and what of its end belongs to it."""
+
+import pytest
+
+from schemas.settings.parsers import LEAST_SECRET_BYTES
+from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
+
+LEAST = "s" * LEAST_SECRET_BYTES
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (LEAST, LEAST),
+        ("s" * MAX_SECRET, "s" * MAX_SECRET),
+        # Bytes count, not letters.
+        ("é" * (LEAST_SECRET_BYTES // 2), "é" * (LEAST_SECRET_BYTES // 2)),
+        # One end of a line is the terminal's or the file's; spaces are the person's.
+        (f"{LEAST}\n", LEAST),
+        (f"{LEAST}\r\n", LEAST),
+        (f" {LEAST} \n", f" {LEAST} "),
+        (LEAST[1:], SecretFault.TOO_SHORT),
+        ("s" * (MAX_SECRET + 1), SecretFault.UNFIT),
+        (f"{LEAST}\n\n", SecretFault.UNFIT),
+        (f"{LEAST}\n{LEAST}", SecretFault.UNFIT),
+        (f"{LEAST}\0", SecretFault.UNFIT),
+        ("", SecretFault.UNFIT),
+        ("\n", SecretFault.UNFIT),
+    ],
+)
+def test_a_secret_is_one_line_of_a_fit_length(text: str, secret: str | SecretFault) -> None:
+    assert secret_from(text) == secret

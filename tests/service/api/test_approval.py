@@ -1,0 +1,169 @@
+"""The doorbell rings after the commit, never before and never for nothing; Redis away delays, it does not refuse."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell, connect
+from schemas.settings.definitions import Settings
+from service.app import create_app
+from storage.db.engine import execute
+from storage.exports import transitions
+from storage.targets import targets
+from tests.support.factories import Customer, make_settings, make_target
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import (
+    EXPORTS,
+    JSON,
+    Call,
+    FieldRefusal,
+    assert_is_error,
+    everything_stored,
+    prepared,
+)
+from tests.support.servers import RedisServer
+
+
+def approve(client: TestClient, customer: Customer, export_id: str, body: dict[str, Any], key: str | None = None) -> Result:
+    keyed = () if key is None else (("Idempotency-Key", key),)
+    headers = (*customer.bearer.items(), *JSON.items(), *keyed)
+    return Call("POST", f"{EXPORTS}/{export_id}/approve", headers).with_json(body).send(client)
+
+
+def status_elsewhere(url: str, export_id: str) -> Callable[[], str]:
+    """Read an export's status over a connection of its own, as a worker would."""
+
+    def read() -> str:
+        if url.startswith("sqlite"):
+            path = url.removeprefix("sqlite:///")
+            reader = sqlite3.connect(path)
+            try:
+                return str(reader.execute("SELECT status FROM exports WHERE id = ?", (export_id,)).fetchone()[0])
+            finally:
+                reader.close()
+        with psycopg.connect(url) as connection:
+            row = connection.execute("SELECT status FROM exports WHERE id = %s", (export_id,)).fetchone()
+            assert row is not None
+            return str(row[0])
+
+    return read
+
+
+def test_who_hears_the_bell_finds_the_export_approved(
+    client: TestClient, customer: Customer, doorbell: FakeDoorbell, database: str
+) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    doorbell.look = status_elsewhere(database, export_id)
+    assert doorbell.look() == "prepared"
+
+    assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
+
+    assert doorbell.seen == ["approved"]
+
+
+def test_a_keyed_approval_rings_after_its_commit_too(
+    client: TestClient, customer: Customer, doorbell: FakeDoorbell, database: str
+) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    doorbell.look = status_elsewhere(database, export_id)
+
+    assert approve(client, customer, export_id, {"target_id": target.id}, key="k").status_code == 202
+
+    assert doorbell.seen == ["approved"]
+
+
+def test_a_refused_approval_does_not_ring(client: TestClient, customer: Customer, doorbell: FakeDoorbell) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    refused = [
+        approve(client, customer, export_id, {}),  # 422
+        approve(client, customer, export_id, {"target_id": "tgt_nobody"}),  # 422
+        approve(client, customer, "exp_nobody", {"target_id": target.id}),  # 404
+        approve(client, customer, export_id, {"target_id": target.id, "ticket_digest": "sha256:0"}),  # 409
+        Call("POST", f"{EXPORTS}/{export_id}/approve").send(client),  # 401
+    ]
+    assert [answer.status_code for answer in refused] == [422, 422, 404, 409, 401]
+    assert doorbell.rings == 0
+
+
+def test_nothing_but_an_approval_rings(client: TestClient, customer: Customer, doorbell: FakeDoorbell) -> None:
+    export_id = prepared(client)
+    Call("GET", f"{EXPORTS}/{export_id}", tuple(customer.bearer.items())).send(client)
+    assert doorbell.rings == 0
+
+
+def test_approving_again_for_the_same_target_starts_nothing(client: TestClient, customer: Customer) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    first = approve(client, customer, export_id, {"target_id": target.id})
+    before = everything_stored()
+
+    second = approve(client, customer, export_id, {"target_id": target.id})
+
+    assert (second.status_code, second.json) == (202, first.json)
+    assert everything_stored() == before
+
+
+def test_approving_again_for_another_target_is_a_conflict(client: TestClient, customer: Customer) -> None:
+    export_id = prepared(client)
+    one, two = make_target(customer, name="One"), make_target(customer, name="Two")
+    approve(client, customer, export_id, {"target_id": one.id})
+
+    assert_is_error(approve(client, customer, export_id, {"target_id": two.id}), 409, "CONFLICT")
+    assert transitions.get(export_id).target_id == one.id
+
+
+def test_the_digest_that_was_read_is_the_one_to_approve(client: TestClient, customer: Customer) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    read = Call("GET", f"{EXPORTS}/{export_id}", tuple(customer.bearer.items())).send(client).json
+    body = {"target_id": target.id, "ticket_digest": read["ticket_digest"]}
+    assert approve(client, customer, export_id, body).status_code == 202
+
+
+def test_a_paused_target_can_be_approved_for(client: TestClient, customer: Customer) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    targets.turn(target.id, "pause", utc_now(), "operator")
+    assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
+
+
+@pytest.mark.parametrize("status", ["inactive", "disabled", "blocked"])
+def test_a_target_that_takes_nothing_is_refused(status: str, client: TestClient, customer: Customer) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+    answer = approve(client, customer, export_id, {"target_id": target.id})
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/target_id", "target_not_active"),))
+
+
+def test_a_preview_that_is_not_safe_is_not_approved(client: TestClient, customer: Customer) -> None:
+    export_id, target = prepared(client), make_target(customer)
+    execute("UPDATE exports SET preview_problems = ? WHERE id = ?", ('[{"rule": "x", "path": "/title"}]', export_id))
+    answer = approve(client, customer, export_id, {"target_id": target.id})
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("", "preview_not_safe"),))
+
+
+def client_with_redis(settings: Settings, url: str) -> TestClient:
+    return TestClient(create_app(settings, Doorbell(connect(url)), FakeLookup({})))
+
+
+def test_redis_away_delays_and_does_not_refuse(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
+    with RedisServer() as redis_server:
+        client = client_with_redis(settings, redis_server.url)
+        one, two, target = prepared(client, 1), prepared(client, 2, issues=[{"code": "b"}]), make_target(customer)
+        assert approve(client, customer, one, {"target_id": target.id}).status_code == 202
+        redis_server.stop()
+
+        began = time.monotonic()
+        answer = approve(client, customer, two, {"target_id": target.id})
+        took_s = time.monotonic() - began
+        ready = Call("GET", "/readyz").send(client)
+
+    assert (answer.status_code, answer.json["status"]) == (202, "approved")
+    assert took_s < 1
+    assert (ready.status_code, ready.json["status"]) == (200, "degraded")
+    assert transitions.count_due(utc_now(), 1)

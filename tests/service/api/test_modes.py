@@ -1,0 +1,76 @@
+"""Which routes a deployment mode serves, and that none of them is open by accident."""
+
+from pathlib import Path
+
+import pytest
+from falcon.inspect import inspect_routes
+from falcon.testing import TestClient
+
+from service.app import App, create_app
+from tests.support.factories import Customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import RESULTS, TARGETS, Call, assert_is_error, is_of_the_console
+
+SCANNER_ON = [
+    {"DEPLOYMENT_MODE": "cloud"},
+    {"DEPLOYMENT_MODE": "self-hosted"},
+    {},
+    {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "scanner"},
+    {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "email,scanner"},
+]
+SCANNER_OFF = [
+    {"DEPLOYMENT_MODE": "webhook-only"},
+    {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "email"},
+]
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Routes do not depend on the database."""
+    return sqlite_url
+
+
+def app_with(folder: Path, changes: dict[str, str]) -> App:
+    return create_app(make_settings(folder, changes), FakeDoorbell(), FakeLookup({}))
+
+
+@pytest.mark.parametrize("changes", SCANNER_ON)
+def test_the_scanner_has_its_route(changes: dict[str, str], customer: Customer, tmp_path: Path) -> None:
+    client = TestClient(app_with(tmp_path, changes))
+    assert_is_error(Call("POST", RESULTS).send(client), 401, "UNAUTHORIZED")
+
+
+@pytest.mark.parametrize("changes", SCANNER_OFF)
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_webhook_only_mode_does_not_know_the_scanner(
+    method: str, changes: dict[str, str], customer: Customer, tmp_path: Path
+) -> None:
+    client = TestClient(app_with(tmp_path, changes))
+    assert_is_error(Call(method, RESULTS).send(client), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("changes", [*SCANNER_ON, *SCANNER_OFF])
+def test_exports_and_health_are_everywhere(changes: dict[str, str], customer: Customer, tmp_path: Path) -> None:
+    client = TestClient(app_with(tmp_path, changes))
+    assert_is_error(Call("POST", TARGETS).send(client), 401, "UNAUTHORIZED")
+    assert_is_error(Call("GET", "/api/ticket-exports/exp_1").send(client), 401, "UNAUTHORIZED")
+    assert Call("GET", "/healthz").send(client).status_code == 200
+
+
+#: Open to whoever reaches the address.
+OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
+
+
+def test_every_other_route_asks_who_is_calling(customer: Customer, tmp_path: Path) -> None:
+    """A resource that names no operation for a method would serve it to anybody."""
+    changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
+    app = app_with(tmp_path, changes)
+    guarded = [route for route in inspect_routes(app) if route.path not in OPEN and not is_of_the_console(route.path)]
+    asked = [
+        (route.path, method.method, Call(method.method, route.path.replace("{export_id}", "exp_1")).send(TestClient(app)))
+        for route in guarded
+        for method in route.methods
+        if not method.internal
+    ]
+    assert len(asked) >= len(guarded) >= 4
+    assert [(path, method) for path, method, answer in asked if answer.status_code != 401] == []

@@ -1,0 +1,129 @@
+"""`/readyz` names each check, and tells what only delays from what cannot answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from service.app import create_app
+from storage.db.engine import connection, execute, open_database
+from storage.exports import worker_heartbeats
+from storage.secrets import key_check
+from storage.secrets.vault import Vault
+from tests.support.factories import Customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import Call
+
+WELL = {"database": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
+WORKER = "worker:test"
+
+
+@dataclass
+class Scene:
+    """An installation in which everything is well until something is done to it."""
+
+    client: TestClient
+    doorbell: FakeDoorbell
+    folder: Path
+
+
+@pytest.fixture
+def scene(customer: Customer, tmp_path: Path) -> Scene:
+    settings, doorbell = make_settings(tmp_path), FakeDoorbell()
+    key_check.check_keys(Vault(settings.encryption_keys), utc_now())
+    worker_heartbeats.beat(WORKER, utc_now())
+    return Scene(TestClient(create_app(settings, doorbell, FakeLookup({}))), doorbell, tmp_path)
+
+
+def redis_away(scene: Scene) -> None:
+    scene.doorbell.is_connected = False
+
+
+def no_worker(_: Scene) -> None:
+    worker_heartbeats.leave(WORKER)
+
+
+def silent_worker(_: Scene) -> None:
+    worker_heartbeats.leave(WORKER)
+    worker_heartbeats.beat(WORKER, utc_now() - timedelta(seconds=20))
+
+
+def nothing_to_deliver_with(scene: Scene) -> None:
+    redis_away(scene)
+    no_worker(scene)
+
+
+def other_keys(_: Scene) -> None:
+    execute("DELETE FROM installation")
+    key_check.check_keys(Vault([b"B" * 32]), utc_now())
+
+
+def no_database(scene: Scene) -> None:
+    open_database(f"sqlite:///{scene.folder / 'gone' / 'riskrelay.db'}")
+
+
+def no_database_of_ours(scene: Scene) -> None:
+    (scene.folder / "other.db").write_bytes(b"This is no database. " * 100)
+    open_database(f"sqlite:///{scene.folder / 'other.db'}")
+
+
+UNASKED = {"schema": "unknown", "keys": "unknown", "workers": "unknown"}
+
+#: What is done, the status, and what the checks say then.
+CASES: dict[str, tuple[Callable[[Scene], None], int, str, dict[str, str]]] = {
+    "nothing": (lambda _: None, 200, "ok", {}),
+    # What comes in waits for the sweep, or for a worker: everything is answered.
+    "Redis away": (redis_away, 200, "degraded", {"redis": "unavailable"}),
+    "no worker": (no_worker, 200, "degraded", {"workers": "unavailable"}),
+    "a worker not seen lately": (silent_worker, 200, "degraded", {"workers": "unavailable"}),
+    "both": (nothing_to_deliver_with, 200, "degraded", {"redis": "unavailable", "workers": "unavailable"}),
+    # Secrets that it would store nobody else could open.
+    "another installation's keys": (other_keys, 503, "unavailable", {"keys": "wrong"}),
+    "no database": (no_database, 503, "unavailable", {"database": "unavailable", **UNASKED}),
+    "no database of ours": (no_database_of_ours, 503, "unavailable", {"database": "unavailable", **UNASKED}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_readiness_names_each_check(case: str, scene: Scene) -> None:
+    happens, code, status, failed = CASES[case]
+    happens(scene)
+
+    answer = Call("GET", "/readyz").send(scene.client)
+
+    assert (answer.status_code, answer.json) == (code, {"status": status, "checks": {**WELL, **failed}})
+    assert Call("HEAD", "/readyz").send(scene.client).status_code == code
+
+
+NEWEST = "(SELECT MAX(name) FROM schema_migrations)"
+#: What makes the history another one, and what makes it ours again: on PostgreSQL the next test has the same.
+HISTORIES = {
+    "a migration of tomorrow": (
+        "INSERT INTO schema_migrations (id, name, applied) VALUES (9999, '9999_of_tomorrow', '2030-01-01')",
+        "DELETE FROM schema_migrations WHERE name = '9999_of_tomorrow'",
+    ),
+    "a migration that has not run": (
+        f"UPDATE schema_migrations SET name = '9999_' || name WHERE name = {NEWEST}",  # noqa: S608 - our own names
+        f"UPDATE schema_migrations SET name = SUBSTR(name, 6) WHERE name = {NEWEST}",  # noqa: S608 - our own names
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HISTORIES)
+def test_a_schema_of_another_version_is_not_served(case: str, scene: Scene) -> None:
+    happens, mend = HISTORIES[case]
+    with connection():
+        execute(happens)
+    try:
+        answer = Call("GET", "/readyz").send(scene.client)
+    finally:
+        with connection():
+            execute(mend)
+
+    checks = {**WELL, "schema": "not_current", "keys": "unknown", "workers": "unknown"}
+    assert (answer.status_code, answer.json) == (503, {"status": "unavailable", "checks": checks})
+    assert Call("GET", "/readyz").send(scene.client).json["status"] == "ok"

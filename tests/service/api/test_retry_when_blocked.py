@@ -1,0 +1,187 @@
+"""A retry for a blocked target looks at its address anew: what may be used by now is delivered, the rest stays blocked."""
+
+from typing import Any, Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.dns_resolver import Answer, LookupReason
+from schemas.targets.target import Target
+from service.app import create_app
+from storage.db.engine import database as peewee_database
+from storage.db.engine import execute, rows
+from storage.exports import transitions
+from storage.targets import targets
+from tests.support.factories import NOW, Customer, make_customer, make_failed, make_settings, make_target
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import EXPORTS, Call, assert_is_error, everything_stored
+
+HOST: Final = "tracker.example.com"
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    made = make_target(customer)
+    turn_to(made, "blocked")
+    return made
+
+
+def turn_to(target: Target, status: str) -> None:
+    execute("UPDATE targets SET status = ?, status_reason = 'address_private' WHERE id = ?", (status, target.id))
+
+
+def retry(client: TestClient, customer: Customer, export_id: str, key: str | None = None) -> Result:
+    keyed = () if key is None else (("Idempotency-Key", key),)
+    return Call("POST", f"{EXPORTS}/{export_id}/retry", (*customer.bearer.items(), *keyed)).send(client)
+
+
+def ledger(subject_id: str) -> list[tuple[Any, ...]]:
+    return rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (subject_id,))[1:]
+
+
+@pytest.mark.parametrize("status", ["blocked", "failed"])
+def test_what_may_be_used_by_now_is_resumed_and_delivered(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, status: str
+) -> None:
+    [export_id] = make_failed(customer, target.id, status=status)
+    answer = retry(client, customer, export_id)
+    assert (answer.status_code, answer.json["status"], answer.json["status_reason"]) == (202, "approved", None)
+    now = targets.get(target.id, None)
+    assert (now.status, now.status_reason, now.validation_status, now.validation_reason) == ("active", None, "passed", None)
+    assert now.validated_at is not None
+    assert now.validated_at > NOW
+    actor = f"user:{customer.user_id}"
+    assert ledger(target.id) == [(actor, "validate_target", "passed"), (actor, "resume_target", "retry")]
+    assert ledger(export_id) == [(actor, "retry", None)]
+    assert doorbell.rings == 1
+
+
+# what the target's name leads to, the reason that the refusal names
+REFUSED: Final = [
+    (["10.0.0.7"], "address_private"),
+    (["93.184.215.14", "127.0.0.1"], "address_loopback"),  # one bad answer is enough
+    (LookupReason.NOT_FOUND, "dns_not_found"),  # nothing is resumed on a guess
+    (LookupReason.TIMEOUT, "dns_timeout"),
+]
+
+
+@pytest.mark.parametrize("status", ["blocked", "failed"])
+@pytest.mark.parametrize(("leads_to", "reason"), REFUSED)
+def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothing(
+    client: TestClient,
+    customer: Customer,
+    target: Target,
+    lookup: FakeLookup,
+    doorbell: FakeDoorbell,
+    leads_to: Any,
+    reason: str,
+    status: str,
+) -> None:
+    [export_id] = make_failed(customer, target.id, status=status)
+    lookup.table[HOST] = leads_to
+    before = everything_stored()
+    answer = retry(client, customer, export_id)
+    assert_is_error(answer, 409, "CONFLICT")
+    assert f"stays blocked: {reason};" in answer.json["error"]["message"]
+    for address in ("10.0.0.7", "127.0.0.1", HOST):
+        assert address not in answer.text
+    assert everything_stored() == before
+    assert doorbell.rings == 0
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "disabled", "inactive"])
+def test_only_a_blocked_target_is_looked_at(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup, status: str
+) -> None:
+    [export_id] = make_failed(customer, target.id)
+    turn_to(target, status)
+    answer = retry(client, customer, export_id)
+    assert answer.status_code == (202 if status in {"active", "paused"} else 409)
+    assert (lookup.asked, targets.get(target.id, None).status) == ([], status)
+
+
+@pytest.mark.parametrize("status", ["prepared", "exported"])
+def test_what_cannot_be_retried_resumes_nothing(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup, status: str
+) -> None:
+    [export_id] = make_failed(customer, target.id, status=status)
+    assert_is_error(retry(client, customer, export_id), 409, "CONFLICT")
+    assert (lookup.asked, targets.get(target.id, None).status) == ([], "blocked")
+
+
+def test_a_redacted_export_resumes_nothing(client: TestClient, customer: Customer, target: Target) -> None:
+    [export_id] = make_failed(customer, target.id)
+    transitions.redact([export_id], NOW, "worker:test")
+    assert_is_error(retry(client, customer, export_id), 409, "CONFLICT")
+    assert targets.get(target.id, None).status == "blocked"
+
+
+def test_another_accounts_export_is_not_there_and_its_target_not_looked_at(
+    client: TestClient, customer: Customer, lookup: FakeLookup
+) -> None:
+    other = make_customer()
+    theirs = make_target(other)
+    turn_to(theirs, "blocked")
+    [export_id] = make_failed(other, theirs.id)
+    assert_is_error(retry(client, customer, export_id), 404, "NOT_FOUND")
+    assert (lookup.asked, targets.get(theirs.id, None).status) == ([], "blocked")
+
+
+def test_an_account_that_may_use_webhooks_no_more_resumes_nothing(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+) -> None:
+    [export_id] = make_failed(customer, target.id)
+    execute("UPDATE accounts SET may_use_webhooks = (1 = 0) WHERE id = ?", (customer.account_id,))
+    assert_is_error(retry(client, customer, export_id), 403, "FORBIDDEN")
+    assert (lookup.asked, targets.get(target.id, None).status) == ([], "blocked")
+
+
+def test_a_target_that_nothing_signs_for_stays_blocked(
+    customer: Customer, target: Target, lookup: FakeLookup, tmp_path: Any
+) -> None:
+    [export_id] = make_failed(customer, target.id)
+    unsigned = make_settings(tmp_path, {"WEBHOOK_SECRET": ""})
+    answer = retry(TestClient(create_app(unsigned, FakeDoorbell(), lookup)), customer, export_id)
+    assert_is_error(answer, 409, "CONFLICT")
+    assert "no secret" in answer.json["error"]["message"]
+    assert (transitions.get(export_id).status, targets.get(target.id, None).status) == ("failed", "blocked")
+
+
+def test_a_lookup_of_ours_that_is_overloaded_is_no_verdict(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+) -> None:
+    [export_id] = make_failed(customer, target.id)
+    lookup.table[HOST] = LookupReason.OVERLOADED
+    assert_is_error(retry(client, customer, export_id), 503, "SERVICE_UNAVAILABLE")
+    assert transitions.get(export_id).status == "failed"
+
+
+def test_a_keyed_repeat_looks_at_nothing(client: TestClient, customer: Customer, target: Target, lookup: FakeLookup) -> None:
+    [export_id] = make_failed(customer, target.id)
+    first = retry(client, customer, export_id, "k")
+    turn_to(target, "blocked")
+    second = retry(client, customer, export_id, "k")
+    assert (second.status_code, second.json) == (202, first.json)
+    assert (lookup.asked, targets.get(target.id, None).status) == ([HOST], "blocked")
+
+
+# what becomes of the target while its name is looked up, what becomes of the retry
+MEANWHILE: Final = [("disabled", 409), ("paused", 202), ("active", 202)]
+
+
+@pytest.mark.parametrize(("status", "answered"), MEANWHILE)
+def test_what_somebody_turned_meanwhile_stays_as_it_is(
+    customer: Customer, target: Target, tmp_path: Any, status: str, answered: int
+) -> None:
+    class Meanwhile(FakeLookup):
+        def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+            # Nothing is held while a resolver is asked.
+            assert peewee_database.is_closed()
+            turn_to(target, status)
+            return super().resolve(host, port, timeout_s)
+
+    [export_id] = make_failed(customer, target.id)
+    client = TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), Meanwhile({HOST: ["93.184.215.14"]})))
+    assert retry(client, customer, export_id).status_code == answered
+    assert targets.get(target.id, None).status == status
+    assert transitions.get(export_id).status == ("failed" if answered == 409 else "approved")

@@ -1,0 +1,90 @@
+"""How many statements a request runs: a query in a loop, or one too many, shows here before it shows in a measurement."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from falcon.testing import TestClient
+
+from schemas.base.principal import Ability
+from service.app import create_app
+from storage.db.engine import is_sqlite
+from tests.support.factories import (
+    SCANNER_SECRET,
+    Customer,
+    capture,
+    issue,
+    make_exports,
+    make_platform_token,
+    make_settings,
+    make_target,
+    postback,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.query_plans import statements
+
+Send = Callable[[str], int]
+
+
+@pytest.fixture
+def client(customer: Customer, tmp_path: Path) -> TestClient:
+    """The application with every family of routes."""
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"})
+    return TestClient(create_app(settings, FakeDoorbell(), FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+
+
+def posted(client: TestClient, path: str, body: dict[str, Any], headers: dict[str, str], key: str) -> int:
+    """Send a keyed request; return how many statements it ran."""
+    with statements() as ran:
+        answer = client.simulate_post(path, json=body, headers={**headers, "Idempotency-Key": key})
+    assert answer.status_code in {201, 202}, answer.text
+    return len(ran)
+
+
+def scanned(client: TestClient, key: str, issues: int, prefix: str = "new") -> int:
+    """Post a page with so many issues; return how many statements that took."""
+    body = postback(issues=[issue(f"{prefix}-{number}") for number in range(issues)])
+    return posted(client, "/api/scanner/results", body, {"X-Scanner-Secret": SCANNER_SECRET}, key)
+
+
+def test_a_postback_of_one_issue_runs_nine_statements(client: TestClient) -> None:
+    scanned(client, "registers the run", 0)
+    # Which secret, which findings are known (SQLite); key, run, page, finding, export, entry in the ledger, answer.
+    assert scanned(client, "new", 1) == (9 if is_sqlite() else 8)
+    # In place of export and ledger: seen again.
+    assert scanned(client, "seen", 1) == (8 if is_sqlite() else 7)
+
+
+@pytest.mark.parametrize("times", [64, 128, 256])
+def test_a_postback_of_many_issues_runs_no_more(client: TestClient, times: int) -> None:
+    scanned(client, "registers the run", 0)
+    assert scanned(client, "many", times) == scanned(client, "one", 1, prefix="other")
+    assert scanned(client, "many again", times) == scanned(client, "one again", 1, prefix="other")
+
+
+def test_an_odd_number_of_issues_runs_a_few_more_on_sqlite_alone(client: TestClient) -> None:
+    scanned(client, "registers the run", 0)
+    one = scanned(client, "one", 1, prefix="other")
+    # Each of the three lists is one of 256, 128, 64, 32, 16, 4 there: 500 in binary.
+    assert scanned(client, "many", 500) == one + (3 * 5 if is_sqlite() else 0)
+
+
+def test_other_requests_that_write_run_a_few_statements(client: TestClient, customer: Customer) -> None:
+    target = make_target(customer)
+    [export_id] = make_exports(customer, 1)
+    platform = {"Authorization": f"Bearer {make_platform_token(customer, Ability.UPLOAD_EVIDENCE)}"}
+    hook = {"provider_key": "generic_webhook", "base_url": "https://tracker.example.com/hook", "name": "Tracker"}
+    ran = {
+        "approve": posted(
+            client, f"/api/ticket-exports/{export_id}/approve", {"target_id": target.id}, customer.bearer, "approve"
+        ),
+        "create": posted(client, "/api/ticket-export-targets", hook, customer.bearer, "create"),
+        "upload": posted(
+            client, "/api/browser-extension/evidence-captures", capture(customer.project_id), platform, "upload"
+        ),
+    }
+    # Approve: token; key, the export (locked first on PostgreSQL), its target, the move, the ledger, the record, the answer.
+    # Create: token, whether it was done before; key, target, ledger, answer.
+    # Upload: token, grant; key, grant, capture, export, ledger, handoff, ledger, answer.
+    assert ran == {"approve": 8 if is_sqlite() else 9, "create": 6, "upload": 10}

@@ -1,0 +1,583 @@
+"""What an account can read of its targets and do with them, and what it is refused."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from runtime.dns_resolver import Answer, LookupReason
+from schemas.base.principal import Ability
+from schemas.targets.pings import BEGIN_WITHIN_S, PingResult
+from schemas.targets.target import Target
+from schemas.targets.validations import EXPIRES_SOON, Validation
+from service.app import create_app
+from storage.db.engine import database as peewee_database
+from storage.db.engine import execute, rows
+from storage.secrets.vault import Vault
+from storage.targets import pings, targets, validations
+from tests.support.factories import NOW, Customer, make_customer, make_settings, make_target
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import (
+    BASE,
+    CANARY,
+    JSON,
+    TARGETS,
+    Call,
+    FieldRefusal,
+    assert_is_error,
+    assert_is_polite,
+    everything_stored,
+    target_request,
+)
+
+HOST: Final = "tracker.example.com"
+VERBS: Final = ("validate", "ping", "pause", "resume", "disable")
+#: What an account may still do that may use webhook targets no more: look, and turn off.
+ALWAYS: Final = ("pause", "disable")
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def act(
+    client: TestClient, customer: Customer, target_id: str, verb: str, key: str | None = None, body: Any = None
+) -> Result:
+    keyed = () if key is None else (("Idempotency-Key", key),)
+    typed = () if body is None else tuple(JSON.items())
+    call = Call("POST", f"{TARGETS}/{target_id}/{verb}", (*customer.bearer.items(), *typed, *keyed))
+    return (call if body is None else call.with_json(body)).send(client)
+
+
+def read(client: TestClient, customer: Customer, target_id: str) -> Result:
+    return Call("GET", f"{TARGETS}/{target_id}", tuple(customer.bearer.items())).send(client)
+
+
+def listed(client: TestClient, customer: Customer, query: str = "") -> Result:
+    return Call("GET", TARGETS, tuple(customer.bearer.items()), query=query).send(client)
+
+
+def turn_to(target: Target, status: str, reason: str | None = None) -> None:
+    assert execute("UPDATE targets SET status = ?, status_reason = ? WHERE id = ?", (status, reason, target.id)) == 1
+
+
+def audited(target: Target) -> list[tuple[Any, ...]]:
+    """Return what was done to a target after it was made."""
+    return rows("SELECT action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (target.id,))[1:]
+
+
+# ---- reading
+
+
+def test_a_target_reads_as_it_was_answered_when_it_was_made(client: TestClient, customer: Customer) -> None:
+    call = Call("POST", TARGETS, (*customer.bearer.items(), *JSON.items())).with_json(target_request())
+    made = call.send(client)
+    answer = Call("GET", made.headers["location"].removeprefix(BASE), tuple(customer.bearer.items())).send(client)
+    assert (answer.status_code, answer.json) == (200, made.json)
+    assert_is_polite(answer)
+
+
+def test_a_secret_of_its_own_is_shown_as_its_fingerprint(client: TestClient, customer: Customer, target: Target) -> None:
+    fingerprint = targets.set_secret(target.id, CANARY, Vault([b"A" * 32]), NOW)
+    answer = read(client, customer, target.id)
+    assert answer.json["secret"] == {"configured": True, "fingerprint": fingerprint}
+    assert CANARY not in answer.text
+
+
+def test_the_list_shows_the_accounts_own_targets_the_newest_first(client: TestClient, customer: Customer) -> None:
+    made = sorted((make_target(customer).id for _ in range(3)), reverse=True)
+    make_target(make_customer())
+    answer = listed(client, customer)
+    assert answer.status_code == 200
+    assert [record["id"] for record in answer.json["items"]] == made
+    assert answer.json["items"][0] == read(client, customer, made[0]).json
+    assert answer.json["next_cursor"] is None
+    assert "link" not in answer.headers
+    assert_is_polite(answer)
+
+
+def test_the_pages_of_a_list_hold_each_target_once(client: TestClient, customer: Customer) -> None:
+    made = sorted((make_target(customer).id for _ in range(5)), reverse=True)
+    turn_to(targets.get(made[2], None), "paused")
+    told: list[str] = []
+    query = "limit=2"
+    for count in (2, 2, 1):
+        answer = listed(client, customer, query)
+        told += [record["id"] for record in answer.json["items"]]
+        assert len(answer.json["items"]) == count
+        query = f"limit=2&cursor={answer.json['next_cursor']}"
+        assert answer.headers.get("link") == (None if count == 1 else f'<{BASE}{TARGETS}?{query}>; rel="next"')
+    assert told == made
+    assert answer.json["next_cursor"] is None
+    assert [record["id"] for record in listed(client, customer, "status=paused").json["items"]] == [made[2]]
+    assert listed(client, customer, "status=disabled").json == {"items": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize(
+    ("query", "refusal"),
+    [
+        (f"status={CANARY}", FieldRefusal("/status", "not_allowed")),
+        (f"cursor={CANARY}", FieldRefusal("/cursor", "invalid_cursor")),
+        ("limit=0", FieldRefusal("/limit", "out_of_range")),
+        (f"limit={CANARY}", FieldRefusal("/limit", "invalid_type")),
+    ],
+)
+def test_what_is_no_page_is_refused(client: TestClient, customer: Customer, query: str, refusal: FieldRefusal) -> None:
+    answer = listed(client, customer, query)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (refusal,))
+    assert CANARY not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/tgt_01ARZ3NDEKTSV4RRFFQ69G5FAV", *(f"/tgt_01ARZ3NDEKTSV4RRFFQ69G5FAV/{verb}" for verb in VERBS)]
+)
+def test_a_token_needs_the_ability(client: TestClient, path: str) -> None:
+    reader = make_customer(abilities=(Ability.READ_EXPORTS,))
+    method = "POST" if path.count("/") == 2 else "GET"
+    assert_is_error(Call(method, TARGETS + path, tuple(reader.bearer.items())).send(client), 403, "FORBIDDEN")
+    assert_is_error(Call(method, TARGETS + path).send(client), 401, "UNAUTHORIZED")
+
+
+@pytest.mark.parametrize(
+    "find", [lambda theirs: theirs.id, lambda _: "tgt_x", lambda _: "exp_1", lambda _: "tgt_%00", lambda _: "%F0%9F%92%A9"]
+)
+def test_what_is_not_the_accounts_is_not_there(
+    client: TestClient, customer: Customer, find: Callable[[Target], str]
+) -> None:
+    theirs = make_target(make_customer())
+    before = everything_stored()
+    assert_is_error(read(client, customer, find(theirs)), 404, "NOT_FOUND")
+    for verb in VERBS:
+        assert_is_error(act(client, customer, find(theirs), verb), 404, "NOT_FOUND")
+    assert everything_stored() == before
+
+
+# ---- turning
+
+# a verb; the status and its reason before; the status and its reason after, or None where that is a conflict
+TURNS: Final = [
+    ("pause", ("active", None), ("paused", "client")),
+    ("pause", ("paused", "operator"), ("paused", "operator")),  # it is so already: nothing changes
+    ("pause", ("inactive", "no_secret"), None),
+    ("pause", ("blocked", "address_private"), None),
+    ("pause", ("disabled", "receiver_gone"), None),
+    ("resume", ("active", None), ("active", None)),
+    ("resume", ("paused", "client"), ("active", None)),
+    ("resume", ("paused", "restored"), ("active", None)),
+    ("resume", ("blocked", "address_private"), ("active", None)),
+    ("resume", ("disabled", "receiver_gone"), ("active", None)),
+    ("resume", ("inactive", "no_secret"), None),  # its first secret makes it active
+    ("disable", ("active", None), ("disabled", "client")),
+    ("disable", ("paused", "operator"), ("disabled", "client")),
+    ("disable", ("blocked", "address_private"), ("disabled", "client")),
+    ("disable", ("inactive", "no_secret"), ("disabled", "client")),
+    ("disable", ("disabled", "receiver_gone"), ("disabled", "receiver_gone")),
+]
+
+
+@pytest.mark.parametrize(("verb", "before", "after"), TURNS)
+def test_a_verb_leads_from_certain_states_to_another(
+    client: TestClient,
+    customer: Customer,
+    target: Target,
+    verb: str,
+    before: tuple[str, str | None],
+    after: tuple[str, str | None] | None,
+) -> None:
+    turn_to(target, *before)
+    answer = act(client, customer, target.id, verb)
+    record = read(client, customer, target.id).json
+    if after is None:
+        assert_is_error(answer, 409, "CONFLICT")
+    else:
+        assert (answer.status_code, answer.json) == (200, record)
+    assert (record["status"], record["status_reason"]) == (after or before)
+    told = [action for action, _ in audited(target) if action != "validate_target"]
+    assert told == ([] if after in {None, before} else [f"{verb}_target"])
+
+
+@pytest.mark.parametrize("body", [None, {}])
+def test_the_body_may_be_left_out(client: TestClient, customer: Customer, target: Target, body: Any) -> None:
+    assert act(client, customer, target.id, "pause", body=body).json["status"] == "paused"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_body_with_members_is_refused(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, verb: str
+) -> None:
+    answer = act(client, customer, target.id, verb, body={"reason": CANARY})
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("", "unknown_member"),))
+    assert CANARY not in answer.text
+    assert (audited(target), doorbell.rings) == ([], 0)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_dry_run_is_refused_not_carried_out(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, verb: str
+) -> None:
+    path = f"{TARGETS}/{target.id}/{verb}"
+    answer = Call("POST", path, tuple(customer.bearer.items()), query="dry_run=true").send(client)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/dry_run", "not_supported"),))
+    assert (audited(target), doorbell.rings) == ([], 0)
+
+
+def test_a_keyed_repeat_answers_what_was_answered(client: TestClient, customer: Customer, target: Target) -> None:
+    first = act(client, customer, target.id, "pause", "k")
+    act(client, customer, target.id, "resume")
+    again = act(client, customer, target.id, "pause", "k")
+    assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
+    assert read(client, customer, target.id).json["status"] == "active"
+    other = make_target(customer)
+    assert_is_error(act(client, customer, other.id, "pause", "k"), 409, "IDEMPOTENCY_CONFLICT")
+
+
+def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
+    client: TestClient, customer: Customer, lookup: FakeLookup, doorbell: FakeDoorbell
+) -> None:
+    poor = make_customer(may_use_webhooks=False)
+    target = make_target(poor)
+    for verb in VERBS:
+        turn_to(target, "active")
+        answer = act(client, poor, target.id, verb)
+        if verb in ALWAYS:
+            assert answer.status_code == 200
+        else:
+            assert_is_error(answer, 403, "FORBIDDEN")
+    assert read(client, poor, target.id).status_code == listed(client, poor).status_code == 200
+    assert (lookup.asked, doorbell.rings) == ([], 0)
+
+
+# ---- resuming and validating
+
+
+def test_a_resumption_rings_for_what_waited_once_it_is_committed(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    turn_to(target, "paused")
+    doorbell.look = lambda: (peewee_database.in_transaction(), targets.get(target.id, None).status.value)
+    assert act(client, customer, target.id, "resume").status_code == 200
+    assert doorbell.seen == [(False, "active")]
+
+
+@pytest.mark.parametrize("status", ["paused", "blocked", "disabled"])
+@pytest.mark.parametrize(("found", "reason"), [(["10.20.30.40"], "address_private"), (LookupReason.TIMEOUT, "dns_timeout")])
+def test_a_target_whose_address_may_not_be_used_is_not_resumed(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup, status: str, found: Any, reason: str
+) -> None:
+    lookup.table[HOST] = found
+    turn_to(target, status, "operator")
+    before = everything_stored()
+    answer = act(client, customer, target.id, "resume", "k")
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/base_url", reason),))
+    assert everything_stored() == before
+    assert "10.20.30.40" not in answer.text
+
+    lookup.table[HOST] = ["93.184.215.14"]
+    assert act(client, customer, target.id, "resume", "k").json["status"] == "active"
+
+
+def test_a_resumption_notes_that_it_looked(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+) -> None:
+    execute("UPDATE targets SET validation_status = 'failed', validation_reason = 'dns_timeout', status = 'blocked'")
+    record = act(client, customer, target.id, "resume").json
+    assert record["last_validation"]["status"] == "passed"
+    assert record["last_validation"]["reason"] is None
+    assert audited(target) == [("validate_target", "passed"), ("resume_target", "client")]
+    act(client, customer, target.id, "resume")
+    assert lookup.asked == [HOST]  # an active one is active
+
+
+def test_a_target_without_a_secret_is_not_resumed(
+    customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
+) -> None:
+    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeDoorbell(), lookup))
+    turn_to(target, "disabled", "client")
+    assert_is_error(act(client, customer, target.id, "resume"), 409, "CONFLICT")
+    assert audited(target) == []
+
+
+def be_an_inspector(found: Validation) -> Callable[[], object]:
+    """Return what a doorbell does that has a worker at its other end, which finds this when it looks at a target."""
+
+    def work() -> object:
+        look = validations.claim_next(utc_now(), 30.0)
+        return look and validations.finish(look, found, utc_now(), "worker")
+
+    return work
+
+
+# what a worker finds; the validation as it is answered then, and how the target is connected
+LOOKED: Final = [
+    (Validation(), "passed", None, "unknown"),
+    (Validation(EXPIRES_SOON), "passed", EXPIRES_SOON, "unknown"),
+    (Validation("tls_certificate"), "failed", "tls_certificate", "failing"),
+    (Validation("connect_timeout"), "failed", "connect_timeout", "failing"),
+]
+
+
+@pytest.mark.parametrize(("found", "status", "reason", "connected"), LOOKED)
+def test_a_validation_answers_what_a_worker_found(
+    client: TestClient,
+    customer: Customer,
+    target: Target,
+    doorbell: FakeDoorbell,
+    found: Validation,
+    status: str,
+    reason: str | None,
+    connected: str,
+) -> None:
+    doorbell.look = be_an_inspector(found)
+    before = read(client, customer, target.id).json
+    answer = act(client, customer, target.id, "validate")
+    assert answer.status_code == 200
+    checked = answer.json["last_validation"]
+    assert checked == {"status": status, "reason": reason, "checked_at": checked["checked_at"]}
+    assert checked["checked_at"] != before["last_validation"]["checked_at"]
+    connection = {**before["connected"], "status": connected}
+    assert answer.json == {**before, "connected": connection, "last_validation": checked}
+    assert audited(target) == [("ask_validation", None), ("validate_target", reason or "passed")]
+
+
+def test_a_worker_that_refuses_an_address_blocks_the_target(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.look = be_an_inspector(Validation("address_private", is_refused=True))
+    answer = act(client, customer, target.id, "validate").json
+    assert (answer["status"], answer["status_reason"]) == ("blocked", "address_private")
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "inactive", "blocked", "disabled"])
+def test_a_target_is_validated_in_any_state_and_stays_in_it(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, status: str
+) -> None:
+    turn_to(target, status)
+    doorbell.look = be_an_inspector(Validation("tls_failed"))
+    answer = act(client, customer, target.id, "validate").json
+    assert (answer["status"], answer["last_validation"]["reason"]) == (status, "tls_failed")
+
+
+def test_a_keyed_repeat_validates_no_more(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.look = be_an_inspector(Validation())
+    first = act(client, customer, target.id, "validate", "k")
+    again = act(client, customer, target.id, "validate", "k")
+    assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
+    assert doorbell.rings == 1
+    assert len(audited(target)) == 2
+
+
+def test_without_a_worker_what_was_found_here_counts_and_nobody_looks_later(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.is_connected = False
+    before = read(client, customer, target.id).json
+    began = time.monotonic()
+    answer = act(client, customer, target.id, "validate")
+    assert time.monotonic() - began >= BEGIN_WITHIN_S
+    checked = answer.json["last_validation"]
+    assert (answer.status_code, checked["status"], checked["reason"]) == (200, "passed", None)
+    assert checked["checked_at"] > before["last_validation"]["checked_at"]
+    assert validations.claim_next(utc_now(), 30.0) is None
+
+
+def test_a_worker_that_does_not_come_back_from_its_look_is_not_waited_for(
+    customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
+) -> None:
+    doorbell = FakeDoorbell(lambda: validations.claim_next(utc_now(), 30.0))
+    settings = make_settings(tmp_path, {"DELIVERY_TIMEOUT_S": "0.5"})
+    began = time.monotonic()
+    answer = act(TestClient(create_app(settings, doorbell, lookup)), customer, target.id, "validate")
+    assert time.monotonic() - began >= 0.5
+    assert answer.json["last_validation"]["status"] == "passed"
+    [look] = doorbell.seen
+    assert isinstance(look, validations.Look)
+    assert validations.finish(look, Validation("deadline_exceeded"), utc_now(), "worker")
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [(["10.20.30.40"], "address_private"), (["93.184.215.14", "169.254.169.254"], "address_metadata")],
+)
+def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
+    client: TestClient,
+    customer: Customer,
+    target: Target,
+    doorbell: FakeDoorbell,
+    lookup: FakeLookup,
+    found: Any,
+    reason: str,
+) -> None:
+    lookup.table[HOST] = found
+    answer = act(client, customer, target.id, "validate")
+    assert answer.status_code == 200
+    assert (answer.json["status"], answer.json["status_reason"]) == ("blocked", reason)
+    assert (answer.json["last_validation"]["status"], answer.json["last_validation"]["reason"]) == ("failed", reason)
+    assert audited(target) == [("validate_target", reason), ("target_blocked", reason)]
+    assert doorbell.rings == 0
+    for hidden in ("10.20.30.40", "169.254.169.254", "93.184"):
+        assert hidden not in answer.text
+
+    lookup.table[HOST] = ["93.184.215.14"]
+    doorbell.look = be_an_inspector(Validation())
+    again = act(client, customer, target.id, "validate").json
+    assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` turns it on
+    assert act(client, customer, target.id, "resume").json["status"] == "active"
+
+
+@pytest.mark.parametrize("found", [LookupReason.NOT_FOUND, LookupReason.TIMEOUT, LookupReason.FAILED])
+def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, lookup: FakeLookup, found: LookupReason
+) -> None:
+    lookup.table[HOST] = found
+    answer = act(client, customer, target.id, "validate").json
+    assert (answer["status"], answer["status_reason"]) == ("active", None)
+    assert (answer["last_validation"]["status"], answer["last_validation"]["reason"]) == ("failed", found.value)
+    assert answer["connected"]["status"] == "failing"
+    assert audited(target) == [("validate_target", found.value)]
+    assert doorbell.rings == 0
+
+
+def test_an_address_that_the_policy_allows_no_more_is_noticed(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+) -> None:
+    execute("UPDATE targets SET base_url = 'http://tracker.example.com/hook'")
+    assert act(client, customer, target.id, "validate").json["status_reason"] == "scheme_not_allowed"
+    assert lookup.asked == []
+
+
+def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(
+    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+) -> None:
+    lookup.table[HOST] = LookupReason.OVERLOADED
+    before = everything_stored()
+    assert_is_error(act(client, customer, target.id, "validate", "k"), 503, "SERVICE_UNAVAILABLE")
+    assert everything_stored() == before
+
+
+class WatchingLookup(FakeLookup):
+    """Notes whether a connection is held while the resolver is asked."""
+
+    def __init__(self) -> None:
+        super().__init__({HOST: ["93.184.215.14"]})
+        self.held: list[bool] = []
+
+    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        self.held.append(not peewee_database.is_closed())
+        return super().resolve(host, port, timeout_s)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("verb", ["validate", "resume"])
+def test_nobody_holds_the_database_while_the_resolver_is_asked(
+    customer: Customer, target: Target, tmp_path: Path, verb: str, key: str | None
+) -> None:
+    lookup = WatchingLookup()
+    doorbell = FakeDoorbell(be_an_inspector(Validation()))
+    client = TestClient(create_app(make_settings(tmp_path), doorbell, lookup))
+    turn_to(target, "paused")
+    assert act(client, customer, target.id, verb, key).status_code == 200
+    assert lookup.held == [False]
+
+
+# ---- pinging
+
+
+def be_a_worker(result: PingResult) -> Callable[[], object]:
+    """Return what a doorbell does that has a worker at its other end."""
+
+    def work() -> object:
+        order = pings.claim_next(utc_now())
+        return order and pings.finish(order.id, result, utc_now())
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        PingResult(True, 202, None, 12),
+        PingResult(False, 503, "receiver_unavailable", 3),
+        PingResult(False, None, "deadline_exceeded", 15000),
+    ],
+)
+def test_a_ping_answers_what_came_of_it(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, result: PingResult
+) -> None:
+    doorbell.look = be_a_worker(result)
+    answer = act(client, customer, target.id, "ping")
+    assert answer.status_code == 200
+    assert answer.json == {
+        "delivered": result.delivered,
+        "response_status": result.response_status,
+        "error_code": result.error_code,
+        "duration_ms": result.duration_ms,
+    }
+    assert_is_polite(answer)
+    assert audited(target) == [("ping_target", None)]
+
+
+def test_a_keyed_repeat_pings_no_more(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.look = be_a_worker(PingResult(True, 202, None, 12))
+    first = act(client, customer, target.id, "ping", "k")
+    again = act(client, customer, target.id, "ping", "k")
+    assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
+    assert (rows("SELECT COUNT(*) FROM pings"), doorbell.rings) == ([(1,)], 1)
+    assert act(client, customer, target.id, "ping").json == first.json
+    assert rows("SELECT COUNT(*) FROM pings") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("status", "answered"), [("active", 200), ("paused", 200), ("blocked", 200), ("inactive", 409), ("disabled", 409)]
+)
+def test_a_target_is_pinged_in_certain_states(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, status: str, answered: int
+) -> None:
+    turn_to(target, status)
+    doorbell.look = be_a_worker(PingResult(True, 202, None, 12))
+    answer = act(client, customer, target.id, "ping")
+    assert answer.status_code == answered
+    if answered == 409:
+        assert_is_error(answer, 409, "CONFLICT")
+        assert (rows("SELECT COUNT(*) FROM pings"), doorbell.rings) == ([(0,)], 0)
+
+
+def test_without_a_worker_the_ping_is_taken_back(
+    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    doorbell.is_connected = False
+    began = time.monotonic()
+    answer = act(client, customer, target.id, "ping")
+    assert 5 <= time.monotonic() - began < 7
+    assert answer.status_code == 200
+    assert answer.json == {"delivered": False, "response_status": None, "error_code": "no_worker", "duration_ms": None}
+    assert pings.claim_next(utc_now()) is None
+
+
+def test_a_worker_that_is_not_heard_of_again_is_given_up(
+    customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
+) -> None:
+    doorbell = FakeDoorbell(lambda: pings.claim_next(utc_now()))
+    settings = make_settings(tmp_path, {"DELIVERY_TIMEOUT_S": "0.5"})
+    began = time.monotonic()
+    answer = act(TestClient(create_app(settings, doorbell, lookup)), customer, target.id, "ping")
+    assert 2.5 <= time.monotonic() - began < 4.5
+    assert answer.json == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
+
+
+def test_nothing_of_a_target_is_asked_for_that_is_a_secret(client: TestClient, customer: Customer) -> None:
+    for name in ("secret", "signing_secret", "token"):
+        call = Call("POST", TARGETS, (*customer.bearer.items(), *JSON.items()))
+        answer = call.with_json(target_request(**{name: CANARY})).send(client)
+        assert answer.status_code == 422
+        assert {each["code"] for each in answer.json["error"]["details"]["fields"]} >= {"unknown_member"}
+        assert CANARY not in answer.text
+    assert rows("SELECT COUNT(*) FROM targets") == [(0,)]

@@ -1,0 +1,233 @@
+"""Targets are registered for addresses that pass the URL policy now; what a name leads to is never told."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from runtime.dns_resolver import Answer, LookupReason
+from schemas.base.timestamps import rfc3339, to_ms
+from service.app import create_app
+from storage.db.engine import database as peewee_database
+from storage.db.engine import execute
+from tests.support.factories import Customer, make_customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored, target_request
+
+NAMES = {
+    "tracker.example.com": ["93.184.215.14"],
+    "two.example.com": ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"],
+    "inside.example.com": ["10.20.30.40"],
+    "mixed.example.com": ["93.184.215.14", "10.20.30.40"],
+    "metadata.example.com": ["169.254.169.254"],
+    "loop.example.com": ["::1"],
+    "mapped.example.com": ["::ffff:10.20.30.40"],
+    "silent.example.com": LookupReason.TIMEOUT,
+    "broken.example.com": LookupReason.FAILED,
+    "busy.example.com": LookupReason.OVERLOADED,
+}
+
+#: An address and the reason why it is refused.
+UNSAFE = [
+    ("http://tracker.example.com/", "scheme_not_allowed"),
+    ("ftp://tracker.example.com/", "scheme_not_allowed"),
+    ("tracker.example.com/hook", "scheme_missing"),
+    ("https://user:pw@tracker.example.com/", "userinfo"),
+    ("https://tracker.example.com:22/", "port_not_allowed"),
+    ("https://tracker.example.com/#x", "fragment"),
+    ("https://localhost/", "local_suffix"),
+    ("https://intranet/", "local_suffix"),
+    ("https://tracker/", "single_label"),
+    ("https://2130706433/", "host_numeric"),
+    ("https://127.0.0.1/", "address_loopback"),
+    ("https://10.20.30.40/", "address_private"),
+    ("https://169.254.169.254/latest", "address_metadata"),
+    ("https://[::1]/", "address_loopback"),
+    ("https://[::ffff:10.20.30.40]/", "address_private"),
+    ("https://inside.example.com/", "address_private"),
+    ("https://mixed.example.com/", "address_private"),  # one bad answer is enough
+    ("https://metadata.example.com/", "address_metadata"),
+    ("https://loop.example.com/", "address_loopback"),
+    ("https://mapped.example.com/", "address_private"),
+    ("https://nobody.example.com/", "dns_not_found"),
+    ("https://silent.example.com/", "dns_timeout"),
+    ("https://broken.example.com/", "dns_failed"),
+    ("https://busy.example.com/", "dns_overloaded"),
+]
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What is registered does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def lookup() -> FakeLookup:
+    return FakeLookup(NAMES)
+
+
+def register(client: TestClient, customer: Customer, key: str | None = None, **changes: Any) -> Result:
+    keyed = () if key is None else (("Idempotency-Key", key),)
+    headers = (*customer.bearer.items(), *JSON.items(), *keyed)
+    return Call("POST", TARGETS, headers).with_json(target_request(**changes)).send(client)
+
+
+@pytest.mark.parametrize(("base_url", "reason"), UNSAFE)
+def test_an_unsafe_address_is_refused_by_name(base_url: str, reason: str, client: TestClient, customer: Customer) -> None:
+    before = everything_stored()
+
+    answer = register(client, customer, base_url=base_url)
+
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/base_url", reason),))
+    assert everything_stored() == before
+    for hidden in ("10.20.30.40", "169.254.169.254", "93.184", "example.com", base_url):
+        assert hidden not in answer.text
+
+
+@pytest.mark.parametrize("host", ["tracker.example.com", "two.example.com", "93.184.215.14", "[2606:2800:21f:cb07::1]"])
+def test_a_safe_address_becomes_an_active_target(host: str, client: TestClient, customer: Customer) -> None:
+    answer = register(client, customer, base_url=f"https://{host}/hook?x=1")
+
+    assert answer.status_code == 201
+    record = answer.json
+    assert record == {
+        "id": record["id"],
+        "provider_key": "generic_webhook",
+        "base_url": f"https://{host}/hook?x=1",
+        "deployment_mode": "self-hosted",
+        "name": "Tracker",
+        "status": "active",
+        "status_reason": None,
+        "secret": {"configured": True, "fingerprint": record["secret"]["fingerprint"]},
+        "connected": {"status": "unknown", "last_success_at": None},
+        "last_validation": {"status": "passed", "reason": None, "checked_at": record["created_at"]},
+        "delivery": {"concurrency": 4, "failures_in_row": 0, "max_per_minute": None, "waits_until": None},
+        "created_at": record["created_at"],
+    }
+    assert record["id"].startswith("tgt_")
+    assert record["secret"]["fingerprint"].startswith("fp:")
+    assert len(record["secret"]["fingerprint"]) == len("fp:") + 12
+
+
+@pytest.mark.parametrize("limit", [None, 1, 60, 60_000])
+def test_a_pace_may_be_agreed(client: TestClient, customer: Customer, limit: int | None) -> None:
+    answer = register(client, customer, max_per_minute=limit)
+    assert (answer.status_code, answer.json["delivery"]["max_per_minute"]) == (201, limit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [(0, "out_of_range"), (60_001, "out_of_range"), (1.5, "invalid_type"), ("60", "invalid_type"), (True, "invalid_type")],
+)
+def test_a_pace_that_is_none_is_refused(client: TestClient, customer: Customer, limit: Any, code: str) -> None:
+    before = everything_stored()
+    answer = register(client, customer, max_per_minute=limit)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/max_per_minute", code),))
+    assert everything_stored() == before
+
+
+# why a target is held; its status and why it has it, as it shows while it is held
+HELD = [
+    ("rate_limited", "paused", "rate_limited"),
+    ("receiver_unavailable", "paused", "receiver_unavailable"),
+    ("breaker_open", "active", "breaker_open"),
+]
+
+
+@pytest.mark.parametrize(("held_reason", "status", "reason"), HELD)
+def test_a_target_that_waits_says_so_and_until_when_and_is_listed_so(
+    client: TestClient, customer: Customer, held_reason: str, status: str, reason: str
+) -> None:
+    target_id = register(client, customer).json["id"]
+    until = utc_now() + timedelta(hours=1)
+    execute("UPDATE targets SET held_until = ?, held_reason = ?", (to_ms(until), held_reason))
+    shown = Call("GET", f"{TARGETS}/{target_id}", tuple(customer.bearer.items())).send(client).json
+    assert (shown["status"], shown["status_reason"]) == (status, reason)
+    assert shown["delivery"]["waits_until"] == rfc3339(until)
+    for asked in ("active", "paused", "disabled"):
+        found = Call("GET", TARGETS, tuple(customer.bearer.items()), query=f"status={asked}").send(client).json["items"]
+        assert found == ([shown] if asked == status else [])
+
+
+def test_a_wait_that_is_over_is_not_shown(client: TestClient, customer: Customer) -> None:
+    record = register(client, customer).json
+    ended = utc_now() - timedelta(milliseconds=1)
+    execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(ended),))
+    listed = Call("GET", TARGETS, tuple(customer.bearer.items()), query="status=active").send(client).json["items"]
+    assert listed == [record]
+
+
+def test_without_any_secret_a_target_is_inactive(customer: Customer, tmp_path: Path, lookup: FakeLookup) -> None:
+    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeDoorbell(), lookup))
+    record = register(client, customer).json
+    assert (record["status"], record["status_reason"]) == ("inactive", "no_secret")
+    assert record["secret"] == {"configured": False, "fingerprint": None}
+
+
+def test_the_mode_defaults_to_the_installations(customer: Customer, tmp_path: Path, lookup: FakeLookup) -> None:
+    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only"}), FakeDoorbell(), lookup))
+    headers = (*customer.bearer.items(), *JSON.items())
+    body = {name: value for name, value in target_request().items() if name != "deployment_mode"}
+    assert Call("POST", TARGETS, headers).with_json(body).send(client).json["deployment_mode"] == "webhook-only"
+
+
+def test_an_account_without_webhooks_asks_no_resolver(client: TestClient, lookup: FakeLookup) -> None:
+    poor = make_customer(may_use_webhooks=False)
+    assert_is_error(register(client, poor), 403, "FORBIDDEN")
+    assert lookup.asked == []
+
+
+def test_the_form_is_checked_before_the_resolver_is_asked(
+    client: TestClient, customer: Customer, lookup: FakeLookup
+) -> None:
+    register(client, customer, base_url="http://tracker.example.com/")
+    register(client, customer, name="")
+    assert lookup.asked == []
+
+
+class SlowLookup(FakeLookup):
+    """Notes whether somebody's transaction or connection waits for the resolver."""
+
+    def __init__(self) -> None:
+        super().__init__(NAMES)
+        self.held: list[bool] = []
+
+    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        self.held.append(not peewee_database.is_closed())
+        return super().resolve(host, port, timeout_s)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_nobody_holds_the_database_while_the_resolver_is_asked(key: str | None, customer: Customer, tmp_path: Path) -> None:
+    lookup = SlowLookup()
+    client = TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), lookup))
+    assert register(client, customer, key).status_code == 201
+    assert lookup.held == [False]
+
+
+def test_a_replay_does_not_depend_on_the_resolver(client: TestClient, customer: Customer, lookup: FakeLookup) -> None:
+    first = register(client, customer, "k")
+    lookup.table["tracker.example.com"] = LookupReason.TIMEOUT
+
+    again = register(client, customer, "k")
+
+    assert (again.status_code, again.json) == (first.status_code, first.json) == (201, first.json)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert_is_error(
+        register(client, customer, "another"), 422, "VALIDATION_FAILED", (FieldRefusal("/base_url", "dns_timeout"),)
+    )
+
+
+def test_a_refused_address_keeps_no_key(client: TestClient, customer: Customer, lookup: FakeLookup) -> None:
+    lookup.table["tracker.example.com"] = LookupReason.TIMEOUT
+    assert register(client, customer, "k").status_code == 422
+    lookup.table["tracker.example.com"] = ["93.184.215.14"]
+
+    answer = register(client, customer, "k")
+
+    assert answer.status_code == 201
+    assert "idempotency-replayed" not in answer.headers

@@ -1,0 +1,766 @@
+"""What the extension, the plugin and the storefront app hand in: who may, what comes back, and what is never taken."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from service.api.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
+from service.app import create_app
+from storage.accounts import tokens
+from storage.db.engine import execute, rows
+from storage.exports import transitions
+from tests.service.conftest import LogLines
+from tests.support.corpora import naughty_strings
+from tests.support.factories import (
+    NOW,
+    SCANNER_SECRET,
+    Customer,
+    capture,
+    cms_diagnostics,
+    make_colleague,
+    make_customer,
+    make_platform_token,
+    make_project,
+    make_report,
+    make_settings,
+    storefront_diagnostics,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import (
+    CANARY,
+    EXPORTS,
+    JSON,
+    SCANNER,
+    TARGETS,
+    Call,
+    FieldRefusal,
+    assert_is_error,
+    assert_is_polite,
+    everything_stored,
+)
+
+LIMIT_BYTES = 64 * 1024
+#: Said to whoever may not, whatever there is or is not.
+NOT_YOURS = "The token's user may not manage this project or report."
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One of the three routes."""
+
+    path: str
+    ability: Ability
+    body: Callable[..., dict[str, Any]]
+    record: str
+    prefix: str
+    source: str
+    least: dict[str, Any]
+
+
+ROUTES = {
+    "capture": Route(
+        "/api/browser-extension/evidence-captures",
+        Ability.UPLOAD_EVIDENCE,
+        capture,
+        "evidence_capture",
+        "evc_",
+        "evidence_capture",
+        {"page_url": "https://shop.example"},
+    ),
+    "plugin": Route(
+        "/api/cms-plugins/cms-commerce/diagnostics",
+        Ability.UPLOAD_CMS_DIAGNOSTICS,
+        cms_diagnostics,
+        "diagnostic",
+        "dia_",
+        "diagnostics",
+        {"platform": "cms_commerce", "site_url": "https://shop.example", "diagnostics": {}},
+    ),
+    "app": Route(
+        "/api/storefront-app/diagnostics",
+        Ability.UPLOAD_STOREFRONT_DIAGNOSTICS,
+        storefront_diagnostics,
+        "diagnostic",
+        "dia_",
+        "diagnostics",
+        {"shop_domain": "shop.example", "granted_scopes": ["read_content"], "diagnostics": {}},
+    ),
+}
+
+
+@pytest.fixture(params=ROUTES)
+def route(request: pytest.FixtureRequest) -> Route:
+    """Each of the three routes in turn."""
+    return ROUTES[request.param]
+
+
+def cloud(folder: Path, **changes: str) -> TestClient:
+    settings = make_settings(folder, {"DEPLOYMENT_MODE": "cloud", **changes})
+    return TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+
+
+@pytest.fixture
+def client(customer: Customer, tmp_path: Path) -> TestClient:
+    """The application in the one mode that serves these routes."""
+    return cloud(tmp_path)
+
+
+def upload(route: Route, token: str, body: Any, key: str | None = None) -> Call:
+    keyed = () if key is None else (("Idempotency-Key", key),)
+    return Call("POST", route.path, (("Authorization", f"Bearer {token}"), *JSON.items(), *keyed)).with_json(body)
+
+
+# --- what is taken
+
+
+def test_an_upload_answers_with_its_record_and_its_handoff(client: TestClient, customer: Customer, route: Route) -> None:
+    report_id = make_report(customer.project_id)
+    body = route.body(customer.project_id, report_id=report_id)
+
+    answer = upload(route, make_platform_token(customer, route.ability), body).send(client)
+
+    assert answer.status_code == 201
+    assert answer.headers["content-type"] == "application/json"
+    assert "location" not in answer.headers  # nothing reads a single upload
+    assert_is_polite(answer)
+    record, handoff = answer.json[route.record], answer.json["handoff"]
+    assert list(answer.json) == [route.record, "handoff"]
+    shown = {"captured_at": "2026-03-01T12:00:00.250Z"} if "captured_at" in body else {}
+    assert record == {**body, **shown, "id": record["id"], "created_at": record["created_at"]}
+    assert record["id"].startswith(route.prefix)
+    assert handoff == {
+        "id": handoff["id"],
+        "source": {"type": route.source, "id": record["id"]},
+        "project_id": customer.project_id,
+        "report_id": report_id,
+        "ticket_export_id": handoff["ticket_export_id"],
+        "status": "received",
+        "created_at": record["created_at"],
+    }
+    assert handoff["id"].startswith("hof_")
+
+
+def test_members_that_are_not_set_are_null(client: TestClient, customer: Customer, route: Route) -> None:
+    least = {"project_id": customer.project_id, **route.least}
+    record = upload(route, make_platform_token(customer), least).send(client).json[route.record]
+    assert record.keys() == route.body(1).keys() | {"id", "report_id", "created_at"}
+    told = record.pop("diagnostics", {})
+    assert {name: value for name, value in record.items() if value is not None}.keys() == (
+        {"project_id", "id", "created_at"} | route.least.keys() - {"diagnostics"}
+    )
+    assert told == dict.fromkeys(route.body(1).get("diagnostics", {}))
+
+
+def test_an_upload_prepares_an_export_that_clients_can_read(client: TestClient, customer: Customer, route: Route) -> None:
+    answer = upload(route, make_platform_token(customer), route.body(customer.project_id)).send(client)
+    path = f"{EXPORTS}/{answer.json['handoff']['ticket_export_id']}"
+    export = Call("GET", path, tuple(customer.bearer.items())).send(client).json
+    assert export["status"] == "prepared"
+    assert export["source"] == answer.json["handoff"]["source"]
+    assert export["preview"] == {"safe": True, "problems": []}
+    assert export["ticket"]["labels"][0] == "website-risk"
+    assert export["ticket"] == transitions.get(export["id"], customer.account_id).ticket
+
+
+def test_an_upload_does_not_tell_whose_shop_a_project_is(client: TestClient, customer: Customer) -> None:
+    token = make_platform_token(customer)
+    body = storefront_diagnostics(customer.project_id)
+    assert upload(ROUTES["app"], token, body).send(client).status_code == 201
+    assert upload(ROUTES["app"], token, {**body, "shop_domain": "ice.example"}).send(client).status_code == 201
+    assert rows("SELECT DISTINCT shop_domain FROM projects") == [(None,)]
+
+
+def test_a_shop_is_known_however_it_is_written(client: TestClient, customer: Customer) -> None:
+    project_id = make_project(customer, "bücher.example")
+    body = storefront_diagnostics(project_id, shop_domain="XN--Bcher-KVA.Example.")
+    answer = upload(ROUTES["app"], make_platform_token(customer), body).send(client)
+    assert answer.status_code == 201
+    assert answer.json["diagnostic"]["shop_domain"] == "xn--bcher-kva.example"
+
+
+def test_routes_go_by_the_names_of_the_specification() -> None:
+    assert [each.name for each in (EvidenceCaptures, CmsDiagnostics, StorefrontDiagnostics)] == [
+        "browser-extension.evidence-captures.store",
+        "cms-plugins.cms-commerce.diagnostics.store",
+        "storefront-app.diagnostics.store",
+    ]
+    assert [each.path for each in (EvidenceCaptures, CmsDiagnostics, StorefrontDiagnostics)] == [
+        each.path for each in ROUTES.values()
+    ]
+
+
+@pytest.mark.parametrize("mode", ["self-hosted", "webhook-only"])
+def test_other_modes_do_not_have_these_routes(customer: Customer, tmp_path: Path, route: Route, mode: str) -> None:
+    client = cloud(tmp_path, DEPLOYMENT_MODE=mode)
+    answer = upload(route, make_platform_token(customer), route.body(customer.project_id)).send(client)
+    assert_is_error(answer, 404, "NOT_FOUND")
+
+
+# --- repeats
+
+
+def test_a_repeat_gets_the_first_answer_and_does_nothing(client: TestClient, customer: Customer, route: Route) -> None:
+    body = route.body(customer.project_id)
+    first = upload(route, make_platform_token(customer), body, "k").send(client)
+    stored = everything_stored()
+
+    again = upload(route, make_platform_token(customer), body, "k").send(client)
+
+    assert (again.status_code, again.text) == (first.status_code, first.text) == (201, first.text)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert {**everything_stored(), "tokens": [], "audit_entries": []} == {**stored, "tokens": [], "audit_entries": []}
+
+
+def test_without_a_key_each_upload_is_another(client: TestClient, customer: Customer, route: Route) -> None:
+    token, body = make_platform_token(customer), route.body(customer.project_id)
+    handoffs = [upload(route, token, body).send(client).json["handoff"]["id"] for _ in range(2)]
+    assert len(set(handoffs)) == len(rows("SELECT id FROM handoffs")) == 2
+
+
+def test_a_key_means_one_payload(client: TestClient, customer: Customer, route: Route) -> None:
+    token = make_platform_token(customer)
+    assert upload(route, token, route.body(customer.project_id), "k").send(client).status_code == 201
+    report_id = make_report(customer.project_id)
+    other = upload(route, token, route.body(customer.project_id, report_id=report_id), "k").send(client)
+    assert_is_error(other, 409, "IDEMPOTENCY_CONFLICT")
+    assert len(rows("SELECT id FROM handoffs")) == 1
+
+
+def test_a_key_belongs_to_one_user_and_one_route(client: TestClient, customer: Customer) -> None:
+    stranger = make_customer()
+    for each in ROUTES.values():
+        for who in (customer, stranger):
+            answer = upload(each, make_platform_token(who), each.body(who.project_id), "k").send(client)
+            assert (answer.status_code, answer.headers.get("idempotency-replayed")) == (201, None)
+    assert len(rows("SELECT id FROM handoffs")) == 6
+
+
+def test_a_repeat_after_the_grant_was_taken_back_is_refused(client: TestClient, customer: Customer, route: Route) -> None:
+    call = upload(route, make_platform_token(customer), route.body(customer.project_id), "k")
+    first = call.send(client)
+    execute("DELETE FROM grants WHERE user_id = ?", (customer.user_id,))
+    assert_is_error(call.send(client), 403, "FORBIDDEN")
+    execute("INSERT INTO grants (user_id, project_id, created_at) VALUES (?, ?, 0)", (customer.user_id, customer.project_id))
+    assert call.send(client).text == first.text
+
+
+def test_a_repeat_with_a_revoked_token_is_unauthorized(client: TestClient, customer: Customer, route: Route) -> None:
+    row, token = tokens.create(customer.email, TokenKind.PLATFORM, NOW)
+    call = upload(route, token, route.body(customer.project_id), "k")
+    assert call.send(client).status_code == 201
+    tokens.revoke(row.id, utc_now())
+    assert_is_error(call.send(client), 401, "UNAUTHORIZED")
+
+
+def test_a_refused_upload_keeps_no_key(client: TestClient, customer: Customer, route: Route) -> None:
+    token, project_id = make_platform_token(customer), make_project(customer, is_granted=False)
+    assert upload(route, token, route.body(project_id), "k").send(client).status_code == 403
+    answer = upload(route, token, route.body(customer.project_id), "k").send(client)
+    assert (answer.status_code, answer.headers.get("idempotency-replayed")) == (201, None)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_dry_run_answers_what_would_be_stored_and_stores_nothing(
+    client: TestClient, customer: Customer, route: Route, key: str | None
+) -> None:
+    call = upload(route, make_platform_token(customer), route.body(customer.project_id), key)
+    stored = everything_stored()
+
+    answer = Call(call.method, call.path, call.headers, call.body, query="dry_run=true").send(client)
+
+    assert answer.status_code == 200
+    assert everything_stored() == stored
+    real = call.send(client)
+    assert real.status_code == 201
+    assert without_births(answer.json) == without_births(real.json)
+
+
+def test_a_dry_run_refuses_what_would_be_refused(client: TestClient, customer: Customer, route: Route) -> None:
+    call = upload(route, make_platform_token(customer), route.body(make_project(customer, is_granted=False)))
+    assert_is_error(Call(call.method, call.path, call.headers, call.body, "dry_run=1").send(client), 403, "FORBIDDEN")
+
+
+def without_births(value: Any) -> Any:
+    """Return an answer without what is new each time: ids and times of making."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: without_births(inner) for name, inner in value.items() if name not in {"id", "ticket_export_id", "created_at"}
+    }
+
+
+# --- what is refused: one scene for all rows, which no row changes
+
+
+@dataclass
+class Scene:
+    """A customer with two projects and reports, a guest of one report, another account, and tokens."""
+
+    client: TestClient
+    customer: Customer
+    stranger: Customer
+    report: int
+    sibling: int
+    second: int
+    seconds_report: int
+    ungranted: int
+    ungranted_report: int
+    strange_report: int
+    shop: int
+    token: str
+    guest_token: str
+    tokens: dict[str, str]
+    stored: dict[str, list[tuple[Any, ...]]]
+
+    def call(self, route: Route, **changes: Any) -> Call:
+        """Return an upload that would be taken, with members changed."""
+        return upload(route, self.token, {**route.body(self.customer.project_id), **changes})
+
+
+@pytest.fixture(scope="module")
+def scene(module_database: Path) -> Scene:
+    """The scene, once in each database."""
+    return _set_scene(module_database)
+
+
+def _set_scene(folder: Path) -> Scene:
+    customer, stranger = make_customer(), make_customer()
+    guest = make_colleague(customer)
+    second, ungranted = make_project(customer), make_project(customer, is_granted=False)
+    many = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000", "MAX_BODY_BYTES": str(LIMIT_BYTES)}
+    made = Scene(
+        client=cloud(folder, **many),
+        customer=customer,
+        stranger=stranger,
+        report=make_report(customer.project_id, guest),
+        sibling=make_report(customer.project_id),
+        second=second,
+        seconds_report=make_report(second),
+        ungranted=ungranted,
+        ungranted_report=make_report(ungranted),
+        strange_report=make_report(stranger.project_id),
+        shop=make_project(customer, "ice.shops.example"),
+        token=make_platform_token(customer),
+        guest_token=make_platform_token(guest),
+        tokens=_bad_tokens(customer),
+        stored={},
+    )
+    made.stored = everything_stored()
+    return made
+
+
+def _bad_tokens(customer: Customer) -> dict[str, str]:
+    now = utc_now()
+    expired = tokens.create(customer.email, TokenKind.PLATFORM, now - timedelta(days=2), expires=timedelta(days=1))
+    revoked = tokens.create(customer.email, TokenKind.PLATFORM, now)
+    tokens.revoke(revoked[0].id, now)
+    return {"expired": expired[1], "revoked": revoked[1]}
+
+
+def with_token(call: Call, token: str, scheme: str = "Bearer") -> Call:
+    return call.without("Authorization").plus(("Authorization", f"{scheme} {token}"))
+
+
+UNAUTHORIZED: dict[str, Callable[[Scene, Call], Call]] = {
+    "no token": lambda _, call: call.without("Authorization"),
+    "an empty header": lambda _, call: call.without("Authorization").plus(("Authorization", "")),
+    "another scheme": lambda scene, call: with_token(call, scene.token, "Basic"),
+    "a made-up token": lambda _, call: with_token(call, CANARY),
+    "a token and more": lambda scene, call: with_token(call, f"{scene.token}{CANARY}"),
+    "an expired token": lambda scene, call: with_token(call, scene.tokens["expired"]),
+    "a revoked token": lambda scene, call: with_token(call, scene.tokens["revoked"]),
+    "the header twice": lambda scene, call: call.plus(("Authorization", f"Bearer {scene.token}")),
+    "a token in the query": lambda scene, call: Call(
+        call.method, call.path, call.without("Authorization").headers, call.body, query=f"token={scene.token}"
+    ),
+    "a token in the body": lambda scene, call: call.without("Authorization").with_json({"token": scene.token}),
+    "the scanner's header": lambda _, call: call.without("Authorization").plus(*SCANNER.items()),
+    "the scanner's secret as a token": lambda _, call: with_token(call, SCANNER_SECRET),
+    "a storefront's signature": lambda _, call: call.without("Authorization").plus(("X-Platform-Hmac-Sha256", "0" * 64)),
+}
+
+
+@pytest.mark.parametrize("case", UNAUTHORIZED)
+def test_nobody_is_unauthorized(scene: Scene, route: Route, case: str, log_lines: LogLines) -> None:
+    answer = UNAUTHORIZED[case](scene, scene.call(route)).send(scene.client)
+    assert_is_error(answer, 401, "UNAUTHORIZED")
+    assert answer.headers["www-authenticate"] == 'Bearer realm="riskrelay"'
+    for secret in (CANARY, scene.token, SCANNER_SECRET):
+        assert secret not in answer.text
+        assert secret not in log_lines.text
+    assert everything_stored() == scene.stored
+
+
+@pytest.mark.parametrize(
+    "ability", [ability for ability in Ability if ability not in {each.ability for each in ROUTES.values()}]
+)
+def test_an_api_token_does_not_stand_in(client: TestClient, customer: Customer, route: Route, ability: Ability) -> None:
+    token = tokens.create(customer.email, TokenKind.API, NOW, [ability])[1]
+    answer = upload(route, token, route.body(customer.project_id)).send(client)
+    assert_is_error(answer, 403, "FORBIDDEN")
+    assert rows("SELECT id FROM handoffs") == []
+
+
+def test_each_route_needs_its_own_ability(client: TestClient, customer: Customer) -> None:
+    statuses = {
+        (name, ability): upload(each, make_platform_token(customer, ability), each.body(customer.project_id))
+        .send(client)
+        .status_code
+        for name, each in ROUTES.items()
+        for ability in (other.ability for other in ROUTES.values())
+    }
+    assert statuses == {(name, ability): 201 if ability is ROUTES[name].ability else 403 for name, ability in statuses}
+    assert len(rows("SELECT id FROM handoffs")) == 3
+
+
+def test_a_platform_token_opens_no_other_route(client: TestClient, customer: Customer) -> None:
+    token = make_platform_token(customer)
+    for method, path in (("POST", TARGETS), ("GET", f"{EXPORTS}/exp_1"), ("POST", f"{EXPORTS}/exp_1/approve")):
+        call = Call(method, path, (("Authorization", f"Bearer {token}"), *JSON.items())).with_json({})
+        assert_is_error(call.send(client), 403, "FORBIDDEN")
+
+
+#: Whose upload it is, for which project and which report.
+NOT_MANAGED: dict[str, Callable[[Scene], tuple[str, int, int | None]]] = {
+    "a project that was not granted": lambda s: (s.token, s.ungranted, None),
+    "its report": lambda s: (s.token, s.ungranted, s.ungranted_report),
+    "one's own report there": lambda s: (s.token, s.ungranted, s.report),
+    "another account's project": lambda s: (s.token, s.stranger.project_id, None),
+    "another account's project and report": lambda s: (s.token, s.stranger.project_id, s.strange_report),
+    "another account's report": lambda s: (s.token, s.customer.project_id, s.strange_report),
+    "no such project": lambda s: (s.token, 4711, None),
+    "no such project, with a report": lambda s: (s.token, 4711, s.report),
+    "no such report": lambda s: (s.token, s.customer.project_id, 4711),
+    "a project beyond the database's integers": lambda s: (s.token, 2**31, None),
+    "the largest project": lambda s: (s.token, 2**63 - 1, None),
+    "a report beyond the database's integers": lambda s: (s.token, s.customer.project_id, 2**31),
+    "the largest report": lambda s: (s.token, s.customer.project_id, 2**63 - 1),
+    "a guest without the report": lambda s: (s.guest_token, s.customer.project_id, None),
+    "a guest with another report": lambda s: (s.guest_token, s.customer.project_id, s.sibling),
+    "a guest with a report of another project": lambda s: (s.guest_token, s.customer.project_id, s.seconds_report),
+    "a guest with the report in another project": lambda s: (s.guest_token, s.second, s.report),
+}
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("case", NOT_MANAGED)
+def test_what_one_may_not_manage_is_forbidden_all_alike(scene: Scene, route: Route, case: str, key: str | None) -> None:
+    token, project_id, report_id = NOT_MANAGED[case](scene)
+    answer = upload(route, token, route.body(project_id, report_id=report_id), key).send(scene.client)
+    assert_is_error(answer, 403, "FORBIDDEN")
+    assert answer.json["error"]["message"] == NOT_YOURS
+    assert everything_stored() == scene.stored
+
+
+def test_a_guest_hands_in_for_the_granted_report_alone(client: TestClient, customer: Customer, route: Route) -> None:
+    guest = make_colleague(customer)
+    report_id = make_report(customer.project_id, guest)
+    answer = upload(route, make_platform_token(guest), route.body(customer.project_id, report_id=report_id)).send(client)
+    assert answer.status_code == 201
+    assert rows("SELECT user_id, report_id FROM handoffs") == [(guest.user_id, report_id)]
+
+
+def test_a_report_of_another_project_is_refused(scene: Scene, route: Route) -> None:
+    for report_id in (scene.seconds_report, scene.ungranted_report):
+        answer = scene.call(route, report_id=report_id).send(scene.client)
+        expected = (FieldRefusal("/report_id", "report_not_in_project"),)
+        assert_is_error(answer, 422, "VALIDATION_FAILED", expected)
+    assert everything_stored() == scene.stored
+
+
+def test_another_shop_than_the_projects_is_refused(scene: Scene) -> None:
+    answer = scene.call(ROUTES["app"], project_id=scene.shop).send(scene.client)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/shop_domain", "other_shop"),))
+    assert everything_stored() == scene.stored
+
+
+#: Members that the specification names among its refusals, and more than one of a kind.
+INVALID: list[tuple[str, dict[str, Any], str, str]] = [
+    ("capture", {"project_id": None}, "/project_id", "null"),
+    ("capture", {"project_id": "1"}, "/project_id", "invalid_type"),
+    ("capture", {"project_id": 2**63}, "/project_id", "out_of_range"),
+    ("capture", {"project_id": 10**40}, "/project_id", "out_of_range"),
+    ("capture", {"report_id": 2**63}, "/report_id", "out_of_range"),
+    ("capture", {"report_id": -1}, "/report_id", "out_of_range"),
+    ("capture", {"page_url": "not a url"}, "/page_url", "invalid_url"),
+    ("capture", {"canonical_url": "ftp://shop.example"}, "/canonical_url", "invalid_url"),
+    ("capture", {"captured_at": "2026-03-01T12:00:00"}, "/captured_at", "invalid_timestamp"),
+    ("capture", {"captured_at": "0001-01-01T00:00:00+14:00"}, "/captured_at", "invalid_timestamp"),
+    ("capture", {"heading_outline": [{"level": "h7", "text": "x"}]}, "/heading_outline/0/level", "not_allowed"),
+    ("capture", {"heading_outline": [{"level": "h1", "text": "x"}] * 201}, "/heading_outline", "too_many"),
+    ("capture", {"selected_text": "x" * 20_001}, "/selected_text", "too_long"),
+    ("capture", {CANARY: CANARY}, "", "unknown_member"),
+    ("plugin", {"project_id": 1.5}, "/project_id", "invalid_type"),
+    ("plugin", {"report_id": "1"}, "/report_id", "invalid_type"),
+    ("plugin", {"platform": CANARY}, "/platform", "not_allowed"),
+    ("plugin", {"platform": None}, "/platform", "null"),
+    ("plugin", {"site_url": CANARY}, "/site_url", "invalid_url"),
+    ("plugin", {"diagnostics": None}, "/diagnostics", "null"),
+    ("plugin", {"diagnostics": {CANARY: CANARY}}, "/diagnostics", "unknown_member"),
+    ("plugin", {"diagnostics": {"checkout_page_url": CANARY}}, "/diagnostics/checkout_page_url", "invalid_url"),
+    ("app", {"project_id": True}, "/project_id", "invalid_type"),
+    ("app", {"report_id": {}}, "/report_id", "invalid_type"),
+    ("app", {"shop_domain": f"https://{CANARY}.example"}, "/shop_domain", "invalid_shop_domain"),
+    ("app", {"shop_domain": None}, "/shop_domain", "null"),
+    ("app", {"granted_scopes": []}, "/granted_scopes", "too_short"),
+    ("app", {"granted_scopes": ["read_content", CANARY]}, "/granted_scopes/1", "not_allowed"),
+    ("app", {"granted_scopes": ["write_products"]}, "/granted_scopes/0", "not_allowed"),
+    ("app", {"diagnostics": {"theme_count": -1}}, "/diagnostics/theme_count", "out_of_range"),
+    ("app", {"diagnostics": {CANARY: 1}}, "/diagnostics", "unknown_member"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "path", "code"), INVALID)
+def test_what_is_not_valid_is_named_and_nothing_is_stored(
+    scene: Scene, name: str, changes: dict[str, Any], path: str, code: str, log_lines: LogLines
+) -> None:
+    answer = scene.call(ROUTES[name], **changes).send(scene.client)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal(path, code),))
+    assert CANARY not in answer.text
+    assert CANARY not in log_lines.text
+    assert everything_stored() == scene.stored
+
+
+@pytest.mark.parametrize(
+    ("name", "required"),
+    [
+        ("capture", ["page_url", "project_id"]),
+        ("plugin", ["diagnostics", "platform", "project_id", "site_url"]),
+        ("app", ["diagnostics", "granted_scopes", "project_id", "shop_domain"]),
+    ],
+)
+def test_what_is_required_is_named(scene: Scene, name: str, required: list[str]) -> None:
+    answer = upload(ROUTES[name], scene.token, {}).send(scene.client)
+    expected = tuple(FieldRefusal(f"/{member}", "required") for member in required)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", expected)
+
+
+def test_what_http_itself_refuses(scene: Scene, route: Route) -> None:
+    call = scene.call(route)
+    typed = call.without("Content-Type")
+    assert_is_error(typed.plus(("Content-Type", "text/plain")).send(scene.client), 415, "UNSUPPORTED_MEDIA_TYPE")
+    assert_is_error(call.plus(("Accept", "text/html")).send(scene.client), 406, "NOT_ACCEPTABLE")
+    large = Call(call.method, call.path, call.headers, b'"' + b"x" * LIMIT_BYTES + b'"')
+    assert_is_error(large.send(scene.client), 413, "PAYLOAD_TOO_LARGE")
+    for method in ("GET", "PUT", "DELETE"):
+        assert_is_error(Call(method, call.path, call.headers).send(scene.client), 405, "METHOD_NOT_ALLOWED")
+    broken = (
+        b"",
+        b"{",
+        b"[1,]",
+        b'{"project_id":1,"project_id":1}',
+        b'{"project_id":NaN}',
+        b'{"page_title":"\\u0000"}',
+        b"\xff",
+    )
+    for body in broken:
+        answer = Call(call.method, call.path, call.headers, body).send(scene.client)
+        assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("", "malformed_json"),))
+    assert everything_stored() == scene.stored
+
+
+WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    2**63,
+    10**30,
+    "",
+    CANARY,
+    "\ud83d\ude00" * 30,
+    [],
+    [CANARY],
+    {},
+    {CANARY: CANARY},
+]
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of everything in a body, the body itself first."""
+    yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in entries:
+        yield from places(inner, (*path, name))
+
+
+def put(value: Any, path: tuple[str | int, ...], wrong: Any) -> Any:
+    """Return a copy of a body with another value at `path`."""
+    if not path:
+        return wrong
+    copy = json.loads(json.dumps(value))
+    inner = copy
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = wrong
+    return copy
+
+
+def test_a_wrong_value_at_any_place_is_taken_or_refused_there(scene: Scene, route: Route) -> None:
+    body = route.body(scene.customer.project_id, report_id=scene.report)
+    known = {str(name) for path in places(body) for name in path}
+    for path in places(body):
+        for wrong in WRONG:
+            call = upload(route, scene.token, put(body, path, wrong))
+            answer = Call(call.method, call.path, call.headers, call.body, query="dry_run=true").send(scene.client)
+            where = (path, wrong, answer.text)
+            assert answer.status_code in {200, 403, 422}, where
+            if answer.status_code == 422:
+                for told in answer.json["error"]["details"]["fields"]:
+                    names = told["path"].split("/")[1:]
+                    # At the place, above it where the place is not there any more, or below what replaced it.
+                    assert set(names) <= known | {"0", ""}, where
+                assert CANARY not in answer.text, where
+    assert everything_stored() == scene.stored
+
+
+# --- strings from everywhere
+
+
+#: Every member that is free text, filled with one string.
+FILLED: dict[str, Callable[[str], dict[str, Any]]] = {
+    "capture": lambda text: {
+        "page_title": text,
+        "selected_text": text,
+        "meta_description": text,
+        "heading_outline": [{"level": "h1", "text": text}],
+        "extension_version": text[:100],
+    },
+    "plugin": lambda text: {
+        "plugin_version": text[:100],
+        "diagnostics": {
+            "cms_version": text[:100],
+            "commerce_plugin_version": text[:100],
+            "active_theme": text[:200],
+            "active_plugin_names": [text[:200], text[:200]],
+            "checkout_page_url": None,
+            "commerce_plugin_status": text[:200],
+            "visible_browser_symptoms": [text],
+        },
+    },
+    "app": lambda text: {
+        "shop_name": text[:200],
+        "app_version": text[:100],
+        "diagnostics": {
+            "primary_domain": text,
+            "published_theme_name": text[:200],
+            "theme_count": 1,
+            "product_count_bucket": text[:100],
+            "checkout_profile_status": text[:200],
+            "app_embed_status": text[:200],
+            "visible_storefront_symptoms": [text],
+        },
+    },
+}
+
+#: Where the tables hold these members, in their order; what stands in JSON there.
+KEPT = {
+    "capture": ("evidence_captures", "page_title, selected_text, meta_description, heading_outline, extension_version"),
+    "plugin": ("diagnostics", "client_version, diagnostics"),
+    "app": ("diagnostics", "shop_name, client_version, diagnostics"),
+}
+IN_JSON = ("heading_outline", "diagnostics")
+
+
+def kept(name: str, record_id: str) -> list[Any]:
+    """Return what the table of a route holds of a record's members."""
+    table, columns = KEPT[name]
+    [row] = rows(f"SELECT {columns} FROM {table} WHERE id = ?", (record_id,))  # noqa: S608 - our own names
+    return [
+        json.loads(value) if column in IN_JSON else value for column, value in zip(columns.split(", "), row, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_naughty_strings_are_kept_unchanged_or_refused_by_name(client: TestClient, customer: Customer, name: str) -> None:
+    each, token = ROUTES[name], make_platform_token(customer)
+    refused = []
+    for text in naughty_strings():
+        members = FILLED[name](text)
+        answer = upload(each, token, {"project_id": customer.project_id, **each.least, **members}).send(client)
+        if answer.status_code == 422:
+            assert answer.json["error"]["details"]["fields"], text
+            refused.append(text)
+            continue
+        assert answer.status_code == 201, (text, answer.text)
+        record = answer.json[each.record]
+        assert {member: record[member] for member in members} == members
+        assert kept(name, record["id"]) == list(members.values())
+    # Hardly any of them is forbidden content.
+    assert len(refused) <= 10, refused
+
+
+# --- what must never be stored
+
+
+CARD = "4242424242424242"
+
+WHOLE_PAGE = f"<!DOCTYPE html><html><head><title>{CANARY}</title></head><body><p>x</p></body></html>"
+SYMPTOMS = "/diagnostics/visible_browser_symptoms"
+
+#: A route, members that hold what is forbidden, the path and the rule that are told, and what is found nowhere afterwards.
+FORBIDDEN_CONTENT: list[tuple[str, dict[str, Any], str, str, str]] = [
+    # --- by name: a path is made of the forbidden name as it is listed, whatever stands before it
+    ("capture", {"cookies": f"sid={CANARY}"}, "/cookies", "forbidden_name", CANARY),
+    ("capture", {"local_storage": {"token": CANARY}}, "/local_storage", "forbidden_name", CANARY),
+    ("capture", {"localStorage": CANARY}, "/local_storage", "forbidden_name", CANARY),
+    ("capture", {"full_html": f"<p>{CANARY}</p>"}, "/full_html", "forbidden_name", CANARY),
+    ("plugin", {"password": CANARY}, "/password", "forbidden_name", CANARY),
+    ("plugin", {"diagnostics": {"admin_password": CANARY}}, "/diagnostics/password", "forbidden_name", CANARY),
+    ("plugin", {"diagnostics": {"database_dump": CANARY}}, "/diagnostics/database_dump", "forbidden_name", CANARY),
+    ("app", {"api_key": CANARY}, "/api_key", "forbidden_name", CANARY),
+    ("app", {"access_token": CANARY}, "/access_token", "forbidden_name", CANARY),
+    ("app", {"diagnostics": {"line_items": [{"sku": CANARY}]}}, "/diagnostics/line_items", "forbidden_name", CANARY),
+    ("app", {"diagnostics": {"billing_address": {"s": CANARY}}}, "/diagnostics/billing_address", "forbidden_name", CANARY),
+    # --- by what a text holds
+    ("capture", {"selected_text": f"Card {CARD} declined"}, "/selected_text", "card_number", CARD),
+    ("capture", {"heading_outline": [{"level": "h1", "text": CARD}]}, "/heading_outline/0/text", "card_number", CARD),
+    ("capture", {"page_title": "4242 4242 4242 4242"}, "/page_title", "card_number", "4242 4242"),
+    ("capture", {"page_url": f"https://shop.example/?card={CARD}"}, "/page_url", "card_number", CARD),
+    ("capture", {"page_url": f"https://me:{CANARY}@shop.example/"}, "/page_url", "url_credentials", CANARY),
+    ("capture", {"selected_text": WHOLE_PAGE}, "/selected_text", "html_document", CANARY),
+    ("capture", {"selected_text": f"Cookie: session_id={CANARY}; theme=dark"}, "/selected_text", "cookie_line", CANARY),
+    (
+        "capture",
+        {"meta_description": f"Authorization: Bearer {CANARY}{'a1B2' * 8}"},
+        "/meta_description",
+        "authorization_line",
+        CANARY,
+    ),
+    ("plugin", {"diagnostics": {"visible_browser_symptoms": ["slow", CARD]}}, f"{SYMPTOMS}/1", "card_number", CARD),
+    ("plugin", {"diagnostics": {"visible_browser_symptoms": f"It says {CARD}."}}, SYMPTOMS, "card_number", CARD),
+    ("plugin", {"diagnostics": {"active_plugin_names": [CARD]}}, "/diagnostics/active_plugin_names/0", "card_number", CARD),
+    ("app", {"shop_name": f"Shop {CARD}"}, "/shop_name", "card_number", CARD),
+    ("app", {"diagnostics": {"app_embed_status": CARD}}, "/diagnostics/app_embed_status", "card_number", CARD),
+]
+
+
+@pytest.mark.parametrize(("name", "members", "path", "rule", "secret"), FORBIDDEN_CONTENT)
+def test_forbidden_content_is_refused_by_rule_and_stored_nowhere(
+    scene: Scene, name: str, members: dict[str, Any], path: str, rule: str, secret: str, log_lines: LogLines
+) -> None:
+    answer = scene.call(ROUTES[name], **members).send(scene.client)
+    # A name that is forbidden is one that the form does not know either; both are told.
+    unknown = (FieldRefusal(path.rpartition("/")[0], "unknown_member"),) if rule == "forbidden_name" else ()
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal(path, rule), *unknown))
+    assert secret not in answer.text
+    assert secret not in log_lines.text
+    assert everything_stored() == scene.stored
+
+
+def test_what_a_form_keeps_of_a_page_makes_no_ticket_that_is_not_safe(client: TestClient, customer: Customer) -> None:
+    text = "Order 1001 shipped. Call +44 20 7946 0958 or read EAN 4006381333931. " * 20
+    for name, each in ROUTES.items():
+        body = {"project_id": customer.project_id, **each.least, **FILLED[name](text[:900])}
+        answer = upload(each, make_platform_token(customer), body).send(client)
+        assert answer.status_code == 201, answer.text
+        assert transitions.get(answer.json["handoff"]["ticket_export_id"]).preview_problems == ()

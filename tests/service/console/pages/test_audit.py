@@ -1,0 +1,147 @@
+"""The ledger's page: what is in it and in which order, whose lines, and nothing of it runs."""
+
+import base64
+from html import escape
+from typing import Final
+from urllib.parse import urlencode
+
+from falcon.testing import TestClient
+
+from schemas.base.timestamps import to_ms
+from storage.accounts import audit_log
+from storage.accounts.audit_log import Entry
+from storage.db.engine import execute, rows, transaction
+from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.corpora import naughty_strings
+from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
+from tests.support.query_plans import read_whole, statements
+
+#: Nobody's cursor of this list: of another one, of no version, not a row's number, beyond a database's, other digits.
+CURSORS: Final = (
+    "<script>alert(1)</script>",
+    *(
+        base64.urlsafe_b64encode(f"{text}".encode()).decode().rstrip("=")
+        for text in ("7", "2:7", "1:0", "1:-7", "1:07", "1:7 ", "1:9999999999999999999", "1:exp_1", "1:7 OR 1=1", "1:\u0661")
+    ),
+)
+#: Far more than this page may ask, however many lines it shows.
+MOST_STATEMENTS: Final = 6
+
+
+def line(actor: str = "operator", action: str = "test_it", subject: str = "scanner", **members: str) -> Entry:
+    return Entry(to_ms(NOW), actor, action, subject, **members)
+
+
+def append(*entries: Entry) -> None:
+    with transaction():
+        audit_log.append_all(entries)
+
+
+def test_it_shows_who_did_what_to_which_record_and_why(person: Person, customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    append(
+        line(f"user:{customer.user_id}", "approve", export_id, status_before="prepared", status_after="approved"),
+        line("worker:host-1", "claim", export_id, reason="because"),
+        line("user:999999", "approve", "somebody_elses"),
+        # Nobody's, and beyond a database's number.
+        line("user:99999999999999999999", "approve", "a_client"),
+    )
+    text = person.get("/audit").text
+    for told in (customer.email, "worker:host-1", "because", "user:999999", "user:99999999999999999999", "somebody_elses"):
+        assert f"<td>{told}</td>" in text
+    assert '<span class="status calm">prepared</span> → <span class="status busy">approved</span>' in text
+    assert text.index("somebody_elses") < text.index("because") < text.index("approved</span>")
+    assert f'href="/console/exports/{export_id}">{export_id}</a>' in text
+
+
+def test_only_what_the_visitor_may_open_is_a_link(person: Person, customer: Customer) -> None:
+    other = make_customer()
+    mine, theirs = make_target(customer).id, make_target(other).id
+    [others_export] = make_exports(other, 1)
+    append(*(line(subject=subject) for subject in (mine, theirs, others_export, "tgt_", "exp_<b>", "token:1")))
+    text = person.get("/audit").text
+    assert f'href="/console/targets/{mine}"' in text
+    assert f"<td>{theirs}</td>" in text
+    assert f"<td>{others_export}</td>" in text
+    assert "<td>exp_&lt;b&gt;</td>" in text
+
+
+def test_it_is_paged_and_each_line_comes_once(person: Person) -> None:
+    append(*(line(subject=f"subject-{number:03}") for number in range(125)))
+    told: list[str] = []
+    query = "limit=50"
+    for _ in range(4):
+        text = person.get("/audit", query).text
+        told += [part[:3] for part in text.split("<td>subject-")[1:]]
+        if 'rel="next"' not in text:
+            break
+        query = text.split('rel="next" href="/console/audit?')[1].split('"')[0].replace("&amp;", "&")
+    assert told == [f"{number:03}" for number in reversed(range(125))]
+
+
+def test_one_record_is_looked_for_and_the_filter_goes_along(person: Person) -> None:
+    append(*(line(subject="a b&c") for _ in range(3)), line(subject="another"))
+    text = person.get("/audit", urlencode({"subject": "a b&c", "limit": 2})).text
+    assert text.count("<td>a b&amp;c</td>") == 2
+    assert "another" not in text
+    assert 'href="/console/audit?subject=a+b%26c&amp;limit=2&amp;cursor=' in text
+    assert 'value="a b&amp;c"' in text
+    assert person.get("/audit", "subject=nothing").text.count('data-state="filtered"') == 1
+    assert person.get("/audit", "subject=").text.count("<td>another</td>") == 1
+
+
+def test_an_empty_ledger_says_so(person: Person) -> None:
+    execute("DELETE FROM audit_entries")
+    assert 'data-state="unused"' in person.get("/audit").text
+
+
+def test_a_cursor_that_was_not_made_here_is_refused_and_not_repeated(person: Person) -> None:
+    for cursor in CURSORS:
+        answer = person.get("/audit", urlencode({"cursor": cursor}))
+        assert answer.status_code == 422, cursor
+        assert "/cursor" in answer.text, cursor
+        assert escape(cursor) not in answer.text
+
+
+def test_a_subject_that_no_record_has_is_refused_or_found_nowhere(person: Person) -> None:
+    for query in ("subject=%00", "subject=a%0Ab", "subject=a&subject=b", f"subject={'x' * 201}", "subject=%ff"):
+        answer = person.get("/audit", query)
+        assert answer.status_code in {200, 422}, query
+        assert 'data-state="filtered"' in answer.text or "/subject" in answer.text, query
+    assert [person.get("/audit", f"subject={'x' * length}").status_code for length in (200, 201)] == [200, 422]
+
+
+@on_sqlite
+def test_nothing_in_a_line_is_markup(person: Person) -> None:
+    texts = [text.replace("\0", "") for text in naughty_strings()]
+    append(*(line(text, text, text, status_before=text, status_after=text, reason=text) for text in texts))
+    for _ in range(3):
+        answer = person.get("/audit", "limit=200")
+        assert answer.status_code == 200
+    dangerous = [text for text in texts if "<" in text and len(text) > 3]
+    assert dangerous
+    shown = person.get("/audit", "limit=200").text
+    assert [text for text in dangerous if text in shown] == []
+
+
+def test_a_page_asks_a_few_indexed_questions(person: Person, customer: Customer) -> None:
+    made = make_exports(customer, 60)
+    append(*(line(f"user:{customer.user_id}", "approve", export_id) for export_id in made))
+    for query in ("", "subject=nobody", f"subject={made[0]}"):
+        with statements() as ran:
+            assert person.get("/audit", query).status_code == 200
+        assert len(ran) <= MOST_STATEMENTS, [each.sql for each in ran]
+    asked = [each for each in ran if "audit_entries" in each.sql]
+    assert len(asked) == 1
+    assert len(rows("SELECT 1 FROM audit_entries")) > 100
+    assert not read_whole(asked[0], {"exports"})
+
+
+@on_sqlite
+def test_the_installations_ledger_is_there_for_its_operator_alone(client: TestClient, person: Person) -> None:
+    stranger = Person(client)
+    assert stranger.sign_in(make_console_token(make_customer())).status_code == 303
+    assert person.get("/audit").status_code == 200
+    for page in ("/audit", "/compliance", "/integrations"):
+        assert stranger.get(page).status_code == 404
+        assert f'href="/console{page}"' not in stranger.get("/exports").text

@@ -1,0 +1,822 @@
+"""Exports at the console: found, read as their receiver will, decided about."""
+
+import base64
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.base.fields import problem
+from schemas.exports.delivery import Timings
+from schemas.exports.record import Approval, PreparationForm
+from schemas.exports.state_machine import ExportStatus, Move
+from schemas.exports.ticket import Ticket
+from schemas.targets.target import TargetStatus
+from service.app import create_app
+from service.console.pages.export import MOST_ENTRIES, Part, split
+from service.console.pages.exports import MOST_TARGETS
+from storage.accounts import audit_log
+from storage.db.engine import execute, transaction
+from storage.exports import recoveries, transitions
+from storage.exports.rows import Draft
+from storage.targets import targets
+from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.factories import (
+    Customer,
+    attempted,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_settings,
+    make_target,
+    postback,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.many_rows import many_targets
+from tests.support.query_plans import statements
+
+NOBODYS: Final = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"
+BAD_IDS: Final = [NOBODYS, "exp_%00", "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA", "x" * 5000, "%F0%9F%92%A9", "exp_", "null"]
+WORKER: Final = "worker:host-of-ours:1"
+
+
+def prepared(customer: Customer, **ticket: Any) -> str:
+    """Return a prepared export with a ticket that somebody wrote."""
+    preparation = PreparationForm().read({"ticket": {"title": "The total is wrong", **ticket}})
+    return transitions.prepare_by_hand(preparation, customer.account_id, utc_now(), "user:1").id
+
+
+def tried(customer: Customer, count: int = 1, answer: str | None = "No such project.") -> str:
+    """Return an export that was tried `count` times, waits for the next, and whose receiver said something."""
+    began = utc_now()
+    export_id = make_approved(customer, make_target(customer).id, began)
+    for number in range(count):
+        at = began + timedelta(minutes=number)
+        [claim] = claim_due(1, at, 6, WORKER)
+        waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
+        made = attempted(claim, Move.RESCHEDULE, at, **waits)
+        transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept=answer))], at, WORKER)
+    return export_id
+
+
+def in_every_state(customer: Customer) -> dict[ExportStatus, str]:
+    """Return an export of the customer's in each state, by hand."""
+    ids = {}
+    for status in ExportStatus:
+        [ids[status]] = make_exports(customer, 1)
+        is_open = status in {ExportStatus.PREPARED, ExportStatus.DISMISSED}
+        target_id = None if is_open else make_target(customer).id
+        is_due = status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED, ExportStatus.DELIVERING}
+        lease = "lse_1" if status is ExportStatus.DELIVERING else None
+        execute(
+            "UPDATE exports SET status = ?, due_at = ?, lease = ?, body = ?, target_id = ? WHERE id = ?",
+            (status.value, 1 if is_due else None, lease, None if is_open else b"{}", target_id, ids[status]),
+        )
+    return ids
+
+
+def titles(page: Result) -> list[str]:
+    return [unescape(title) for title in re.findall(r'<td><a href="/console/exports/exp_[^"]+"><bdi>([^<]*)', page.text)]
+
+
+def listed(page: Result) -> list[str]:
+    return re.findall(r'<td><a href="/console/exports/(exp_[^"]+)"', page.text)
+
+
+def main_of(page: Result) -> str:
+    """Return the page without its frame."""
+    return page.text.partition("<main")[2].partition("</main>")[0]
+
+
+def hidden(page: Result, name: str) -> str:
+    found = re.search(rf'<input type="hidden" name="{name}" value="([^"]*)"', main_of(page).replace('name="csrf"', ""))
+    assert found is not None, f"There is no {name}."
+    return unescape(found[1])
+
+
+def offered(page: Result) -> list[str]:
+    """Return the targets that the page offers, in its order."""
+    return re.findall(r'<option value="(tgt_[^"]+)"', page.text)
+
+
+def buttons(page: Result) -> set[str]:
+    return {*re.findall(r"<button[^>]*>([^<]+)</button>", main_of(page))}
+
+
+# --- the list -----------------------------------------------------------------
+
+
+def test_the_list_tells_of_each_export_what_one_looks_for(person: Person, customer: Customer) -> None:
+    target = make_target(customer, "https://tracker.example.com:8443/hook", "Our tracker")
+    [waiting] = make_exports(customer, 1)
+    [failed] = make_failed(customer, target.id)
+    page = person.get("/exports")
+    assert listed(page) == [failed, waiting]
+    [first, second] = re.findall(r"<tr>\n<td>.*?</tr>", page.text, re.DOTALL)
+    for told in ("Missing name", "failed", "receiver gone", "high", "manual", "tracker.example.com:8443", ">2<"):
+        assert told in first
+    assert f'href="/console/targets/{target.id}"' in first
+    assert "prepared" in second
+    assert "tracker" not in second
+
+
+@on_sqlite
+def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Person, customer: Customer) -> None:
+    oldest, *_ = many_targets(customer, 0, MOST_TARGETS + 1, "https://old.example/hook")
+    make_failed(customer, oldest)
+    page = person.get("/exports")
+    assert f'<option value="{oldest}"' not in page.text
+    assert f'<td><a href="/console/targets/{oldest}">old.example</a></td>' in page.text
+
+
+@pytest.mark.parametrize(
+    ("query", "statuses"),
+    [
+        ("", [*ExportStatus]),
+        ("status=&source=&target=&cursor=&limit=", [*ExportStatus]),  # what a form without script sends
+        ("status=blocked", ["blocked"]),
+        ("status=failed&source=manual", ["failed"]),
+        ("source=finding", []),
+        ("status=prepared&source=inbound_email&unknown=1", []),
+    ],
+)
+def test_the_list_is_filtered_by_what_the_address_says(
+    query: str, statuses: list[str], person: Person, customer: Customer
+) -> None:
+    ids = in_every_state(customer)
+    assert listed(person.get("/exports", query)) == [ids[ExportStatus(status)] for status in statuses][::-1]
+
+
+def test_of_a_target_what_failed_or_was_blocked_is_listed(person: Person, customer: Customer) -> None:
+    here, there = make_target(customer), make_target(customer)
+    [failed], [blocked] = make_failed(customer, here.id), make_failed(customer, here.id, status="blocked")
+    make_failed(customer, there.id)
+    make_approved(customer, here.id)
+    assert listed(person.get("/exports", f"target={here.id}")) == [blocked, failed]
+    assert listed(person.get("/exports", f"target={here.id}&status=failed&source=manual")) == [failed]
+    assert listed(person.get("/exports", f"target={here.id}&source=finding")) == []
+    page = person.get("/exports", f"target={here.id}&limit=1")
+    [query] = re.findall(r'rel="next" href="/console/exports\?([^"]+)"', page.text)
+    older = person.get("/exports", unescape(query))
+    assert (listed(page), listed(older)) == ([blocked], [failed])
+    assert f'href="/console/exports?target={here.id}">Newest' in older.text
+
+
+def test_the_pages_of_a_list_follow_one_another_under_its_filters(person: Person, customer: Customer) -> None:
+    ids = make_exports(customer, 5)
+    query, seen = "status=prepared&limit=2", []
+    while query:
+        page = person.get("/exports", query)
+        seen += listed(page)
+        query = next(map(unescape, re.findall(r'rel="next" href="/console/exports\?([^"]+)"', page.text)), "")
+    assert seen == ids[::-1]
+
+
+def encoded(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: Person) -> None:
+    for query, named in [
+        ("status=CANARY", "/status"),
+        ("status=failed&status=blocked", "/status"),
+        ("source=<script>CANARY", "/source"),
+        ("target=exp_01AAAAAAAAAAAAAAAAAAAAAAAA", "/target"),
+        ("target=%00CANARY", "/target"),
+        ("target=tgt_01AAAAAAAAAAAAAAAAAAAAAAAA&status=prepared", "/target"),
+        ("limit=201", "/limit"),
+        ("limit=CANARY", "/limit"),
+        (f"cursor={'CANARY' * 1000}", "/cursor"),
+        (f"cursor={encoded('1:tgt_01AAAAAAAAAAAAAAAAAAAAAAAA')}", "/cursor"),
+    ]:
+        page = person.get("/exports", query)
+        assert page.status_code == 422, query
+        assert f"<code>{named}</code>" in page.text, query
+        assert "CANARY" not in page.text, query
+
+
+def test_an_export_is_opened_by_its_id(person: Person, customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    went = person.get("/exports", f"id=%20{export_id}%0A")
+    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}")
+    assert person.get("/exports", "id=").status_code == 200
+
+
+def test_an_id_that_is_not_there_is_told_kindly(person: Person) -> None:
+    for sought in [*BAD_IDS, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA&id=x", "<script>alert(1)</script>"]:
+        page = person.get("/exports", f"id={sought}")
+        assert page.status_code == 404, sought
+        assert "No export here has this id" in page.text, sought
+        assert "<script>alert" not in page.text
+
+
+@on_sqlite
+def test_an_id_is_looked_for_by_nobody_who_is_not_signed_in(client: TestClient, customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    went = Person(client).get("/exports", f"id={export_id}")
+    assert (went.status_code, went.headers["location"].partition("?")[0]) == (303, "/console/sign-in")
+
+
+def test_an_empty_list_says_why(person: Person, customer: Customer) -> None:
+    assert 'data-state="unused"' in person.get("/exports").text
+    make_exports(customer, 1)
+    assert 'data-state="filtered"' in person.get("/exports", "status=failed").text
+    target = make_target(make_customer())
+    assert 'data-state="filtered"' in person.get("/exports", f"target={target.id}").text
+
+
+@on_sqlite
+def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Person, customer: Customer) -> None:
+    def asked(query: str = "limit=200") -> int:
+        with statements() as ran:
+            assert person.get("/exports", query).status_code == 200
+        return len(ran)
+
+    make_failed(customer, make_target(customer).id)
+    one = asked()
+    for _ in range(20):
+        make_failed(customer, make_target(customer).id, 5)
+    assert asked() == one
+    assert asked(f"limit=200&target={make_target(customer).id}") == one
+
+
+# --- one export ---------------------------------------------------------------
+
+
+#: The buttons of each state; those that have none offer nothing.
+OFFERED: Final = {
+    ExportStatus.PREPARED: {"Approve", "Dismiss"},
+    ExportStatus.FAILED: {"Retry"},
+    ExportStatus.BLOCKED: {"Retry"},
+}
+
+
+@on_sqlite
+def test_an_export_offers_what_its_state_allows(person: Person, customer: Customer) -> None:
+    make_target(customer)
+    for status, export_id in in_every_state(customer).items():
+        page = person.get(f"/exports/{export_id}")
+        assert (page.status_code, buttons(page)) == (200, OFFERED.get(status, set())), status
+        is_waiting = status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED}
+        assert ("<dt>Next attempt</dt>" in page.text) == is_waiting, status
+
+
+@on_sqlite
+def test_an_outdated_button_says_the_state_and_changes_nothing(
+    person: Person, customer: Customer, doorbell: FakeDoorbell
+) -> None:
+    target_id = make_target(customer).id
+    for status, export_id in in_every_state(customer).items():
+        before = transitions.get(export_id)
+        for verb in {"Approve", "Dismiss", "Retry"} - OFFERED.get(status, set()):
+            seen = {"target_id": target_id, "ticket_digest": before.ticket_digest}
+            page = person.post(f"/exports/{export_id}/{verb.lower()}", **seen)
+            assert page.status_code == 409, (status, verb)
+            assert f"is {status.value}; {verb.lower()} needs" in page.text
+            assert f'href="/console/exports/{export_id}"' in page.text
+            assert (transitions.get(export_id), doorbell.rings) == (before, 0), (status, verb)
+
+
+def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, customer: Customer) -> None:
+    target = make_target(customer)
+    export_id = prepared(
+        customer,
+        description="It counts\ntwice.",
+        severity="high",
+        page_url="https://shop.example/cart",
+        labels=["checkout", "Ärger"],
+        evidence={"rule": "label", "seen": [1, None]},
+    )
+    before = person.get(f"/exports/{export_id}")
+    export = transitions.get(export_id)
+    for told in (
+        "The total is wrong",
+        "It counts\ntwice.",
+        "high",
+        "checkout",
+        "Ärger",
+        '"rule": "label"',
+        export.ticket_digest,
+    ):
+        assert told in unescape(before.text)
+    link = 'href="https://shop.example/cart" rel="noreferrer noopener nofollow" target="_blank">Open shop.example</a>'
+    assert link in before.text
+    assert '"target_id": "(the target that is chosen)"' in unescape(before.text)
+    transitions.approve(export_id, customer.account_id, Approval(target.id, None), utc_now(), "user:1")
+    after = unescape(person.get(f"/exports/{export_id}").text)
+    assert f'"target_id": "{target.id}"' in after
+    assert "The body that is sent" in after
+    frozen = transitions.frozen(export_id, customer.account_id).body
+    assert frozen is not None
+    assert f"{len(frozen):,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + " bytes" in after
+
+
+def test_what_happened_is_told_newest_first(person: Person, customer: Customer) -> None:
+    page = person.get(f"/exports/{tried(customer)}")
+    timeline = main_of(page).partition('aria-label="Timeline"')[2]
+    steps = re.findall(r"<tr>\n<td><time.*?</td>\n<td>(.*?)</td>\n<td>(.*?)</td>", timeline)
+    assert steps == [(WORKER, "reschedule"), (WORKER, "claim"), ("user:test", "approve"), ("user:test", "prepare")]
+
+
+def test_who_reads_finds_their_own_name_in_the_timeline(person: Person, customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    target = make_target(customer)
+    page = person.get(f"/exports/{export_id}")
+    person.post(f"/exports/{export_id}/approve", target_id=target.id, ticket_digest=hidden(page, "ticket_digest"))
+    page = person.get(f"/exports/{export_id}")
+    assert f"<td>{customer.email}</td>\n<td>approve</td>" in page.text
+
+
+@on_sqlite
+def test_a_long_timeline_is_cut_and_says_so(person: Person, customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    with transaction():
+        for number in range(1, MOST_ENTRIES):
+            audit_log.append(utc_now(), "operator", f"look_{number}", export_id)
+    assert "entries of the ledger" not in person.get(f"/exports/{export_id}").text
+    with transaction():
+        audit_log.append(utc_now(), "operator", f"look_{MOST_ENTRIES}", export_id)
+    page = person.get(f"/exports/{export_id}")
+    assert f"The newest {MOST_ENTRIES} entries" in page.text
+    assert f"look {MOST_ENTRIES}<" in page.text
+    assert ">prepare<" not in page.text
+
+
+def test_attempts_are_told_with_their_times_a_page_at_a_time(person: Person, customer: Customer) -> None:
+    export_id = tried(customer, 3)
+    page = person.get(f"/exports/{export_id}", "limit=2")
+    assert re.findall(r'<tr>\n<td class="number">(\d)</td>', page.text) == ["3", "2"]
+    for told in ("503", "http 503", ">30<", "192.0.2.1", WORKER, "No such project.", 'aria-label="DNS 1 ms, connect 2 ms'):
+        assert told in page.text
+    [query] = re.findall(r'rel="next" href="/console/exports/[^"?]+\?([^"]+)"', page.text)
+    older = person.get(f"/exports/{export_id}", unescape(query))
+    assert re.findall(r'<tr>\n<td class="number">(\d)</td>', older.text) == ["1"]
+    refused = person.get(f"/exports/{prepared(customer)}", unescape(query))
+    assert (refused.status_code, "/cursor" in refused.text) == (422, True)
+
+
+#: Timings, and the parts that they come to.
+SPLITS: Final = [
+    (Timings(), []),  # nothing was reached, and it took no time
+    (Timings(total_ms=5), [Part("rest", 5, 0, 100)]),  # a connection that nobody answered on
+    (Timings(1, 2, 3, 10, 20), [
+        Part("DNS", 1, 0, 5),
+        Part("connect", 2, 5, 10),
+        Part("TLS", 3, 15, 15),
+        Part("first byte", 4, 30, 20),
+        Part("rest", 10, 50, 50),
+    ]),
+    (Timings(first_byte_ms=3, total_ms=4), [Part("first byte", 3, 0, 75), Part("rest", 1, 75, 25)]),  # kept open
+    (Timings(dns_ms=7, total_ms=7), [Part("DNS", 7, 0, 100)]),  # no address
+    (Timings(0, 0, None, 0, 0), []),  # faster than a millisecond
+    (Timings(5, 5, None, 4, 9), [Part("DNS", 5, 0, 50), Part("connect", 5, 50, 50)]),  # rounded up, each by itself
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("timings", "parts"), SPLITS)
+def test_the_time_of_an_attempt_is_split(timings: Timings, parts: list[Part]) -> None:
+    assert split(timings) == parts
+
+
+@on_sqlite
+def test_attempts_without_times_are_shown(person: Person, customer: Customer) -> None:
+    export_id = tried(customer, answer=None)
+    execute(
+        "UPDATE attempts SET dns_ms = NULL, connect_ms = NULL, tls_ms = NULL, first_byte_ms = NULL, total_ms = 0, "
+        "response_status = NULL, error_code = NULL, retry_after_s = NULL, address = NULL WHERE export_id = ?",
+        (export_id,),
+    )
+    page = person.get(f"/exports/{export_id}")
+    assert page.status_code == 200
+    assert "<svg class=" not in page.text
+
+
+def test_a_redacted_export_says_so_and_offers_nothing(person: Person, customer: Customer) -> None:
+    export_id = tried(customer)
+    with transaction():
+        transitions.redact([export_id], utc_now(), "worker")
+    page = person.get(f"/exports/{export_id}")
+    assert "data-redacted" in page.text
+    assert "The body is redacted" in page.text
+    assert buttons(page) == set()
+    for gone in ("Missing name", "No such project.", "shop.example"):
+        assert gone not in page.text
+    refused = person.post(f"/exports/{export_id}/retry")
+    assert (refused.status_code, "was redacted" in refused.text) == (409, True)
+
+
+@on_sqlite
+def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: Person, customer: Customer) -> None:
+    make_target(customer)
+    ticket = Ticket("Card", "4111 1111 1111 1111", "high", None, (), {})
+    source = transitions.get(make_exports(customer, 1)[0]).source
+    with transaction():
+        [export_id] = transitions.prepare([Draft(customer.account_id, None, source, ticket)], utc_now(), "user:1")
+    assert transitions.get(export_id).preview_problems
+    page = person.get(f"/exports/{export_id}")
+    assert "cannot be approved" in page.text
+    assert buttons(page) == {"Dismiss"}
+    assert problem("", "preview_not_safe").code not in page.text
+
+
+@on_sqlite
+@pytest.mark.parametrize("status", ["disabled", "inactive"])
+def test_what_cannot_be_delivered_says_so_in_place_of_a_button(status: str, person: Person, customer: Customer) -> None:
+    target = make_target(customer)
+    [export_id] = make_failed(customer, target.id)
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+    page = person.get(f"/exports/{export_id}")
+    assert "can be retried once its target is resumed" in page.text
+    assert buttons(page) == set()
+
+
+@on_sqlite
+def test_what_failed_at_a_blocked_target_may_be_retried(person: Person, customer: Customer) -> None:
+    """A retry looks at its address anew."""
+    target = make_target(customer)
+    [export_id] = make_failed(customer, target.id, status="blocked")
+    execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
+    assert buttons(person.get(f"/exports/{export_id}")) == {"Retry"}
+
+
+@on_sqlite
+def test_an_approval_is_offered_for_targets_that_take_it(person: Person, customer: Customer) -> None:
+    ids = {status: make_target(customer).id for status in TargetStatus}
+    for status, target_id in ids.items():
+        execute("UPDATE targets SET status = ? WHERE id = ?", (status.value, target_id))
+    assert {*offered(person.get(f"/exports/{prepared(customer)}"))} == {ids[TargetStatus.ACTIVE], ids[TargetStatus.PAUSED]}
+
+
+@on_sqlite
+def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: Person, customer: Customer) -> None:
+    export_id = prepared(customer)
+    ids = many_targets(customer, 0, MOST_TARGETS, "https://tracker.example.com/hook")
+    page = person.get(f"/exports/{export_id}")
+    assert (offered(page), "are offered" in page.text) == (ids[::-1], False)
+    ids += many_targets(customer, MOST_TARGETS, 1, "https://tracker.example.com/hook")
+    page = person.get(f"/exports/{export_id}")
+    assert (offered(page), f"The newest {MOST_TARGETS} targets are offered" in page.text) == (ids[:0:-1], True)
+
+
+@on_sqlite
+def test_without_a_target_the_page_says_how_to_make_one(person: Person, customer: Customer) -> None:
+    make_target(make_customer())
+    page = person.get(f"/exports/{prepared(customer)}")
+    assert buttons(page) == {"Dismiss"}
+    assert "no active or paused target" in page.text
+
+
+@on_sqlite
+def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: Person, customer: Customer) -> None:
+    def asked(export_id: str) -> int:
+        with statements() as ran:
+            assert person.get(f"/exports/{export_id}").status_code == 200
+        return len(ran)
+
+    once = tried(customer, 1)
+    targets.turn(str(transitions.get(once).target_id), "pause", utc_now(), "operator")
+    # Session, operator's account, export, body, target, ledger, whose attempts, attempts.
+    assert asked(once) == asked(tried(customer, 30)) == 8
+
+
+# --- decisions ----------------------------------------------------------------
+
+
+def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer, doorbell: FakeDoorbell) -> None:
+    target, paused = make_target(customer), make_target(customer, name="Waits")
+    targets.turn(paused.id, "pause", utc_now(), "operator")
+    make_target(make_customer(), name="Not ours")
+    export_id = prepared(customer)
+    doorbell.look = lambda: transitions.get(export_id).status.value
+    page = person.get(f"/exports/{export_id}")
+    assert re.findall(r'<option value="([^"]*)"', page.text) == ["", paused.id, target.id]
+    assert "Waits (tracker.example.com), paused" in page.text
+    seen = {"target_id": target.id, "ticket_digest": hidden(page, "ticket_digest")}
+    went = person.post(f"/exports/{export_id}/approve", **seen)
+    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=approved")
+    assert doorbell.seen == ["approved"]
+    assert "A worker delivers it" in person.get(f"/exports/{export_id}", "done=approved").text
+    # A double click.
+    assert person.post(f"/exports/{export_id}/approve", **seen).status_code == 303
+    export = transitions.get(export_id)
+    assert (export.status, export.target_id, export.version) == (ExportStatus.APPROVED, target.id, 2)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("changes", "status", "told"),
+    [
+        ({"ticket_digest": "sha256:" + "0" * 64}, 409, "is not the one with this digest"),
+        ({"ticket_digest": ""}, 422, "<code>/ticket_digest</code>"),
+        ({"ticket_digest": "x" * 5000}, 422, "<code>/ticket_digest</code>"),
+        ({"target_id": ""}, 422, "<code>/target_id</code>"),
+        ({"target_id": "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"}, 422, "<code>/target_id</code>"),
+        ({"target_id": "<script>"}, 422, "<code>/target_id</code>"),
+        ({"target_id": "\u202e"}, 422, "<code>/target_id</code>"),
+    ],
+)
+def test_an_approval_of_something_else_is_refused(
+    changes: Mapping[str, str], status: int, told: str, person: Person, customer: Customer, doorbell: FakeDoorbell
+) -> None:
+    export_id = prepared(customer)
+    seen = {"target_id": make_target(customer).id, "ticket_digest": transitions.get(export_id).ticket_digest}
+    page = person.post(f"/exports/{export_id}/approve", **{**seen, **changes})
+    assert (page.status_code, told in page.text) == (status, True)
+    assert (transitions.get(export_id).status, doorbell.rings) == (ExportStatus.PREPARED, 0)
+
+
+@on_sqlite
+def test_another_accounts_target_is_unknown(person: Person, customer: Customer) -> None:
+    export_id = prepared(customer)
+    strange = make_target(make_customer())
+    digest = transitions.get(export_id).ticket_digest
+    page = person.post(f"/exports/{export_id}/approve", target_id=strange.id, ticket_digest=digest)
+    assert (page.status_code, "no such target" in page.text) == (422, True)
+
+
+def test_what_failed_is_retried_once(person: Person, customer: Customer, doorbell: FakeDoorbell) -> None:
+    [export_id] = make_failed(customer, make_target(customer).id)
+    doorbell.look = lambda: transitions.get(export_id).status.value
+    went = person.post(f"/exports/{export_id}/retry")
+    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=retried")
+    assert doorbell.seen == ["approved"]
+    again = person.post(f"/exports/{export_id}/retry")
+    assert (again.status_code, "is approved; retry needs" in again.text) == (409, True)
+
+
+@on_sqlite
+@pytest.mark.parametrize(("addresses", "status"), [(["93.184.215.14"], 303), (["10.0.0.1"], 409)])
+def test_a_blocked_targets_address_is_looked_at_before_a_retry(
+    addresses: list[str], status: int, person: Person, customer: Customer, lookup: FakeLookup
+) -> None:
+    target = make_target(customer)
+    [export_id] = make_failed(customer, target.id, status="blocked")
+    execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
+    lookup.table["tracker.example.com"] = addresses
+    assert person.post(f"/exports/{export_id}/retry").status_code == status
+    is_due = transitions.get(export_id).status is ExportStatus.APPROVED
+    assert (is_due, targets.get(target.id, None).status.value) == ((True, "active") if status == 303 else (False, "blocked"))
+
+
+@on_sqlite
+def test_a_blocked_targets_address_is_looked_at_for_nobody_who_may_not_use_one(
+    client: TestClient, customer: Customer
+) -> None:
+    barred = make_customer(may_use_webhooks=False)
+    target = make_target(barred)
+    [export_id] = make_failed(barred, target.id, status="blocked")
+    execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
+    somebody = Person(client)
+    somebody.sign_in(make_console_token(barred))
+    assert somebody.post(f"/exports/{export_id}/retry").status_code == 403
+    assert transitions.get(export_id).status is ExportStatus.BLOCKED
+
+
+def test_what_is_prepared_is_put_aside_after_a_second_thought(
+    person: Person, customer: Customer, doorbell: FakeDoorbell
+) -> None:
+    export_id = prepared(customer)
+    page = person.get(f"/exports/{export_id}")
+    assert re.search(
+        r'<details class="confirm"><summary>Dismiss….*?action="[^"]+/dismiss".*?</details>', page.text, re.DOTALL
+    )
+    went = person.post(f"/exports/{export_id}/dismiss")
+    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=dismissed")
+    assert (transitions.get(export_id).status, doorbell.rings) == (ExportStatus.DISMISSED, 0)
+
+
+@on_sqlite
+@pytest.mark.parametrize("verb", ["approve", "retry", "dismiss"])
+def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: Person, customer: Customer) -> None:
+    target = make_target(customer)
+    export_id = make_failed(customer, target.id)[0] if verb == "retry" else prepared(customer)
+    before = transitions.get(export_id)
+    seen = {"target_id": target.id, "ticket_digest": before.ticket_digest}
+    assert person.post(f"/exports/{export_id}/{verb}", csrf="", **seen).status_code == 403
+    elsewhere = Person(person.client, origin="https://elsewhere.example")
+    elsewhere.cookie, elsewhere.csrf = person.cookie, person.csrf
+    assert elsewhere.post(f"/exports/{export_id}/{verb}", **seen).status_code == 403
+    assert transitions.get(export_id) == before
+
+
+# --- who sees what ------------------------------------------------------------
+
+
+def test_another_accounts_export_is_not_there(person: Person) -> None:
+    strange = make_customer()
+    export_id = prepared(strange)
+    before = transitions.get(export_id)
+    seen = {"target_id": make_target(strange).id, "ticket_digest": before.ticket_digest}
+    pages = [person.get(f"/exports/{export_id}"), person.get("/exports", f"id={export_id}")]
+    pages += [person.post(f"/exports/{export_id}/{verb}", **seen) for verb in ("approve", "retry", "dismiss")]
+    assert {page.status_code for page in pages} == {404}
+    assert all("The total is wrong" not in page.text for page in pages)
+    assert listed(person.get("/exports")) == []
+    assert transitions.get(export_id) == before
+
+
+def test_what_is_no_export_is_not_there(person: Person) -> None:
+    for export_id in BAD_IDS:
+        looked = person.get(f"/exports/{export_id}")
+        assert looked.status_code == 404, export_id
+        # A form is of a page, to which one goes back; nobody was on a page above this one.
+        assert '<a href="/console">To the overview</a>' in looked.text
+        for verb in ("approve", "retry", "dismiss"):
+            refused = person.post(f"/exports/{export_id}/{verb}", target_id="x", ticket_digest="x")
+            assert refused.status_code == 404, (export_id, verb)
+
+
+@on_sqlite
+def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Customer) -> None:
+    other = make_customer()
+    export_id = tried(other)
+    somebody = Person(client)
+    somebody.sign_in(make_console_token(other))
+    page = somebody.get(f"/exports/{export_id}")
+    assert page.status_code == 200
+    assert "http 503" in page.text
+    for private in ("192.0.2.1", "host-of-ours", "No such project."):
+        assert private not in page.text
+    assert "<td>worker</td>\n<td>claim</td>" in page.text
+
+
+@on_sqlite
+def test_in_the_cloud_nobody_sees_where_attempts_went(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
+    somebody = Person(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))))
+    somebody.sign_in(make_console_token(customer))
+    page = somebody.get(f"/exports/{tried(customer)}")
+    assert (page.status_code, "192.0.2.1" in page.text) == (200, False)
+
+
+# --- what strangers wrote -----------------------------------------------------
+
+MARKUP: Final = "</pre></bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"
+
+
+@on_sqlite
+def test_markup_is_text_wherever_it_stands(person: Person, customer: Customer) -> None:
+    target = make_target(customer, name=MARKUP)
+    export_id = tried(customer, answer=MARKUP)
+    execute(
+        "UPDATE exports SET ticket = ?, provider_ticket_id = ?, provider_ticket_url = ?, source_id = ?, status_reason = ?, "
+        "body = ?, target_id = ? WHERE id = ?",
+        (
+            '{"title": %s, "description": %s, "severity": %s, "page_url": %s, "labels": [%s], "evidence": {%s: %s}}'
+            % ((repr_json(MARKUP),) * 7),
+            MARKUP,
+            "javascript:alert(1)",
+            MARKUP,
+            MARKUP,
+            MARKUP.encode(),
+            target.id,
+            export_id,
+        ),
+    )
+    with transaction():
+        audit_log.append(utc_now(), MARKUP, MARKUP, export_id, MARKUP)
+    for page in (person.get("/exports"), person.get(f"/exports/{export_id}")):
+        assert page.status_code == 200
+        assert "alert(1)" in page.text
+        for live in ("<script>", "<img", "54439"):
+            assert live not in main_of(page)
+
+
+def repr_json(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@on_sqlite
+def test_long_words_big_evidence_and_turned_letters_are_shown_whole_and_harmless(person: Person, customer: Customer) -> None:
+    export_id = prepared(
+        customer,
+        title="invoice \u202egpj.exe \x1b[31m",
+        description="W" * 500,
+        labels=["L" * 100] * 50,
+        evidence={"a": "e" * 8184},
+    )
+    page = person.get(f"/exports/{export_id}")
+    assert page.status_code == 200
+    for whole in ("W" * 500, "L" * 100, "e" * 8184, "invoice [U+202E]gpj.exe [U+001B][31m"):
+        assert whole in page.text
+    assert titles(person.get("/exports")) == ["invoice [U+202E]gpj.exe [U+001B][31m"]
+    for turned in ("\u202e", "\x1b"):
+        assert turned not in page.text
+
+
+@on_sqlite
+def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_stand(
+    person: Person, customer: Customer
+) -> None:
+    turned = "safe \u202eexe"
+    target = make_target(customer, name=turned)
+    sent, waiting = tried(customer, answer=turned), prepared(customer)
+    ticket = (
+        '{"title": %s, "description": %s, "severity": "high", "page_url": %s, "labels": [%s], "evidence": {"a": %s}}'
+        % ((repr_json(turned),) * 5)
+    )
+    execute(
+        "UPDATE exports SET ticket = ?, provider_ticket_id = ?, provider_ticket_url = ?, source_id = ?, body = ?, "
+        "target_id = ? WHERE id = ?",
+        (ticket, turned, turned, turned, turned.encode(), target.id, sent),
+    )
+    recovery = recoveries.order(target.id, customer.account_id, utc_now(), utc_now(), "user:1").id
+    targets.turn(target.id, "pause", utc_now(), "user:1")
+    of_target = ("", "/targets", f"/targets/{target.id}", "/recoveries", f"/recoveries/{recovery}", "/queue")
+    for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", *of_target):
+        page = person.get(path)
+        assert "safe [U+202E]exe" in page.text, path
+        assert "\u202e" not in page.text, path
+
+
+@on_sqlite
+@pytest.mark.parametrize("body", [b"no JSON at all <script>", b"\xff\xfe", b"[" * 50_000, b"null"])
+def test_a_body_that_is_no_json_is_shown_as_text(body: bytes, person: Person, customer: Customer) -> None:
+    export_id = tried(customer)
+    execute("UPDATE exports SET body = ? WHERE id = ?", (body, export_id))
+    page = person.get(f"/exports/{export_id}")
+    assert (page.status_code, "<pre data-body>" in page.text) == (200, True)
+    assert "<script>" not in main_of(page)
+
+
+@on_sqlite
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "https://bank.example@shop.example/", "data:text/html,x"])
+def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: Person, customer: Customer) -> None:
+    export_id = prepared(customer)
+    execute("UPDATE exports SET provider_ticket_url = ? WHERE id = ?", (url, export_id))
+    page = person.get(f"/exports/{export_id}")
+    assert url in unescape(page.text)
+    assert not [href for href in re.findall(r'href="([^"]*)"', main_of(page)) if not href.startswith("/")]
+
+
+@on_sqlite
+def test_a_finding_tells_how_often_it_was_seen(person: Person, client: TestClient, customer: Customer) -> None:
+    headers = {"X-Scanner-Secret": "scanner-secret-for-tests"}
+    answer = client.simulate_post("/api/scanner/results", json=postback(), headers=headers)
+    [export_id] = answer.json["ticket_exports"]
+    page = person.get(f"/exports/{export_id}")
+    assert "<dt>Seen</dt><dd>in 1 scan run, first" in page.text
+
+
+#: How an export ended or what its latest attempt met; what its page says happened, and what to do.
+REASONS: Final = {
+    "given up": (
+        Move.FAIL,
+        "attempts_exhausted",
+        "connect_refused",
+        "Nothing listens at",
+        "Start the receiver; look at the port. Then retry.",
+    ),
+    "refused": (
+        Move.FAIL,
+        "receiver_unauthorized",
+        "receiver_unauthorized",
+        "refused who asks",
+        "See what it asks for, then retry.",
+    ),
+    "retried": (Move.RESCHEDULE, None, "tls_certificate", "certificate is not valid", "Mend the receiver&#39;s certificate"),
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("case", REASONS)
+def test_what_went_wrong_is_told_in_words_with_what_to_do(case: str, person: Person, customer: Customer) -> None:
+    move, reason, code, why, to_do = REASONS[case]
+    began = utc_now()
+    export_id = make_approved(customer, make_target(customer).id, began)
+    [claim] = claim_due(1, began, 6, WORKER)
+    waits = {"next_attempt_at": began + timedelta(seconds=30)} if move is Move.RESCHEDULE else {}
+    transitions.record_attempts([attempted(claim, move, began, reason=reason, error_code=code, **waits)], began, WORKER)
+    state = main_of(person.get(f"/exports/{export_id}")).partition("<h2>Ticket</h2>")[0]
+    assert re.search(rf"<dt>Why</dt><dd>.*{re.escape(why)}", state)
+    assert re.search(rf"<dt>What to do</dt><dd>{re.escape(to_do)}", state)
+    # What the last attempt met is told beside that it was the last, and of anything else only once.
+    assert ("The last one:" in state) == (reason == "attempts_exhausted")
+
+
+@on_sqlite
+def test_the_page_of_an_export_that_moves_is_followed(person: Person, customer: Customer) -> None:
+    """Whoever approved one sees it delivered without loading the page again; one that rests is not asked for anew."""
+    moving = {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED}
+    for status, export_id in in_every_state(customer).items():
+        followed = re.findall(r'id="(\w+)"[^>]* data-refresh', person.get(f"/exports/{export_id}").text)
+        assert followed == (["state", "attempts", "timeline"] if status in moving else []), status
+
+
+@on_sqlite
+def test_a_retry_of_a_recovery_leads_to_it(person: Person, customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    with transaction():
+        audit_log.append(utc_now(), "operator", "retry", export_id, reason="rec_01AAAAAAAAAAAAAAAAAAAAAAAA")
+    assert (
+        '<a href="/console/recoveries/rec_01AAAAAAAAAAAAAAAAAAAAAAAA">recovery</a>'
+        in person.get(f"/exports/{export_id}").text
+    )

@@ -1,0 +1,166 @@
+"""Findings at the console: of a project, by severity, with the exports that they became."""
+
+import re
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+from falcon.testing import Result
+
+from schemas.intake.scanner import SEVERITIES, PostbackForm
+from service.console.pages import findings as findings_page
+from storage.db.engine import execute, rows
+from tests.support.console_user import Person, on_sqlite
+from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
+from tests.support.query_plans import statements
+
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def scanned(project_id: int, scan_run_id: int, *issues: Any, minutes: int = 0) -> list[str]:
+    """Store a page with these issues; return the exports that were prepared."""
+    posted = PostbackForm().read(postback(scan_run_id, [*issues]))
+    return list(record_postback(posted, project_id, NOW + timedelta(minutes=minutes)).ticket_exports)
+
+
+def titles(page: Result) -> list[str]:
+    return [unescape(title) for title in re.findall(r"<tr>\n<td><bdi>([^<]*)</bdi>", page.text)]
+
+
+def test_a_finding_is_told_with_the_export_that_it_became(person: Person, customer: Customer) -> None:
+    [export_id] = scanned(customer.project_id, 1, issue("img-alt", title="No alternative text", severity="critical"))
+    scanned(customer.project_id, 2, issue("img-alt", title="No alternative text", severity="critical"), minutes=5)
+    page = person.get("/findings")
+    [row] = re.findall(r"<tr>\n<td><bdi>.*?</tr>", page.text, re.DOTALL)
+    for told in (
+        "No alternative text",
+        "img-alt",
+        "critical",
+        "https://shop.example/",
+        "12:00:00 UTC",
+        "12:05:00 UTC",
+        ">2<",
+    ):
+        assert told in row
+    assert f'<a href="/console/exports/{export_id}"><span class="status calm">prepared</span></a>' in row
+    execute("DELETE FROM audit_entries")
+    execute("DELETE FROM exports")
+    assert '<span class="none">none</span>' in person.get("/findings").text
+
+
+def test_the_project_with_the_newest_finding_is_shown_unless_one_is_named(person: Person, customer: Customer) -> None:
+    other = make_project(customer)
+    assert 'data-state="unused"' in person.get("/findings").text
+    scanned(other, 1, issue("a", title="Of the other"), minutes=1)
+    scanned(customer.project_id, 2, issue("b", title="Of the first"))
+    assert titles(person.get("/findings")) == ["Of the other"]
+    scanned(customer.project_id, 3, issue("c", title="Newer of the first"), minutes=2)
+    assert titles(person.get("/findings")) == ["Newer of the first", "Of the first"]
+    page = person.get("/findings", f"project={other}&severity=&cursor=")
+    assert titles(page) == ["Of the other"]
+    assert f'<option value="{other}" selected>' in page.text
+
+
+def test_findings_are_listed_by_severity(person: Person, customer: Customer) -> None:
+    scanned(customer.project_id, 1, *(issue(name, title=name, severity=name) for name in SEVERITIES))
+    assert {*titles(person.get("/findings"))} == {*SEVERITIES}
+    for severity in SEVERITIES:
+        assert titles(person.get("/findings", f"severity={severity}")) == [severity]
+
+
+def test_the_pages_of_a_list_follow_one_another_in_their_project(person: Person, customer: Customer) -> None:
+    for number in range(5):
+        scanned(customer.project_id, number + 1, issue(f"r{number}", title=f"No. {number}", severity="high"), minutes=number)
+    query, seen = "severity=high&limit=2", []
+    while query:
+        page = person.get("/findings", query)
+        seen += titles(page)
+        query = next(map(unescape, re.findall(r'rel="next" href="/console/findings\?([^"]+)"', page.text)), "")
+        # Another project is scanned in between; the list stays where it was.
+        scanned(make_project(customer), 100 + len(seen), issue("x", title="Elsewhere", severity="high"), minutes=60)
+    assert seen == [f"No. {number}" for number in (4, 3, 2, 1, 0)]
+
+
+def test_an_empty_list_says_what_to_do(person: Person, customer: Customer) -> None:
+    page = person.get("/findings")
+    assert 'data-state="unused"' in page.text
+    assert "/api/scanner/results" in page.text
+    scanned(customer.project_id, 1, issue(severity="high"))
+    assert 'data-state="filtered"' in person.get("/findings", "severity=low").text
+    assert 'data-state="unused"' in person.get("/findings", f"project={make_project(customer)}").text
+    execute("DELETE FROM grants")
+    for table in ("exports", "findings", "page_results", "scan_runs", "projects"):
+        execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+    assert "There is no project yet" in person.get("/findings").text
+
+
+def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: Person) -> None:
+    for query, named in [
+        ("severity=CANARY", "/severity"),
+        ("project=CANARY", "/project"),
+        ("project=0", "/project"),
+        ("project=-1", "/project"),
+        ("project=1&project=2", "/project"),
+        (f"project={'9' * 5000}", "/project"),
+        ("project=9999999999", "/project"),  # beyond a database's number
+        ("project=%D9%A1", "/project"),  # a digit of another script
+        (f"cursor={'CANARY' * 1000}", "/cursor"),
+        ("cursor=MTpleHBfMDFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE", "/cursor"),  # an export's
+    ]:
+        page = person.get("/findings", query)
+        assert (page.status_code, f"<code>{named}</code>" in page.text, "CANARY" in page.text) == (422, True, False), query
+
+
+def test_another_accounts_project_is_not_there(person: Person, customer: Customer) -> None:
+    strange = make_customer()
+    scanned(strange.project_id, 1, issue(title="Not ours"), minutes=60)
+    for project_id in (strange.project_id, 999_999_999):
+        page = person.get("/findings", f"project={project_id}")
+        assert (page.status_code, "no such project" in page.text, "Not ours" in page.text) == (404, True, False)
+    page = person.get("/findings")
+    assert (titles(page), f'value="{strange.project_id}"' in page.text) == ([], False)
+
+
+def test_a_project_that_is_not_offered_is_reached_by_its_number(person: Person, customer: Customer) -> None:
+    scanned(customer.project_id, 1, issue(title="Of the oldest"))
+    for _ in range(findings_page.MOST_PROJECTS):
+        make_project(customer, is_granted=False)
+    assert titles(person.get("/findings")) == []
+    page = person.get("/findings", f"project={customer.project_id}")
+    assert titles(page) == ["Of the oldest"]
+    assert f'<option value="{customer.project_id}" selected>' in page.text
+
+
+@on_sqlite
+def test_what_a_scanner_wrote_is_text(person: Person, customer: Customer) -> None:
+    scanned(
+        customer.project_id,
+        1,
+        issue(MARKUP, title=f"{MARKUP}\u202e", url="https://shop.example/?<script>alert(1)</script>"),
+        issue("C" * 100, title="W" * 500),
+    )
+    execute("UPDATE projects SET name = ?", (MARKUP,))
+    page = person.get("/findings")
+    assert page.status_code == 200
+    assert "alert(1)" in page.text
+    for live in ("<script>", "<img", "\u202e"):
+        assert live not in page.text.partition("<main")[2]
+    assert "C" * 100 in page.text
+    assert "W" * 240 in page.text
+
+
+@on_sqlite
+def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Person, customer: Customer) -> None:
+    def asked() -> int:
+        with statements() as ran:
+            assert person.get("/findings", "limit=200").status_code == 200
+        return len(ran)
+
+    scanned(customer.project_id, 1, issue("first"))
+    one = asked()
+    scanned(customer.project_id, 2, *(issue(f"r{number}") for number in range(150)))
+    for _ in range(20):
+        make_project(customer)
+    # Session, operator's account, projects, findings.
+    assert asked() == one == 4
+    assert rows("SELECT COUNT(*) FROM findings") == [(151,)]

@@ -1,0 +1,343 @@
+"""The page of inbound sources: whether each could hand something in, when it did, why it could not, and how to try it."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from schemas.intake.sources import CredentialFault, InboundSource, Refusal, Trouble
+from service.app import create_app
+from storage.accounts import accounts, projects, tokens
+from storage.db.engine import close_database, execute, is_sqlite, open_database, rows, transaction
+from storage.db.identifiers import CAPTURE, new_id
+from storage.db.models import ALL
+from storage.intake import rejections
+from storage.secrets import integrations
+from storage.secrets.integrations import MOST_TOKENS, Integration, SharedSecrets
+from storage.secrets.vault import Vault
+from tests.docs.pasting import ROOT, link_all
+from tests.support.console_user import ORIGIN, Person, make_console_token, on_sqlite
+from tests.support.corpora import naughty_strings
+from tests.support.factories import (
+    NOW,
+    SCANNER_SECRET,
+    Customer,
+    environment,
+    make_customer,
+    make_platform_token,
+    make_project,
+    make_settings,
+    postback,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.gunicorn_process import Service
+from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
+from tests.support.workers import wait_until
+
+SECRETS: Final = {
+    "EMAIL_WEBHOOK_SECRET": "email-secret-for-tests",
+    "STOREFRONT_WEBHOOK_SECRET": "storefront-secret-for-tests",
+}
+PLATFORM: Final = (InboundSource.BROWSER_EXTENSION, InboundSource.CMS_PLUGIN, InboundSource.STOREFRONT_APP)
+_SAMPLE: Final = re.compile(r"<pre data-copy[^>]*><code>(.*?)</code></pre>", re.DOTALL)
+#: What a reader's `.env` has.
+IN_ENV: Final = ("SCANNER_SHARED_SECRET", *SECRETS)
+#: Nobody listens there: limits are each process's own then, and doorbells are not heard.
+NO_REDIS: Final = "redis://127.0.0.1:1/0"
+TYPED: Final = "a secret that was set"
+PASTE_WITHIN_S: Final = 60
+
+
+def visitor(customer: Customer, folder: Path, **changes: str) -> Person:
+    """Return the customer's user, signed in at an installation of theirs that serves everything."""
+    given = {"DEPLOYMENT_MODE": "cloud", "OPERATOR_ACCOUNT_ID": str(customer.account_id), **SECRETS, **changes}
+    app = create_app(make_settings(folder, given), FakeDoorbell(), FakeLookup({}))
+    person = Person(TestClient(app), origin=given.get("PUBLIC_BASE_URL", ORIGIN))
+    assert person.sign_in(make_console_token(customer)).status_code == 303
+    return person
+
+
+def sections(text: str) -> dict[InboundSource, str]:
+    """Return the part of the page that is about each source."""
+    parts = re.findall(r'<section id="([a-z-]+)"(.*?)</section>', text, re.DOTALL)
+    return {InboundSource(name): told for name, told in parts}
+
+
+def section(person: Person, source: InboundSource) -> str:
+    return sections(person.get("/integrations").text)[source]
+
+
+def sample(told: str) -> str:
+    [found] = _SAMPLE.findall(told)
+    return unescape(found)
+
+
+# --- what it shows
+
+
+def test_every_source_is_there_with_its_secret_as_a_fingerprint(customer: Customer, tmp_path: Path) -> None:
+    person = visitor(customer, tmp_path)
+    shared = SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32]))
+    shared.set(Integration.EMAIL, "another-email-secret", NOW)
+    text = person.get("/integrations").text
+    told = sections(text)
+    assert set(told) == set(InboundSource)
+    by_name = {state.name: state for state in shared.states()}
+    for source, name, place in (
+        (InboundSource.SCANNER, "scanner", "environment"),
+        (InboundSource.EMAIL, "email", "database"),
+        (InboundSource.COMPLIANCE, "storefront", "environment"),
+    ):
+        assert f"from the {place}, <code>{by_name[name].fingerprint}</code>" in told[source]
+    for secret in (SCANNER_SECRET, "another-email-secret", *SECRETS.values()):
+        assert secret not in text
+
+
+@on_sqlite
+def test_what_is_not_configured_and_what_is_not_served_say_what_to_do(customer: Customer, tmp_path: Path) -> None:
+    changes = {"EMAIL_WEBHOOK_SECRET": "", "DEPLOYMENT_MODE": "self-hosted"}
+    told = sections(visitor(customer, tmp_path, **changes).get("/integrations").text)
+    assert "bin/riskrelay secret set email" in told[InboundSource.EMAIL]
+    for source in (*PLATFORM, InboundSource.COMPLIANCE):
+        assert "<code>DEPLOYMENT_MODE=cloud</code> serves it" in told[source]
+    assert [source for source, part in told.items() if _SAMPLE.search(part)] == [InboundSource.SCANNER]
+
+
+def test_live_tokens_are_counted_and_without_one_the_way_to_one_is_told(customer: Customer, tmp_path: Path) -> None:
+    person = visitor(customer, tmp_path)
+    make_platform_token(customer, Ability.UPLOAD_EVIDENCE)
+    make_platform_token(customer)
+    for ended in ("revoked_at", "expires_at"):
+        make_platform_token(customer)
+        execute(f"UPDATE tokens SET {ended} = 1 WHERE id = (SELECT MAX(id) FROM tokens)")  # noqa: S608 - our own names
+    told = sections(person.get("/integrations").text)
+    assert "<dd>2 with <code>browser-extension:evidence-upload</code>" in told[InboundSource.BROWSER_EXTENSION]
+    assert "<dd>1 with <code>cms-plugin:diagnostics-upload</code>" in told[InboundSource.CMS_PLUGIN]
+    execute("UPDATE tokens SET revoked_at = 1 WHERE kind = 'platform'")
+    other = section(person, InboundSource.CMS_PLUGIN)
+    making = f"token create --user {customer.email} --kind platform --ability cms-plugin:diagnostics-upload"
+    assert f"make one: <code>bin/riskrelay {making}</code>" in other
+
+
+def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Customer) -> None:
+    columns = "user_id, kind, name, abilities, token_sha256, created_at"
+    with transaction():
+        for number in range(MOST_TOKENS + 5):
+            values = (customer.user_id, "platform", "", '["browser-extension:evidence-upload"]', f"digest-{number}", 1)
+            execute(f"INSERT INTO tokens ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608 - our own names
+    with statements() as ran:
+        counted = integrations.live_platform_tokens(utc_now())
+    assert counted == {"browser-extension:evidence-upload": MOST_TOKENS}
+    # PostgreSQL reads so small a table whole.
+    assert indexes_read(ran[0]) == {"tokens_platform"} or not is_sqlite()
+
+
+def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_path: Path) -> None:
+    person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
+    told = sections(person.get("/integrations").text)
+    assert all("nothing is kept" in part for part in told.values())
+    execute(
+        "INSERT INTO evidence_captures (id, project_id, page_url, created_at) VALUES (?, ?, 'https://shop.example/', ?)",
+        (new_id(CAPTURE, NOW), customer.project_id, 1_700_000_000_000),
+    )
+    sent = person.client.simulate_post("/api/scanner/results", headers={"X-Scanner-Secret": SCANNER_SECRET}, json=postback())
+    assert sent.status_code == 202
+    told = sections(person.get("/integrations").text)
+    assert '<time datetime="2023-11-14T22:13:20Z"' in told[InboundSource.BROWSER_EXTENSION]
+    assert "<dt>Last accepted</dt><dd><time" in told[InboundSource.SCANNER]
+    assert "nothing is kept" in told[InboundSource.CMS_PLUGIN]
+
+
+@on_sqlite
+@pytest.mark.parametrize("fault", CredentialFault)
+def test_the_last_refusal_is_told_in_words(customer: Customer, tmp_path: Path, fault: CredentialFault) -> None:
+    person = visitor(customer, tmp_path)
+    for source, header in ((InboundSource.SCANNER, "X-Scanner-Secret"), (InboundSource.CMS_PLUGIN, "Authorization")):
+        trouble = Trouble(f"/{header}", fault.value)
+        rejections.record([Refusal(source, NOW, 401, "UNAUTHORIZED", (trouble,), "req_of_the_log")])
+        told = section(person, source)
+        assert "<code>401 UNAUTHORIZED</code>" in told
+        assert "<code>req_of_the_log</code>" in told
+        why = re.findall(rf"<li><code>/{header}</code> (.*?)</li>", told)
+        assert len(why) == 1
+        assert why != [fault.value]
+    assert "never" in section(person, InboundSource.EMAIL)
+
+
+def test_what_a_running_service_refused_is_shown_once_it_is_written(
+    database: str, customer: Customer, tmp_path: Path
+) -> None:
+    with Service(environment(tmp_path, DATABASE_URL=database, REDIS_URL=NO_REDIS)) as service:
+        answer = service.request("POST", "/api/scanner/results", {"X-Scanner-Secret": "wrong-secret"}, {})
+        assert answer.status == 401
+        wait_until(lambda: InboundSource.SCANNER in rejections.last())
+    told = section(visitor(customer, tmp_path), InboundSource.SCANNER)
+    assert "<li><code>/X-Scanner-Secret</code> it does not match</li>" in told
+    assert answer.headers["x-request-id"] in told
+
+
+@on_sqlite
+def test_nothing_that_is_shown_is_markup(customer: Customer, tmp_path: Path) -> None:
+    person = visitor(customer, tmp_path)
+    for text in ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', *naughty_strings()[::50]):
+        clean = text.replace("\0", "")
+        trouble = Trouble(clean, clean)
+        rejections.record([Refusal(InboundSource.SCANNER, utc_now(), 422, clean, (trouble,), clean)])
+        shown = person.get("/integrations").text
+        assert len(clean) < 4 or "<" not in clean or clean not in shown
+
+
+def test_the_page_asks_a_few_indexed_questions(customer: Customer, tmp_path: Path) -> None:
+    person = visitor(customer, tmp_path)
+    with statements() as ran:
+        assert person.get("/integrations").status_code == 200
+    # Who asks, and then: secrets, tokens, the newest, refusals, something to try with.
+    assert len(ran) <= 8, [each.sql for each in ran]
+    [newest] = [each for each in ran if "page_results" in each.sql]
+    assert not read_whole(newest, {"diagnostics"}), plan_of(newest)
+
+
+# --- samples
+
+
+class Desk(NamedTuple):
+    """Where an operator sits: a page in one window, a shell beside `bin` and `.env` in the other."""
+
+    person: Person
+    folder: Path
+    environment: Mapping[str, str]
+
+    def samples(self) -> dict[InboundSource, str]:
+        """Return the sample of each source."""
+        return {source: sample(told) for source, told in sections(self.person.get("/integrations").text).items()}
+
+    def paste(self, script: str, typed: str = "") -> str:
+        """Paste a sample into bash, where no secret is a variable, and type what it asks for; return what is printed."""
+        kept = {name: value for name, value in self.environment.items() if name not in IN_ENV}
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.folder,
+            env=kept,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=PASTE_WITHIN_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture
+def desk(sqlite_url: str, tmp_path: Path) -> Iterator[Desk]:
+    """A real service that serves everything, and somebody who looks at it and manages nothing yet."""
+    open_database(sqlite_url)
+    customer = make_customer()
+    folder = tmp_path / "risk relay"
+    folder.mkdir()
+    link_all(ROOT, folder, ("bin", ".venv"))
+    serving = {"DEPLOYMENT_MODE": "cloud", "DEFAULT_PROJECT_ID": str(customer.project_id), **SECRETS}
+    given = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=NO_REDIS, **serving)
+    (folder / ".env").write_text("".join(f"{name}={given[name]}\n" for name in IN_ENV))
+    execute("DELETE FROM grants")
+    with Service(given) as service:
+        changes = {"PUBLIC_BASE_URL": f"http://127.0.0.1:{service.port}", "DEFAULT_PROJECT_ID": str(customer.project_id)}
+        yield Desk(visitor(customer, tmp_path, **changes), folder, given)
+    close_database()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs() -> None:
+    missing = [name for name in ("bash", "curl", "openssl") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"There is no {' and no '.join(missing)}.")
+
+
+def test_each_sample_works_as_pasted(desk: Desk, tmp_path: Path) -> None:
+    before = stored()
+    for source, script in desk.samples().items():
+        # One that made a grant before leaves the next one nothing to grant, and says so.
+        printed = desk.paste(script)
+        assert printed.endswith("\n200\n"), f"{source}: {printed}"
+    after = stored()
+    # What three of them made to have a token; of what was handed in, nothing.
+    assert {name for name in after if after[name] != before[name]} == {"tokens", "grants", "audit_entries"}
+    work_in_earnest_with_what_is_typed(desk, SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32])))
+
+
+def work_in_earnest_with_what_is_typed(desk: Desk, shared: SharedSecrets) -> None:
+    """What stands in no `.env` is asked for: a secret that an operator has set, a token that somebody has."""
+    for integration in Integration:
+        shared.set(integration, TYPED, NOW)
+    [(email,)] = rows("SELECT email FROM users")
+    token = tokens.create(email, TokenKind.PLATFORM, NOW)[1]
+    for source, script in desk.samples().items():
+        assert "read -rs" in script
+        printed = desk.paste(script.replace("?dry_run=true", ""), f"{token if source in PLATFORM else TYPED}\n")
+        assert re.search(r"\n20[124]\n$", printed), f"{source}: {printed}"
+    assert all(at is not None for at in integrations.last_accepted().values())
+
+
+def test_without_a_default_project_the_scanners_sample_is_of_a_run_that_is_registered(
+    customer: Customer, tmp_path: Path
+) -> None:
+    person = visitor(customer, tmp_path)
+    projects.add_scan_run(customer.project_id, NOW, 4711)
+    assert '"scanRunId": 4711' in sample(section(person, InboundSource.SCANNER))
+    assert f'"inbox+p{customer.project_id}@service.example"' in sample(section(person, InboundSource.EMAIL))
+
+
+@on_sqlite
+def test_with_a_default_project_the_scanners_sample_is_of_a_run_that_nobody_registers(
+    customer: Customer, tmp_path: Path
+) -> None:
+    person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
+    other = make_customer()
+    projects.add_scan_run(other.project_id, NOW, 4711)
+    assert '"scanRunId": 1,' in sample(section(person, InboundSource.SCANNER))
+
+
+@on_sqlite
+def test_a_sample_is_of_a_project_that_its_reader_manages(customer: Customer, tmp_path: Path) -> None:
+    execute("DELETE FROM grants")
+    managed = make_project(customer)
+    person = visitor(customer, tmp_path)
+    assert managed > customer.project_id
+    assert f'"inbox+p{managed}@service.example"' in sample(section(person, InboundSource.EMAIL))
+
+
+@on_sqlite
+def test_without_a_project_there_is_no_sample_but_the_way_to_one(customer: Customer, tmp_path: Path) -> None:
+    person = visitor(customer, tmp_path)
+    execute("DELETE FROM grants")
+    execute("DELETE FROM projects")
+    text = person.get("/integrations").text
+    assert "bin/riskrelay project add NAME" in text
+    assert _SAMPLE.findall(text) == []
+
+
+@on_sqlite
+def test_an_email_that_a_shell_would_read_otherwise_is_quoted(customer: Customer, tmp_path: Path) -> None:
+    odd = "o'neil+$(id)`id`;x@example.com"
+    accounts.add_user(odd, customer.account_id, NOW)
+    told = sample(section(visitor(replace(customer, email=odd), tmp_path), InboundSource.CMS_PLUGIN))
+    printf = re.sub(r"bin/riskrelay (grant add|token create)", "printf '%s|'", told.rpartition("curl -s")[0])
+    done = subprocess.run(
+        ["bash", "-c", f'{printf}\nprintf %s "$TOKEN"'], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.count(f"|{odd}|") == 2
+
+
+def stored() -> dict[str, int]:
+    """Return how many rows each table has, but for what looking at the console writes."""
+    names = [str(model._meta.table_name) for model in ALL]
+    return {name: rows(f"SELECT COUNT(*) FROM {name}")[0][0] for name in names if name != "console_sessions"}  # noqa: S608 - our own names

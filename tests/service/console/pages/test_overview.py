@@ -1,0 +1,324 @@
+"""The overview: what is well, what is late, what failed and what to do about it."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
+from service.app import create_app
+from storage.db.engine import execute, is_sqlite, transaction
+from storage.exports import worker_heartbeats
+from storage.secrets import key_check
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.factories import (
+    Customer,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_settings,
+    make_target,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
+from tests.support.query_plans import read_whole, statements
+
+WORKER = "worker:test"
+#: However much there is: who looks, whether that is the operator, the checks, the page.
+STATEMENTS = 20
+
+
+def hour_of(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def counted(target_id: str, at: datetime, delivered: int, failed: int, worker: str = WORKER) -> None:
+    """Store what a worker counted in an hour."""
+    with transaction():
+        execute(
+            "INSERT INTO delivery_hours (target_id, hour_at, worker, delivered, failed) VALUES (?, ?, ?, ?, ?)",
+            (target_id, to_ms(hour_of(at)), worker, delivered, failed),
+        )
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def lights(html: str) -> dict[str, str]:
+    found = re.search(r'<ul class="lights">(.*?)</ul>', html, re.DOTALL)
+    assert found is not None
+    return dict(re.findall(r'<strong>([^<]+)</strong> <span class="status \w+">([^<]+)</span>', found[1]))
+
+
+def hours_in(html: str) -> list[tuple[int, int]]:
+    """Return the table beside the chart, the oldest hour first."""
+    found = re.findall(
+        r'<td class="number">([^<]+)</td><td class="number">([^<]+)</td></tr>', html.partition("As a table")[2]
+    )
+    plain = [tuple(int(number.replace("\N{NARROW NO-BREAK SPACE}", "")) for number in pair) for pair in found]
+    return [(delivered, failed) for delivered, failed in reversed(plain)]
+
+
+@on_sqlite
+def test_an_account_with_nothing_is_told_what_to_do_first(person: Person) -> None:
+    page = person.get()
+    assert page.status_code == 200
+    assert "First steps" in page.text
+    assert "<svg class=" not in page.text
+
+
+@on_sqlite
+def test_each_light_has_a_word_and_a_remedy(person: Person) -> None:
+    html = person.get().text
+    assert lights(html) == {
+        "Database": "ok",
+        "Schema": "ok",
+        "Encryption keys": "ok",
+        "Redis": "ok",
+        "Workers": "unavailable",
+    }
+    assert "<code>bin/riskrelay work</code>" in html
+    worker_heartbeats.beat(WORKER, utc_now())
+    assert lights(person.get().text)["Workers"] == "ok"
+
+
+@on_sqlite
+def test_redis_away_is_a_light_and_no_error(person: Person, doorbell: FakeDoorbell, customer: Customer) -> None:
+    make_exports(customer, 1)
+    doorbell.is_connected = False
+    page = person.get()
+    assert page.status_code == 200
+    assert lights(page.text)["Redis"] == "unavailable"
+    assert "Waiting for a decision" in page.text
+
+
+@on_sqlite
+def test_other_keys_are_a_light_and_no_error(person: Person, customer: Customer) -> None:
+    make_exports(customer, 1)
+    key_check.check_keys(Vault([b"B" * 32]), utc_now())
+    page = person.get()
+    assert page.status_code == 200
+    assert lights(page.text)["Encryption keys"] == "wrong"
+    assert "Waiting for a decision" in page.text
+
+
+def test_a_schema_of_another_version_leaves_the_lights(person: Person, customer: Customer) -> None:
+    make_exports(customer, 1)
+    execute("INSERT INTO schema_migrations (id, name, applied) VALUES (9999, '9999_of_tomorrow', '2030-01-01')")
+    try:
+        page = person.get()
+    finally:
+        execute("DELETE FROM schema_migrations WHERE id = 9999")
+    assert page.status_code == 200
+    assert lights(page.text)["Schema"] == "not current"
+    assert "Waiting for a decision" not in page.text
+
+
+@on_sqlite
+def test_whoever_is_no_operator_is_told_whom_to_ask(person: Person) -> None:
+    other = make_customer()
+    stranger = Person(person.client)
+    stranger.sign_in(make_console_token(other))
+    html = stranger.get().text
+    assert "Tell whoever runs this installation." in html
+    assert "bin/riskrelay work" not in html
+
+
+def test_deliveries_of_all_workers_and_targets_add_up_by_the_hour(person: Person, customer: Customer) -> None:
+    now = utc_now()
+    first, second = make_target(customer).id, make_target(customer).id
+    counted(first, now, 3, 1)
+    counted(first, now, 4, 0, "worker:other")
+    counted(second, now, 5, 2)
+    counted(second, now - timedelta(hours=23), 7, 0)
+    counted(second, now - timedelta(hours=24), 99, 99)
+    # A million in an hour is a row like any other.
+    counted(first, now - timedelta(hours=5), 1_000_000, 1)
+    html = person.get().text
+    shown = hours_in(html)
+    assert len(shown) == 24
+    # An hour may have begun since.
+    shown = shown if shown[-1] != (0, 0) else shown[:-1]
+    assert shown[-1] == (12, 3)
+    assert shown[-6] == (1_000_000, 1)
+    assert (99, 99) not in shown
+    assert html.count('<rect class="bad"') == 1 + 2
+
+
+def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(person: Person, customer: Customer) -> None:
+    now, target = utc_now(), make_target(customer).id
+    counted(target, now + timedelta(hours=3), 50, 5)
+    worker_heartbeats.beat(WORKER, now + timedelta(minutes=5))
+    page = person.get()
+    assert page.status_code == 200
+    assert [hour for hour in hours_in(page.text) if hour != (0, 0)] == []
+    assert lights(page.text)["Workers"] == "unavailable"
+
+
+def test_another_accounts_rows_are_nowhere(person: Person, customer: Customer) -> None:
+    make_exports(customer, 1)
+    other = make_customer()
+    target = make_target(other, name="Theirs")
+    counted(target.id, utc_now(), 77_777, 7)
+    make_failed(other, target.id)
+    make_approved(other, target.id)
+    targets.turn(target.id, "pause", utc_now(), "operator")
+    page = text_of(person.get().text)
+    assert "Theirs" not in page
+    # However thousands are written.
+    assert "77\N{NARROW NO-BREAK SPACE}777" not in page
+    assert "0 delivered" in page
+    assert "Nothing has failed." in page
+    assert "nothing is late" in page
+
+
+def test_numbers_lead_to_their_lists(person: Person, customer: Customer) -> None:
+    target = make_target(customer)
+    make_exports(customer, 2)
+    make_approved(customer, target.id)
+    make_failed(customer, target.id, 3)
+    make_failed(customer, target.id, 1, status="blocked")
+    html = person.get().text
+    assert re.findall(r'href="/console/exports\?status=(\w+)"><strong>(\d+)</strong>', html) == [
+        ("prepared", "2"),
+        ("failed", "3"),
+        ("blocked", "1"),
+    ]
+    assert re.findall(r'href="/console/exports\?status=(\w+)">(\d+) ', html) == [
+        ("approved", "1"),
+        ("delivering", "0"),
+        ("retry_scheduled", "0"),
+    ]
+
+
+def test_the_newest_failures_say_why(person: Person, customer: Customer) -> None:
+    target = make_target(customer)
+    ids = make_failed(customer, target.id, 6) + make_failed(customer, target.id, status="blocked")
+    html = person.get().text
+    assert re.findall(r"/console/exports/(exp_\w+)", html) == list(reversed(ids))[:5]
+    assert "receiver gone" in html
+
+
+def test_the_oldest_due_export_tells_its_age(person: Person, customer: Customer) -> None:
+    paused, active = make_target(customer).id, make_target(customer).id
+    make_approved(customer, paused, utc_now() - timedelta(days=9))
+    targets.turn(paused, "pause", utc_now(), "operator")
+    make_approved(customer, active, utc_now() - timedelta(hours=2, minutes=5))
+    other = make_customer()
+    make_approved(other, make_target(other).id, utc_now() - timedelta(days=9))
+    page = text_of(person.get().text)
+    assert "2 h 5 min late" in page
+    assert "See that a worker runs" in page
+
+
+#: What happens to a target, what it shows then, and a part of what to do.
+TROUBLES = {
+    "blocked": ({"status": "blocked", "status_reason": "address_private"}, "address private", "Mend that"),
+    "no secret": ({"status": "inactive", "status_reason": "no_secret"}, "no secret", "Give it one"),
+    "paused by hand": ({"status": "paused", "status_reason": "operator"}, "operator", "Somebody paused it"),
+    "restored": ({"status": "paused", "status_reason": "restored"}, "restored", "A backup was restored"),
+    "disabled": ({"status": "disabled", "status_reason": "receiver_gone"}, "receiver gone", "turned off"),
+    "breaker": ({"held_reason": BREAKER_OPEN}, "breaker open", "tried again by itself"),
+    "receiver asked": ({"held_reason": RATE_LIMITED}, "rate limited", "asked to wait"),
+}
+
+
+@pytest.mark.parametrize("case", TROUBLES)
+def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(case: str, person: Person, customer: Customer) -> None:
+    changes, reason, to_do = TROUBLES[case]
+    target = make_target(customer, name="In trouble")
+    make_target(customer, name="Well")
+    held = {"held_until": to_ms(utc_now() + timedelta(hours=1))} if "held_reason" in changes else {}
+    for column, value in {**changes, **held}.items():
+        execute(f"UPDATE targets SET {column} = ? WHERE id = ?", (value, target.id))  # noqa: S608 - our own names
+    page = person.get().text.partition("Targets that need attention")[2]
+    assert f"/console/targets/{target.id}" in page
+    assert reason in page
+    assert to_do in page
+    assert "Well" not in page
+
+
+def test_a_hold_that_is_over_is_no_trouble(person: Person, customer: Customer) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(utc_now() - timedelta(seconds=1)),))
+    page = person.get().text
+    assert "Every target takes deliveries." in page
+    assert target.id not in page
+
+
+def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_turned_off(
+    person: Person, customer: Customer
+) -> None:
+    def shown() -> list[str]:
+        page = person.get().text.partition("Targets that need attention")[2]
+        return re.findall(r"/console/targets/(tgt_\w+)", page)
+
+    statuses = ("paused", "disabled", "inactive", "active", "blocked")
+    ids = {
+        status: many_targets(customer, number, 1, "https://tracker.example.com/hook", status)[0]
+        for number, status in enumerate(statuses)
+    }
+    until = to_ms(utc_now() + timedelta(hours=1))
+    execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited' WHERE status = 'active'", (until,))
+    first = [ids["blocked"], ids["inactive"], ids["active"]]
+    assert shown() == [*first, ids["paused"], ids["disabled"]]
+    newer = many_targets(customer, 9, 1, "https://tracker.example.com/hook", "paused")
+    assert shown() == [*first, *newer, ids["paused"]]
+
+
+def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: Person, customer: Customer) -> None:
+    many_targets(customer, 0, 6, "https://tracker.example.com/hook", TargetStatus.PAUSED)
+    [blocked] = many_targets(customer, 6, 1, "https://tracker.example.com/hook", TargetStatus.BLOCKED)
+    page = person.get().text.partition("Targets that need attention")[2]
+    shown = re.findall(r"/console/targets/(tgt_\w+)", page)
+    assert len(shown) == 5
+    assert shown[0] == blocked
+    assert "All targets" in page
+
+
+def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
+    person: Person, customer: Customer, database: str
+) -> None:
+    make_exports(customer, 1)
+    if is_sqlite():
+        execute("PRAGMA query_only = 1")
+    else:
+        execute("SET default_transaction_read_only = on")
+    try:
+        assert person.get().status_code == 200
+    finally:
+        execute("PRAGMA query_only = 0" if is_sqlite() else "SET default_transaction_read_only = off")
+
+
+def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Customer, tmp_path: Path) -> None:
+    client = TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), FakeLookup({})))
+    person = Person(client)
+    person.sign_in(make_console_token(customer))
+    make_target(customer)
+    with statements() as of_one:
+        assert person.get().status_code == 200
+    now = datetime.now(UTC)
+    many_targets(customer, 0, 1000, "https://tracker.example.com/hook")
+    many_finished(customer, 0, 20_000, (0, 1000), now)
+    many_waiting(customer, 20_000, 5_000, (0, 1000), now - timedelta(hours=1))
+    learn()
+    with statements() as ran:
+        page = person.get()
+    assert page.status_code == 200
+    assert len(ran) == len(of_one) <= STATEMENTS
+    assert {statement.sql: steps for statement in ran if (steps := read_whole(statement))} == {}
+
+
+def test_a_number_beyond_what_anybody_counts_says_so(person: Person, customer: Customer) -> None:
+    many_targets(customer, 0, 10, "https://tracker.example.com/hook")
+    many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
+    page = person.get().text
+    assert "<strong>1\N{NARROW NO-BREAK SPACE}000+</strong> On their way" in page

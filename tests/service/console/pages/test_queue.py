@@ -1,0 +1,198 @@
+"""The page of the queue: what workers have before them, who they are, and what keeps them from it."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from falcon.testing import TestClient
+from rq import SimpleWorker
+
+from runtime import wake_up_queue
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import TargetStatus
+from service.app import create_app
+from storage.db.engine import execute
+from storage.exports import recoveries, worker_heartbeats
+from storage.targets import targets
+from tests.support.console_user import Person, make_console_token
+from tests.support.factories import (
+    Customer,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_failed,
+    make_settings,
+    make_target,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
+from tests.support.query_plans import read_whole, statements
+from tests.support.servers import RedisServer
+
+WORKER = "worker:test"
+URL = "https://tracker.example.com/hook"
+STATEMENTS = 20
+
+
+def facts(html: str) -> dict[str, str]:
+    """Return every fact of the page, without its marks."""
+    found = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html, re.DOTALL)
+    return {name: " ".join(re.sub(r"<[^>]+>", " ", value).split()) for name, value in found}
+
+
+def signed_in(customer: Customer, tmp_path: Path, bell: Doorbell) -> Person:
+    person = Person(TestClient(create_app(make_settings(tmp_path), bell, FakeLookup({}))))
+    assert person.sign_in(make_console_token(customer)).status_code == 303
+    return person
+
+
+def test_an_installation_at_rest(person: Person) -> None:
+    page = person.get("/queue")
+    assert page.status_code == 200
+    told = facts(page.text)
+    assert told["Due now"] == "0"
+    assert told["Oldest due"] == "nothing is late"
+    assert told["Last sweep"] == "none within the last minutes"
+    assert told["Compliance"] == "0 waiting , none overdue"
+    assert told["Redis"] == "ok"
+    assert "No worker is alive" in page.text
+    assert "No recovery runs." in page.text
+    assert "Every target takes deliveries." in page.text
+
+
+def test_workers_stand_there_by_name_and_whether_they_live(person: Person) -> None:
+    now = utc_now()
+    worker_heartbeats.beat("worker:silent", now - timedelta(minutes=2))
+    worker_heartbeats.beat("worker:alive", now)
+    html = person.get("/queue").text
+    assert re.findall(r'<code>(worker:\w+)</code></td><td><span class="status \w+">(\w+)<', html) == [
+        ("worker:alive", "alive"),
+        ("worker:silent", "silent"),
+    ]
+    assert "No worker is alive" not in html
+    assert facts(html)["Last sweep"].endswith(" s ago")
+
+
+def test_a_worker_that_was_seen_at_a_time_that_is_still_to_come_is_not_alive(person: Person) -> None:
+    worker_heartbeats.beat(WORKER, utc_now() + timedelta(hours=1))
+    html = person.get("/queue").text
+    assert ">silent<" in html
+    assert facts(html)["Last sweep"] == "0 s ago"
+
+
+def test_what_is_due_is_told_apart_from_what_is_held_back(person: Person, customer: Customer) -> None:
+    now = utc_now()
+    active, paused, held = (make_target(customer, name=name).id for name in ("active", "paused", "held"))
+    for _ in range(3):
+        make_approved(customer, active, now - timedelta(minutes=10))
+    claim_due(1, now, 60, WORKER)
+    make_approved(customer, active, now + timedelta(hours=1))
+    make_approved(customer, paused, now - timedelta(days=1))
+    make_approved(customer, held, now)
+    targets.turn(paused, "pause", now, "operator")
+    execute(
+        "UPDATE targets SET held_until = ?, held_reason = 'breaker_open' WHERE id = ?",
+        (to_ms(now + timedelta(hours=1)), held),
+    )
+    html = person.get("/queue").text
+    told = facts(html)
+    assert told["Due now"] == "2"
+    assert told["Held back"].startswith("2 due")
+    assert told["Being sent"] == "1"
+    assert told["Oldest due"].startswith("10 min")
+    assert told["Paused, by hand"] == "1"
+    assert told["Paused, breaker open"] == "1"
+
+
+def test_targets_that_are_turned_off_are_counted_by_status(person: Person, customer: Customer) -> None:
+    many_targets(customer, 0, 2, URL, TargetStatus.BLOCKED)
+    many_targets(make_customer(), 2, 3, URL, TargetStatus.DISABLED)
+    told = facts(person.get("/queue").text)
+    assert (told["Blocked"], told["Disabled"]) == ("2", "3")
+
+
+def test_a_recovery_that_runs_leads_to_its_page_where_it_is_the_visitors(person: Person, customer: Customer) -> None:
+    now, other = utc_now(), make_customer()
+    own, theirs = make_target(customer, name="Own").id, make_target(other, name="Theirs").id
+    make_failed(customer, own, 3, now)
+    make_failed(other, theirs, 1, now)
+    mine = recoveries.begin(own, now - timedelta(days=1), now, "operator")
+    foreign = recoveries.begin(theirs, now - timedelta(days=1), now, "operator")
+    html = person.get("/queue").text
+    assert f'<a href="/console/recoveries/{mine.id}">' in html
+    assert "0 of 3" in html
+    assert foreign.id in html
+    assert f'href="/console/recoveries/{foreign.id}"' not in html
+    # An account's own words are its own.
+    assert "Theirs" not in html
+
+
+@pytest.mark.parametrize("state", ["overdue", "waiting"])
+def test_compliance_requests_wait_or_are_overdue(state: str, person: Person) -> None:
+    due_at = to_ms(utc_now() + timedelta(days=-1 if state == "overdue" else 1))
+    execute(
+        "INSERT INTO compliance_requests (id, topic, shop_domain, body_sha256, status, counts, attempts, due_at, "
+        "next_run_at, created_at) VALUES ('cpl_1', 'shop/redact', 'shop.example', 'x', 'received', '{}', 0, ?, 0, 0)",
+        (due_at,),
+    )
+    assert facts(person.get("/queue").text)["Compliance"] == (
+        "1 waiting , 1 overdue" if state == "overdue" else "1 waiting , none overdue"
+    )
+
+
+def test_what_rq_knows_is_read_from_redis(customer: Customer, tmp_path: Path, redis: RedisServer) -> None:
+    with wake_up_queue.connect(redis.url) as client:
+        bell = Doorbell(client)
+        person = signed_in(customer, tmp_path, bell)
+        bell.ring()
+        bell.answer()
+        bell.ring()
+        listener = SimpleWorker([wake_up_queue.queue(client)], connection=client)
+        listener.register_birth()  # type: ignore[no-untyped-call]  # RQ has no annotations here
+        told = facts(person.get("/queue").text)
+        assert told["Jobs waiting"] == "2"
+        assert told["Jobs running"] == told["Jobs failed"] == "0"
+        assert told["Listening"].startswith("1 ")
+        listener.register_death()  # type: ignore[no-untyped-call]  # RQ has no annotations here
+        assert facts(person.get("/queue").text)["Listening"].startswith("0 ")
+
+
+def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Path, redis: RedisServer) -> None:
+    with wake_up_queue.connect(redis.url) as client:
+        person = signed_in(customer, tmp_path, Doorbell(client))
+        redis.stop()
+        page = person.get("/queue")
+        overview = person.get()
+    assert page.status_code == overview.status_code == 200
+    assert 'data-state="error"' in page.text
+    assert "Redis does not answer" in page.text
+    assert facts(page.text)["Due now"] == "0"
+    assert "<strong>Redis</strong>" in overview.text
+
+
+def test_nobody_but_the_operator_sees_the_queue(person: Person) -> None:
+    stranger = Person(person.client)
+    stranger.sign_in(make_console_token(make_customer()))
+    assert stranger.get("/queue").status_code == 404
+
+
+def test_the_page_asks_the_same_few_questions_however_much_waits(customer: Customer, tmp_path: Path) -> None:
+    person = signed_in(customer, tmp_path, FakeDoorbell())
+    with statements() as at_rest:
+        assert person.get("/queue").status_code == 200
+    now = utc_now()
+    many_targets(customer, 0, 1000, URL)
+    many_finished(customer, 0, 20_000, (0, 1000), now)
+    many_waiting(customer, 20_000, 10_000, (0, 1000), now + timedelta(hours=1))
+    many_waiting(customer, 30_000, 10_001, (0, 1000), now - timedelta(hours=1))
+    learn()
+    with statements() as ran:
+        page = person.get("/queue")
+    assert facts(page.text)["Due now"] == "10 000+"
+    assert len(ran) == len(at_rest) <= STATEMENTS
+    # An index of those that run alone is read whole.
+    whole = {step for statement in ran for step in read_whole(statement)} - {"Bitmap Index Scan of  recoveries_running"}
+    assert whole == set()

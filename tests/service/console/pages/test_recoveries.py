@@ -1,0 +1,190 @@
+"""Recoveries at the console: begun by a form, carried out by a worker, watched, cancelled."""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html import unescape
+from typing import Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.targets.target import Target
+from storage.db.engine import rows
+from storage.exports import recoveries
+from storage.exports.recoveries import BATCH
+from storage.targets import targets
+from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.factories import Customer, make_customer, make_failed, make_target
+from tests.support.fakes import FakeDoorbell
+from worker.background.recoveries import Recoverer
+
+NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
+#: More than a page counts.
+MANY: Final = 10_001
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def words(answer: Result) -> str:
+    """Return what a page says, without its elements."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text.partition("<main")[2])).split())
+
+
+def begin(person: Person, target: Target, since: str = "24h") -> str:
+    """Begin a recovery by its form and return its id."""
+    went = person.post(f"/targets/{target.id}/recover", since=since)
+    assert went.status_code == 303, went.text
+    found = re.fullmatch(r"/console/recoveries/(rec_\w+)\?done=recovery_begun", went.headers["location"])
+    assert found is not None
+    return found[1]
+
+
+def batches() -> Iterator[bool]:
+    """Be the worker that carries recoveries out: each step tells whether there was something to do."""
+    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    while True:
+        yield recoverer.carry_out_next()
+
+
+def count(status: str) -> int:
+    return int(rows("SELECT COUNT(*) FROM exports WHERE status = ?", (status,))[0][0])
+
+
+def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
+    person: Person, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    make_failed(customer, target.id, BATCH + 3, utc_now())
+    recovery_id = begin(person, target)
+    assert (doorbell.rings, count("failed")) == (1, BATCH + 3)
+    running = person.get(f"/recoveries/{recovery_id}", "done=recovery_begun")
+    assert f"Status running Put back 0 of {BATCH + 3}" in words(running)
+    assert 'id="recovery" aria-label="Progress" data-refresh="2"' in running.text
+    assert '<noscript><meta http-equiv="refresh"' in running.text
+    worker = batches()
+    assert next(worker)
+    half = person.get(f"/recoveries/{recovery_id}")
+    assert f'<progress max="{BATCH + 3}" value="{BATCH}"' in half.text
+    assert [next(worker) for _ in range(3)] == [True, True, False]
+    done = person.get(f"/recoveries/{recovery_id}")
+    assert f"Status done Put back {BATCH + 3} of {BATCH + 3}" in words(done)
+    assert "data-refresh" not in done.text
+    assert "http-equiv" not in done.text
+    assert "Cancel recovery" not in done.text
+    assert (count("approved"), count("failed")) == (BATCH + 3, 0)
+    assert rows("SELECT DISTINCT actor FROM audit_entries WHERE action IN ('begin_recovery', 'retry')") == [
+        (f"user:{customer.user_id}",)
+    ]
+
+
+#: What a form says, how many of those that failed 30 minutes, 3 hours and 5 days ago are put back.
+SINCE = [("1h", 1), ("24h", 2), ("7d", 3), ("90m", 1), ("2020-01-01", 3), ("2020-01-01T00:00:00+02:00", 3)]
+
+
+def test_what_failed_since_then_is_put_back(person: Person, customer: Customer, target: Target) -> None:
+    for ago in (timedelta(minutes=30), timedelta(hours=3), timedelta(days=5)):
+        make_failed(customer, target.id, 1, utc_now() - ago)
+    for since, recovered in SINCE:
+        recovery_id = begin(person, target, since)
+        assert recoveries.get(recovery_id).total == recovered, since
+        # Nothing was put back yet, so that the next one finds the same.
+        assert person.post(f"/recoveries/{recovery_id}/cancel").status_code == 303
+
+
+@on_sqlite
+def test_what_is_no_moment_of_the_past_begins_nothing(person: Person, target: Target) -> None:
+    for since in ("", "soon", "<script>", "2999-01-01", "999999999d", "7 d", "x" * 5000):
+        refused = person.post(f"/targets/{target.id}/recover", since=since)
+        assert (refused.status_code, "/since" in words(refused)) == (422, True), since
+        assert "<script>" not in refused.text.partition("<main")[2]
+        assert recoveries.newest() == [], since
+
+
+def test_a_target_has_one_recovery_at_a_time_and_the_second_is_shown_the_first(
+    person: Person, customer: Customer, target: Target
+) -> None:
+    make_failed(customer, target.id, 1, utc_now())
+    recovery_id = begin(person, target)
+    again = person.post(f"/targets/{target.id}/recover", since="24h")
+    assert (again.status_code, f"has a recovery already, {recovery_id}" in words(again)) == (409, True)
+    assert f'href="/console/recoveries/{recovery_id}"' in again.text
+    assert [each.id for each in recoveries.newest()] == [recovery_id]
+
+
+@on_sqlite
+def test_ten_thousand_are_put_back_and_a_recovery_is_cancelled_while_it_runs(
+    person: Person, customer: Customer, target: Target
+) -> None:
+    make_failed(customer, target.id, MANY, utc_now())
+    assert "the last 24 hours: more than 10 000" in words(person.get(f"/targets/{target.id}"))
+    recovery_id, worker = begin(person, target), batches()
+    assert [next(worker) for _ in range(2)] == [True, True]
+    went = person.post(f"/recoveries/{recovery_id}/cancel")
+    assert (went.status_code, went.headers["location"]) == (
+        303,
+        f"/console/recoveries/{recovery_id}?done=recovery_cancelled",
+    )
+    # The worker holds it still, and learns of it with its next batch.
+    assert [next(worker) for _ in range(2)] == [True, False]
+    assert (count("approved"), count("failed")) == (2 * BATCH, MANY - 2 * BATCH)
+    cancelled = words(person.get(f"/recoveries/{recovery_id}"))
+    assert "Status cancelled Put back 1 000 of 10 001" in cancelled
+    refused = person.post(f"/recoveries/{recovery_id}/cancel")
+    assert (refused.status_code, "is cancelled" in words(refused)) == (409, True)
+    begin(person, target)
+    while next(worker):
+        pass
+    assert (count("approved"), count("failed")) == (MANY, 0)
+    assert "Waiting or being sent more than 10 000" in words(person.get(f"/targets/{target.id}"))
+
+
+def test_a_recovery_of_a_target_that_is_turned_off_says_what_it_waits_for(
+    person: Person, customer: Customer, target: Target
+) -> None:
+    make_failed(customer, target.id, 1, utc_now())
+    recovery_id = begin(person, target)
+    targets.turn(target.id, "disable", utc_now(), "user:1")
+    assert next(batches())
+    assert "running waits: its target is disabled" in words(person.get(f"/recoveries/{recovery_id}"))
+    assert count("approved") == 0
+
+
+def test_the_list_shows_the_accounts_recoveries_in_pages(person: Person, customer: Customer, target: Target) -> None:
+    assert 'data-state="unused"' in person.get("/recoveries").text
+    other = make_customer()
+    others = recoveries.order(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
+    ids = [begin(person, each) for each in (target, make_target(customer, name="<b>Second</b>"), make_target(customer))]
+    whole = person.get("/recoveries")
+    assert re.findall(r"/recoveries/(rec_\w+)\"", whole.text) == sorted(ids, reverse=True)
+    assert "&lt;b&gt;Second&lt;/b&gt;" in whole.text
+    first = person.get("/recoveries", "limit=2")
+    older = re.search(r'rel="next" href="/console/recoveries\?([^"]+)"', first.text)
+    assert older is not None
+    assert re.findall(r"/recoveries/(rec_\w+)\"", person.get("/recoveries", unescape(older[1])).text) == sorted(ids)[:1]
+    assert others not in whole.text
+    of_target = person.get(f"/targets/{target.id}").text
+    assert re.findall(r"/recoveries/(rec_\w+)\"", of_target) == sorted(ids)[:1]
+
+
+def test_another_accounts_recovery_is_not_there(person: Person) -> None:
+    other = make_customer()
+    others = recoveries.order(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
+    for recovery_id in (others, NOBODYS, "rec_%00", "x" * 500):
+        assert person.get(f"/recoveries/{recovery_id}").status_code == 404
+        assert person.post(f"/recoveries/{recovery_id}/cancel").status_code == 404
+    assert recoveries.get(others).status == "running"
+
+
+def test_an_account_without_webhooks_sees_a_recovery_and_cancels_none(client: TestClient, customer: Customer) -> None:
+    poor = make_customer(may_use_webhooks=False)
+    ordered = recoveries.order(make_target(poor).id, poor.account_id, utc_now(), utc_now(), "user:9").id
+    person = Person(client)
+    person.sign_in(make_console_token(poor))
+    page = person.get(f"/recoveries/{ordered}")
+    assert (page.status_code, "Cancel recovery" in page.text) == (200, False)
+    assert person.post(f"/recoveries/{ordered}/cancel").status_code == 403
+    assert recoveries.get(ordered).status == "running"

@@ -1,0 +1,202 @@
+"""The settings page: every setting with the value that counts, and nothing of a secret in any form."""
+
+import base64
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from schemas.settings.definitions import SETTINGS
+from service.app import create_app
+from storage.db import engine
+from storage.secrets.integrations import Integration, SharedSecrets
+from storage.secrets.vault import Vault, key_fingerprint
+from tests.support.canaries import traces
+from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.factories import Customer, make_customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.query_plans import statements
+
+WORD = "canaryword{}forthesettings"
+KEYS = (b"K" * 31 + b"1", b"K" * 31 + b"2")
+
+
+def shown(customer: Customer, tmp_path: Path, **changes: str) -> str:
+    """Return the page of an installation with these settings."""
+    settings = make_settings(tmp_path, changes)
+    person = Person(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))), origin=settings.public_base_url)
+    assert person.sign_in(make_console_token(customer)).status_code == 303
+    page = person.get("/settings")
+    assert page.status_code == 200
+    return page.text
+
+
+def values(html: str) -> dict[str, str]:
+    """Return what stands beside each setting's name."""
+    found = re.findall(r'<th scope="row"><code>([A-Z_]+)</code></th><td>(.*?)</td>', html)
+    return {name: unescape(re.sub(r"<[^>]+>", "", value)) for name, value in found}
+
+
+@on_sqlite
+def test_every_setting_stands_there_in_the_order_of_the_documents(customer: Customer, tmp_path: Path) -> None:
+    html = shown(customer, tmp_path)
+    assert [*values(html)] == [setting.name for setting in SETTINGS]
+
+
+def test_values_are_shown_as_they_are_typed(customer: Customer, tmp_path: Path) -> None:
+    changes = {
+        "BIND": "127.0.0.1:9000",
+        "TARGET_ALLOWED_NETWORKS": "10.1.0.0/16,fd00::/8",
+        "TARGET_ALLOWED_PORTS": "443,8000-8999",
+        "TARGET_ALLOW_HTTP": "true",
+        "RETRY_SCHEDULE": "1,2,3",
+        "SWEEP_SECONDS": "0.5",
+        "TRUSTED_PROXIES": "127.0.0.1",
+        "LOG_LEVEL": "debug",
+        "WORKER_METRICS_BIND": "127.0.0.1:9108",
+    }
+    told = values(shown(customer, tmp_path, **changes))
+    assert {name: told[name] for name in changes} == {**changes, "TRUSTED_PROXIES": "127.0.0.1/32"}
+    assert told["PUBLIC_BASE_URL"] == "http://127.0.0.1:9000"
+    assert told["DATA_DIR"] == str(tmp_path)
+    assert told["DEPLOYMENT_MODE"] == "self-hosted"
+    # Whatever is not there has its default.
+    assert told["RETENTION_DAYS"] == "90"
+    assert told["EXTRA_ROUTE_FAMILIES"] == told["SENTRY_DSN"] == told["DEFAULT_PROJECT_ID"] == "not set"
+
+
+#: The setting, the text that it is set to, and what is shown of it. WORD stands for what must not be seen.
+PLACES = {
+    "a database behind a password": (
+        "DATABASE_URL",
+        "postgresql://{w}user:{w}pass@db.example.com:6543/risk?sslpassword={w}&application_name={w}",
+        "PostgreSQL, host db.example.com, port 6543, database risk",
+    ),
+    "a database whose password is an option": (
+        "DATABASE_URL",
+        "postgres:///risk?host=db.example.com&user={w}&password={w}",
+        "PostgreSQL, host db.example.com, database risk",
+    ),
+    "a password in percents": (
+        "DATABASE_URL",
+        "postgresql://u:%63{w}%40@db.example.com/risk",
+        "PostgreSQL, host db.example.com, database risk",
+    ),
+    "a SQLite file": ("DATABASE_URL", "sqlite:////srv/risk.db", "SQLite, /srv/risk.db"),
+    "Redis": (
+        "REDIS_URL",
+        "redis://{w}:{w}p@redis.example.com:6380/2",
+        "Redis, host redis.example.com port 6380, database 2",
+    ),
+    "Redis with TLS": (
+        "REDIS_URL",
+        "rediss://:{w}@redis.example.com?ssl_certfile=/srv/{w}.pem",
+        "Redis with TLS, host redis.example.com port 6379",
+    ),
+    "Redis behind Sentinels": (
+        "REDIS_URL",
+        "redis+sentinel://:{w}@one.example.com,two.example.com:26380/main",
+        "Redis, service main, Sentinel one.example.com port 26379, Sentinel two.example.com port 26380",
+    ),
+    "Sentry": ("SENTRY_DSN", "https://{w}:{w}s@sentry.example.com/{w}/42", "Sentry, host sentry.example.com, project 42"),
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("case", PLACES)
+def test_of_a_url_is_shown_where_it_leads_and_nothing_else(case: str, customer: Customer, tmp_path: Path) -> None:
+    name, text, told = PLACES[case]
+    word = WORD.format(1)
+    html = shown(customer, tmp_path, **{name: text.format(w=word)})
+    assert values(html)[name] == told
+    assert traces({"page": html.encode()}, [word]) == []
+
+
+@on_sqlite
+def test_an_embedded_redis_is_called_so(customer: Customer, tmp_path: Path) -> None:
+    assert values(shown(customer, tmp_path))["REDIS_URL"].startswith("embedded, socket ")
+
+
+@on_sqlite
+@pytest.mark.parametrize("by_file", [False, True], ids=["by value", "by file"])
+def test_of_a_secret_nothing_is_shown_but_its_fingerprint(by_file: bool, customer: Customer, tmp_path: Path) -> None:
+    secrets = {
+        name: WORD.format(number)
+        for number, name in enumerate(
+            ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
+        )
+    }
+    changes = {**secrets, "ENCRYPTION_KEYS": ",".join(base64.b64encode(key).decode() for key in KEYS)}
+    if by_file:
+        given: dict[str, str] = {}
+        for name, value in changes.items():
+            (tmp_path / name).write_text(f"{value}\n")
+            # What is not named by its file would be given twice.
+            given |= {name: "", f"{name}_FILE": str(tmp_path / name)}
+    else:
+        given = changes
+    html = shown(customer, tmp_path, **given)
+    told, vault = values(html), Vault(KEYS)
+    for name, secret in secrets.items():
+        assert vault.fingerprint(secret) in told[name]
+        assert told[name].startswith("configured, ")
+    assert told["ENCRYPTION_KEYS"] == f"2 keys, {key_fingerprint(KEYS[0])}, {key_fingerprint(KEYS[1])}"
+    pieces = [*secrets.values(), *(key.decode() for key in KEYS), *changes["ENCRYPTION_KEYS"].split(",")]
+    assert traces({"page": html.encode()}, pieces) == []
+
+
+def test_a_secret_of_the_database_counts_before_the_environments(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    vault = Vault(settings.encryption_keys)
+    before = values(shown(customer, tmp_path))
+    SharedSecrets(settings, vault).set(Integration.SCANNER, WORD.format(7), utc_now())
+    html = shown(customer, tmp_path)
+    after = values(html)
+    assert "from the environment" in before["SCANNER_SHARED_SECRET"]
+    assert after["SCANNER_SHARED_SECRET"] == (
+        f"configured, {vault.fingerprint(WORD.format(7))}, set in the database, which counts first"
+    )
+    assert before["EMAIL_WEBHOOK_SECRET"] == after["EMAIL_WEBHOOK_SECRET"] == "not set"
+    assert traces({"page": html.encode()}, [WORD.format(7)]) == []
+
+
+@on_sqlite
+def test_without_keys_a_secret_is_only_said_to_be_there(customer: Customer, tmp_path: Path) -> None:
+    told = values(shown(customer, tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET=""))
+    assert told["SCANNER_SHARED_SECRET"] == "configured"
+    assert told["ENCRYPTION_KEYS"] == told["WEBHOOK_SECRET"] == "not set"
+
+
+def test_the_facts_name_versions(customer: Customer, tmp_path: Path) -> None:
+    html = shown(customer, tmp_path)
+    facts = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", html))
+    assert facts["Database"] == engine.server_version()
+    assert re.fullmatch(r"(SQLite|PostgreSQL) \d+\.\d+.*", facts["Database"])
+    assert re.fullmatch(r"000\d_\w+", facts["Schema"])
+    assert facts["Mode"] == "self-hosted"
+    assert "console" in facts["Routes"].split(", ")
+    assert facts["Operator&#39;s account"] == str(customer.account_id)
+
+
+@on_sqlite
+def test_the_facts_name_the_operators_account_that_is_set(customer: Customer, tmp_path: Path) -> None:
+    other = make_customer()
+    html = shown(other, tmp_path, OPERATOR_ACCOUNT_ID=str(other.account_id))
+    assert f"<dt>Operator&#39;s account</dt><dd>{other.account_id}</dd>" in html
+
+
+@on_sqlite
+def test_nobody_but_the_operator_reads_the_settings(person: Person) -> None:
+    stranger = Person(person.client)
+    stranger.sign_in(make_console_token(make_customer()))
+    assert stranger.get("/settings").status_code == 404
+    assert Person(person.client).get("/settings").status_code == 303
+
+
+def test_the_page_asks_few_questions(person: Person) -> None:
+    with statements() as ran:
+        assert person.get("/settings").status_code == 200
+    assert len(ran) <= 7

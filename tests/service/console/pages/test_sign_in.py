@@ -1,0 +1,490 @@
+"""Signing in and out: a token for a session, a session for pages, and every way in which a session is over."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+import falcon
+import pytest
+from falcon.testing import Result, TestClient, create_req
+from freezegun import freeze_time
+
+from runtime.clock import utc_now
+from schemas.base.errors import RateLimited
+from schemas.base.principal import Ability, TokenKind
+from service.app import create_app
+from service.console.layout import CONTENT_SECURITY_POLICY
+from service.console.sessions import Entrance
+from storage.accounts import sessions, tokens
+from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
+from storage.db.engine import execute, rows
+from tests.service.conftest import LogLines
+from tests.support.console_user import BROWSER, FORM, ORIGIN, Person, make_console_token, on_sqlite
+from tests.support.factories import NOW, Customer, make_exports, make_platform_token, make_session, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup, OvertakenLimits
+from tests.support.raw_http import SlowBody
+
+MINUTE: Final = timedelta(minutes=1)
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Doors do not depend on the database; what is asked of it is asked of both elsewhere."""
+    return sqlite_url
+
+
+def app_with(folder: Path, **changes: str) -> TestClient:
+    return TestClient(create_app(make_settings(folder, changes), FakeDoorbell(), FakeLookup({})))
+
+
+def cookie_of(answer: Result) -> tuple[str, set[str]]:
+    """Return the value of the cookie that an answer sets, and what is said of it."""
+    first, *rest = answer.headers["set-cookie"].split("; ")
+    name, _, value = first.partition("=")
+    assert name == "riskrelay_session"
+    return value.strip('"'), set(rest)
+
+
+def only_session() -> str:
+    [(session_id,)] = rows("SELECT id FROM console_sessions")
+    return str(session_id)
+
+
+def test_a_person_signs_in_looks_and_signs_out(client: TestClient, customer: Customer) -> None:
+    make_exports(customer, 1)
+    person = Person(client)
+    sent = person.get("/exports", "status=prepared")
+    assert (sent.status_code, sent.headers["location"]) == (303, "/console/sign-in?next=%2Fexports%3Fstatus%3Dprepared")
+    came_in = person.sign_in(make_console_token(customer), next="/exports?status=prepared")
+    assert (came_in.status_code, came_in.headers["location"]) == (303, "/console/exports?status=prepared")
+    assert "Missing name" in person.get("/exports").text
+    went = person.post("/sign-out")
+    assert (went.status_code, went.headers["location"]) == (303, "/console/sign-in?done=signed_out")
+    assert person.cookie == ""
+    assert "You are signed out." in person.get("/sign-in", "done=signed_out").text
+    assert person.get("/exports").status_code == 303
+
+
+def test_both_ends_stand_in_the_audit_ledger(person: Person, customer: Customer) -> None:
+    session_id = only_session()
+    person.post("/sign-out")
+    found = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (session_id,))
+    actor = f"user:{customer.user_id}"
+    assert found == [(actor, "sign_in", None), (actor, "end_session", "signed_out")]
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("base", "path", "is_secure"),
+    [
+        ("http://127.0.0.1:8000", "/console", False),
+        ("https://desk.example.com", "/console", True),
+        ("HTTPS://desk.example.com/riskrelay/", "/riskrelay/console", True),
+    ],
+)
+def test_the_cookie_is_for_our_own_pages_alone(
+    base: str, path: str, is_secure: bool, customer: Customer, tmp_path: Path
+) -> None:
+    person = Person(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base.lower().removesuffix("/riskrelay/"))
+    came_in = person.sign_in(make_console_token(customer))
+    assert came_in.headers["location"] == path
+    value, told = cookie_of(came_in)
+    attributes = {"HttpOnly", "SameSite=Strict", f"Path={path}", *(("Secure",) if is_secure else ())}
+    assert told == attributes
+    assert (len(value), value[:4]) == (47, "rrs_")
+    person.get("/sessions")
+    value, told = cookie_of(person.post("/sign-out"))
+    assert (value, told) == ("", {*attributes, "expires=Thu, 01 Jan 1970 00:00:00 GMT"})
+
+
+def test_what_is_kept_of_a_session_opens_nothing(person: Person) -> None:
+    stored = repr(rows("SELECT * FROM console_sessions"))
+    assert person.cookie not in stored
+    assert person.csrf not in stored
+    assert person.browser not in stored
+
+
+def test_each_sign_in_is_a_fresh_session_and_ends_the_one_before(person: Person, customer: Customer) -> None:
+    first = person.cookie
+    person.sign_in(make_console_token(customer))
+    assert person.cookie not in {first, ""}
+    assert person.get("/exports").status_code == 200
+    person.cookie = first
+    assert person.get("/exports").headers["location"].endswith("why=signed_out")
+
+
+def test_a_cookie_that_somebody_chose_beforehand_is_not_taken_over(client: TestClient, customer: Customer) -> None:
+    person = Person(client)
+    person.cookie = chosen = "rrs_" + "a" * 43
+    person.sign_in(make_console_token(customer))
+    assert person.cookie != chosen
+    person.cookie = chosen
+    assert person.get("/exports").status_code == 303
+
+
+def test_a_token_may_bring_along_the_spaces_that_it_was_copied_with(client: TestClient, customer: Customer) -> None:
+    assert Person(client).sign_in(f" \t{make_console_token(customer)}\r\n").status_code == 303
+
+
+# --- who does not come in
+
+
+def refused_tokens(customer: Customer) -> dict[str, tuple[str, int]]:
+    """Return what is no token for the console, with the status that it gets."""
+    revoked, revoked_text = tokens.create(customer.email, TokenKind.API, NOW, (Ability.CONSOLE,))
+    tokens.revoke(revoked.id, NOW)
+    expired = tokens.create(customer.email, TokenKind.API, NOW - timedelta(2), (Ability.CONSOLE,), expires=timedelta(1))[1]
+    return {
+        "nothing": ("", 401),
+        "made up": ("rrt_" + "0" * 33, 401),
+        "another script": ("\u0661" * 37, 401),
+        "revoked": (revoked_text, 401),
+        "expired": (expired, 401),
+        "without the ability": (customer.token, 403),
+        "a platform token": (make_platform_token(customer), 403),
+    }
+
+
+def test_no_other_token_comes_in(client: TestClient, customer: Customer, log_lines: LogLines) -> None:
+    for name, (text, status) in refused_tokens(customer).items():
+        person = Person(client)
+        answer = person.post("/sign-in", token=text)
+        assert answer.status_code == status, name
+        assert "set-cookie" not in answer.headers, name
+        # The form is there again, and nothing of what was typed.
+        assert '<form class="sign-in"' in answer.text, name
+        assert not text or text not in answer.text, name
+        assert not text or text not in log_lines.text, name
+    assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
+    assert log_lines.text.count('"token_unknown"') == 5
+    assert log_lines.text.count('"token_without_console"') == 2
+
+
+def test_who_tries_too_many_tokens_waits_with_the_right_one_too(
+    customer: Customer, tmp_path: Path, log_lines: LogLines
+) -> None:
+    client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="3")
+    signed_in = Person(client)
+    signed_in.sign_in(make_console_token(customer))
+    guesser = Person(client)
+    told = [guesser.post("/sign-in", token=f"rrt_{number}").status_code for number in range(5)]
+    assert told == [401, 401, 401, 429, 429]
+    refused = guesser.post("/sign-in", token=make_console_token(customer))
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 61
+    assert "Try again in" in refused.text
+    assert '"address_blocked"' in log_lines.text
+    # Guessing at the console is guessing at the API, and who is in already stays in: a cookie cannot be guessed.
+    assert client.simulate_get("/api/ticket-exports", headers=customer.bearer).status_code == 429
+    assert signed_in.get("/exports").status_code == 200
+
+
+def test_the_form_of_a_blocked_address_is_not_waited_for(customer: Customer, tmp_path: Path) -> None:
+    client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="1")
+    assert [Person(client).post("/sign-in", token="x").status_code for _ in range(2)] == [401, 429]
+    body = urlencode({"token": make_console_token(customer)}).encode()
+    looks: list[str] = []
+    answer = client.simulate_post(
+        "/console/sign-in",
+        headers={"Origin": ORIGIN, "Content-Type": FORM, "Content-Length": str(len(body))},
+        extras={"wsgi.input": SlowBody(body, lambda: looks.append("read"))},
+    )
+    assert (answer.status_code, looks) == (429, [])
+
+
+def test_a_right_token_among_many_guesses_at_once_lets_nobody_in(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
+    entrance = Entrance(settings, OvertakenLimits(settings))
+    with pytest.raises(RateLimited):
+        entrance.sign_in(create_req(), falcon.Response(), make_console_token(customer))
+    assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
+
+
+def test_a_person_has_a_count_of_their_own_beside_the_api(customer: Customer, tmp_path: Path, log_lines: LogLines) -> None:
+    client = app_with(tmp_path, RATE_LIMIT_PER_MINUTE="5")
+    polls = [client.simulate_get("/api/ticket-exports", headers=customer.bearer).status_code for _ in range(7)]
+    assert polls[4:] == [200, 429, 429]
+    person = Person(client)
+    assert person.sign_in(make_console_token(customer)).status_code == 303
+    # Two were spent by signing in.
+    told = [person.get("/exports") for _ in range(4)]
+    assert [each.status_code for each in told] == [200, 200, 200, 429]
+    assert int(told[-1].headers["retry-after"]) >= 1
+    assert '"too_often"' in log_lines.text
+    # Leaving is not among what is counted: whose stolen cookie asks too often could not end it otherwise.
+    assert person.post("/sign-out").headers["location"] == "/console/sign-in?done=signed_out"
+    assert rows("SELECT ended_reason FROM console_sessions") == [("signed_out",)]
+
+
+# --- how a session ends
+
+
+def sign_in_at_noon(client: TestClient, customer: Customer) -> Person:
+    person = Person(client)
+    with freeze_time(NOW):
+        assert person.post("/sign-in", token=make_console_token(customer)).status_code == 303
+    return person
+
+
+@pytest.mark.parametrize(
+    ("looks_at", "ends_at", "why"),
+    [
+        # Nobody looks for twelve hours.
+        ([], IDLE_FOR, "idle"),
+        # A look puts it off.
+        ([timedelta(hours=11)], timedelta(hours=11) + IDLE_FOR, "idle"),
+        # Not for ever.
+        ([timedelta(hours=11) * number for number in range(1, 16)], LASTS_FOR, "too_old"),
+    ],
+)
+def test_a_session_ends_by_itself(
+    looks_at: list[timedelta], ends_at: timedelta, why: str, client: TestClient, customer: Customer
+) -> None:
+    person = sign_in_at_noon(client, customer)
+    cookie = person.cookie
+    for after in [*looks_at, ends_at - MINUTE / 60]:
+        with freeze_time(NOW + after):
+            # A look of the last moment would put the end off.
+            if after in looks_at:
+                assert person.get("/exports").status_code == 200
+    with freeze_time(NOW + ends_at):
+        over = person.get("/exports")
+    assert (over.status_code, over.headers["location"]) == (303, f"/console/sign-in?next=%2Fexports&why={why}")
+    assert (person.cookie, cookie_of(over)[0]) == ("", "")
+    assert cookie != ""
+
+
+def revoke_token(_person: Person) -> None:
+    [(token_id,)] = rows("SELECT token_id FROM console_sessions")
+    tokens.revoke(token_id, utc_now())
+
+
+def expire_token(_person: Person) -> None:
+    execute("UPDATE tokens SET expires_at = 1 WHERE name = 'console'")
+
+
+def take_the_ability(_person: Person) -> None:
+    execute("""UPDATE tokens SET abilities = '["ticket-exports:read"]' WHERE name = 'console'""")
+
+
+def use_another_browser(person: Person) -> None:
+    person.browser = "Mozilla/5.0 (another)"
+
+
+def make_it_up(person: Person) -> None:
+    person.cookie = "rrs_" + "A" * 43
+
+
+@pytest.mark.parametrize(
+    ("done", "why", "told"),
+    [
+        (revoke_token, "token_over", "the token was revoked"),
+        (expire_token, "token_over", "has expired"),
+        (take_the_ability, "token_over", "lost the ability"),
+        (use_another_browser, "another_browser", "from another browser"),
+        (make_it_up, "unknown", "no such session"),
+    ],
+)
+def test_who_looks_with_a_session_that_is_over_is_led_to_the_sign_in_and_told_why(
+    done: Callable[[Person], None], why: str, told: str, person: Person, log_lines: LogLines
+) -> None:
+    done(person)
+    cookie = person.cookie
+    answer = person.get("/exports")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/console/sign-in?next=%2Fexports&why={why}")
+    assert told in person.get("/sign-in", f"why={why}").text
+    assert f'"session_{why}"' in log_lines.text
+    assert cookie not in log_lines.text
+
+
+@pytest.mark.parametrize("done", [revoke_token, use_another_browser, make_it_up])
+def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(done: Callable[[Person], None], person: Person) -> None:
+    done(person)
+    answer = person.post("/exports/exp_1/dismiss")
+    assert answer.status_code == 401
+    assert "nothing was done" in answer.text
+
+
+def test_a_stolen_cookie_is_of_no_use_to_the_thief_and_not_any_more_to_its_owner(person: Person) -> None:
+    thief = Person(person.client, "curl/8")
+    thief.cookie = person.cookie
+    assert thief.get("/exports").status_code == 303
+    assert person.get("/exports").headers["location"].endswith("why=another_browser")
+    assert rows("SELECT reason FROM audit_entries WHERE action = 'end_session'") == [("another_browser",)]
+
+
+def test_a_token_has_ten_sessions_at_once_and_the_oldest_gives_way(client: TestClient, customer: Customer) -> None:
+    token = make_console_token(customer)
+    people = [Person(client, f"Browser {number}") for number in range(11)]
+    for number, person in enumerate(people):
+        with freeze_time(NOW + number * MINUTE):
+            person.post("/sign-in", token=token)
+    with freeze_time(NOW + timedelta(hours=1)):
+        answers = [person.get("/exports") for person in people]
+    assert [answer.status_code for answer in answers] == [303, *[200] * 10]
+    assert answers[0].headers["location"].endswith("why=crowded_out")
+
+
+# --- cookies as they come
+
+
+def with_cookies(client: TestClient, header: str) -> Result:
+    return client.simulate_get("/console/exports", headers={"User-Agent": BROWSER, "Cookie": header})
+
+
+def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts(person: Person) -> None:
+    """Another path or another host of the domain may have set one; it neither lets in nor locks out."""
+    ours = f"riskrelay_session={person.cookie}"
+    other = f"riskrelay_session=rrs_{'B' * 43}"
+    for header in (ours, f"{other}; {ours}", f"{ours}; {other}", f"a=b; {other}; {other}; {ours}; c"):
+        assert with_cookies(person.client, header).status_code == 200, header
+    assert with_cookies(person.client, "; ".join([*[other] * 4, ours])).status_code == 303
+
+
+def test_of_several_cookies_that_let_nobody_in_the_one_that_was_a_session_says_why(person: Person) -> None:
+    revoke_token(person)
+    ours = f"riskrelay_session={person.cookie}"
+    other = f"riskrelay_session=rrs_{'B' * 43}"
+    for header in (f"{ours}; {other}", f"{other}; {ours}"):
+        assert with_cookies(person.client, header).headers["location"].endswith("why=token_over"), header
+
+
+def test_a_cookie_that_is_garbage_is_nobodys(client: TestClient) -> None:
+    for header in (
+        "riskrelay_session",
+        "riskrelay_session=",
+        'riskrelay_session="',
+        "riskrelay_session=\xff\xfe",
+        "riskrelay_session=" + "x" * 5000,
+        "riskrelay_session=rrs_\u00e9",
+        "riskrelay_session=%00; ;;; =; ,",
+        "RISKRELAY_SESSION=rrs_" + "A" * 43,
+        "riskrelay_session=rrs_" + "A" * 43 + "\x0b",
+    ):
+        assert with_cookies(client, header).status_code == 303, header
+
+
+def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself(person: Person) -> None:
+    """SameSite=Strict keeps the cookie out of the first request alone."""
+
+    def came(site: str, cookie: str = "") -> Result:
+        headers = {"User-Agent": BROWSER, "Sec-Fetch-Site": site, **({"Cookie": cookie} if cookie else {})}
+        return person.client.simulate_get("/console/exports", query_string="status=failed", headers=headers)
+
+    arrived = came("cross-site")
+    assert arrived.status_code == 200
+    assert '<meta http-equiv="refresh" content="0">' in arrived.text
+    # What the page loads comes from us: with the cookie to the page, without it to the sign-in, and never round in a circle.
+    cookie = f"riskrelay_session={person.cookie}"
+    assert "Exports" in came("same-origin", cookie).text
+    assert came("same-origin").status_code == 303
+    assert "Exports" in came("cross-site", cookie).text
+    assert came("cross-site", "riskrelay_session=x").status_code == 303
+
+
+# --- where it leads
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("there", "leads_to"),
+    [
+        ("", "/console"),
+        ("/exports", "/console/exports"),
+        ("/exports?status=failed&limit=5", "/console/exports?status=failed&limit=5"),
+        ("//evil.example", "/console"),
+        ("/\\evil.example", "/console"),
+        ("https://evil.example", "/console"),
+        ("javascript:alert(1)", "/console"),
+        ("/../api/ticket-exports", "/console"),
+        ("/%2e%2e/docs", "/console"),
+        ("/exports\r\nSet-Cookie: a=b", "/console"),
+        ("/exports?a=\u4e2d", "/console"),
+        ("/exports?\\", "/console"),
+        (".evil.example", "/console"),
+        ("@evil.example", "/console"),
+        ("/" + "a" * 1000, "/console"),
+    ],
+)
+def test_next_leads_nowhere_else(there: str, leads_to: str, client: TestClient, customer: Customer) -> None:
+    person = Person(client)
+    shown = person.get("/sign-in", f"next={there}").text
+    assert ('name="next"' in shown) == (leads_to != "/console")
+    assert person.post("/sign-in", token=make_console_token(customer), next=there).headers["location"] == leads_to
+
+
+def test_the_sign_in_is_there_for_whoever_is_signed_in_as_well(person: Person) -> None:
+    assert '<form class="sign-in"' in person.get("/sign-in").text
+    assert person.get("/sign-in", "why=nonsense&done=nonsense").status_code == 200
+
+
+def test_a_session_is_the_accounts_own(client: TestClient, customer: Customer) -> None:
+    session_id = make_session(customer)
+    found = sessions.live(utc_now(), 10, account_id=customer.account_id)
+    assert [session.id for session in found] == [session_id]
+    assert sessions.live(utc_now(), 10, account_id=customer.account_id + 1) == []
+
+
+# --- the paths around
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/console/", 303),
+        ("HEAD", "/console/", 303),
+        ("HEAD", "/console", 303),
+        ("GET", "/console/nowhere", 404),
+        ("GET", "/console//exports", 404),
+        ("GET", "/console/static/nothing.css", 404),
+        ("GET", "/console/static/../entrance.py", 404),
+        ("PUT", "/console/exports", 405),
+        ("DELETE", "/console/sign-in", 405),
+        ("GET", "/console/sign-out", 405),
+        ("POST", "/console/exports", 405),
+        ("POST", "/console", 405),
+        ("OPTIONS", "/console/exports", 200),
+        ("GET", "/consoles", 404),
+    ],
+)
+def test_what_stands_beside_the_pages(method: str, path: str, status: int, client: TestClient) -> None:
+    headers = {"User-Agent": BROWSER, "Origin": ORIGIN, "Content-Type": FORM}
+    answer = client.simulate_request(method, path, headers=headers)
+    assert answer.status_code == status
+    if path == "/console/":
+        assert answer.headers["location"] == "/console"
+    if status in {404, 405} and path != "/consoles":
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "no-store" in answer.headers["cache-control"]
+    if path == "/consoles":
+        assert answer.json["error"]["code"] == "NOT_FOUND"
+
+
+@on_sqlite
+@pytest.mark.parametrize("changes", [{"CONSOLE_ENABLED": "0"}, {"DEPLOYMENT_MODE": "webhook-only"}])
+def test_without_a_console_there_is_none(changes: dict[str, str], customer: Customer, tmp_path: Path) -> None:
+    client = app_with(tmp_path, **changes)
+    for path in ("/console", "/console/", "/console/sign-in", "/console/static/console.css", "/api/console-sessions"):
+        answer = client.simulate_get(path, headers=customer.bearer)
+        assert (answer.status_code, answer.json["error"]["code"]) == (404, "NOT_FOUND"), path
+    assert client.simulate_post("/console/sign-in", headers={"Origin": ORIGIN, "Content-Type": FORM}).status_code == 404
+
+
+@on_sqlite
+def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: Person) -> None:
+    """Under the API's `no-referrer`, browsers send `Origin: null` with our own forms."""
+    for path in ("", "/exports", "/sessions", "/sign-in", "/nowhere"):
+        headers = person.get(path).headers
+        assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY, path
+        assert headers["referrer-policy"] == "same-origin", path
+
+
+@on_sqlite
+def test_no_page_is_kept_and_files_are_asked_for_anew(person: Person) -> None:
+    for path in ("", "/exports", "/sessions", "/sign-in", "/nowhere"):
+        assert person.get(path).headers["cache-control"] == "no-store", path
+    kept = person.get("/static/console.css")
+    assert (kept.status_code, kept.headers["cache-control"]) == (200, "no-cache")

@@ -1,0 +1,425 @@
+"""Targets at the console: how each fares, and what a person may do to one; a secret goes in and never comes out."""
+
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
+from typing import Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from schemas.exports.state_machine import Move
+from schemas.targets.pings import PingResult
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, Target
+from schemas.targets.validations import Validation
+from service.app import create_app
+from storage.db.engine import execute, rows
+from storage.db.models import ALL
+from storage.exports import recoveries, transitions
+from storage.secrets.vault import Vault
+from storage.targets import pings, targets, validations
+from tests.service.conftest import LogLines
+from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.factories import (
+    ENCRYPTION_KEY,
+    NOW,
+    Customer,
+    attempted,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_failed,
+    make_settings,
+    make_target,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.query_plans import statements
+
+ENCRYPTION_KEY_BYTES: Final = b64decode(ENCRYPTION_KEY)
+SECRET: Final = "cAnArY-of-a-secret <b>&\"'é"
+NOBODYS: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
+POSTS: Final = ("validate", "ping", "pause", "resume", "disable", "secret", "recover")
+#: What dials or delivers.
+FOR_WEBHOOKS: Final = ("validate", "ping", "resume", "secret", "recover")
+FIELDS: Final = {"secret": {"secret": SECRET}, "recover": {"since": "24h"}}
+
+
+def be_a_worker() -> object:
+    """Do what a form waits for: a ping, or a look at a target."""
+    order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
+    return (
+        order and pings.finish(order.id, PingResult(False, 503, "receiver_unavailable", 1234), utc_now()),
+        look and validations.finish(look, Validation(), utc_now(), "worker:test"),
+    )
+
+
+@pytest.fixture
+def doorbell() -> FakeDoorbell:
+    return FakeDoorbell(be_a_worker)
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def act(person: Person, target_id: str, verb: str) -> Result:
+    """Send the form of a verb."""
+    return person.post(f"/targets/{target_id}/{verb}", **FIELDS.get(verb, {}))
+
+
+def words(answer: Result) -> str:
+    """Return what a page says, without its elements."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text.partition("<main")[2])).split())
+
+
+def status_of(target: Target) -> str:
+    return targets.get(target.id, None).status
+
+
+# --- what is shown
+
+
+def test_the_list_shows_how_each_target_fares(person: Person, customer: Customer, target: Target) -> None:
+    now = utc_now()
+    for move in (Move.DELIVER, Move.DELIVER, Move.FAIL):
+        make_approved(customer, target.id, now)
+        transitions.record_attempts(
+            [attempted(claim, move, now) for claim in claim_due(1, now, 6, "worker:x")], now, "worker:x"
+        )
+    targets.set_limit(target.id, 60, now, "operator")
+    held = make_target(customer, name="Slow <script>")
+    execute(
+        "UPDATE targets SET held_until = ?, held_reason = ?, failures_in_row = 9 WHERE id = ?",
+        (to_ms(now + timedelta(hours=1)), BREAKER_OPEN, held.id),
+    )
+    make_target(make_customer(), name="Somebody else's")
+    shown = words(person.get("/targets"))
+    assert "Tracker tracker.example.com active unknown fp:" in shown
+    assert "33.3 % 1 of 3 60/min closed" in shown
+    assert "Slow <script> tracker.example.com active breaker open unknown" in shown
+    assert "nothing sent no limit open" in shown
+    assert "Somebody" not in shown
+    assert "<script>" not in person.get("/targets").text.partition("<main")[2]
+
+
+def test_the_list_is_filtered_paged_and_says_when_it_is_empty(person: Person, customer: Customer) -> None:
+    assert 'data-state="unused"' in person.get("/targets").text
+    ids = [make_target(customer).id for _ in range(3)]
+    targets.turn(ids[0], "pause", NOW, "user:1")
+    assert 'data-state="filtered"' in person.get("/targets", "status=blocked").text
+    assert re.findall(r"/targets/(tgt_\w+)\"", person.get("/targets", "status=paused").text) == [ids[0]]
+    first = person.get("/targets", "limit=2")
+    assert re.findall(r"/targets/(tgt_\w+)\"", first.text) == sorted(ids, reverse=True)[:2]
+    older = re.search(r'rel="next" href="/console/targets\?([^"]+)"', first.text)
+    assert older is not None
+    assert re.findall(r"/targets/(tgt_\w+)\"", person.get("/targets", unescape(older[1])).text) == sorted(ids)[:1]
+    assert person.get("/targets", "status=<b>").status_code == 422
+
+
+def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer, target: Target) -> None:
+    now = utc_now()
+    make_approved(customer, target.id, now)
+    make_failed(customer, target.id, 2, now)
+    make_failed(customer, target.id, 1, now - timedelta(days=2))
+    execute(
+        "UPDATE targets SET held_until = ?, held_reason = ?, failures_in_row = 3 WHERE id = ?",
+        (to_ms(now + timedelta(hours=1)), RATE_LIMITED, target.id),
+    )
+    answer = person.get(f"/targets/{target.id}")
+    said = words(answer)
+    for told in (
+        "Tracker paused",
+        "its receiver asks for it ( rate_limited )",
+        "Failures in a row 3",
+        "Waiting or being sent 1",
+        "the last hour: 2 the last 24 hours: 2 the last 7 days: 3",
+        "https://tracker.example.com/hook",
+        f"Id {target.id}",
+        "the installation's",
+    ):
+        assert told in said
+    assert f'href="/console/exports?target={target.id}&amp;status=failed"' in answer.text
+    counted = person.get(f"/targets/{target.id}", "since=3d")
+    assert "the time since 3d: 3" in words(counted)
+    # What was counted is what is recovered, unless something else is chosen.
+    assert [re.findall(r'value="(\w+)" checked', page.text) for page in (answer, counted)] == [["24h"], ["3d"]]
+    for wrong, code in (("yesterday", "invalid_since"), ("2999-01-01", "still_to_come")):
+        refused = person.get(f"/targets/{target.id}", f"since={wrong}")
+        assert (refused.status_code, code in refused.text) == (422, True)
+
+
+def test_a_hold_that_is_over_is_not_told(person: Person, target: Target) -> None:
+    over = to_ms(utc_now() - timedelta(seconds=1))
+    execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
+    said = words(person.get(f"/targets/{target.id}"))
+    assert ("Tracker active" in said, "Held no" in said) == (True, True)
+
+
+@on_sqlite
+def test_a_page_asks_few_questions_however_much_there_is(person: Person, customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 30, utc_now())
+    with statements() as found:
+        person.get(f"/targets/{target.id}")
+    assert len(found) <= 9, [each.sql for each in found]
+    for _ in range(5):
+        make_target(customer)
+    with statements() as found:
+        person.get("/targets")
+    assert len(found) <= 5, [each.sql for each in found]
+
+
+# --- what is done
+
+
+def test_a_target_is_paused_resumed_and_disabled(
+    person: Person, customer: Customer, target: Target, doorbell: FakeDoorbell
+) -> None:
+    for verb, status, done in (
+        ("pause", "paused", "paused"),
+        ("resume", "active", "resumed"),
+        ("disable", "disabled", "disabled"),
+    ):
+        went = act(person, target.id, verb)
+        assert (went.status_code, went.headers["location"]) == (303, f"/console/targets/{target.id}?done={done}")
+        assert (status_of(target), 'class="notice"' in person.get(f"/targets/{target.id}", f"done={done}").text) == (
+            status,
+            True,
+        )
+    assert doorbell.rings == 1
+    told = rows("SELECT action FROM audit_entries WHERE actor = ? ORDER BY id", (f"user:{customer.user_id}",))
+    assert [action for (action,) in told if action.endswith("_target")] == [
+        "pause_target",
+        "validate_target",
+        "resume_target",
+        "disable_target",
+    ]
+
+
+def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: Person, target: Target) -> None:
+    went = act(person, target.id, "validate")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=validated"
+    went = act(person, target.id, "ping")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=ping_failed"
+    page = person.get(f"/targets/{target.id}", "done=ping_failed")
+    assert '<p class="notice bad" role="status" tabindex="-1">The ping was not delivered.' in page.text
+    said = words(page)
+    assert "Last validation passed" in said
+    assert "Last ping failed HTTP 503 in 1 234 ms" in said
+    assert "receiver_unavailable The receiver is away or broken for now. Read the receiver's log." in said
+    assert pings.latest(make_target(make_customer()).id) is None
+
+
+def test_the_newest_ping_is_the_one_that_is_shown(person: Person, target: Target) -> None:
+    act(person, target.id, "ping")
+    ping_id = pings.request(target.id, target.account_id, utc_now(), "user:1")
+    pings.finish(ping_id, PingResult(True, 202, None, 7), utc_now())
+    pings.request(target.id, target.account_id, utc_now(), "user:1")
+    assert "Last ping delivered HTTP 202 in 7 ms" in words(person.get(f"/targets/{target.id}"))
+
+
+def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: Person, target: Target) -> None:
+    act(person, target.id, "disable")
+    for verb in ("pause", "ping", "recover"):
+        refused = act(person, target.id, verb)
+        assert (refused.status_code, "is disabled" in words(refused)) == (409, True)
+        # "Back" leads to the target.
+        assert f'href="/console/targets/{target.id}"' in refused.text
+    assert status_of(target) == "disabled"
+
+
+def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target, lookup: FakeLookup) -> None:
+    lookup.table["tracker.example.com"] = ["10.0.0.1"]
+    went = act(person, target.id, "validate")
+    assert went.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
+    page = person.get(f"/targets/{target.id}", "done=validation_failed")
+    assert '<p class="notice bad" role="status" tabindex="-1">The validation failed.' in page.text
+    assert "address_private" in words(page)
+
+
+def test_a_target_whose_name_leads_inside_is_not_resumed_and_the_page_says_why(
+    person: Person, target: Target, lookup: FakeLookup
+) -> None:
+    act(person, target.id, "pause")
+    lookup.table["tracker.example.com"] = ["10.0.0.1"]
+    refused = act(person, target.id, "resume")
+    assert refused.status_code == 422
+    assert "/base_url" in words(refused)
+    assert "address_private" in words(refused)
+    assert status_of(target) == "paused"
+
+
+# --- secrets
+
+
+def seen_anywhere(needle: str) -> list[str]:
+    """Return the tables that hold a text in clear."""
+    found = []
+    for model in ALL:
+        table = model._meta.table_name
+        cells = [cell for row in rows(f"SELECT * FROM {table}") for cell in row]  # noqa: S608 - our own names
+        text = " ".join(repr(bytes(cell) if isinstance(cell, bytes | memoryview) else cell) for cell in cells)
+        found += [table] if needle in text else []
+    return found
+
+
+def test_a_secret_signs_from_then_on_and_is_seen_nowhere(
+    person: Person, customer: Customer, target: Target, log_lines: LogLines
+) -> None:
+    before = targets.get(target.id, None).secret_fingerprint
+    went = person.post(f"/targets/{target.id}/secret", secret=SECRET + "\r\n")
+    assert (went.status_code, went.headers["location"]) == (303, f"/console/targets/{target.id}?done=secret_set")
+    after = targets.get(target.id, None).secret_fingerprint
+    assert after not in {None, before}
+    page = person.get(f"/targets/{target.id}", "done=secret_set")
+    assert f"{after}</code> its own" in page.text
+    [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (target.id,))
+    assert Vault((ENCRYPTION_KEY_BYTES,)).open(bytes(sealed), targets.secret_context(target.id)) == SECRET
+    assert rows("SELECT actor FROM audit_entries WHERE action = 'set_secret'") == [(f"user:{customer.user_id}",)]
+    assert "cAnArY" not in went.text + page.text + repr(went.headers) + log_lines.text
+    assert seen_anywhere("cAnArY") == []
+
+
+#: A secret that is refused, the code of the refusal.
+REFUSED = [
+    ("", "secret_unfit"),
+    ("\n", "secret_unfit"),
+    ("cAnArY-two\nlines", "secret_unfit"),
+    ("cAnArY\x07bell", "secret_unfit"),
+    ("cAnArY" * 700, "secret_unfit"),
+    ("cAnArY", "secret_too_short"),
+]
+
+
+@on_sqlite
+@pytest.mark.parametrize(("secret", "code"), REFUSED, ids=["none", "newline", "lines", "bell", "long", "short"])
+def test_what_is_no_secret_is_refused_and_repeated_nowhere(
+    person: Person, target: Target, log_lines: LogLines, secret: str, code: str
+) -> None:
+    before = rows("SELECT secret_fingerprint, updated_at FROM targets")
+    refused = person.post(f"/targets/{target.id}/secret", secret=secret)
+    assert (refused.status_code, code in refused.text) == (422, True)
+    assert "cAnArY" not in refused.text + log_lines.text
+    assert rows("SELECT secret_fingerprint, updated_at FROM targets") == before
+
+
+@on_sqlite
+def test_a_form_without_the_sessions_token_sets_no_secret_and_repeats_none(
+    person: Person, target: Target, log_lines: LogLines
+) -> None:
+    for csrf in ("", "x" * 43):
+        refused = person.post(f"/targets/{target.id}/secret", secret=SECRET, csrf=csrf)
+        assert (refused.status_code, "cAnArY" in refused.text + log_lines.text) == (403, False)
+    assert rows("SELECT secret_fingerprint FROM targets") == [(None,)]
+
+
+@on_sqlite
+def test_nothing_is_sealed_with_another_installations_key(
+    customer: Customer, target: Target, tmp_path: Path, log_lines: LogLines
+) -> None:
+    def person_of(key: str, folder: Path) -> Person:
+        folder.mkdir()
+        settings = make_settings(folder, {"ENCRYPTION_KEYS": key})
+        made = Person(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))))
+        made.sign_in(make_console_token(customer))
+        return made
+
+    assert act(person_of(ENCRYPTION_KEY, tmp_path / "own"), target.id, "secret").status_code == 303
+    [before] = rows("SELECT secret_sealed FROM targets")
+    refused = act(person_of("Qk" * 21 + "Q=", tmp_path / "other"), target.id, "secret")
+    assert (refused.status_code, "ENCRYPTION_KEYS" in words(refused)) == (503, True)
+    assert rows("SELECT secret_sealed FROM targets") == [before]
+    assert "cAnArY" not in refused.text + log_lines.text
+
+
+def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"WEBHOOK_SECRET": ""})
+    person = Person(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))))
+    person.sign_in(make_console_token(customer))
+    target = make_target(customer)
+    execute("UPDATE targets SET status = 'inactive', status_reason = 'no_secret'")
+    assert "give it a secret first" in words(person.get(f"/targets/{target.id}"))
+    act(person, target.id, "secret")
+    assert status_of(target) == "active"
+
+
+# --- who may not
+
+
+@pytest.mark.parametrize("verb", POSTS)
+def test_another_accounts_target_is_not_there(person: Person, verb: str) -> None:
+    others = make_target(make_customer())
+    before = rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,))
+    answers = [act(person, each, verb) for each in (others.id, NOBODYS, "tgt_%00", "x" * 500)]
+    assert {answer.status_code for answer in answers} == {404}
+    # But for the request that each answers.
+    of_another, nobodys = (words(answer).partition("Request")[0] for answer in answers[:2])
+    assert of_another == nobodys
+    assert person.get(f"/targets/{others.id}").status_code == 404
+    assert rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,)) == before
+    assert (recoveries.newest(), rows("SELECT COUNT(*) FROM pings")) == ([], [(0,)])
+
+
+@on_sqlite
+def test_an_account_without_webhooks_may_only_turn_its_targets_off(client: TestClient, customer: Customer) -> None:
+    poor = make_customer(may_use_webhooks=False)
+    target = make_target(poor)
+    person = Person(client)
+    person.sign_in(make_console_token(poor))
+    page = person.get(f"/targets/{target.id}").text
+    assert re.findall(r'action="/console/targets/[^/]+/(\w+)"', page) == ["pause", "disable"]
+    for verb in FOR_WEBHOOKS:
+        refused = act(person, target.id, verb)
+        assert (refused.status_code, "may not use generic_webhook targets" in words(refused)) == (403, True)
+    assert (status_of(target), recoveries.newest()) == ("active", [])
+    assert [act(person, target.id, verb).status_code for verb in ("pause", "disable")] == [303, 303]
+    assert status_of(target) == "disabled"
+
+
+#: A status, the verbs that its page offers.
+OFFERED = [
+    ("active", ["validate", "ping", "pause", "disable", "secret", "recover"]),
+    ("paused", ["validate", "ping", "resume", "disable", "secret", "recover"]),
+    ("inactive", ["validate", "disable", "secret"]),
+    ("blocked", ["validate", "ping", "resume", "disable", "secret"]),
+    ("disabled", ["validate", "resume", "secret"]),
+]
+
+
+@on_sqlite
+def test_a_page_offers_what_the_targets_status_allows(person: Person, target: Target) -> None:
+    for status, verbs in OFFERED:
+        execute("UPDATE targets SET status = ?", (status,))
+        offered = re.findall(r'action="/console/targets/[^/]+/(\w+)"', person.get(f"/targets/{target.id}").text)
+        assert offered == verbs, status
+
+
+def test_a_target_that_waits_is_resumed_before_its_time(person: Person, target: Target, doorbell: FakeDoorbell) -> None:
+    until = to_ms(utc_now() + timedelta(hours=1))
+    execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (until, BREAKER_OPEN, target.id))
+    form = f'action="/console/targets/{target.id}/resume"'
+    assert form in person.get(f"/targets/{target.id}").text
+    assert act(person, target.id, "resume").status_code == 303
+    assert (targets.get(target.id, None).held_until, doorbell.rings) == (None, 1)
+    assert form not in person.get(f"/targets/{target.id}").text
+
+
+@on_sqlite
+def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: Person, target: Target) -> None:
+    page = person.get(f"/targets/{target.id}").text
+    confirmed = re.findall(r'<details class="confirm">.*?</details>', page, re.DOTALL)
+    assert [re.findall(r'action="[^"]+/(\w+)"', each) for each in confirmed] == [["disable"], ["secret"]]
+    assert 'type="password" name="secret" autocomplete="new-password"' in confirmed[1]
+
+
+@pytest.mark.parametrize("send", [lambda p, t: act(p, t.id, "pause"), lambda p, t: act(p, t.id, "disable")])
+def test_a_form_that_is_sent_twice_does_no_more(
+    person: Person, target: Target, send: Callable[[Person, Target], Result]
+) -> None:
+    assert [send(person, target).status_code for _ in range(2)] == [303, 303]
+    assert len(rows("SELECT 1 FROM audit_entries WHERE action IN ('pause_target', 'disable_target')")) == 1

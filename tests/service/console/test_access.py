@@ -1,0 +1,288 @@
+"""Who may do what at the console: every page and every form, with every session, one's own and everybody else's.
+
+A page without a row fails here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from falcon.inspect import inspect_routes
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from schemas.base.timestamps import to_ms
+from service.app import create_app
+from storage.accounts import tokens
+from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
+from storage.db.engine import execute
+from storage.exports import recoveries
+from tests.support.console_user import Person, make_console_token
+from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import everything_stored, is_of_the_console
+
+#: Open to whoever reaches the address; their own tests tell what each does.
+OPEN: Final = {
+    ("GET", "/sign-in"),
+    ("POST", "/sign-in"),
+    ("POST", "/sign-out"),
+    ("GET", "/"),
+    ("GET", "/static/{file}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A page or a form, by its path beneath the console."""
+
+    method: str
+    path: str
+    #: Whether it tells of the installation itself, which is the operator's account's alone.
+    is_operators: bool = False
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+ROWS: Final = [
+    Row("GET", ""),
+    Row("GET", "/exports"),
+    Row("GET", "/exports/{export_id}"),
+    Row("GET", "/targets"),
+    Row("GET", "/targets/{target_id}"),
+    Row("GET", "/recoveries"),
+    Row("GET", "/recoveries/{recovery_id}"),
+    Row("GET", "/findings"),
+    Row("GET", "/sessions"),
+    Row("GET", "/integrations", is_operators=True),
+    Row("GET", "/compliance", is_operators=True),
+    Row("GET", "/audit", is_operators=True),
+    Row("GET", "/queue", is_operators=True),
+    Row("GET", "/settings", is_operators=True),
+    Row("POST", "/exports/{export_id}/approve", fields={"target_id": "{target_id}", "ticket_digest": f"sha256:{'0' * 64}"}),
+    Row("POST", "/exports/{export_id}/retry"),
+    Row("POST", "/exports/{export_id}/dismiss"),
+    Row("POST", "/targets/{target_id}/validate"),
+    Row("POST", "/targets/{target_id}/ping"),
+    Row("POST", "/targets/{target_id}/pause"),
+    Row("POST", "/targets/{target_id}/resume"),
+    Row("POST", "/targets/{target_id}/secret", fields={"secret": "a secret that is long enough"}),
+    Row("POST", "/targets/{target_id}/recover", fields={"since": "24h"}),
+    Row("POST", "/targets/{target_id}/disable"),
+    Row("POST", "/recoveries/{recovery_id}/cancel"),
+    Row("POST", "/sessions/{session_id}/revoke"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An installation with two accounts; the first one, which is the operator's, has one of everything."""
+
+    client: TestClient
+    customer: Customer
+    other: Customer
+    ids: Mapping[str, str]
+
+    def ask(self, person: Person, row: Row) -> Result:
+        path = row.path.format(**self.ids)
+        if row.method == "GET":
+            return person.get(path)
+        return person.post(path, **{name: value.format(**self.ids) for name, value in row.fields.items()})
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Doors do not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def scene(customer: Customer, tmp_path: Path) -> Scene:
+    unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
+    lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"]})
+    client = TestClient(create_app(make_settings(tmp_path, unlimited), FakeDoorbell(), lookup))
+    ids = {
+        "export_id": make_exports(customer, 1)[0],
+        "target_id": make_target(customer).id,
+        "recovery_id": recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test").id,
+        "session_id": make_session(customer),
+    }
+    return Scene(client, customer, make_customer(), ids)
+
+
+def test_every_page_and_form_has_its_row(scene: Scene) -> None:
+    app = scene.client.app
+    routes = {
+        (method.method, route.path.removeprefix("/console"))
+        for route in inspect_routes(app)
+        if is_of_the_console(route.path)
+        for method in route.methods
+        # HEAD is GET without a body.
+        if not method.internal and method.method != "HEAD"
+    }
+    assert sorted(routes - OPEN) == sorted((row.method, row.path) for row in ROWS)
+
+
+# --- who is let in nowhere
+
+#: Makes of somebody who is signed in somebody who is not.
+Spoil = Callable[[Person], object]
+
+
+def _sql(change: str, *parameters: object) -> Spoil:
+    """Change the session, or its token, of the one whose browser is that of the tests."""
+    return lambda _person: execute(change, parameters)
+
+
+def _become(name: str, value: str) -> Spoil:
+    return lambda person: setattr(person, name, value)
+
+
+_OF_SESSION: Final = "UPDATE console_sessions SET"
+_OF_TOKEN: Final = "UPDATE tokens SET"
+_LONG_AGO: Final = 1
+
+#: By what each is, with why the sign-in says so.
+STRANGERS: Final[dict[str, tuple[Spoil, str | None]]] = {
+    "no cookie": (_become("cookie", ""), None),
+    "a made-up cookie": (_become("cookie", "rrs_" + "A" * 43), "unknown"),
+    "a cookie that is none": (_become("cookie", "1"), "unknown"),
+    "another browser": (_become("browser", "curl/8"), "another_browser"),
+    "an idle session": (lambda _: execute(f"{_OF_SESSION} seen_at = ?", (to_ms(utc_now() - IDLE_FOR),)), "idle"),
+    "an old session": (lambda _: execute(f"{_OF_SESSION} created_at = ?", (to_ms(utc_now() - LASTS_FOR),)), "too_old"),
+    "a session that was signed out": (_sql(f"{_OF_SESSION} ended_at = 1, ended_reason = 'signed_out'"), "signed_out"),
+    "a session that was revoked": (_sql(f"{_OF_SESSION} ended_at = 1, ended_reason = 'revoked'"), "revoked"),
+    "a session of before a restore": (_sql(f"{_OF_SESSION} ended_at = 1, ended_reason = 'restored'"), "restored"),
+    "a revoked token": (_sql(f"{_OF_TOKEN} revoked_at = ?", _LONG_AGO), "token_over"),
+    "an expired token": (_sql(f"{_OF_TOKEN} expires_at = ?", _LONG_AGO), "token_over"),
+    "a token without the ability": (_sql(f"{_OF_TOKEN} abilities = ?", '["ticket-exports:approve"]'), "token_over"),
+    "a platform token": (
+        _sql(f"{_OF_TOKEN} kind = 'platform', abilities = ?", '["browser-extension:evidence-upload"]'),
+        "token_over",
+    ),
+}
+
+
+def signed_in(scene: Scene, customer: Customer) -> Person:
+    person = Person(scene.client)
+    assert person.sign_in(make_console_token(customer)).status_code == 303
+    return person
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_nobody_else_gets_anywhere(name: str, scene: Scene) -> None:
+    spoil, why = STRANGERS[name]
+    person = signed_in(scene, scene.customer)
+    spoil(person)
+    cookie, before = person.cookie, everything_stored()
+    for row in ROWS:
+        # Whoever is told that a session is over has the cookie taken away; this one brings it again.
+        person.cookie = cookie
+        answer = scene.ask(person, row)
+        if row.method == "POST":
+            assert answer.status_code == 401, row
+            assert "nothing was done" in answer.text, row
+        else:
+            assert answer.status_code == 303, row
+            leads_to = answer.headers["location"]
+            assert leads_to.startswith("/console/sign-in"), row
+            assert leads_to.partition("why=")[2] == (why or ""), row
+            assert answer.text == "", row
+    after = everything_stored()
+    if why != "another_browser":
+        assert after == before
+
+
+def test_an_api_token_in_its_header_is_no_session(scene: Scene) -> None:
+    bearer = {"Authorization": f"Bearer {make_console_token(scene.customer)}"}
+    for row in ROWS:
+        answer = scene.client.simulate_request(row.method, f"/console{row.path.format(**scene.ids)}", headers=bearer)
+        assert answer.status_code == (303 if row.method == "GET" else 401), row
+
+
+def test_a_session_is_no_api_token(scene: Scene) -> None:
+    person = signed_in(scene, scene.customer)
+    for headers in ({"Cookie": f"riskrelay_session={person.cookie}"}, {"Authorization": f"Bearer {person.cookie}"}):
+        assert scene.client.simulate_get("/api/console-sessions", headers=headers).status_code == 401
+
+
+# --- who is let in where
+
+
+def test_another_account_sees_its_own_and_nothing_of_the_installation(scene: Scene) -> None:
+    person = signed_in(scene, scene.other)
+    before = everything_stored()
+    nowhere = Scene(scene.client, scene.customer, scene.other, {name: _unlike(each) for name, each in scene.ids.items()})
+    for row in ROWS:
+        answer = scene.ask(person, row)
+        is_open = not row.is_operators and "{" not in row.path
+        assert answer.status_code == (200 if is_open else 404), row
+        assert not any(each in answer.text for each in scene.ids.values()) or row.method == "POST", row
+        if "{" in row.path:
+            # What is not theirs and what is not there look the same.
+            assert told_by(nowhere.ask(person, row), nowhere) == told_by(answer, scene), row
+    assert everything_stored() == before
+
+
+def _unlike(row_id: str) -> str:
+    return row_id[:-1] + ("0" if row_id[-1] != "0" else "1")
+
+
+def told_by(answer: Result, scene: Scene) -> str:
+    """Return what a page says but for its own id and for what was asked for."""
+    text = answer.text.replace(answer.headers["x-request-id"], "")
+    for row_id in scene.ids.values():
+        text = text.replace(row_id, "")
+    return text
+
+
+def test_the_operators_account_sees_everything_and_may_do_it(scene: Scene) -> None:
+    person = signed_in(scene, scene.customer)
+    for row in ROWS:
+        answer = scene.ask(person, row)
+        assert answer.status_code not in {401, 403, 404}, (row, answer.text)
+        assert answer.status_code < 500, (row, answer.text)
+        if row.method == "GET":
+            assert answer.status_code == 200, row
+            assert "Sign out" in answer.text, row
+
+
+@pytest.mark.parametrize(
+    ("mode", "named", "who"),
+    [
+        ("self-hosted", None, "first"),
+        ("self-hosted", "second", "second"),
+        ("self-hosted", "999", None),
+        ("cloud", None, None),
+        ("cloud", "second", "second"),
+    ],
+)
+def test_the_installation_itself_is_shown_to_the_operators_account_alone(
+    mode: str, named: str | None, who: str | None, customer: Customer, tmp_path: Path
+) -> None:
+    people = {"first": customer, "second": make_customer()}
+    account = {"first": customer, "second": people["second"]}.get(named or "")
+    changes = {"DEPLOYMENT_MODE": mode, "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
+    if named is not None:
+        changes["OPERATOR_ACCOUNT_ID"] = str(account.account_id) if account else named
+    client = TestClient(create_app(make_settings(tmp_path, changes), FakeDoorbell(), FakeLookup({})))
+    for name, each in people.items():
+        person = Person(client)
+        person.sign_in(make_console_token(each))
+        for row in ROWS:
+            if row.is_operators:
+                assert person.get(row.path).status_code == (200 if name == who else 404), (name, row)
+        menu = person.get("/exports").text
+        assert ("/console/settings" in menu) is (name == who)
+
+
+def test_a_token_that_runs_out_while_somebody_looks_ends_it(scene: Scene) -> None:
+    text = tokens.create(scene.customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "short", timedelta(days=1))[1]
+    person = Person(scene.client)
+    person.sign_in(text)
+    assert person.get("/exports").status_code == 200
+    execute("UPDATE tokens SET expires_at = ? WHERE name = 'short'", (to_ms(utc_now()),))
+    assert person.get("/exports").status_code == 303

@@ -1,0 +1,742 @@
+"""How the console looks and behaves in a browser: every page that is wired, furnished and bare, beneath a path of a proxy's.
+
+What axe-core calls serious, a page that scrolls sideways, a request to elsewhere or a word on the browser's console fails.
+"""
+
+import http.client
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, ViewportSize, expect
+
+import service.console.routes
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from service.console.layout import CONSOLE, MENU
+from service.console.layout import Page as ConsolePage
+from service.console.pages.sign_in import SignIn
+from storage.accounts import tokens
+from storage.db.engine import close_database, connection, execute, open_database, rows
+from tests.support import plausible_rows
+from tests.support.browsers import PATIENCE_MS, chromium
+from tests.support.factories import environment, make_customer, make_exports, make_failed, make_target
+from tests.support.gunicorn_process import Service
+from tests.support.servers import RedisServer
+
+#: What stands before the service's own paths, and is taken off again.
+BENEATH: Final = "/relay"
+DESKTOP: Final[ViewportSize] = {"width": 1280, "height": 900}
+#: The narrowest telephone that is still made.
+PHONE: Final[ViewportSize] = {"width": 360, "height": 740}
+#: To a page a window of 1280 at 200 % is one of 640.
+ZOOMED: Final[ViewportSize] = {"width": 640, "height": 450}
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+AXE: Final = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+#: Where the ids in paths come from; an export that was tried, a target that was heard from.
+IDS: Final = {
+    "export_id": "SELECT id FROM exports WHERE status = 'failed' ORDER BY attempts DESC, id DESC LIMIT 1",
+    "target_id": "SELECT id FROM targets ORDER BY id DESC LIMIT 1",
+    "recovery_id": "SELECT id FROM recoveries ORDER BY id DESC LIMIT 1",
+    "session_id": "SELECT id FROM console_sessions ORDER BY id DESC LIMIT 1",
+}
+#: Pages that are lists; each shows its four states.
+LISTS: Final = ("/exports", "/targets", "/recoveries", "/findings", "/compliance", "/audit", "/sessions")
+#: Never empty to somebody who looks: that somebody signed in.
+NEVER_EMPTY: Final = {"/audit", "/sessions"}
+
+
+def _kinds(of: type[ConsolePage]) -> Iterator[type[ConsolePage]]:
+    for kind in of.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+#: What is looked at, beneath the console.
+PATHS: Final = sorted({kind.path.removeprefix(CONSOLE) for kind in _kinds(ConsolePage) if hasattr(kind, "path")})
+PLAIN: Final = [path for path in PATHS if "{" not in path]
+
+
+# --- an installation
+
+
+class _Proxy(ThreadingHTTPServer):
+    """Passes on what it is asked beneath a path, without that path; it knows nothing else."""
+
+    daemon_threads = True
+    #: Where the service listens, once it does.
+    service_port = 0
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+
+
+class _Passing(BaseHTTPRequestHandler):
+    server: _Proxy
+
+    def do_GET(self) -> None:
+        """Pass it on."""
+        if not self.path.startswith(f"{BENEATH}/"):
+            self.send_error(404)
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.service_port, timeout=30)) as client:
+            client.request(self.command, self.path.removeprefix(BENEATH), body, dict(self.headers.items()))
+            answer = client.getresponse()
+            content = answer.read()
+        self.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in {"connection", "transfer-encoding"}:
+                self.send_header(name, value)
+        # A browser that has moved on takes no answer.
+        with suppress(OSError):
+            self.end_headers()
+            self.wfile.write(content)
+
+    do_POST = do_GET  # noqa: N815 - http.server's own name
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A running installation; `url` is its console, `ids` of rows that are there."""
+
+    url: str
+    token: str
+    ids: Mapping[str, str]
+
+    def at(self, path: str) -> str:
+        """Return the address of a page; ids that it needs are filled in."""
+        return self.url + path.format(**self.ids)
+
+
+@contextmanager
+def installed(folder: Path, migrated: Path, redis: RedisServer, *, is_furnished: bool) -> Iterator[Installed]:
+    """Run an installation behind a proxy, with a row of every kind or with none."""
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    (folder / "riskrelay.db").write_bytes(migrated.read_bytes())
+    open_database(url)
+    try:
+        with connection():
+            token, account_id = _furnish(is_furnished=is_furnished)
+            ids = {name: found[0][0] for name, query in IDS.items() if (found := rows(query))}
+    finally:
+        close_database()
+    proxy = _Proxy()
+    console = f"http://127.0.0.1:{proxy.server_port}{BENEATH}"
+    settings = environment(
+        folder,
+        DATABASE_URL=url,
+        REDIS_URL=redis.url,
+        WEB_PROCESSES="1",
+        PUBLIC_BASE_URL=console,
+        OPERATOR_ACCOUNT_ID=str(account_id),
+    )
+    Thread(target=proxy.serve_forever, daemon=True).start()
+    try:
+        with Service(settings) as service:
+            proxy.service_port = service.port
+            yield Installed(console + CONSOLE, token, ids)
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+
+
+def _furnish(*, is_furnished: bool) -> tuple[str, int]:
+    """Store what pages show, and return a token and its account."""
+    if is_furnished:
+        plausible_rows.fill()
+    customer = make_customer()
+    if is_furnished:
+        target = make_target(customer)
+        make_exports(customer, 60)
+        make_failed(customer, target.id, 3)
+        for table in ("projects", "targets", "exports"):
+            execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
+    return tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,))[1], customer.account_id
+
+
+@pytest.fixture(scope="module")
+def furnished(
+    tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer
+) -> Iterator[Installed]:
+    """An installation with a row of every kind."""
+    with installed(tmp_path_factory.mktemp("furnished"), migrated_sqlite, redis_server, is_furnished=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer) -> Iterator[Installed]:
+    """An installation that was made a moment ago."""
+    with installed(tmp_path_factory.mktemp("bare"), migrated_sqlite, redis_server, is_furnished=False) as running:
+        yield running
+
+
+# --- a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's own Chromium."""
+    with chromium() as launched:
+        yield launched
+
+
+@contextmanager
+def signed_in(browser: Browser, at: Installed, **options: Any) -> Iterator[BrowserContext]:
+    """A browser of somebody who signed in, in a zone that is not UTC."""
+    context = browser.new_context(viewport=DESKTOP, timezone_id="Asia/Kolkata", **options)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    page.goto(at.at("/sign-in"))
+    page.get_by_label("API token").fill(at.token)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign out").wait_for()
+    page.close()
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def at_furnished(browser: Browser, furnished: Installed) -> Iterator[BrowserContext]:
+    """Somebody at the furnished installation."""
+    with signed_in(browser, furnished) as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def at_bare(browser: Browser, bare: Installed) -> Iterator[BrowserContext]:
+    """Somebody at the bare one."""
+    with signed_in(browser, bare) as context:
+        yield context
+
+
+@dataclass
+class Visit:
+    """A page, and what went on in it."""
+
+    page: Page
+    source: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    console: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def visit(context: BrowserContext, url: str, status: int = 200) -> Iterator[Visit]:
+    """Open a page; until the block ends it asks nobody else for anything, and nothing stands on the browser's console."""
+    page = context.new_page()
+    seen = Visit(page)
+    page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: seen.console.append(str(error)))
+    page.on("request", lambda request: seen.asked.append(request.url))
+    answer = page.goto(url)
+    assert answer is not None
+    assert answer.status == status, page.locator("main").inner_text()
+    seen.source, seen.headers = answer.text(), answer.headers
+    yield seen
+    console, _, _ = url.partition(CONSOLE)
+    assert [asked for asked in seen.asked if not asked.startswith((f"{console}{CONSOLE}", "data:"))] == []
+    # That the page itself was answered with an error is what was asked for.
+    said = [text for text in seen.console if status == 200 or f"status of {status}" not in text]
+    assert said == []
+    page.close()
+
+
+def complaints(page: Page, *only: str) -> list[str]:
+    """Return what axe-core has against a page: by all of its rules, or by those that are named."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE)
+    chosen = {"type": "rule", "values": list(only)} if only else {"type": "tag", "values": RULES}
+    found = page.evaluate("(runOnly) => axe.run(document, { runOnly, resultTypes: ['violations'] })", chosen)
+    return [
+        f"{broken['id']} ({broken['impact']}): {node['html'][:200]} {node.get('failureSummary', '')[:300]}"
+        for broken in found["violations"]
+        for node in broken["nodes"]
+    ]
+
+
+def assert_fits(page: Page, size: ViewportSize, zoom: str = "") -> None:
+    """Fails where a page of a size scrolls sideways; `zoom` is that of the text alone."""
+    page.set_viewport_size(size)
+    page.evaluate("(zoom) => { document.documentElement.style.fontSize = zoom; }", zoom)
+    wide = page.evaluate(
+        "[...document.body.querySelectorAll('*')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && "
+        "!e.closest('.scroll, .skip, .unseen, pre')).slice(0, 5).map((e) => e.outerHTML.slice(0, 120))"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (size, zoom, wide)
+    page.evaluate("document.documentElement.style.fontSize = ''")
+
+
+def assert_is_accessible(page: Page) -> None:
+    """Fails where a page, in any colours and sizes, is not for everybody."""
+    assert complaints(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert complaints(page, "color-contrast", "link-in-text-block") == []
+    page.emulate_media(color_scheme="light")
+    assert_fits(page, DESKTOP, "200%")
+    assert_fits(page, ZOOMED)
+    assert_fits(page, PHONE)
+    assert complaints(page, "target-size", "scrollable-region-focusable") == []
+
+
+# --- every page
+
+
+#: Elements without an end, and those that html.parser is to see begin and end.
+_VOID: Final = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}
+_HANDLER: Final = re.compile(r"<[^>]*\s(on[a-z]+|style|srcdoc)\s*=", re.IGNORECASE)
+_START: Final = re.compile(r"<([a-z][a-z0-9]*)[\s>/]", re.IGNORECASE)
+
+
+def assert_is_well_made(seen: Visit, path: str) -> None:
+    """Fails where a page's own text or structure is not as every page's is to be."""
+    page = seen.page
+    assert seen.headers["content-security-policy"] == POLICY
+    assert _HANDLER.findall(seen.source) == []
+    assert re.findall(r"<script(?![^>]* src=)|<style|javascript:", seen.source) == []
+    # A browser mends what stands wrong in each other by elements of its own, or by leaving some out.
+    parsed = (
+        "(text) => [...new DOMParser().parseFromString(text, 'text/html').querySelectorAll('*')].map((e) => e.localName)"
+    )
+    assert page.evaluate(parsed, seen.source) == [name.lower() for name in _START.findall(seen.source)]
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len({*ids})
+    assert page.evaluate("document.documentElement.lang") == "en"
+    for only in ("main", "h1", "footer"):
+        assert page.locator(only).count() == 1, only
+    unscoped = page.locator("th:not([scope])")
+    assert unscoped.count() == 0, unscoped.first.evaluate("(e) => e.outerHTML")
+    for each in page.locator("[data-refresh]").all():
+        assert each.get_attribute("id"), "console.js finds what it renews by its id"
+    beneath = {entry.path for entry in MENU if path == entry.path or (entry.path and path.startswith(f"{entry.path}/"))}
+    current = [link.get_attribute("href") for link in page.locator("nav[aria-label=Console] [aria-current=page]").all()]
+    assert current == [f"{BENEATH}{CONSOLE}{each}" for each in beneath] or page.locator("header").count() == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_with_everything_on_it_is_well_made_and_for_everybody(
+    path: str, furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    # A few rows tell as much as many, and axe-core looks at each.
+    with visit(at_furnished, furnished.at(path) + ("?limit=4" if path in LISTS else "")) as seen:
+        assert_is_well_made(seen, path)
+        assert_is_accessible(seen.page)
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_a_page_with_nothing_on_it_is_well_made_and_for_everybody(
+    path: str, bare: Installed, at_bare: BrowserContext
+) -> None:
+    with visit(at_bare, bare.at(path)) as seen:
+        assert_is_well_made(seen, path)
+        assert_fits(seen.page, PHONE)
+        assert complaints(seen.page) == []
+
+
+#: Paths that nobody is at, by the status of the page that says so.
+ASTRAY: Final = {"/nowhere": 404, "/exports?status=nonsense": 422}
+
+
+@pytest.mark.parametrize("path", ASTRAY)
+def test_an_error_is_a_page_for_everybody(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
+    with visit(at_furnished, furnished.at(path), ASTRAY[path]) as seen:
+        assert_is_well_made(seen, path.partition("?")[0])
+        assert_is_accessible(seen.page)
+
+
+def test_the_door_is_a_page_for_everybody(furnished: Installed, browser: Browser) -> None:
+    context = browser.new_context(viewport=DESKTOP)
+    assert SignIn.path == f"{CONSOLE}/sign-in"
+    with visit(context, furnished.at("/sign-in?why=idle&next=/exports")) as seen:
+        assert_is_well_made(seen, "/sign-in")
+        assert_is_accessible(seen.page)
+    context.close()
+
+
+def test_no_two_pages_have_the_same_title(furnished: Installed, at_furnished: BrowserContext) -> None:
+    titles = {}
+    for path in [*PATHS, "/sign-in", "/nowhere"]:
+        told = re.search("<title>(.*?)</title>", at_furnished.request.get(furnished.at(path)).text())
+        assert told is not None, path
+        titles[path] = told[1]
+    assert len({*titles.values()}) == len(titles), titles
+    assert {title.rpartition(" · ")[2] for title in titles.values()} == {"RiskRelay"}
+
+
+# --- lists and their states
+
+
+def a_list(page: Page) -> Any:
+    return page.locator("[data-list]").first
+
+
+def turn_it(page: Page) -> None:
+    """Have the list fetched again: by its filters, or by the way back where it has none."""
+    if page.locator("[data-filters]").count():
+        page.locator("[data-filters] button").first.click()
+    else:
+        page.evaluate("window.turned = (window.turned ?? 6) + 1; history.replaceState(null, '', `?limit=${turned}`)")
+        page.evaluate("dispatchEvent(new Event('popstate'))")
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_tells_that_it_was_never_used_and_that_nothing_fits(
+    path: str, bare: Installed, at_bare: BrowserContext
+) -> None:
+    with visit(at_bare, bare.at(path)) as seen:
+        page = seen.page
+        if path in NEVER_EMPTY:
+            expect(a_list(page).locator("tbody tr")).not_to_have_count(0)
+        else:
+            expect(a_list(page).locator('[data-state="unused"]')).to_be_visible()
+        if not page.locator("[data-filters]").count():
+            return
+        _filter_by_anything(page)
+        expect(a_list(page).locator('[data-state="filtered"]')).to_contain_text("Nothing fits these filters.")
+        expect(page.locator("[data-said]")).to_contain_text("Nothing fits these filters.")
+        assert "?" in page.url
+        # The same without the script, and the way out of it.
+        page.reload()
+        expect(a_list(page).locator('[data-state="filtered"]')).to_be_visible()
+        a_list(page).get_by_role("link", name="Show all").click()
+        expect(a_list(page).locator('[data-state="filtered"]')).to_have_count(0)
+
+
+def _filter_by_anything(page: Page) -> None:
+    form = page.locator("[data-filters]").first
+    choices = form.locator('select:has(option[value=""])')
+    if choices.count():
+        choices.first.select_option(index=1)
+    else:
+        form.locator("input:not([type=hidden])").first.fill("exp_01J00000000000000000000000")
+    form.get_by_role("button", name="Filter").click()
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_tells_that_it_is_being_loaded_and_that_it_could_not_be(
+    path: str, furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    url = furnished.at(path)
+    context = at_furnished
+    page = context.new_page()
+    page.goto(url)
+    shown = a_list(page).locator("tbody tr").count()
+    assert shown
+    go_on = Event()
+    answers: list[Any] = [go_on, "connectionfailed", 503, 429]
+
+    def answer(route: Route, _request: Request) -> None:
+        how = answers.pop(0) if answers else None
+        if isinstance(how, Event):
+            held.append(route)
+        elif isinstance(how, str):
+            route.abort(how)
+        elif how:
+            route.fulfill(status=how, body="<p class=refusal>Come back later.</p>" if how == 429 else "")
+        else:
+            route.continue_()
+
+    held: list[Route] = []
+    page.route(re.compile(re.escape(url) + r"(\?.*)?$"), answer)
+    turn_it(page)
+    expect(a_list(page).locator('[data-state="loading"]')).to_be_visible()
+    expect(a_list(page)).to_have_attribute("aria-busy", "true")
+    held[0].continue_()
+    expect(a_list(page)).not_to_have_attribute("aria-busy", "true")
+    assert a_list(page).locator("tbody tr").count() == shown
+    for told in ("The service did not answer.", "The service answered with 503.", "Come back later."):
+        if told == "The service did not answer.":
+            turn_it(page)
+        else:
+            a_list(page).get_by_role("button", name="Try again").click()
+        failed = a_list(page).locator('[data-state="error"][role=alert]')
+        expect(failed).to_contain_text(told)
+    a_list(page).get_by_role("button", name="Try again").click()
+    expect(a_list(page).locator('[data-state="error"]')).to_have_count(0)
+    assert a_list(page).locator("tbody tr").count() == shown
+    assert page.evaluate("document.activeElement.matches('[data-list]')")
+    page.close()
+
+
+def test_every_page_that_has_a_list_is_known_here_as_one() -> None:
+    folder = Path(service.console.routes.__file__).parent / "templates"
+    with_list = {file.name for file in folder.glob("*.html") if " data-list" in file.read_text()}
+    known = {kind.template for kind in _kinds(ConsolePage) if kind.path.removeprefix(CONSOLE) in LISTS}
+    assert known <= with_list
+    assert {path for path in LISTS if path not in PATHS} == set()
+
+
+# --- the script, on a page that is made up
+
+
+_FRAME: Final = """<!doctype html><html lang="en"><title>Made up</title>
+<script defer src="{base}/static/console.js"></script>
+<main tabindex="-1">{main}</main><p data-said></p><span data-zone></span></html>"""
+
+
+class MadeUp:
+    """A page of the console that answers with whatever stands in `main`, and remembers what it was asked."""
+
+    def __init__(self, context: BrowserContext, at: Installed, main: str) -> None:
+        self.main = main
+        self.status = 200
+        self.posted: list[str] = []
+        self.asked = 0
+        self.url = at.at("/made-up")
+        self._base = at.url
+        self.page = context.new_page()
+        self.page.route(f"{self.url}*", self._answer)
+        self.page.goto(self.url)
+
+    def _answer(self, route: Route, request: Request) -> None:
+        self.asked += 1
+        if request.method == "POST":
+            self.posted.append(request.post_data or "")
+            # As long as no answer comes, the page stays.
+            route.fulfill(status=204)
+            return
+        body = _FRAME.format(base=self._base, main=self.main)
+        route.fulfill(status=self.status, body=body, content_type="text/html", headers={"Content-Security-Policy": POLICY})
+
+
+def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
+    with visit(at_furnished, furnished.at("/exports")) as seen:
+        made = seen.page.locator("time").last
+        told = made.get_attribute("title")
+        assert told is not None
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", told)
+        # 5 h 30 min ahead, all year.
+        here = "(e) => (Date.parse(e.textContent.replace(' ', 'T') + 'Z') - Date.parse(e.dateTime)) / 60000"
+        assert made.evaluate(here) == 330
+        expect(seen.page.locator("[data-zone]")).to_contain_text("Asia/")
+        seen.page.get_by_role("link", name="Older").click()
+        expect(seen.page.get_by_role("link", name="Newest")).to_be_visible()
+        assert seen.page.locator("time").last.evaluate(here) == 330
+
+
+#: Clicks with Ctrl, and tells whether the browser may do with it what it always does; then keeps it from that.
+_IS_LEFT_TO_THE_BROWSER: Final = """(link) => {
+  let isLeft = null;
+  addEventListener("click", (event) => { isLeft = !event.defaultPrevented; event.preventDefault(); }, { once: true });
+  link.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, ctrlKey: true }));
+  return isLeft;
+}"""
+
+
+def test_filters_pages_and_the_way_back_change_the_list_and_the_address_alone(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    with visit(at_furnished, furnished.at("/exports")) as seen:
+        page = seen.page
+        page.evaluate("window.isTheSame = true")
+        page.get_by_label("Status").select_option("prepared")
+        page.get_by_role("button", name="Filter").press("Enter")
+        page.wait_for_url("**/exports?status=prepared")
+        # Who filters stays at the filters, who turns a page begins to read the list.
+        expect(page.get_by_role("button", name="Filter")).to_be_focused()
+        expect(page.locator("[data-said]")).to_have_text("Exports: 50 shown.")
+        page.get_by_role("link", name="Older").press("Enter")
+        page.wait_for_url("**/exports?*cursor=*")
+        expect(a_list(page)).to_be_focused()
+        older = page.url
+        # Whoever goes back faster than lists come sees the last that was asked for.
+        page.evaluate("history.back()")
+        page.evaluate("history.back()")
+        expect(page.get_by_label("Status")).to_have_value("")
+        page.go_forward()
+        expect(page.get_by_label("Status")).to_have_value("prepared")
+        expect(page.get_by_role("link", name="Newest")).to_have_count(0)
+        page.go_forward()
+        expect(page.get_by_role("link", name="Newest")).to_be_visible()
+        assert page.url == older
+        assert page.evaluate("window.isTheSame")
+        # A click that asks for a tab of its own gets one.
+        assert page.get_by_role("link", name="Newest").evaluate(_IS_LEFT_TO_THE_BROWSER)
+
+
+def test_whoever_is_signed_out_meanwhile_is_led_to_the_door_and_back(furnished: Installed, browser: Browser) -> None:
+    with signed_in(browser, furnished) as context:
+        page = context.new_page()
+        page.goto(furnished.at("/exports"))
+        context.clear_cookies()
+        page.get_by_label("Status").select_option("failed")
+        page.get_by_role("button", name="Filter").click()
+        page.wait_for_url("**/sign-in?*")
+        page.get_by_label("API token").fill(furnished.token)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/exports?status=failed")
+
+
+def test_a_form_is_sent_once_however_often_it_is_clicked(furnished: Installed, at_furnished: BrowserContext) -> None:
+    made = MadeUp(at_furnished, furnished, '<form method="post"><input name="a" value="1"><button>Do it</button></form>')
+    button = made.page.get_by_role("button")
+    made.page.evaluate("document.forms[0].requestSubmit(); document.forms[0].requestSubmit()")
+    expect(button).to_be_disabled()
+    assert made.posted == ["a=1"]
+    # Somebody comes back to a page that the browser kept.
+    made.page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+    expect(button).to_be_enabled()
+    made.page.close()
+
+
+def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furnished: BrowserContext) -> None:
+    followed = (
+        '<section id="it"{0}><p class="status">{1}</p><details><summary>All of it</summary><p>it all</p></details>'
+        '<time datetime="2026-03-01T12:00:00Z">then</time><button type="button">Stop</button></section>'
+    )
+    going = ' data-refresh="0.05"'
+    made = MadeUp(at_furnished, furnished, followed.format(going, "1 of 3"))
+    page = made.page
+    page.evaluate("window.first = document.querySelector('#it')")
+    page.get_by_text("All of it").click()
+    page.get_by_role("button", name="Stop").focus()
+    asked = made.asked
+    while made.asked < asked + 2:
+        page.wait_for_timeout(20)
+    assert page.evaluate("window.first.isConnected"), "what is the same stays where it is"
+    made.main = followed.format(going, "2 of 3")
+    expect(page.locator(".status")).to_have_text("2 of 3")
+    # What was open stays open, the focus where it was, and times are the reader's.
+    expect(page.get_by_text("it all")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_focused()
+    expect(page.locator("time")).to_have_text("2026-03-01 17:30:00")
+    # An error is outlived.
+    made.status = 503
+    asked = made.asked
+    while made.asked < asked + 2:
+        page.wait_for_timeout(20)
+    made.status, made.main = 200, followed.format("", "done")
+    expect(page.locator(".status")).to_have_text("done")
+    expect(page.locator("[data-said]")).to_have_text("done")
+    asked = made.asked
+    page.wait_for_timeout(300)
+    assert made.asked == asked
+    page.close()
+
+
+def test_nothing_is_taken_from_under_somebody_who_types(furnished: Installed, at_furnished: BrowserContext) -> None:
+    form = '<section id="it" data-refresh="0.05"><p>{}</p><input aria-label="Why"></section>'
+    made = MadeUp(at_furnished, furnished, form.format("one"))
+    made.page.get_by_label("Why").fill("becau")
+    made.main = form.format("two")
+    asked = made.asked
+    while made.asked < asked + 3:
+        made.page.wait_for_timeout(20)
+    assert made.page.get_by_label("Why").input_value() == "becau"
+    made.page.get_by_label("Why").blur()
+    expect(made.page.locator("#it p")).to_have_text("two")
+    made.page.close()
+
+
+def test_a_sample_is_copied(furnished: Installed, browser: Browser) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    made = MadeUp(context, furnished, '<pre data-copy>curl "$URL" \\\n  -d @-</pre>')
+    made.page.get_by_role("button", name="Copy").click()
+    expect(made.page.locator("[data-said]")).to_have_text("Copied")
+    assert made.page.evaluate("navigator.clipboard.readText()") == 'curl "$URL" \\\n  -d @-'
+    # Under plain HTTP a page may not copy: it marks.
+    made.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    expect(made.page.get_by_role("button", name="Copy", exact=True)).to_be_visible()
+    made.page.get_by_role("button", name="Copy", exact=True).click()
+    expect(made.page.locator("[data-said]")).to_contain_text("Ctrl+C")
+    assert made.page.evaluate("getSelection().toString()").startswith("curl")
+    context.close()
+
+
+# --- without a mouse, without colours, on paper
+
+
+def tab_to(page: Page, wanted: Any) -> None:
+    """Press Tab until the focus is there; fails where it never comes."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if wanted.evaluate("(e) => e === document.activeElement"):
+            # Whoever sees sees where they are.
+            assert wanted.evaluate("(e) => getComputedStyle(e).outlineStyle !== 'none'")
+            return
+    raise AssertionError(f"Tab never comes to {wanted}")
+
+
+def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) -> None:
+    context = browser.new_context(viewport=DESKTOP)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    page.goto(furnished.at("/sign-in"))
+    expect(page.get_by_label("API token")).to_be_focused()
+    page.keyboard.type(furnished.token)
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Sign out").wait_for()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.goto(furnished.at(""))
+    tab_to(page, page.get_by_role("navigation", name="Console").get_by_role("link", name="Exports"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/exports")
+    tab_to(page, page.get_by_label("Status"))
+    page.keyboard.type("prepared")
+    tab_to(page, page.get_by_role("button", name="Filter"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/exports?status=prepared")
+    tab_to(page, page.get_by_role("link", name="Missing name").first)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/exports/exp_*")
+    tab_to(page, page.get_by_label("Target"))
+    page.keyboard.type("Tracker")
+    tab_to(page, page.get_by_role("button", name="Approve"))
+    page.keyboard.press("Enter")
+    expect(page.locator(".notice")).to_contain_text("Approved")
+    expect(page.locator(".status", has_text="approved").first).to_be_visible()
+    page.goto(furnished.at("/exports"))
+    tab_to(page, page.get_by_role("button", name="Sign out"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/sign-in*")
+    context.close()
+
+
+def test_the_menu_folds_on_a_telephone_and_opens_without_the_script(furnished: Installed, browser: Browser) -> None:
+    with signed_in(browser, furnished, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(furnished.at("/exports"))
+        link = page.get_by_role("navigation", name="Console").get_by_role("link", name="Targets")
+        assert link.is_visible()
+        assert not page.get_by_text("Menu", exact=True).is_visible()
+        page.set_viewport_size(PHONE)
+        assert not link.is_visible()
+        page.get_by_text("Menu", exact=True).click()
+        link.click()
+        page.wait_for_url("**/targets")
+
+
+def test_a_page_is_read_on_paper_in_forced_colours_and_without_motion(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    with visit(at_furnished, furnished.at("/exports")) as seen:
+        page = seen.page
+        page.emulate_media(media="print", color_scheme="dark")
+        assert not page.locator("header").is_visible()
+        assert not page.locator(".filters").first.is_visible()
+        assert page.locator("body").evaluate("(e) => getComputedStyle(e).backgroundColor") == "rgb(255, 255, 255)"
+        page.emulate_media(media="screen", color_scheme="light", forced_colors="active", reduced_motion="reduce")
+        status = page.locator(".status").first
+        assert status.evaluate("(e) => getComputedStyle(e).borderTopStyle") == "solid"
+        page.evaluate("document.querySelector('[data-list]').prepend(make('p', 'loading', 'Loading'))")
+        assert page.locator(".loading").evaluate("(e) => getComputedStyle(e, '::before').animationName") == "none"

@@ -1,0 +1,43 @@
+"""Whoever sees the code of a failure at the console is told what it means and what to do."""
+
+import re
+from pathlib import Path
+
+from service.console.error_help import told
+
+ERROR_CODES = Path(__file__).resolve().parents[3] / "docs" / "error-codes.md"
+#: What speaks of something other than an address; the codes of addresses share what is said of them.
+SECTIONS = ("Of attempts", "Of exports", "Of targets")
+
+
+def documented(*sections: str) -> set[str]:
+    """Return the codes in the first column of the tables of these sections."""
+    found: set[str] = set()
+    for section in ERROR_CODES.read_text().split("\n## ")[1:]:
+        if section.startswith(sections):
+            firsts = re.findall(r"^\| (`[^|]+`) \|", section, re.MULTILINE)
+            found |= {code for first in firsts for code in re.findall(r"`(\w+)`", first)}
+    return found
+
+
+def test_every_documented_code_of_a_failure_is_told_in_words_of_its_own() -> None:
+    shared = {told("address_private"), told("no such code")}
+    codes = documented(*SECTIONS)
+    assert {"connect_refused", "attempts_exhausted", "breaker_open"} <= codes
+    assert [code for code in sorted(codes) if told(code) in shared] == []
+
+
+def test_every_documented_code_of_an_address_speaks_of_the_address() -> None:
+    codes = documented("Of addresses")
+    assert {"address_private", "port_not_allowed", "backslash"} <= codes
+    assert [code for code in sorted(codes) if told(code) != told("address_private")] == []
+    assert told("no such code") != told("address_private")
+
+
+def test_what_is_told_are_sentences() -> None:
+    for code in [*documented(*SECTIONS), "address_private", "no such code"]:
+        why, to_do = told(code)
+        assert why[0].isupper()
+        assert why.endswith(".")
+        assert to_do[0].isupper()
+        assert to_do.endswith(".")

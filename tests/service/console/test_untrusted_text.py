@@ -1,0 +1,97 @@
+"""What strangers wrote is shown so that it deceives nobody and leads nowhere by itself."""
+
+import json
+
+import pytest
+
+from service.console.untrusted_text import Way, pretty, pretty_body, visible, way_to
+from tests.support.corpora import naughty_strings, url_texts
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Änderung 你好 🏴󠁧󠁢󠁥󠁮󠁧󠁿", "Änderung 你好 🏴󠁧󠁢󠁥󠁮󠁧󠁿"),  # letters of every script, and pictures made of several
+        ("می‌خواهم", "می‌خواهم"),  # a joiner that Persian is written with
+        ("a\tb\nc", "a\tb\nc"),  # what lays text out
+        ("invoice\u202egpj.exe", "invoice[U+202E]gpj.exe"),  # the order turned round
+        ("a\u2066b\u2069c", "a[U+2066]b[U+2069]c"),  # set apart, the newer way
+        ("\u200fa\u061c", "[U+200F]a[U+061C]"),  # marks of direction
+        ("a\x1b[31mb\x7f\x85", "a[U+001B][31mb[U+007F][U+0085]"),  # what moves a terminal
+        ("a\rb", "a[U+000D]b"),  # over what stands before it
+        ("a\u2028b\u2029", "a[U+2028]b[U+2029]"),  # ends of lines
+        ("\ufeffa\u2060", "[U+FEFF]a[U+2060]"),  # nothing at all
+        ("\ud800", "[U+D800]"),  # half a letter, which no answer could be made of
+    ],
+)
+def test_what_cannot_be_seen_is_shown_by_its_number(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "way"),
+    [
+        ("https://shop.example/cart?a=1#b", Way("https://shop.example/cart?a=1#b", "shop.example")),
+        ("http://shop.example", Way("http://shop.example/", "shop.example")),
+        ("https://shop.example:8443?q", Way("https://shop.example:8443?q", "shop.example:8443")),
+        ("http://[::1]:80/", Way("http://[::1]:80/", "[::1]:80")),
+        ("https://bücher.example/ä", Way("https://xn--bcher-kva.example/ä", "xn--bcher-kva.example")),
+        # Cyrillic letters that look like ours.
+        (
+            "https://\u0430\u0440\u0440\u04cf\u0435.example/",
+            Way("https://xn--80ak6aa92e.example/", "xn--80ak6aa92e.example"),
+        ),
+        ("javascript:alert(1)", None),
+        ("JavaScript://shop.example/%0aalert(1)", None),
+        ("data:text/html,<script>alert(1)</script>", None),
+        ("file:///etc/passwd", None),
+        ("ftp://shop.example/", None),
+        ("//shop.example/", None),
+        ("/console/sign-out", None),
+        ("https://bank.example@shop.example/", None),  # reads as the bank
+        ("https://bank.example\\@shop.example/", None),  # two hosts, by who reads
+        ("https:\\\\shop.example/", None),
+        ("https:/shop.example/", None),
+        ("https://shop.example:99999999/", None),
+        ("https://%73hop.example/", None),
+        ("https://shop.example/\u202e", None),
+        ("https://shop.example/\n", None),
+        ("https://shop example/", None),
+        ("https://..example/", None),
+        ("https://", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_link_leads_to_the_host_that_it_names_or_is_none(url: str | None, way: Way | None) -> None:
+    assert way_to(url) == way
+
+
+def test_every_link_that_is_made_of_a_strange_address_is_one_of_the_web_and_in_ascii() -> None:
+    ways = [way for way in map(way_to, url_texts()) if way is not None]
+    assert ways
+    for way in ways:
+        assert way.href.startswith((f"http://{way.host}", f"https://{way.host}"))
+        assert way.host.isascii()
+        assert way.href.isprintable()
+
+
+def test_naughty_strings_are_written_as_they_are_but_for_what_cannot_be_seen() -> None:
+    for text in naughty_strings():
+        assert json.loads(pretty({"text": text})) == {"text": text}
+        assert visible(visible(text)) == visible(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b'{"a":[1,"\xc3\xa9"]}', '{\n  "a": [\n    1,\n    "é"\n  ]\n}'),
+        ('{"a":"\u202e"}'.encode(), '{\n  "a": "\\u202e"\n}'),
+        (b"<html>\x00\xff", "<html>[U+0000]�"),
+        (b"", ""),
+        (b"[" * 100_000, "[" * 100_000),  # deeper than a parser goes
+        (b"9" * 5_000, "9" * 5_000),  # longer than a number is
+    ],
+)
+def test_a_body_reads_well_whether_or_not_it_is_json(body: bytes, shown: str) -> None:
+    assert pretty_body(body) == shown

@@ -1,0 +1,82 @@
+"""The API is not for browsers: but for its page and the console, no answer invites one to show, keep or follow anything."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from falcon.inspect import inspect_routes
+from falcon.testing import Result, TestClient
+
+from service.app import App, create_app
+from service.openapi.docs_page import CONTENT_SECURITY_POLICY
+from tests.support.factories import Customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import SAFE_HEADERS, is_of_the_console
+
+#: What a browser would send by itself from another site's page.
+FROM_ELSEWHERE: Final = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Cookie": "session=1"}
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+#: The same for everybody, so that whoever has it may keep it and ask whether it still holds.
+KEPT: Final = frozenset({"/openapi.json", "/docs", "/docs/page.js"})
+#: The one document, which a browser is to show.
+PAGE: Final = "/docs"
+#: Neither changes anything nor is told back what was sent.
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Headers and methods do not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def app(customer: Customer, tmp_path: Path) -> App:
+    changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
+    return create_app(make_settings(tmp_path, changes), FakeDoorbell(), FakeLookup({}))
+
+
+def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Result]:
+    """Ask every route, and one that is not there, by every method."""
+    ids = {"export_id": "exp_1", "target_id": "tgt_1", "recovery_id": "rec_1", "session_id": "ses_1", "file": "page.js"}
+    paths = [route.path.format(**ids) for route in inspect_routes(app) if not is_of_the_console(route.path)]
+    assert len(paths) >= 20
+    client = TestClient(app)
+    return {
+        (method, path): client.simulate_request(method, path, headers=dict(headers))
+        for path in [*paths, "/nowhere"]
+        for method in METHODS
+    }
+
+
+def test_no_answer_invites_a_browser(app: App) -> None:
+    for asked, answer in answers(app, FROM_ELSEWHERE).items():
+        names = {name.lower() for name in answer.headers}
+        told = {name: answer.headers.get(name) for name in SAFE_HEADERS}
+        if asked[0] in {"GET", "HEAD"} and asked[1] in KEPT:
+            assert told.pop("cache-control") == "no-cache"
+        if asked in {("GET", PAGE), ("HEAD", PAGE)}:
+            assert told.pop("content-security-policy") == CONTENT_SECURITY_POLICY
+        assert told.items() <= SAFE_HEADERS.items(), asked
+        # No origin is allowed anything, nobody is recognised by a cookie, and nobody is led elsewhere.
+        assert not [name for name in names if name.startswith("access-control-")], asked
+        assert not names & {"set-cookie", "location", "refresh"}, asked
+        assert not 300 <= answer.status_code < 400, asked
+
+
+def test_what_is_safe_by_http_changes_nothing(app: App, customer: Customer) -> None:
+    """A link or a picture can make a browser ask; nothing that matters is asked for by those methods."""
+    guarded = {path for (method, path), answer in answers(app, {}).items() if method == "POST" and answer.status_code == 401}
+    assert len(guarded) >= 10
+    for (method, path), answer in answers(app, customer.bearer).items():
+        if method == "TRACE":
+            assert answer.status_code in {404, 405}, path
+            assert customer.token not in answer.text
+        if method in SAFE and path in guarded:
+            assert answer.status_code in {200, 403, 404, 405}, (method, path)
+    verbs = ("approve", "retry", "dismiss", "pause", "resume", "disable", "ping", "validate")
+    client = TestClient(app)
+    for path in guarded:
+        if path.endswith(verbs):
+            assert client.simulate_get(path, headers=customer.bearer).status_code == 405, path

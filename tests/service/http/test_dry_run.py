@@ -1,0 +1,200 @@
+"""A dry run is the real thing in everything but storing: on every route that takes something in, on both databases."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.inspect import inspect_routes
+from falcon.testing import Result, TestClient
+from freezegun import freeze_time
+
+from schemas.base.timestamps import rfc3339
+from schemas.settings.definitions import Settings
+from service.app import create_app
+from storage.compliance import requests as compliance_requests
+from tests.support.factories import NOW, Customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
+from tests.support.specification import COMPLIANCE, World, everything, make_world, signed
+
+#: Those of the nine endpoints that take something in.
+TAKING: Final = {1: 202, 2: 202, 3: 201, 6: 201, 7: 201, 8: 201, 9: 204}
+CREDENTIALS: Final = {
+    1: "X-Scanner-Secret",
+    2: "X-Email-Webhook-Secret",
+    **dict.fromkeys((3, 6, 7, 8), "Authorization"),
+    9: "X-Platform-Hmac-Sha256",
+}
+KEY: Final = ("Idempotency-Key", "k")
+_BIRTHS: Final = re.compile(r"^([a-z]{3}_[0-9A-HJKMNP-TV-Z]{26}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)$")
+
+
+@pytest.fixture
+def world(customer: Customer, tmp_path: Path) -> World:
+    """An installation that serves everything."""
+    settings = make_settings(tmp_path, everything(customer))
+    doorbell = FakeDoorbell()
+    return make_world(settings, serving(settings, doorbell), doorbell, customer)
+
+
+def serving(settings: Settings, doorbell: FakeDoorbell) -> TestClient:
+    """A process of the service; limits are its own."""
+    return TestClient(create_app(settings, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+
+
+def dry(call: Call) -> Call:
+    return replace(call, query="dry_run=true")
+
+
+def without_births(told: Any) -> Any:
+    """Return an answer without what is new each time: ids and moments."""
+    if isinstance(told, dict):
+        return {name: without_births(inner) for name, inner in told.items()}
+    if isinstance(told, list):
+        return [without_births(inner) for inner in told]
+    return "new" if isinstance(told, str) and _BIRTHS.match(told) else told
+
+
+def refusal(answer: Result) -> Any:
+    error = answer.json["error"]
+    return answer.status_code, error["code"], error["details"]
+
+
+def test_every_route_that_takes_something_in_has_one(world: World) -> None:
+    taking = {world.call(endpoint).path for endpoint in TAKING}
+    app: Any = world.client.app
+    posts = {
+        route.path
+        for route in inspect_routes(app)
+        for each in route.methods
+        if each.method == "POST"
+        and not each.internal
+        and not is_of_the_console(route.path)
+        and not route.path.startswith(("/api/ticket-exports", "/api/ticket-export-recoveries"))
+    }
+    # What is done with a target that is there already stores nothing that came in.
+    assert {path for path in posts if "{" not in path} == taking
+    assert TARGETS in taking
+
+
+def test_it_answers_what_would_be_stored_and_stores_nothing(world: World) -> None:
+    for endpoint, status in TAKING.items():
+        call = world.call(endpoint)
+        stored, rings = everything_stored(), world.doorbell.rings
+
+        answers = [dry(each).send(world.client) for each in (call, call.plus(KEY))]
+
+        assert (everything_stored(), world.doorbell.rings) == (stored, rings), endpoint
+        real = call.plus(KEY).send(world.client)
+        assert real.status_code == status, endpoint
+        # The key of a dry run is not taken.
+        assert "idempotency-replayed" not in real.headers, endpoint
+        assert everything_stored() != stored, endpoint
+        for answer in answers:
+            assert answer.status_code == 200, answer.text
+            assert {"location", "idempotency-replayed"} & set(answer.headers) == set(), endpoint
+            if real.content:
+                assert without_births(answer.json) == without_births(real.json), endpoint
+
+
+def test_it_goes_by_what_is_stored_already(world: World) -> None:
+    known = {1: ("findings", {"new": 0, "seen": 1}), 2: ("duplicate", True), 9: ("duplicate", True)}
+    for endpoint, status in TAKING.items():
+        call = world.call(endpoint).plus(KEY)
+        assert call.send(world.client).status_code == status
+        stored = everything_stored()
+        answer = dry(call).send(world.client)
+        assert (answer.status_code, everything_stored()) == (200, stored), endpoint
+        # It repeats no answer: it says what a new request would come to.
+        assert "idempotency-replayed" not in answer.headers, endpoint
+        if endpoint in known:
+            name, told = known[endpoint]
+            assert answer.json[name] == told
+
+
+@pytest.mark.parametrize("fault", ["missing", "wrong"])
+def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: World) -> None:
+    settings = replace(world.settings, auth_failures_per_minute=2)
+    for endpoint, name in CREDENTIALS.items():
+        client = serving(settings, world.doorbell)
+        call = world.call(endpoint).without(name)
+        if fault == "wrong":
+            call = call.plus((name, "Bearer rrt_no" if name == "Authorization" else "no"))
+        told = refusal(dry(call).send(client))
+        assert (told[0], told) == (401, refusal(call.send(client))), endpoint
+        # Both counted as failures; after one more nobody is asked what they bring.
+        for each in (call, world.call(endpoint)):
+            assert_is_error(dry(each).send(client), 429, "RATE_LIMITED")
+
+
+def test_it_counts_as_a_request(world: World) -> None:
+    settings = replace(world.settings, rate_limit_per_minute=2)
+    for endpoint in TAKING:
+        client, call = serving(settings, world.doorbell), world.call(endpoint)
+        left = [dry(call).send(client).headers["ratelimit"].partition(";t=")[0] for _ in range(2)]
+        assert left == ['"principal";r=1', '"principal";r=0'], endpoint
+        for each in (call, dry(call)):
+            assert_is_error(each.send(client), 429, "RATE_LIMITED")
+
+
+def test_it_refuses_what_the_real_thing_refuses(world: World) -> None:
+    stored = everything_stored()
+    for endpoint in TAKING:
+        for each in refused(world, endpoint):
+            told = refusal(dry(each).send(world.client))
+            assert told == refusal(each.send(world.client)), each
+            assert told[0] in {406, 413, 415, 422}, each
+    assert everything_stored() == stored
+
+
+#: Something wrong for each route; what a route does not know does not matter to it.
+_WRONG: Final = {
+    "page": {"url": "no", "responseHeaders": {"set-cookie": "a=1"}},
+    "to": "nobody",
+    "text": "4242 4242 4242 4242",
+    "base_url": "https://10.0.0.1/",
+    "password": "x",
+    "shop_domain": "other.example.com",
+}
+
+
+def refused(world: World, endpoint: int) -> Iterator[Call]:
+    """Yield requests to a route that are refused, each for another reason."""
+    call = world.call(endpoint)
+    for body in (b"{not json", b'{"a": 1, "a": 1}', b"[]", b"{}", json.dumps({**call.json, **_WRONG}).encode()):
+        spoiled = replace(call, body=body)
+        yield signed(spoiled) if endpoint == 9 else spoiled
+    yield call.without("Content-Type").plus(("Content-Type", "text/plain"))
+    yield call.without("Accept").plus(("Accept", "text/html"))
+    too_large = replace(call, body=b" " * (1024 * 1024 + 1))
+    yield signed(too_large) if endpoint == 9 else too_large
+    if endpoint != 9:
+        yield call.plus(("Idempotency-Key", "x" * 256))
+
+
+def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: World) -> None:
+    with freeze_time(NOW):
+        told = dry(world.call(9)).send(world.client).json
+        assert world.call(9).send(world.client).status_code == 204
+        again = dry(world.call(9)).send(world.client).json
+    [line] = compliance_requests.ledger()
+    assert told == {
+        "status": "accepted",
+        "duplicate": False,
+        "topic": line.topic.value,
+        "shop_domain": line.shop_domain,
+        "due_at": rfc3339(line.due_at),
+    }
+    assert again == {**told, "duplicate": True, "due_at": None}
+
+
+def test_a_compliance_webhook_that_could_not_be_sealed_is_refused_dry_as_well(world: World) -> None:
+    settings = replace(world.settings, encryption_keys=(), webhook_secret=None)
+    client = serving(settings, world.doorbell)
+    call = world.call(9)
+    assert call.path == COMPLIANCE
+    assert_is_error(dry(call).send(client), 503, "SERVICE_UNAVAILABLE")

@@ -1,0 +1,65 @@
+"""What a guess costs tells nothing of how near it was: whole digests are looked up and compared, never letters.
+
+`python -m bench.guessing` measures the same; time itself is no test.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+import pytest
+from falcon.testing import TestClient
+
+from storage.accounts import tokens
+from tests.support.factories import SCANNER_SECRET, Customer, make_exports
+from tests.support.query_plans import Statement, plan_of, statements
+from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def guesses_of(token: str) -> dict[str, str]:
+    """Return well-formed tokens that share ever more with the right one, by how much."""
+    last = "1" if token[30] == "0" else "0"
+    random = {"nothing": "A" * 27, "ten": token[4:14] + "A" * 17, "all but one": token[4:30] + last}
+    # The last six digits are a checksum that whoever has read the source can make.
+    return {name: f"{tokens.PREFIX}{text}{tokens._checksum(text)}" for name, text in random.items()}
+
+
+@pytest.mark.parametrize("path", [TARGETS, f"{EXPORTS}/{{}}"])
+def test_a_token_is_looked_up_by_the_digest_of_all_of_it(path: str, client: TestClient, customer: Customer) -> None:
+    path = path.format(*make_exports(customer, 1))
+    right = hashlib.sha256(customer.token.encode()).hexdigest()
+    assert lookup(client, path, customer.bearer, 200).parameters[-2] == right
+    ran = {}
+    for name, text in guesses_of(customer.token).items():
+        statement = lookup(client, path, {"Authorization": f"Bearer {text}"}, 401)
+        digest = statement.parameters[-2]
+        assert digest == hashlib.sha256(text.encode()).hexdigest()
+        # Of a digest nobody can choose a beginning without trying, and the index is asked for all of it.
+        assert _DIGEST.fullmatch(digest)
+        assert any("tokens" in step or "token_sha256" in step for step in plan_of(statement))
+        ran[name] = statement.sql
+    assert len(set(ran.values())) == 1
+
+
+def lookup(client: TestClient, path: str, headers: Mapping[str, str], status: int) -> Statement:
+    """Send a request and return the statement that asked who sends it; a guess has no other."""
+    with statements() as ran:
+        assert client.simulate_get(path, headers=dict(headers)).status_code == status
+    [asked] = [each for each in ran if "token_sha256" in each.sql]
+    assert status == 200 or ran == [asked]
+    return asked
+
+
+def test_a_secret_that_is_nearly_right_costs_what_any_other_does(client: TestClient) -> None:
+    """One statement, for the secret in force; what was sent is no part of it, and stands in no other."""
+    ran: list[list[tuple[str, tuple[object, ...]]]] = []
+    nearly = (SCANNER_SECRET[:10], SCANNER_SECRET[:-1], f"{SCANNER_SECRET}x", SCANNER_SECRET.upper())
+    for guess in ("", "x", *nearly, "x" * 5000):
+        with statements() as asked:
+            answer = client.simulate_post(RESULTS, headers={**JSON, "X-Scanner-Secret": guess}, body=b"{}")
+        assert answer.status_code == 401
+        ran.append([(each.sql, tuple(each.parameters)) for each in asked])
+    assert all(each == ran[0] for each in ran)
+    assert len(ran[0]) == 1

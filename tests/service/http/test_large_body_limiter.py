@@ -1,0 +1,189 @@
+"""Large bodies: room for so many bytes of them, one looked at a time, sender by sender, and nobody small waits for them."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from schemas.base.strict_json import MAX_VALUES
+from service.app import create_app
+from service.http.large_body_limiter import LARGE_BYTES, NoRoom, Room, Rooms, Turns
+from tests.support.factories import SCANNER_SECRET, Customer, make_settings, postback
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import FieldRefusal, assert_is_error
+
+LARGE: Final = LARGE_BYTES + 1
+#: For what is expected to happen; it does in milliseconds.
+PATIENCE_S: Final = 20.0
+
+
+def test_room_is_taken_and_given_back_by_the_byte() -> None:
+    room = Room(100)
+    room.keep(60)
+    room.keep(40)
+    with pytest.raises(NoRoom):
+        room.keep(1)
+    room.forget(1)
+    room.keep(1)
+    assert room.kept_bytes == 100
+
+
+def test_what_finds_no_room_takes_none() -> None:
+    room = Room(100)
+    with pytest.raises(NoRoom):
+        room.keep(101)
+    assert room.kept_bytes == 0
+
+
+class Sender(threading.Thread):
+    """Waits for a turn, notes its name when it comes, and keeps the turn until it is let go."""
+
+    def __init__(self, turns: Turns, name: str, order: list[str]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._turns = turns
+        self._order = order
+        self.may_go = threading.Event()
+        self.was_refused = False
+
+    def run(self) -> None:
+        try:
+            with self._turns.turn(self.name.partition("-")[0], LARGE):
+                self._order.append(self.name)
+                self.may_go.wait(PATIENCE_S)
+        except NoRoom:
+            self.was_refused = True
+
+
+def wait_until(is_so: Any) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def _has(order: list[str], count: int) -> bool:
+    return len(order) == count
+
+
+def waiting_for(turns: Turns, count: int) -> Any:
+    return lambda: sum(map(len, turns._waiting.values())) == count
+
+
+def test_large_bodies_take_turns_sender_by_sender() -> None:
+    turns, order = Turns(), list[str]()
+    senders = []
+    for number, name in enumerate(["eager-1", "eager-2", "eager-3", "eager-4", "other-1", "third-1", "other-2"]):
+        senders.append(Sender(turns, name, order))
+        senders[-1].start()
+        wait_until(lambda: order) if number == 0 else wait_until(waiting_for(turns, number))
+    for number in range(len(senders)):
+        wait_until(partial(_has, order, number + 1))
+        next(each for each in senders if each.name == order[-1]).may_go.set()
+    for sender in senders:
+        sender.join(PATIENCE_S)
+    assert order == ["eager-1", "eager-2", "other-1", "third-1", "eager-3", "other-2", "eager-4"]
+    assert turns._waiting == {}
+
+
+def test_a_turn_that_does_not_come_in_time_is_a_refusal_and_leaves_nobody_waiting() -> None:
+    turns, order = Turns(within_s=0.05), list[str]()
+    first, second = Sender(turns, "a-1", order), Sender(turns, "a-2", order)
+    first.start()
+    wait_until(lambda: order)
+    second.start()
+    second.join(PATIENCE_S)
+    assert second.was_refused
+    assert turns._waiting == {}
+    first.may_go.set()
+    first.join(PATIENCE_S)
+    with turns.turn("a", LARGE):
+        order.append("again")
+    assert order == ["a-1", "again"]
+
+
+def test_a_turn_is_given_back_by_who_fails() -> None:
+    turns = Turns(within_s=0.05)
+    with pytest.raises(ValueError, match="broken"), turns.turn("a", LARGE):
+        raise ValueError("broken")
+    with turns.turn("b", LARGE) as give_way:
+        give_way()
+
+
+def test_a_small_body_waits_for_nobody() -> None:
+    turns = Turns(within_s=0.05)
+    with turns.turn("a", LARGE), turns.turn("b", LARGE_BYTES) as give_way:
+        give_way()
+
+
+#: Half a megabyte: the largest body here is a third of one.
+ROOM_BYTES: Final = 32 * LARGE_BYTES
+
+
+@pytest.fixture
+def rooms() -> Iterator[Rooms]:
+    """Small ones, empty again afterwards."""
+    made = Rooms(Room(ROOM_BYTES), Room(ROOM_BYTES))
+    yield made
+    assert (made.known.kept_bytes, made.unknown.kept_bytes) == (0, 0)
+
+
+@pytest.fixture
+def client(customer: Customer, tmp_path: Path, rooms: Rooms) -> TestClient:
+    """An application with these rooms, and with the route that knows its senders by what they sign."""
+    told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
+    return TestClient(create_app(make_settings(tmp_path, told), FakeDoorbell(), FakeLookup({}), rooms=rooms))
+
+
+def large_postback() -> bytes:
+    body = {**postback(42), "padding": "x" * LARGE_BYTES}
+    return json.dumps(body).encode()
+
+
+def send(client: TestClient, body: bytes) -> Result:
+    headers = {"X-Scanner-Secret": SCANNER_SECRET, "Content-Type": "application/json"}
+    return client.simulate_post("/api/scanner/results", headers=headers, body=body)
+
+
+def test_a_large_body_is_counted_until_it_is_answered(client: TestClient, rooms: Rooms) -> None:
+    assert send(client, large_postback()).status_code == 202
+    assert rooms.known.kept_bytes == 0
+
+
+def test_a_large_body_without_room_may_come_again(client: TestClient, rooms: Rooms) -> None:
+    rooms.known.keep(ROOM_BYTES)
+    refused = send(client, large_postback())
+    assert_is_error(refused, 503, "SERVICE_UNAVAILABLE")
+    assert int(refused.headers["Retry-After"]) > 0
+    small = json.dumps(postback(42)).encode()
+    assert send(client, small).status_code == 202
+    rooms.known.forget(ROOM_BYTES)
+    assert send(client, large_postback()).status_code == 202
+
+
+def test_who_is_not_known_takes_no_room_from_who_is(client: TestClient, rooms: Rooms) -> None:
+    rooms.unknown.keep(ROOM_BYTES)
+    route = "/api/storefront-app/webhooks/compliance"
+    assert client.simulate_post(route, body=large_postback()).status_code == 503
+    assert send(client, large_postback()).status_code == 202
+    rooms.unknown.forget(ROOM_BYTES)
+
+
+def test_a_body_of_too_many_values_is_refused_by_name(client: TestClient) -> None:
+    body = json.dumps({**postback(42), "padding": [0] * MAX_VALUES}).encode()
+    assert_is_error(send(client, body), 422, "VALIDATION_FAILED", (FieldRefusal("", "too_many"),))
+    fits = json.dumps({**postback(42), "padding": [0] * (MAX_VALUES - 100)}).encode()
+    assert send(client, fits).status_code == 202
+
+
+def test_a_body_as_large_as_an_installation_allows_finds_room() -> None:
+    rooms = Rooms.for_bodies_of(256 * 1024 * 1024)
+    for room in (rooms.known, rooms.unknown):
+        room.keep(256 * 1024 * 1024)
+        with pytest.raises(NoRoom):
+            room.keep(1)

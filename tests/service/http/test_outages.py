@@ -1,0 +1,157 @@
+"""The database away, locked or shut: 503, never a success, and service again once it is back."""
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from falcon.testing import TestClient
+
+from service.app import create_app
+from storage.db.engine import close_database, connection, open_database
+from tests.service.conftest import LogLines
+from tests.support.console_user import Person, make_console_token
+from tests.support.factories import (
+    SCANNER_SECRET,
+    Customer,
+    environment,
+    make_customer,
+    make_settings,
+    make_target,
+    postback,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.gunicorn_process import Service
+from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, Call, assert_is_error, prepared, target_request
+from tests.support.servers import PostgresServer
+
+
+def calls(customer: Customer, export_id: str, target_id: str) -> list[Call]:
+    """One request of every route that needs the database."""
+    bearer = (*customer.bearer.items(), *JSON.items())
+    return [
+        Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback()),
+        Call("POST", TARGETS, bearer).with_json(target_request()),
+        Call("POST", TARGETS, (*bearer, ("Idempotency-Key", "k"))).with_json(target_request()),
+        Call("POST", f"{EXPORTS}/{export_id}/approve", bearer).with_json({"target_id": target_id}),
+        Call("GET", f"{EXPORTS}/{export_id}", bearer),
+    ]
+
+
+def test_postgresql_away_is_told_and_its_return_is_noticed(
+    postgres_url: str, postgres_server: PostgresServer, tmp_path: Path, log_lines: LogLines
+) -> None:
+    open_database(postgres_url)
+    customer = make_customer()
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
+    doorbell = FakeDoorbell()
+    client = TestClient(create_app(settings, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    every = calls(customer, prepared(client), make_target(customer).id)
+
+    postgres_server.stop()
+    try:
+        refused = [call.send(client) for call in every for _ in range(2)]
+        alive, ready = Call("GET", "/healthz").send(client), Call("GET", "/readyz").send(client)
+    finally:
+        postgres_server.start()
+    served = [call.send(client) for call in every]
+    ready_again = Call("GET", "/readyz").send(client)
+    close_database()
+
+    for answer in refused:
+        assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
+        assert answer.json["error"]["message"] == "Service unavailable"
+    assert doorbell.rings == 1
+    assert alive.status_code == 200
+    assert (ready.status_code, ready.json["checks"]["database"]) == (503, "unavailable")
+    assert [answer.status_code for answer in served] == [202, 201, 201, 202, 200]
+    assert (ready_again.status_code, ready_again.json["checks"]["database"]) == (200, "ok")
+    assert customer.token not in log_lines.text
+
+
+def test_a_database_that_cannot_be_opened_is_an_outage(sqlite_url: str, tmp_path: Path) -> None:
+    open_database(sqlite_url)
+    customer = make_customer()
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+    every = calls(customer, prepared(client), make_target(customer).id)
+    open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
+
+    answers = [call.send(client) for call in every]
+    ready = Call("GET", "/readyz").send(client)
+    close_database()
+
+    for answer in answers:
+        assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
+    assert (ready.status_code, ready.json["checks"]["database"]) == (503, "unavailable")
+
+
+def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postgres_url: str, tmp_path: Path) -> None:
+    """As a primary is that became a standby; who only reads is served."""
+    open_database(postgres_url)
+    customer = make_customer()
+    settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    *writing, reading = calls(customer, export_id := prepared(client), make_target(customer).id)
+    person = Person(client)
+    person.sign_in(make_console_token(customer))
+    open_database(f"{postgres_url}?options=-c%20default_transaction_read_only%3Don")
+
+    refused = [call.send(client) for call in writing]
+    read, page = reading.send(client), person.get(f"/exports/{export_id}")
+    form = person.post(f"/exports/{export_id}/dismiss")
+    thief = Person(client, "Another browser")
+    thief.cookie = person.cookie
+    stolen = thief.get("/exports")
+    close_database()
+
+    for answer in refused:
+        assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
+    assert (read.status_code, page.status_code) == (200, 200)
+    assert (form.status_code, stolen.status_code) == (503, 503)
+    assert "<code>bin/riskrelay doctor</code> says which part is down" in form.text
+    assert "Not available right now" in form.text
+
+
+@pytest.fixture
+def sqlite_customer(sqlite_url: str) -> Customer:
+    open_database(sqlite_url)
+    with connection():
+        customer = make_customer()
+    close_database()
+    return customer
+
+
+def test_a_locked_sqlite_refuses_writers_within_their_wait_and_nobody_else(
+    sqlite_url: str, sqlite_customer: Customer, tmp_path: Path
+) -> None:
+    """Twelve writers wait for a lock that is never given; each waits its 5 s, not one after the other."""
+    settings = environment(
+        tmp_path, DATABASE_URL=sqlite_url, DEFAULT_PROJECT_ID=str(sqlite_customer.project_id), WEB_PROCESSES="1"
+    )
+    with Service(settings) as service:
+        headers = {"X-Scanner-Secret": SCANNER_SECRET}
+        export_id = service.request("POST", RESULTS, headers, postback(1)).json["ticket_exports"][0]
+        # This process holds the lock that the service waits for; isolation_level None: BEGIN is ours to send.
+        holder = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(12) as pool:
+            began = time.monotonic()
+            writers = [pool.submit(service.request, "POST", RESULTS, headers, postback(number)) for number in range(2, 14)]
+            time.sleep(0.5)
+            alive = service.request("GET", "/healthz")
+            read = service.request("GET", f"{EXPORTS}/{export_id}", sqlite_customer.bearer)
+            others_took_s = time.monotonic() - began
+            refused = [writer.result() for writer in writers]
+            writers_took_s = time.monotonic() - began
+        holder.execute("ROLLBACK")
+        holder.close()
+        again = service.request("POST", RESULTS, headers, postback(2))
+
+    assert (alive.status, read.status) == (200, 200)
+    assert others_took_s < 4
+    assert {answer.status for answer in refused} == {503}
+    assert {answer.json["error"]["code"] for answer in refused} == {"SERVICE_UNAVAILABLE"}
+    assert writers_took_s < 11
+    assert again.status == 202

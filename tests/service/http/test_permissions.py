@@ -1,0 +1,501 @@
+"""Who may do what: every route with every credential, its own and everybody else's.
+
+A route without a row fails here. What a caller may do is decided before anything of the body is looked at, except for
+uploads, whose project stands in it, so these rows hold bodies that pass.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.inspect import inspect_routes
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.base.principal import ABILITIES, Ability, TokenKind
+from schemas.targets.pings import PingResult
+from schemas.targets.validations import Validation
+from service.app import App, create_app
+from storage.accounts import tokens
+from storage.db.engine import execute
+from storage.exports import recoveries
+from storage.targets import pings, validations
+from tests.support.factories import (
+    SCANNER_SECRET,
+    WEBHOOK_SECRET,
+    Customer,
+    capture,
+    cms_diagnostics,
+    make_colleague,
+    make_customer,
+    make_exports,
+    make_session,
+    make_settings,
+    make_target,
+    plain_email,
+    postback,
+    storefront_diagnostics,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import (
+    EXPORTS,
+    JSON,
+    RECOVERIES,
+    RESULTS,
+    SESSIONS,
+    TARGETS,
+    Call,
+    assert_is_error,
+    is_of_the_console,
+    target_request,
+)
+from tests.support.storefront import ADA as SOMEBODY
+from tests.support.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, redact_body, signature
+from tests.support.storefront import SECRET as STOREFRONT_SECRET
+
+SCANNER_HEADER: Final = "X-Scanner-Secret"
+EMAIL_HEADER: Final = "X-Email-Webhook-Secret"
+STOREFRONT_HEADER: Final = "X-Platform-Hmac-Sha256"
+TARGET: Final = f"{TARGETS}/{{target_id}}"
+EXPORT: Final = f"{EXPORTS}/{{export_id}}"
+RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
+
+#: Open to whoever reaches the address.
+OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
+
+LET_THROUGH: Final = "let through"
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Whom a route takes: a token with one ability, or whoever holds one shared secret."""
+
+    ability: Ability | None = None
+    #: Whether the account must be allowed generic_webhook targets.
+    for_webhooks: bool = False
+    header: str = ""
+
+    @property
+    def kind(self) -> TokenKind:
+        """The kind of token that can have the ability at all."""
+        [kind] = (kind for kind, abilities in ABILITIES.items() if self.ability in abilities)
+        return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An account with a target and an export, three others who are not it, and the application."""
+
+    app: App
+    customer: Customer
+    colleague: Customer
+    poor: Customer
+    other: Customer
+    ids: Mapping[str, str]
+
+
+Body = Callable[[Scene], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method of one route."""
+
+    method: str
+    path: str
+    door: Door
+    body: Body = lambda _: {}
+
+    def call(self, scene: Scene, offer: "Offer") -> Call:
+        """Return the request of somebody who offers these headers."""
+        call = Call(self.method, self.path.format(**scene.ids))
+        if self.method == "POST":
+            # Without a signature these two headers mean nothing, and no other route reads them.
+            webhook = {"X-Platform-Topic": "customers/redact", "X-Platform-Shop-Domain": SHOP}
+            call = call.plus(*JSON.items(), *webhook.items()).with_json(self.body(scene))
+        return call.plus(*offer(call.body))
+
+
+MANAGE = Door(Ability.MANAGE_TARGETS)
+MANAGE_WEBHOOKS = Door(Ability.MANAGE_TARGETS, for_webhooks=True)
+PREPARE = Door(Ability.PREPARE_EXPORTS)
+CONSOLE = Door(Ability.CONSOLE)
+APPROVE = Door(Ability.APPROVE_EXPORTS)
+APPROVE_WEBHOOKS = Door(Ability.APPROVE_EXPORTS, for_webhooks=True)
+READ = Door(Ability.READ_EXPORTS)
+
+ROWS: Final = [
+    Row("POST", RESULTS, Door(header=SCANNER_HEADER), lambda _: postback()),
+    Row("POST", "/api/email/webhook", Door(header=EMAIL_HEADER), lambda _: plain_email()),
+    Row("GET", TARGETS, MANAGE),
+    Row("HEAD", TARGETS, MANAGE),
+    Row("POST", TARGETS, MANAGE_WEBHOOKS, lambda _: target_request()),
+    Row("GET", TARGET, MANAGE),
+    Row("HEAD", TARGET, MANAGE),
+    Row("POST", f"{TARGET}/validate", MANAGE_WEBHOOKS),
+    Row("POST", f"{TARGET}/ping", MANAGE_WEBHOOKS),
+    Row("POST", f"{TARGET}/resume", MANAGE_WEBHOOKS),
+    # Whoever may not use webhook targets any more may still turn off those there are.
+    Row("POST", f"{TARGET}/pause", MANAGE),
+    Row("POST", f"{TARGET}/disable", MANAGE),
+    Row("GET", EXPORTS, READ),
+    Row("HEAD", EXPORTS, READ),
+    Row("POST", EXPORTS, PREPARE, lambda _: {"ticket": {"title": "By hand"}, "source": {"type": "manual", "id": "1"}}),
+    Row("GET", EXPORT, READ),
+    Row("HEAD", EXPORT, READ),
+    Row("GET", f"{EXPORT}/attempts", READ),
+    Row("HEAD", f"{EXPORT}/attempts", READ),
+    Row("POST", f"{EXPORT}/approve", APPROVE, lambda scene: {"target_id": scene.ids["target_id"]}),
+    Row("POST", f"{EXPORT}/retry", APPROVE),
+    Row("POST", f"{EXPORT}/dismiss", APPROVE),
+    Row("GET", RECOVERIES, APPROVE),
+    Row("HEAD", RECOVERIES, APPROVE),
+    Row("POST", RECOVERIES, APPROVE_WEBHOOKS, lambda scene: {"target_id": scene.ids["target_id"], "since": "1h"}),
+    Row("GET", RECOVERY, APPROVE),
+    Row("HEAD", RECOVERY, APPROVE),
+    Row("POST", f"{RECOVERY}/cancel", APPROVE_WEBHOOKS),
+    Row("GET", SESSIONS, CONSOLE),
+    Row("HEAD", SESSIONS, CONSOLE),
+    Row("POST", f"{SESSIONS}/{{session_id}}/revoke", CONSOLE),
+    Row(
+        "POST",
+        "/api/browser-extension/evidence-captures",
+        Door(Ability.UPLOAD_EVIDENCE),
+        lambda scene: capture(scene.customer.project_id),
+    ),
+    Row(
+        "POST",
+        "/api/cms-plugins/cms-commerce/diagnostics",
+        Door(Ability.UPLOAD_CMS_DIAGNOSTICS),
+        lambda scene: cms_diagnostics(scene.customer.project_id),
+    ),
+    Row(
+        "POST",
+        "/api/storefront-app/diagnostics",
+        Door(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
+        lambda scene: storefront_diagnostics(scene.customer.project_id),
+    ),
+    Row("POST", WEBHOOKS, Door(header=STOREFRONT_HEADER), lambda _: redact_body(SOMEBODY)),
+]
+
+#: Makes the headers that authenticate, given the body.
+Offer = Callable[[bytes], list[tuple[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody with a credential, and what it makes them."""
+
+    name: str
+    offer: Offer
+    #: Set for a token that is valid.
+    kind: TokenKind | None = None
+    abilities: frozenset[Ability] = frozenset()
+    of: Customer | None = None
+    #: The one header that this is the right secret or signature for.
+    header: str = ""
+
+
+def expected(row: Row, caller: Caller, scene: Scene) -> int | str:
+    """Say what the contract says: 401 for whoever is not known, 403 for what is not theirs to do, 404 for others' ids."""
+    door = row.door
+    if door.header:
+        return LET_THROUGH if caller.header == door.header else 401
+    if caller.kind is None or caller.of is None:
+        return 401
+    if caller.kind is not door.kind or door.ability not in caller.abilities:
+        return 403
+    if door.for_webhooks and caller.of is scene.poor:
+        return 403
+    if door.kind is TokenKind.PLATFORM:
+        # The project was granted to one user; what others cannot manage and what is not there are all alike.
+        return LET_THROUGH if caller.of is scene.customer else 403
+    is_own = caller.of.account_id == scene.customer.account_id
+    return LET_THROUGH if is_own or "{" not in row.path else 404
+
+
+def fixed(*headers: tuple[str, str]) -> Offer:
+    return lambda _body: list(headers)
+
+
+def bearer(token: str) -> Offer:
+    return fixed(("Authorization", f"Bearer {token}"))
+
+
+def with_token(name: str, of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> Caller:
+    text = tokens.create(of.email, kind, utc_now(), sorted(abilities))[1]
+    return Caller(name, bearer(text), kind, abilities, of)
+
+
+def known_callers(scene: Scene) -> Iterator[Caller]:
+    """Yield everybody with a valid token: each ability alone, all but one, all; of this account and of others."""
+    for kind, abilities in ABILITIES.items():
+        everything = frozenset(abilities)
+        for ability in abilities:
+            yield with_token(f"{kind} token: {ability}", scene.customer, kind, frozenset({ability}))
+            yield with_token(f"{kind} token: all but {ability}", scene.customer, kind, everything - {ability})
+        yield with_token(f"{kind} token", scene.customer, kind, everything)
+        yield with_token(f"a colleague's {kind} token", scene.colleague, kind, everything)
+        yield with_token(f"{kind} token of another account", scene.other, kind, everything)
+        yield with_token(f"{kind} token of an account without webhooks", scene.poor, kind, everything)
+        yield _with_foreign_abilities(scene.customer, kind)
+        yield from _with_more(scene.customer, kind, everything)
+
+
+def _with_more(of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> Iterator[Caller]:
+    """A token whose scheme is spelled otherwise, and one beside other credentials: each header counts for itself."""
+    text = tokens.create(of.email, kind, utc_now(), sorted(abilities))[1]
+    for scheme in ("bearer", "BEARER"):
+        yield Caller(f"{kind} token with {scheme}", fixed(("Authorization", f"{scheme} {text}")), kind, abilities, of)
+    right = ("Authorization", f"Bearer {text}")
+    wrong = [(header, "wrong") for header in (SCANNER_HEADER, EMAIL_HEADER, STOREFRONT_HEADER)]
+    yield Caller(f"{kind} token beside wrong secrets", fixed(right, *wrong), kind, abilities, of)
+    scanner = (SCANNER_HEADER, SCANNER_SECRET)
+    yield Caller(f"{kind} token beside the scanner's", fixed(right, scanner), kind, abilities, of, SCANNER_HEADER)
+    yield Caller(
+        f"the scanner's beside a wrong {kind} token", fixed(("Authorization", "Bearer x"), scanner), header=SCANNER_HEADER
+    )
+
+
+def _with_foreign_abilities(of: Customer, kind: TokenKind) -> Caller:
+    """A token whose row names every ability there is, which no command writes: its kind still decides."""
+    made, text = tokens.create(of.email, kind, utc_now())
+    assert execute("UPDATE tokens SET abilities = ? WHERE id = ?", (json.dumps(list(Ability)), made.id)) == 1
+    return Caller(f"{kind} token with every ability", bearer(text), kind, frozenset(Ability), of)
+
+
+def holders_of_secrets() -> Iterator[Caller]:
+    """Yield whoever has the right secret in the right header, or a right signature."""
+    yield Caller("scanner", fixed((SCANNER_HEADER, SCANNER_SECRET)), header=SCANNER_HEADER)
+    yield Caller("email provider", fixed((EMAIL_HEADER, EMAIL_SECRET)), header=EMAIL_HEADER)
+    yield Caller("storefront", lambda body: [(STOREFRONT_HEADER, signature(body))], header=STOREFRONT_HEADER)
+
+
+def strangers(scene: Scene) -> Iterator[Caller]:
+    """Yield everybody whom no route may know: nothing, nonsense, what was valid once, what is valid elsewhere."""
+    token = scene.customer.token
+    yield Caller("nobody", fixed())
+    yield Caller("a made-up token", bearer("rrt_" + "0" * 33))
+    yield Caller("an empty token", bearer(""))
+    yield Caller("a token of another scheme", fixed(("Authorization", f"Basic {token}")))
+    yield Caller("a token sent twice", fixed(("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {token}")))
+    for kind in TokenKind:
+        for name, text in _tokens_that_were(scene.customer, kind).items():
+            yield Caller(f"{kind} token that {name}", bearer(text))
+    for header in (SCANNER_HEADER, EMAIL_HEADER, STOREFRONT_HEADER):
+        yield Caller(f"a token as {header}", fixed((header, token)))
+        yield Caller(f"an empty {header}", fixed((header, "")))
+    yield from _misspelled(token)
+    yield from _secrets_in_wrong_places()
+
+
+def _misspelled(token: str) -> Iterator[Caller]:
+    """A right token that is not written as one, or not where it belongs."""
+    written = {
+        "a scheme alone": "Bearer",
+        "a scheme and a space": "Bearer ",
+        "a token without a scheme": token,
+        "a token behind two spaces": f"Bearer  {token}",
+        "a token behind a tab": f"Bearer\t{token}",
+        "a token with a colon": f"Bearer: {token}",
+        "a token in quotes": f'Bearer "{token}"',
+        "two tokens with a comma": f"Bearer {token},{token}",
+        "two tokens with a space": f"Bearer {token} {token}",
+        "two schemes": f"Bearer Bearer {token}",
+        "a parameter": f"Bearer token={token}",
+        "basic with the token as its user": f"Basic {base64.b64encode(f'{token}:'.encode()).decode()}",
+        "a token cut off": f"Bearer {token[:-1]}",
+        "a token and a letter": f"Bearer {token}a",
+        "a token in capitals": f"Bearer {token.upper()}",
+        "another prefix": f"Bearer RRT_{token[4:]}",
+        "a token with a letter beyond ASCII": f"Bearer {token[:-1]}\xe9",
+        "letters beyond ASCII": "Bearer \xff\xfe\xe9",
+        "ten kilobytes": f"Bearer {token}{'0' * 10_000}",
+        "the digest of a token": f"Bearer {hashlib.sha256(token.encode()).hexdigest()}",
+    }
+    for name, text in written.items():
+        yield Caller(name, fixed(("Authorization", text)))
+    for header in ("Cookie", "Proxy-Authorization", "X-Authorization", "X-Api-Key", "X-Original-Authorization"):
+        yield Caller(f"a token in {header}", fixed((header, f"Bearer {token}")))
+
+
+def _tokens_that_were(customer: Customer, kind: TokenKind) -> dict[str, str]:
+    now = utc_now()
+    every = ABILITIES[kind]
+    expired = tokens.create(customer.email, kind, now - timedelta(days=2), every, expires=timedelta(days=1))
+    just_now = tokens.create(customer.email, kind, now - timedelta(days=1), every, expires=timedelta(days=1))
+    revoked = tokens.create(customer.email, kind, now, every)
+    tokens.revoke(revoked[0].id, now)
+    deleted = tokens.create(customer.email, kind, now, every)
+    assert execute("DELETE FROM tokens WHERE id = ?", (deleted[0].id,)) == 1
+    return {
+        "has expired": expired[1],
+        "has just expired": just_now[1],
+        "was revoked": revoked[1],
+        "is not there any more": deleted[1],
+    }
+
+
+def _secrets_in_wrong_places() -> Iterator[Caller]:
+    homes = {
+        "the scanner's secret": (SCANNER_SECRET, SCANNER_HEADER),
+        "the email provider's secret": (EMAIL_SECRET, EMAIL_HEADER),
+        "the storefront's secret": (STOREFRONT_SECRET, ""),
+        "the receivers' secret": (WEBHOOK_SECRET, ""),
+    }
+    for name, (secret, home) in homes.items():
+        yield Caller(f"{name} as a token", bearer(secret))
+        for spelling, text in (("in capitals", secret.upper()), ("cut off", secret[:-1]), ("twice", f"{secret},{secret}")):
+            yield Caller(f"{name} {spelling}", fixed((home or STOREFRONT_HEADER, text)))
+        for header in sorted({SCANNER_HEADER, EMAIL_HEADER, STOREFRONT_HEADER} - {home}):
+            yield Caller(f"{name} as {header}", fixed((header, secret)))
+        if secret is not STOREFRONT_SECRET:
+            yield Caller(f"a signature with {name}", _signed(STOREFRONT_HEADER, secret))
+    for header in (SCANNER_HEADER, EMAIL_HEADER):
+        yield Caller(f"the storefront's signature as {header}", _signed(header, STOREFRONT_SECRET))
+    other = signature(b"{}")
+    yield Caller("a right signature twice", _respelled(lambda tag: f"{tag},{tag}"))
+    yield Caller("a right signature cut off", _respelled(lambda tag: tag[:-4]))
+    yield Caller("a right signature in capitals", _respelled(str.upper))
+    yield Caller("a right signature with its algorithm", _respelled(lambda tag: f"sha256={tag}"))
+    yield Caller("a right signature in hex of hex", _respelled(lambda tag: base64.b64decode(tag).hex().encode().hex()))
+    yield Caller("the signature of another body", fixed((STOREFRONT_HEADER, other)))
+
+
+def _respelled(spell: Callable[[str], str]) -> Offer:
+    return lambda body: [(STOREFRONT_HEADER, spell(signature(body)))]
+
+
+def _signed(header: str, secret: str) -> Offer:
+    return lambda body: [(header, signature(body, secret))]
+
+
+def _be_a_worker() -> object:
+    """Do what a request waits for: a ping, or a look at a target."""
+    order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
+    return (
+        order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now()),
+        look and validations.finish(look, Validation(), utc_now(), "worker:test"),
+    )
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Doors do not depend on the database: who a token belongs to, and whose a row is, is asked of both elsewhere."""
+    return sqlite_url
+
+
+@pytest.fixture
+def scene(customer: Customer, tmp_path: Path) -> Scene:
+    """A cloud installation, where every route is on."""
+    unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
+    settings = make_settings(tmp_path, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"]})
+    target = make_target(customer)
+    recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
+    return Scene(
+        app=create_app(settings, FakeDoorbell(_be_a_worker), lookup),
+        customer=customer,
+        colleague=make_colleague(customer),
+        poor=make_customer(may_use_webhooks=False),
+        other=make_customer(),
+        ids={
+            "target_id": target.id,
+            "export_id": make_exports(customer, 1)[0],
+            "recovery_id": recovering.id,
+            "session_id": make_session(customer),
+        },
+    )
+
+
+def test_every_route_has_its_row(scene: Scene) -> None:
+    routes = [
+        (method.method, route.path)
+        for route in inspect_routes(scene.app)
+        if route.path not in OPEN and not is_of_the_console(route.path)
+        for method in route.methods
+        if not method.internal
+    ]
+    assert sorted(routes) == sorted((row.method, row.path) for row in ROWS)
+
+
+def test_everybody_is_told_apart(scene: Scene) -> None:
+    """Somebody gets through each door, and most do not: a table that expects one thing of all would prove nothing."""
+    callers = [*known_callers(scene), *holders_of_secrets(), *strangers(scene)]
+    assert len({caller.name for caller in callers}) == len(callers) > 60
+    for row in ROWS:
+        let_through = [caller.name for caller in callers if expected(row, caller, scene) == LET_THROUGH]
+        assert 1 <= len(let_through) < len(callers) / 4, row
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.method} {row.path}")
+def test_a_route_lets_through_whom_it_should_and_nobody_else(row: Row, scene: Scene) -> None:
+    client = TestClient(scene.app)
+    callers = [*strangers(scene), *known_callers(scene), *holders_of_secrets()]
+    wrong = []
+    told = defaultdict(set)
+    for caller in callers:
+        answer = row.call(scene, caller.offer).send(client)
+        status, should_be = answer.status_code, expected(row, caller, scene)
+        if should_be != (status if status in {401, 403, 404} or status >= 500 else LET_THROUGH):
+            wrong.append((caller.name, should_be, status, answer.text[:200]))
+        elif should_be != LET_THROUGH:
+            told[status].add(told_by(answer))
+            if row.method != "HEAD":
+                assert_is_error(answer, status, answer.json["error"]["code"])
+    assert wrong == []
+    # Nobody learns from an answer what was wrong with it: a signature that is missing and one that is wrong have two codes,
+    # and a valid token is told its kind, its ability or its account.
+    assert len(told[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1)
+    assert len(told[403]) <= 3
+    if told[404]:
+        own = with_token("its own", scene.customer, row.door.kind, frozenset(ABILITIES[row.door.kind]))
+        assert told[404] == {told_by(row.call(nowhere(scene), own.offer).send(client))}
+
+
+def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:
+    """Return all that an answer tells but whose request it answers, and how many more may follow."""
+    request_id = answer.headers["x-request-id"]
+    headers = {name: value for name, value in answer.headers.items() if name not in {"x-request-id", "ratelimit"}}
+    return answer.status_code, answer.text.replace(request_id, ""), tuple(sorted(headers.items()))
+
+
+def nowhere(scene: Scene) -> Scene:
+    """Return the same with ids that nobody has: of a time to come, since those of one moment are neighbours."""
+    return replace(scene, ids={name: re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()})
+
+
+def test_a_token_in_the_query_is_none(scene: Scene) -> None:
+    client = TestClient(scene.app)
+    for row in ROWS:
+        if not row.door.header:
+            for name in ("access_token", "token", "api_key", "Authorization"):
+                call = replace(row.call(scene, fixed()), query=f"{name}={scene.customer.token}")
+                assert call.send(client).status_code == 401, row
+
+
+def test_a_credential_in_the_body_is_none(scene: Scene) -> None:
+    client = TestClient(scene.app)
+    for row in ROWS:
+        if row.method == "POST":
+            said = {"access_token": scene.customer.token, "X-Scanner-Secret": SCANNER_SECRET, EMAIL_HEADER: EMAIL_SECRET}
+            call = row.call(scene, fixed())
+            assert call.with_json({**json.loads(call.body), **said}).send(client).status_code == 401, row
+            form = call.without("Content-Type").plus(("Content-Type", "application/x-www-form-urlencoded"))
+            assert replace(form, body=f"access_token={scene.customer.token}".encode()).send(client).status_code == 401, row
+
+
+def test_an_approval_for_another_accounts_target_is_refused_by_its_field(scene: Scene) -> None:
+    """The id stands in the body, not in the path."""
+    body = {"target_id": make_target(scene.other).id}
+    call = Call("POST", f"{EXPORT.format(**scene.ids)}/approve", (*scene.customer.bearer.items(), *JSON.items()))
+    answer = call.with_json(body).send(TestClient(scene.app))
+    assert (answer.status_code, answer.json["error"]["details"]["fields"][0]["path"]) == (422, "/target_id")

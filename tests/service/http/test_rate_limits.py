@@ -1,0 +1,822 @@
+"""Limits: exact over processes, sliding, true about the wait, and never the reason for an outage."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import falcon
+import pytest
+from falcon.testing import Result, TestClient, create_req
+from freezegun import freeze_time
+from freezegun.api import FrozenDateTimeFactory
+from limits import RateLimitItemPerSecond
+from redis import Redis
+
+from schemas.base.errors import RateLimited
+from schemas.base.principal import Ability, TokenKind
+from schemas.url_policy.target_url import parse_networks
+from service.app import create_app
+from service.http.auth import Bearer
+from service.http.blocked_addresses import BlockedAddresses
+from service.http.client_address import counted_address
+from service.http.rate_counters import Counters, Window
+from service.http.rate_limits import Limits
+from service.http.request_pipeline import Admission, Operation
+from tests.service.conftest import LogLines
+from tests.support.factories import Customer, environment, make_exports, make_platform_token, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup, OvertakenLimits
+from tests.support.gunicorn_process import Service
+from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
+from tests.support.servers import RedisServer, processes_in
+from tests.support.storefront import CLOUD, WEBHOOKS, signature
+
+RATE_LIMIT = re.compile(r'"principal";r=(\d+);t=(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one request was told."""
+
+    passed: bool
+    remaining: int
+    seconds: int
+
+
+class Process:
+    """One process's limits, asked as the service asks them."""
+
+    def __init__(self, folder: Path, redis_url: str = "", /, **how: Any) -> None:
+        variables = {"REDIS_URL": redis_url, **{name: str(how.pop(name)) for name in list(how) if name.isupper()}}
+        self._limits = Limits(make_settings(folder, variables), **how)
+        self._req = create_req()
+        self._req.context.request_id = "req_1"
+
+    def ask(self, principal: str = "user:1") -> Told:
+        """Send one authenticated request."""
+        resp, wait_s = falcon.Response(), 0
+        try:
+            self._limits.spend(self._req, resp, principal)
+        except RateLimited as refused:
+            wait_s = refused.retry_after_s or 0
+        remaining, seconds = standing(resp.get_header("RateLimit") or "")
+        assert not wait_s or (remaining, seconds) == (0, wait_s)
+        return Told(not wait_s, remaining, seconds)
+
+    def passes(self, count: int, principal: str = "user:1") -> int:
+        """Send `count` requests and return how many passed."""
+        return sum(self.ask(principal).passed for _ in range(count))
+
+    def fail(self, address: str = "192.0.2.1") -> bool:
+        """Fail to authenticate once; tell whether the answer still was a 401."""
+        return self._raises_nothing(self._limits.count_failure, address)
+
+    def may_come(self, address: str = "192.0.2.1") -> bool:
+        """Tell whether the address may authenticate at all."""
+        return self._raises_nothing(self._limits.require_unblocked, address)
+
+    def _raises_nothing(self, hook: Callable[[falcon.Request], None], address: str) -> bool:
+        self._req.env["REMOTE_ADDR"] = address
+        try:
+            hook(self._req)
+        except RateLimited:
+            return False
+        return True
+
+
+def standing(header: str) -> tuple[int, int]:
+    told = RATE_LIMIT.fullmatch(header)
+    assert told, header
+    return int(told[1]), int(told[2])
+
+
+class Clock:
+    """Monotonic seconds that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def frozen() -> Iterator[FrozenDateTimeFactory]:
+    """A minute that stands still seven seconds after it began.
+
+    It lies far ahead, because what is counted in memory is swept by a thread that freezegun does not reach.
+    """
+    with freeze_time(datetime(2190, 1, 1, 0, 0, 7, tzinfo=UTC)) as factory:
+        assert isinstance(factory, FrozenDateTimeFactory)
+        yield factory
+        # The sweepers of the storage end by themselves; one that asks for the time while it thaws would break.
+        for thread in threading.enumerate():
+            if isinstance(thread, threading.Timer):
+                thread.join()
+
+
+def frozen_clock() -> float:
+    """What freezegun freezes, read anew at each call."""
+    return time.time()
+
+
+# One limit over all processes
+
+
+def test_a_small_limit_is_exact_over_two_processes(redis: RedisServer, tmp_path: Path) -> None:
+    one, two = (Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=7) for _ in range(2))
+    told = [process.ask() for _ in range(10) for process in (one, two)]
+    assert [each.passed for each in told] == [True] * 7 + [False] * 13
+    assert [each.remaining for each in told] == [6, 5, 4, 3, 2, 1, 0] + [0] * 13
+
+
+def test_a_large_limit_is_exact_over_two_processes_with_many_threads(redis: RedisServer, tmp_path: Path) -> None:
+    """Shares are reserved ahead, and neither lost nor spent twice."""
+    processes = [Process(tmp_path, redis.url) for _ in range(2)]
+    with ThreadPoolExecutor(8) as pool:
+        passed = sum(pool.map(lambda number: processes[number % 2].passes(200), range(8)))
+    assert passed == 600
+
+
+def test_the_last_requests_are_given_to_whoever_asks(redis: RedisServer, tmp_path: Path) -> None:
+    """A share of ten is not to be had any more, single requests are."""
+    one, two = (Process(tmp_path, redis.url) for _ in range(2))
+    assert one.passes(593) == 593
+    # The first process holds seven of its sixtieth share; nothing else is left.
+    assert two.passes(20) == 0
+    assert one.passes(20) == 7
+
+
+def test_a_principal_spends_nothing_of_anothers_limit(redis: RedisServer, tmp_path: Path) -> None:
+    process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=3)
+    assert process.passes(5, "user:1") == 3
+    assert process.passes(5, "user:2") == 3
+    assert process.passes(5, "scanner") == 3
+
+
+def test_few_requests_ask_redis_and_no_refusal_does(redis: RedisServer, tmp_path: Path) -> None:
+    process = Process(tmp_path, redis.url)
+    process.ask()
+    with Redis.from_url(redis.url) as client:
+        client.config_resetstat()
+        assert process.passes(99) == 99
+        # Ten reservations of ten, the first of them before the count began; each reads the window and counts.
+        assert scripts_run(client) == 2 * 9
+        assert process.passes(500) == 500
+        assert process.passes(1) == 0
+        client.config_resetstat()
+        assert process.passes(100) == 0
+        assert scripts_run(client) == 0
+
+
+def scripts_run(client: "Redis") -> int:
+    told: dict[str, Any] = client.info("commandstats")
+    return int(told.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+def test_what_remains_is_told_with_the_share_that_is_reserved(redis: RedisServer, tmp_path: Path) -> None:
+    process = Process(tmp_path, redis.url)
+    told = [process.ask() for _ in range(25)]
+    assert [each.remaining for each in told] == list(range(599, 574, -1))
+    assert all(58 <= each.seconds <= 60 for each in told)
+
+
+# The window slides
+
+
+def test_a_burst_over_the_edge_of_a_period_gets_no_second_limit(redis: RedisServer, tmp_path: Path) -> None:
+    """A fixed window would let another sixty pass; a sliding one, what has faded of the first sixty."""
+    process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=60, window_s=3)
+    began_at = time.monotonic()
+    assert process.ask().passed
+    # Late in the period, and early enough that a busy machine ends the burst within it.
+    time.sleep(2.4)
+    assert process.passes(60) == 59
+    time.sleep(max(0.0, began_at + 3.1 - time.monotonic()))
+    after = process.passes(60)
+    faded_s = time.monotonic() - began_at - 3
+    assert 1 <= after <= faded_s / 3 * 60 + 1
+
+
+def test_unspent_shares_lapse_with_the_period(frozen: FrozenDateTimeFactory, tmp_path: Path) -> None:
+    process = Process(tmp_path, clock=frozen_clock)
+    assert [process.ask().remaining for _ in range(2)] == [599, 598]
+    frozen.tick(53)
+    # A new period: nothing of it is counted but the new share; all ten of the old one are in the period before.
+    assert process.ask().remaining == 600 - 10 - 1
+
+
+def test_the_wait_that_is_told_is_enough_for_redis(redis: RedisServer, tmp_path: Path) -> None:
+    """Another process, which remembers no refusal, lets a request pass after it, first and later in a period."""
+    how: Mapping[str, Any] = {"RATE_LIMIT_PER_MINUTE": 4, "window_s": 2}
+    refusing = Process(tmp_path, redis.url, **how)
+    assert refusing.passes(4) == 4
+    for longest in (2, 1):
+        told = refusing.ask()
+        assert not told.passed
+        assert 1 <= told.seconds <= longest
+        time.sleep(told.seconds)
+        assert Process(tmp_path, redis.url, **how).passes(1) == 1
+        while refusing.ask().passed:
+            pass
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 20, 59, 60, 61, 119, 120, 600, 601])
+def test_the_wait_that_is_told_is_exact_to_the_second(frozen: FrozenDateTimeFactory, limit: int, tmp_path: Path) -> None:
+    """Refused a second before, and passed when it is over, through six refusals."""
+    process = Process(tmp_path, RATE_LIMIT_PER_MINUTE=limit, clock=frozen_clock)
+    for _ in range(6):
+        while (told := process.ask()).passed:
+            pass
+        frozen.tick(told.seconds - 1)
+        assert told.seconds == 1 or not process.ask().passed
+        frozen.tick(1)
+        assert process.ask().passed
+
+
+def test_a_refused_principal_may_spend_everything_again_later(frozen: FrozenDateTimeFactory, tmp_path: Path) -> None:
+    process = Process(tmp_path, RATE_LIMIT_PER_MINUTE=5, clock=frozen_clock)
+    assert process.passes(9) == 5
+    frozen.tick(120)
+    assert process.passes(9) == 5
+
+
+# Redis away
+
+
+def test_without_redis_each_process_counts_by_itself_and_with_it_both_together_again(
+    redis: RedisServer, tmp_path: Path, log_lines: LogLines
+) -> None:
+    clock = Clock()
+    one, two = (Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=5, clock=clock) for _ in range(2))
+    assert one.passes(3) == 3
+    redis.stop()
+    assert (one.passes(9), two.passes(9)) == (5, 5)
+    redis.start()
+    # Nobody looks yet whether it is back.
+    assert (one.passes(9, "user:2"), two.passes(9, "user:2")) == (5, 5)
+    clock.now += 5
+    assert one.passes(9, "user:3") + two.passes(9, "user:3") == 5
+    assert log_lines.text.count("Redis is away") == 2
+    assert log_lines.text.count("Redis is back") == 2
+
+
+def test_an_outage_is_logged_once_however_long(tmp_path: Path, log_lines: LogLines) -> None:
+    clock = Clock()
+    process = Process(tmp_path, clock=clock)
+    for number in range(50):
+        assert process.ask(f"user:{number}").passed
+        clock.now += 3
+    assert log_lines.text.count("Redis is away") == 1
+    assert "ConnectionError" in log_lines.text
+
+
+def test_a_redis_that_hangs_costs_one_request_a_quarter_of_a_second(redis: RedisServer, tmp_path: Path) -> None:
+    process = Process(tmp_path, redis.url)
+    assert process.ask("user:0").passed
+    with hanging(redis):
+        took_s = [timed(lambda number=number: process.ask(f"user:{number}")) for number in range(1, 30)]  # type: ignore[misc]  # bound per request
+    assert 0.2 < max(took_s) < 1
+    assert sum(each > 0.2 for each in took_s) == 1
+
+
+def test_one_request_looks_whether_a_hanging_redis_is_back_and_the_others_go_on(redis: RedisServer, tmp_path: Path) -> None:
+    clock = Clock()
+    process = Process(tmp_path, redis.url, clock=clock)
+    with hanging(redis), ThreadPoolExecutor(8) as pool:
+        assert process.ask("user:0").passed
+        clock.now += 5
+        took_s = list(pool.map(lambda number: timed(lambda: process.ask(f"user:{number}")), range(1, 9)))
+    assert sum(each > 0.2 for each in took_s) == 1
+
+
+def timed(ask: Callable[[], Told]) -> float:
+    began_at = time.monotonic()
+    assert ask().passed
+    return time.monotonic() - began_at
+
+
+@contextmanager
+def hanging(redis: RedisServer) -> Iterator[None]:
+    pids = list(processes_in(redis.folder))
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_redis_that_takes_no_writes_is_away(redis: RedisServer, tmp_path: Path, log_lines: LogLines) -> None:
+    process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=5)
+    with Redis.from_url(redis.url) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        try:
+            assert process.passes(9) == 5
+        finally:
+            client.execute_command("REPLICAOF", "NO", "ONE")
+    assert log_lines.text.count("Redis is away") == 1
+
+
+#: A period without an edge: it began in 1970.
+ENDLESS_S = 10**10
+
+
+def test_ten_thousand_principals_are_remembered_and_no_more(tmp_path: Path) -> None:
+    process = Process(tmp_path, window_s=ENDLESS_S)
+    assert process.ask("the first").remaining == 599
+    for number in range(9_999):
+        process.ask(f"user:{number}")
+    assert process.ask("the first").remaining == 598
+    for number in range(9_999, 10_001):
+        process.ask(f"user:{number}")
+    # Forgotten, with its eight reserved requests; without Redis nobody else has counted them.
+    assert process.ask("the first").remaining != 597
+
+
+def test_a_flood_of_addresses_does_not_fill_the_memory(tmp_path: Path) -> None:
+    process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=1, window_s=ENDLESS_S)
+    addresses = [f"10.{number >> 8}.{number & 255}.1" for number in range(10_010)]
+    assert all(process.fail(address) for address in addresses[:10_000])
+    # Everything is remembered until then.
+    assert not process.fail(addresses[1])
+    assert all(process.fail(address) for address in addresses[10_000:])
+    assert process.fail(addresses[2])
+
+
+# Failed authentication
+
+
+def test_failures_of_an_address_are_counted_over_processes(redis: RedisServer, tmp_path: Path, log_lines: LogLines) -> None:
+    one, two = (Process(tmp_path, redis.url) for _ in range(2))
+    assert [one.fail() for _ in range(21)] == [True] * 20 + [False]
+    assert not one.may_come()
+    # The other process learns it with the first failure there.
+    assert two.may_come()
+    assert not two.fail()
+    assert not two.may_come()
+    assert one.may_come("192.0.2.2")
+    assert two.fail("192.0.2.2")
+    assert log_lines.text.count("failed to authenticate too often") == 2
+
+
+def test_a_blocked_address_may_come_when_the_wait_is_over(frozen: FrozenDateTimeFactory, tmp_path: Path) -> None:
+    process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=2, clock=frozen_clock)
+    assert [process.fail() for _ in range(3)] == [True, True, False]
+    frozen.tick(53)
+    assert not process.may_come()
+    frozen.tick(1)
+    assert process.may_come()
+    # One of the two has begun to fade: one more failure is let pass, and not a second one.
+    assert [process.fail() for _ in range(2)] == [True, False]
+    assert not process.may_come()
+
+
+def test_requests_of_a_principal_and_failures_of_an_address_are_counted_apart(redis: RedisServer, tmp_path: Path) -> None:
+    process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=3, AUTH_FAILURES_PER_MINUTE=3)
+    assert process.passes(9, "192.0.2.1") == 3
+    assert [process.fail() for _ in range(4)] == [True] * 3 + [False]
+
+
+class SlowCounters(Counters):
+    """Keeps whoever counts waiting, as a Redis far away does."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(make_settings(folder).redis_url, 8, time.monotonic)
+        self.is_asked = threading.Event()
+        self.answers = threading.Event()
+
+    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, Window]:
+        self.is_asked.set()
+        self.answers.wait(30)
+        return super().take(item, kind, key, share)
+
+
+def test_a_right_guess_among_many_at_once_is_told_no_sooner_than_the_wrong_ones_before_it(tmp_path: Path) -> None:
+    """While the failure that is one too many is counted, others of the same address have authenticated already."""
+    counters = SlowCounters(tmp_path)
+    addresses = BlockedAddresses(RateLimitItemPerSecond(1, ENDLESS_S), counters, time.monotonic)
+    counters.answers.set()
+    addresses.count("192.0.2.1")
+    counters.answers.clear()
+    counters.is_asked.clear()
+    with ThreadPoolExecutor(1) as pool:
+        one_too_many = pool.submit(addresses.count, "192.0.2.1")
+        assert counters.is_asked.wait(30)
+        assert not addresses.is_empty
+        addresses.require_still_unblocked("192.0.2.2")
+        threading.Timer(0.1, counters.answers.set).start()
+        with pytest.raises(RateLimited):
+            addresses.require_still_unblocked("192.0.2.1")
+        with pytest.raises(RateLimited):
+            one_too_many.result()
+
+
+def test_a_right_token_among_many_guesses_at_once_is_not_told(customer: Customer, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
+    admission = Admission(1000, OvertakenLimits(settings))
+    resource = SimpleNamespace(operations={"GET": Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))})
+    with pytest.raises(RateLimited):
+        admission.process_resource(create_req(headers=customer.bearer), falcon.Response(), resource, {})
+
+
+def test_many_guesses_at_once_get_as_many_answers_as_the_limit_says(redis: RedisServer, tmp_path: Path) -> None:
+    process = Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S)
+    others = [Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S) for _ in range(2)]
+    with ThreadPoolExecutor(12) as pool:
+        told = list(pool.map(lambda number: [process, *others][number % 3].fail(), range(60)))
+    assert told.count(True) == 5
+    assert not any(each.may_come() for each in (process, *others))
+
+
+def test_a_block_that_is_over_here_holds_as_long_as_the_window_is_full_over_all_processes(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """Else each process would look at one more guess whenever the window has room for one."""
+    clock = Clock()
+    how: Mapping[str, Any] = {"AUTH_FAILURES_PER_MINUTE": 3, "window_s": ENDLESS_S, "clock": clock}
+    one, two = (Process(tmp_path, redis.url, **how) for _ in range(2))
+    assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
+    assert not two.fail()
+    # By our clock; Redis has its own.
+    clock.now += 2 * ENDLESS_S
+    assert not one.may_come()
+    assert not two.may_come()
+    redis.flush()
+    assert one.may_come() is two.may_come() is False
+    clock.now += 2 * ENDLESS_S
+    assert one.may_come() is two.may_come() is True
+    assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
+
+
+def test_who_was_blocked_is_blocked_again_by_the_failure_that_takes_the_last_place(
+    frozen: FrozenDateTimeFactory, tmp_path: Path
+) -> None:
+    process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=2, clock=frozen_clock)
+    assert [process.fail() for _ in range(3)] == [True, True, False]
+    frozen.tick(54)
+    assert process.may_come()
+    assert process.fail()
+    assert not process.may_come()
+    # A minute after the last failure everything is forgotten.
+    frozen.tick(180)
+    assert process.may_come()
+    assert [process.fail() for _ in range(3)] == [True, True, False]
+
+
+PROXIES = "10.0.0.0/8,127.0.0.1/32,fd00::/8"
+
+ADDRESSES = [
+    # the peer itself
+    ("192.0.2.1", "", "", "192.0.2.1"),
+    ("2001:db8:1:2:3:4:5:6", "", "", "2001:db8:1:2::/64"),  # one subscriber has a whole /64
+    ("2001:db8:1:2::1", "", "", "2001:db8:1:2::/64"),
+    ("2001:db8:1:3::1", "", "", "2001:db8:1:3::/64"),
+    ("fe80::1%eth0", "", "", "fe80::/64"),
+    ("::ffff:192.0.2.1", "", "", "192.0.2.1"),  # a socket that takes both
+    ("", "", "", "local"),  # a unix socket
+    ("", "203.0.113.9", PROXIES, "local"),
+    # whom nobody trusts may write what he wants
+    ("192.0.2.1", "203.0.113.9", "", "192.0.2.1"),
+    ("192.0.2.1", "203.0.113.9", PROXIES, "192.0.2.1"),
+    # one proxy
+    ("10.0.0.1", "203.0.113.9", PROXIES, "203.0.113.9"),
+    ("::ffff:10.0.0.1", "203.0.113.9", PROXIES, "203.0.113.9"),
+    ("fd00::1", "2001:db8:1:2::9", PROXIES, "2001:db8:1:2::/64"),
+    ("10.0.0.1", "", PROXIES, "10.0.0.1"),  # it asks for itself
+    ("10.0.0.1", "203.0.113.9:4711", PROXIES, "203.0.113.9"),  # some write the port
+    ("10.0.0.1", "[2001:db8:1:2::9]:4711", PROXIES, "2001:db8:1:2::/64"),
+    ("10.0.0.1", "::ffff:203.0.113.9", PROXIES, "203.0.113.9"),
+    # what the client sent itself stands left of what the proxy wrote
+    ("10.0.0.1", "198.51.100.7, 203.0.113.9", PROXIES, "203.0.113.9"),
+    ("10.0.0.1", "10.0.0.9, 203.0.113.9", PROXIES, "203.0.113.9"),
+    ("10.0.0.1", "nonsense, 203.0.113.9", PROXIES, "203.0.113.9"),
+    # several proxies
+    ("10.0.0.1", "203.0.113.9, 10.0.0.2", PROXIES, "203.0.113.9"),
+    ("10.0.0.1", "198.51.100.7, 203.0.113.9,10.0.0.3 , 10.0.0.2", PROXIES, "203.0.113.9"),
+    ("10.0.0.1", "10.0.0.3, 10.0.0.2", PROXIES, "10.0.0.3"),  # somebody inside
+    # what is no address ends the search
+    ("10.0.0.1", "203.0.113.9, nonsense, 10.0.0.2", PROXIES, "10.0.0.2"),
+    ("10.0.0.1", "unknown", PROXIES, "10.0.0.1"),
+    ("10.0.0.1", "203.0.113.9,", PROXIES, "10.0.0.1"),
+    ("10.0.0.1", "203.0.113.0/24", PROXIES, "10.0.0.1"),
+    ("10.0.0.1", "gr\xfcn", PROXIES, "10.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("peer", "forwarded", "trusted", "expected"), ADDRESSES)
+def test_an_address_counts_as(peer: str, forwarded: str, trusted: str, expected: str) -> None:
+    req = create_req(headers={"X-Forwarded-For": forwarded} if forwarded else None)
+    req.env["REMOTE_ADDR"] = peer
+    assert counted_address(req, parse_networks(trusted)) == expected
+
+
+def test_a_header_for_each_proxy_is_read_like_one_list() -> None:
+    """WSGI joins them in their order."""
+    headers = [("X-Forwarded-For", "198.51.100.7"), ("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-For", "10.0.0.2")]
+    req = create_req(headers=headers, remote_addr="10.0.0.1")
+    assert counted_address(req, parse_networks(PROXIES)) == "203.0.113.9"
+
+
+# As clients see it
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Limits do not depend on the database."""
+    return sqlite_url
+
+
+@dataclass
+class Door:
+    """The application, and one customer at it."""
+
+    client: TestClient
+    customer: Customer
+    export_id: str
+
+    def read(self, address: str = "192.0.2.1", **headers: str) -> Result:
+        """Poll with the right token, unless another Authorization is given."""
+        return self.ask("GET", f"{EXPORTS}/{self.export_id}", {**self.customer.bearer, **headers}, address)
+
+    def fail(self, address: str = "192.0.2.1", **headers: str) -> Result:
+        """Poll without a token."""
+        return self.ask("GET", f"{EXPORTS}/{self.export_id}", headers, address)
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str], address: str = "192.0.2.1", body: bytes | None = None
+    ) -> Result:
+        """Send anything from an address; underscores in names of headers become hyphens."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.simulate_request(method, path, headers=named, body=body, remote_addr=address)
+
+
+@pytest.fixture
+def door(customer: Customer, tmp_path: Path) -> Callable[..., Door]:
+    """Open an application with settings by name, and limits made of them by `make`."""
+    [export_id] = make_exports(customer, 1)
+
+    def opened(make: Callable[..., Limits] = Limits, **changes: str) -> Door:
+        settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id), **changes})
+        app = create_app(settings, FakeDoorbell(), FakeLookup({}), make(settings))
+        return Door(TestClient(app), customer, export_id)
+
+    return opened
+
+
+OpenDoor = Callable[..., Door]
+
+
+def test_every_answer_to_a_known_caller_tells_the_standing(door: OpenDoor) -> None:
+    there = door()
+    bearer, typed = there.customer.bearer, {**there.customer.bearer, **JSON}
+    answers = [
+        there.read(),
+        there.read(If_None_Match="*"),
+        there.read(Accept="text/html"),
+        there.ask("GET", f"{EXPORTS}/exp_nobody", bearer),
+        there.ask("POST", TARGETS, typed, body=b"{"),
+        there.ask("POST", TARGETS, typed, body=b"{}"),
+        there.ask("POST", TARGETS, bearer, body=b"{}"),
+    ]
+    assert [answer.status_code for answer in answers] == [200, 304, 406, 404, 422, 422, 415]
+    assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"principal";q=600;w=60'}
+    told = [standing(answer.headers["ratelimit"]) for answer in answers]
+    assert [remaining for remaining, _ in told] == [599, 598, 597, 596, 595, 594, 593]
+    assert all(1 <= seconds <= 60 for _, seconds in told)
+
+
+def test_the_scanner_is_a_principal_too(door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="2")
+    told = [there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}") for _ in range(3)]
+    assert [answer.status_code for answer in told] == [422, 422, 429]
+    assert there.read().status_code == 200
+
+
+def test_whoever_is_known_but_not_allowed_counts_like_anybody(door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="2")
+    token = make_platform_token(there.customer)
+    told = [there.read(Authorization=f"Bearer {token}") for _ in range(3)]
+    assert [answer.status_code for answer in told] == [403, 403, 429]
+    assert standing(told[0].headers["ratelimit"])[0] == 1
+
+
+def test_a_signed_webhook_with_headers_that_say_nothing_counts_like_any(door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
+    signed = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "orders/create", **JSON}
+    told = [there.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
+    assert told == [422, 422, 429]
+
+
+def test_whoever_is_not_known_is_told_no_standing(door: OpenDoor) -> None:
+    there = door()
+    answers = [there.fail(), there.ask("GET", "/healthz", {}), there.ask("GET", "/nowhere", there.customer.bearer)]
+    assert [answer.status_code for answer in answers] == [401, 200, 404]
+    assert not [name for answer in answers for name in answer.headers if name.startswith("ratelimit")]
+
+
+def test_beyond_the_limit_the_answer_is_429_with_the_wait(door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="3")
+    assert [there.read().status_code for _ in range(3)] == [200] * 3
+    refused = there.read()
+    assert_is_error(refused, 429, "RATE_LIMITED")
+    remaining, seconds = standing(refused.headers["ratelimit"])
+    assert (remaining, str(seconds)) == (0, refused.headers["retry-after"])
+    assert 1 <= seconds <= 60
+    assert refused.headers["ratelimit-policy"] == '"principal";q=3;w=60'
+    assert refused.json["error"]["message"] == "Too many requests; wait for Retry-After."
+
+
+def test_a_problem_document_tells_it_as_well(door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="1")
+    there.read()
+    refused = there.read(Accept="application/problem+json")
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert (refused.status_code, refused.json["status"], refused.json["code"]) == (429, 429, "RATE_LIMITED")
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_health_is_never_limited(door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="1", AUTH_FAILURES_PER_MINUTE="1")
+    assert [there.fail().status_code for _ in range(2)] == [401, 429]
+    assert {there.ask("GET", "/healthz", {}).status_code for _ in range(30)} == {200}
+
+
+def test_a_blocked_address_is_refused_whatever_it_brings_and_others_are_not(door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="3")
+    assert [there.fail().status_code for _ in range(3)] == [401] * 3
+    assert there.read().status_code == 200
+    refused = there.fail()
+    assert_is_error(refused, 429, "RATE_LIMITED")
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert "www-authenticate" not in refused.headers
+    with_the_right_token = there.read()
+    assert_is_error(with_the_right_token, 429, "RATE_LIMITED")
+    assert 1 <= int(with_the_right_token.headers["retry-after"]) <= 60
+    assert not [name for name in with_the_right_token.headers if name.startswith("ratelimit")]
+    assert there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}").status_code == 429
+    assert there.read("192.0.2.2").status_code == 200
+    assert there.fail("192.0.2.2").status_code == 401
+
+
+def test_successes_and_other_credentials_do_not_start_the_count_anew(door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="3")
+    told = [
+        there.fail(),
+        there.read(),
+        there.read(Authorization="Bearer nonsense"),
+        there.read(),
+        there.ask("POST", RESULTS, {"X-Scanner-Secret": "wrong", **JSON}, body=b"{}"),
+        there.read(),
+        there.fail(),
+    ]
+    assert [answer.status_code for answer in told] == [401, 200, 401, 200, 401, 200, 429]
+
+
+def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
+    """A wrong token, none, a wrong secret of any kind, a wrong signature, by any method that asks who is there."""
+    there = door(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
+    poll, wrong = f"{EXPORTS}/{there.export_id}", {"Authorization": "Bearer nonsense"}
+    guesses = [
+        there.ask("GET", poll, wrong),
+        there.ask("HEAD", poll, wrong),
+        there.ask("GET", f"{EXPORTS}/exp_nobody", wrong),
+        there.ask("GET", TARGETS, {}),
+        there.ask("POST", TARGETS, wrong, body=b"{"),
+        there.ask("POST", RESULTS, {"X-Scanner-Secret": "wrong"}, body=b"{}"),
+        there.ask("POST", "/api/email/webhook", {"X-Email-Webhook-Secret": "wrong"}, body=b"{}"),
+        there.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": signature(b"[]")}, body=b"{}"),
+        there.ask("POST", WEBHOOKS, {}, body=b"{}"),
+        there.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": "none"}, body=b"{}"),
+    ]
+    assert [answer.status_code for answer in guesses] == [401] * 9 + [429]
+    right = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "shop/redact", **JSON}
+    assert there.ask("POST", WEBHOOKS, right, body=b"{}").status_code == 429
+
+
+def test_what_is_forbidden_is_no_failed_authentication(door: OpenDoor) -> None:
+    """A token that may not do this is known: it is not somebody who guesses."""
+    there = door(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
+    path = "/api/browser-extension/evidence-captures"
+    answers = [there.ask("POST", path, {**there.customer.bearer, **JSON}, body=b"{}") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [403] * 3
+    assert there.fail().status_code == 401
+
+
+def test_an_untrusted_peer_cannot_change_its_address(door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
+    told = [there.fail(X_Forwarded_For=f"203.0.113.{number}").status_code for number in range(5)]
+    assert told == [401, 401, 401, 429, 429]
+
+
+def test_clients_behind_a_trusted_proxy_are_counted_apart(door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
+    guesser, other = (f"198.51.100.{number}, 203.0.113.{number}, 10.0.0.2" for number in (1, 2))
+    assert [there.fail("10.0.0.1", X_Forwarded_For=guesser).status_code for _ in range(4)] == [401] * 3 + [429]
+    assert there.read("10.0.0.1", X_Forwarded_For=guesser).status_code == 429
+    assert there.read("10.0.0.1", X_Forwarded_For=other).status_code == 200
+    assert there.fail("10.0.0.1", X_Forwarded_For=other).status_code == 401
+    assert there.fail("203.0.113.1").status_code == 429
+
+
+def test_the_addresses_of_one_subscriber_count_as_one(door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="3")
+    told = [there.fail(f"2001:db8:1:2::{number:x}").status_code for number in range(1, 6)]
+    assert told == [401, 401, 401, 429, 429]
+    assert there.read("2001:db8:1:2:ffff::1").status_code == 429
+    assert there.fail("2001:db8:1:3::1").status_code == 401
+
+
+def test_a_block_ends_when_it_says(frozen: FrozenDateTimeFactory, door: OpenDoor) -> None:
+    there = door(lambda settings: Limits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
+    [*_, refused] = [there.fail() for _ in range(3)]
+    wait_s = int(refused.headers["retry-after"])
+    frozen.tick(wait_s - 1)
+    assert (there.read().status_code, there.read().headers["retry-after"]) == (429, "1")
+    frozen.tick(1)
+    assert there.read().status_code == 200
+
+
+@pytest.mark.parametrize("limit", [50, 300])
+def test_the_service_as_it_is_run_keeps_one_limit(
+    limit: int, sqlite_url: str, redis: RedisServer, customer: Customer, tmp_path: Path
+) -> None:
+    """Two processes under gevent, 20 clients at once; above 120, shares are reserved ahead."""
+    [export_id] = make_exports(customer, 1)
+    settings = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, RATE_LIMIT_PER_MINUTE=str(limit))
+    with Service(settings) as service, ThreadPoolExecutor(20) as pool:
+        path = f"{EXPORTS}/{export_id}"
+        answers = list(pool.map(lambda _: service.request("GET", path, customer.bearer), range(2 * limit)))
+    told = Counter(answer.status for answer in answers)
+    # A process that was asked no more may hold back what it reserved.
+    assert told[200] + told[429] == 2 * limit
+    assert limit - limit // 60 <= told[200] <= limit
+    assert {answer.headers["retry-after"].isdecimal() for answer in answers if answer.status == 429} == {True}
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """A request with two mistakes, and the check that must answer."""
+
+    title: str
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    status: int
+
+
+HUGE = b" " * 2048
+NO_TOKEN = {"Authorization": "Bearer nonsense"}
+
+#: Sent by a principal that has spent its limit.
+SPENT = [
+    Both("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
+    Both("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
+    Both("the size comes first", "POST", TARGETS, JSON, HUGE, 413),
+    Both("authentication comes first", "GET", f"{EXPORTS}/exp_nobody", NO_TOKEN, b"", 401),
+    Both("the limit comes before Accept", "GET", f"{EXPORTS}/exp_nobody", {"Accept": "text/html"}, b"", 429),
+    Both("the limit comes before Content-Type", "POST", TARGETS, {"Content-Type": "text/plain"}, b"{}", 429),
+    Both("the limit comes before the JSON", "POST", TARGETS, JSON, b"{", 429),
+    Both("the limit comes before the shape", "POST", TARGETS, JSON, b"{}", 429),
+    Both("the limit comes before the key", "POST", TARGETS, {**JSON, "Idempotency-Key": "x" * 300}, b"{}", 429),
+    Both("the limit comes before the id", "GET", f"{EXPORTS}/exp_nobody", {}, b"", 429),
+]
+
+#: Sent by an address that is blocked.
+BLOCKED = [
+    Both("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
+    Both("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
+    Both("the size comes first", "POST", TARGETS, JSON, HUGE, 413),
+    Both("the block comes before authentication", "GET", f"{EXPORTS}/exp_nobody", NO_TOKEN, b"", 429),
+    Both("the block comes before Accept", "GET", f"{EXPORTS}/exp_nobody", {"Accept": "text/html"}, b"", 429),
+    Both("the block comes before the JSON", "POST", TARGETS, JSON, b"{", 429),
+]
+
+
+@pytest.mark.parametrize("both", SPENT, ids=lambda both: both.title)
+def test_the_limit_has_its_place_among_the_checks(both: Both, door: OpenDoor) -> None:
+    there = door(RATE_LIMIT_PER_MINUTE="1", MAX_BODY_BYTES="1024")
+    assert there.read().status_code == 200
+    headers = {**there.customer.bearer, **both.headers}
+    assert there.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status
+
+
+@pytest.mark.parametrize("both", BLOCKED, ids=lambda both: both.title)
+def test_the_block_has_its_place_among_the_checks(both: Both, door: OpenDoor) -> None:
+    there = door(AUTH_FAILURES_PER_MINUTE="1", MAX_BODY_BYTES="1024")
+    assert [there.fail().status_code for _ in range(2)] == [401, 429]
+    headers = {**there.customer.bearer, **both.headers}
+    assert there.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status

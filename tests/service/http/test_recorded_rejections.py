@@ -1,0 +1,330 @@
+"""Why a source was refused is there for the operator: in words of our own, a write in seconds, and nobody waits for it."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from schemas.base.principal import Ability
+from schemas.content_policy.field_names import FORBIDDEN_NAMES
+from schemas.intake.sources import InboundSource, Refusal
+from service.app import create_app, served
+from service.http.rejections import MOST_TROUBLES, Refusals
+from storage.db.engine import close_database, connection, open_database
+from storage.intake import rejections
+from tests.support.factories import (
+    SCANNER_SECRET,
+    Customer,
+    capture,
+    make_customer,
+    make_platform_token,
+    make_settings,
+    postback,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.query_plans import statements
+from tests.support.raw_http import CANARY, JSON, RESULTS
+
+EMAIL: Final = "/api/email/webhook"
+CAPTURES: Final = "/api/browser-extension/evidence-captures"
+CMS: Final = "/api/cms-plugins/cms-commerce/diagnostics"
+STOREFRONT: Final = "/api/storefront-app/diagnostics"
+COMPLIANCE: Final = "/api/storefront-app/webhooks/compliance"
+SIGNATURE: Final = "X-Platform-Hmac-Sha256"
+#: Every source's route.
+ROUTES: Final = {
+    InboundSource.SCANNER: RESULTS,
+    InboundSource.EMAIL: EMAIL,
+    InboundSource.BROWSER_EXTENSION: CAPTURES,
+    InboundSource.CMS_PLUGIN: CMS,
+    InboundSource.STOREFRONT_APP: STOREFRONT,
+    InboundSource.COMPLIANCE: COMPLIANCE,
+}
+SECRETS: Final = {
+    "EMAIL_WEBHOOK_SECRET": "email-secret-for-tests",
+    "STOREFRONT_WEBHOOK_SECRET": "storefront-secret-for-tests",
+}
+
+
+@pytest.fixture
+def refusals() -> Refusals:
+    """Written when a test says so."""
+    return Refusals()
+
+
+@pytest.fixture
+def client(customer: Customer, tmp_path: Path, refusals: Refusals) -> TestClient:
+    """The application with every family of routes, and no limits that a test meets."""
+    return made_client(customer, tmp_path, refusals, SECRETS)
+
+
+def made_client(customer: Customer, folder: Path, refusals: Refusals, changes: Mapping[str, str]) -> TestClient:
+    always = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
+    unlimited = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
+    settings = make_settings(folder, {**always, **unlimited, **changes})
+    return TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}), refusals=refusals))
+
+
+def post(client: TestClient, path: str, headers: Mapping[str, str], body: Any = None) -> Result:
+    return client.simulate_post(path, headers={**JSON, **headers}, json={} if body is None else body)
+
+
+def last(refusals: Refusals, source: InboundSource) -> Refusal:
+    assert refusals.write()
+    return rejections.last()[source]
+
+
+def test_every_source_says_which_it_is_and_nobody_else_does(tmp_path: Path) -> None:
+    assert {each.source: each.path for each in sources(tmp_path)} == ROUTES
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "value", "changes", "status", "code", "why"),
+    [
+        (RESULTS, "X-Scanner-Secret", None, {}, 401, "UNAUTHORIZED", "missing"),
+        (RESULTS, "X-Scanner-Secret", "another", {}, 401, "UNAUTHORIZED", "wrong"),
+        (RESULTS, "X-Scanner-Secret", f"{SCANNER_SECRET}, {SCANNER_SECRET}", {}, 401, "UNAUTHORIZED", "twice"),
+        (RESULTS, "X-Scanner-Secret", "any", {"SCANNER_SHARED_SECRET": ""}, 401, "UNAUTHORIZED", "not_configured"),
+        (EMAIL, "X-Email-Webhook-Secret", None, {}, 401, "UNAUTHORIZED", "missing"),
+        (EMAIL, "X-Email-Webhook-Secret", "another", {"EMAIL_WEBHOOK_SECRET": ""}, 401, "UNAUTHORIZED", "not_configured"),
+        (CAPTURES, "Authorization", None, {}, 401, "UNAUTHORIZED", "missing"),
+        (CMS, "Authorization", "Bearer rrt_another", {}, 401, "UNAUTHORIZED", "wrong"),
+        (STOREFRONT, "Authorization", "Bearer a, Bearer b", {}, 401, "UNAUTHORIZED", "twice"),
+        (COMPLIANCE, SIGNATURE, None, {}, 401, "UNAUTHORIZED", "missing"),
+        (COMPLIANCE, SIGNATURE, "0" * 64, {}, 401, "SIGNATURE_INVALID", "wrong"),
+        (COMPLIANCE, SIGNATURE, f"{'0' * 64},{'0' * 64}", {}, 401, "UNAUTHORIZED", "twice"),
+        (COMPLIANCE, SIGNATURE, "0", {"STOREFRONT_WEBHOOK_SECRET": ""}, 503, "SERVICE_UNAVAILABLE", "not_configured"),
+    ],
+)
+def test_the_operator_is_told_why_a_credential_did_not_do_and_the_client_is_not(
+    path: str,
+    header: str,
+    value: str | None,
+    changes: dict[str, str],
+    status: int,
+    code: str,
+    why: str,
+    customer: Customer,
+    tmp_path: Path,
+    refusals: Refusals,
+) -> None:
+    client = made_client(customer, tmp_path, refusals, {**SECRETS, **changes})
+    answer = post(client, path, {} if value is None else {header: value})
+    assert (answer.status_code, answer.json["error"]["code"]) == (status, code)
+    assert answer.json["error"]["details"] == {}
+    [source] = [source for source, route in ROUTES.items() if route == path]
+    told = last(refusals, source)
+    assert (told.status, told.code, told.request_id) == (status, code, answer.headers["x-request-id"])
+    assert [(trouble.path, trouble.code) for trouble in told.troubles] == [(f"/{header}", why)]
+
+
+def test_a_token_that_may_not_is_told_of_in_the_same_way(client: TestClient, customer: Customer, refusals: Refusals) -> None:
+    other = make_platform_token(customer, Ability.UPLOAD_CMS_DIAGNOSTICS)
+    for bearer, why in ((customer.token, "wrong_kind"), (other, "lacks_ability")):
+        assert post(client, CAPTURES, {"Authorization": f"Bearer {bearer}"}).status_code == 403
+        told = last(refusals, InboundSource.BROWSER_EXTENSION)
+        assert (told.status, told.code, [trouble.code for trouble in told.troubles]) == (403, "FORBIDDEN", [why])
+
+
+def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
+    client: TestClient, customer: Customer, refusals: Refusals
+) -> None:
+    bearer = {"Authorization": f"Bearer {make_platform_token(customer)}"}
+    assert post(client, CAPTURES, bearer, capture(customer.project_id + 1000)).status_code == 403
+    told = last(refusals, InboundSource.BROWSER_EXTENSION)
+    assert (told.code, told.troubles) == ("FORBIDDEN", ())
+
+
+def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: TestClient, refusals: Refusals) -> None:
+    issues: list[Mapping[str, Any]] = [{"severity": "high"} for _ in range(50)]
+    assert post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(issues=issues)).status_code == 422
+    told = last(refusals, InboundSource.SCANNER)
+    assert (told.status, told.code) == (422, "VALIDATION_FAILED")
+    assert len(told.troubles) == MOST_TROUBLES
+    assert (told.troubles[0].path, told.troubles[0].code) == ("/issues/0/title", "required")
+
+
+def test_nothing_of_a_request_is_kept_whatever_its_names_are(
+    client: TestClient, customer: Customer, refusals: Refusals, tmp_path: Path
+) -> None:
+    """Names that were sent stand in no path: only our own, numbers, and those that are forbidden."""
+    hostile = [CANARY, f"/{CANARY}/~1~0", "<script>alert(1)</script>", "a/b", "", "🦊", "\u202e", "'; DROP TABLE exports --"]
+    nested: Any = {name: {name: "4242 4242 4242 4242", "password": CANARY} for name in hostile}
+    issues: list[Mapping[str, Any]] = [{"code": "x", "evidence": nested, "password": CANARY, **nested}]
+    assert post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(issues=issues)).status_code == 422
+    bearer = {"Authorization": f"Bearer {make_platform_token(customer)}"}
+    for path in (CAPTURES, CMS, STOREFRONT):
+        assert post(client, path, bearer, {**nested, "diagnostics": nested, "heading_outline": [nested]}).status_code == 422
+    assert post(client, EMAIL, {"X-Email-Webhook-Secret": SECRETS["EMAIL_WEBHOOK_SECRET"]}, nested).status_code == 422
+    assert post(client, COMPLIANCE, {SIGNATURE: CANARY}, nested).status_code == 401
+    assert refusals.write()
+    kept = rejections.last()
+    assert set(kept) == set(ROUTES)
+    own = known_names(tmp_path)
+    for refusal in kept.values():
+        assert CANARY not in repr(refusal)
+        steps = {step for trouble in refusal.troubles for step in trouble.path.split("/")[1:]}
+        assert {step for step in steps if not step.isdecimal()} <= own
+    told = {trouble.path for refusal in kept.values() for trouble in refusal.troubles}
+    assert any(path.endswith("/password") for path in told), "no path was made of a forbidden name"
+
+
+def known_names(folder: Path) -> set[str]:
+    """Return every member of every form, every forbidden name and the headers that credentials stand in."""
+    operations = [each for resource in sources(folder) for each in resource.operations.values()]
+    members = {name for operation in operations for name in operation.known_names}
+    return members | set(FORBIDDEN_NAMES) | {"X-Scanner-Secret", "X-Email-Webhook-Secret", "Authorization", SIGNATURE}
+
+
+def sources(folder: Path) -> list[Any]:
+    """Return the resources that say which source they serve."""
+    resources = served(make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeDoorbell(), FakeLookup({}))
+    return [each for each in resources if hasattr(each, "source")]
+
+
+@pytest.mark.parametrize("send", ["a method", "a path", "what is accepted"])
+def test_what_no_source_sent_and_what_was_accepted_leave_nothing(send: str, client: TestClient, refusals: Refusals) -> None:
+    calls: dict[str, Callable[[], Result]] = {
+        "a method": lambda: client.simulate_get(RESULTS),
+        "a path": lambda: client.simulate_post(f"{RESULTS}/nothing"),
+        "what is accepted": lambda: post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback()),
+    }
+    assert calls[send]().status_code in {202, 404, 405}
+    with statements() as ran:
+        assert refusals.write()
+    assert (ran, rejections.last()) == ([], {})
+
+
+def test_a_refusal_of_another_route_is_nobodys(client: TestClient, refusals: Refusals) -> None:
+    assert client.simulate_get("/api/ticket-exports").status_code == 401
+    assert refusals.write()
+    assert rejections.last() == {}
+
+
+def test_a_refused_request_runs_no_statement_for_it(client: TestClient, refusals: Refusals) -> None:
+    with statements() as ran:
+        assert post(client, RESULTS, {"X-Scanner-Secret": "another"}).status_code == 401
+    assert not [each for each in ran if "inbound_refusals" in each.sql]
+
+
+def test_a_flood_of_refusals_is_one_write_and_then_the_newest(client: TestClient, refusals: Refusals) -> None:
+    with statements() as ran:
+        for _ in range(499):
+            assert post(client, RESULTS, {"X-Scanner-Secret": "another"}).status_code == 401
+        newest = post(client, RESULTS, {}).headers["x-request-id"]
+        assert refusals.write()
+    assert len([each for each in ran if "inbound_refusals" in each.sql]) == 1
+    assert rejections.last()[InboundSource.SCANNER].request_id == newest
+
+
+def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits(customer: Customer, tmp_path: Path) -> None:
+    """A pause of an hour stands for one that is not over yet."""
+    refusals = Refusals(pause_s=3600)
+    client = made_client(customer, tmp_path, refusals, SECRETS)
+    refusals.begin()
+    first = post(client, RESULTS, {}).headers["x-request-id"]
+    wait_for(lambda: InboundSource.SCANNER in rejections.last())
+    with statements() as ran:
+        for _ in range(50):
+            assert post(client, RESULTS, {}).status_code == 401
+    assert not [each for each in ran if "inbound_refusals" in each.sql]
+    assert rejections.last()[InboundSource.SCANNER].request_id == first
+
+
+def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Path) -> None:
+    refusals = Refusals(pause_s=0.05)
+    client = made_client(customer, tmp_path, refusals, SECRETS)
+    refusals.begin()
+    for _ in range(20):
+        newest = post(client, RESULTS, {}).headers["x-request-id"]
+    wait_for(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
+
+
+class SlippingRefusals(Refusals):
+    """Fails to write the first time, in a way that nobody has foreseen."""
+
+    has_slipped = False
+
+    def write(self) -> bool:
+        if not self.has_slipped:
+            self.has_slipped = True
+            raise ValueError
+        return super().write()
+
+
+def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: Path) -> None:
+    refusals = SlippingRefusals(pause_s=0.05)
+    client = made_client(customer, tmp_path, refusals, SECRETS)
+    refusals.begin()
+    post(client, RESULTS, {})
+    wait_for(lambda: refusals.has_slipped)
+    newest = post(client, RESULTS, {}).headers["x-request-id"]
+    wait_for(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
+
+
+def kept_id(kept: Mapping[InboundSource, Refusal]) -> str:
+    return kept[InboundSource.SCANNER].request_id
+
+
+def wait_for(is_so: Callable[[], bool], within_s: float = 30) -> None:
+    until = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later(sqlite_url: str, tmp_path: Path) -> None:
+    open_database(sqlite_url)
+    customer = make_customer()
+    refusals = Refusals()
+    client = made_client(customer, tmp_path, refusals, SECRETS)
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    tried = threading.Thread(target=refusals.write)
+    answered: list[int] = []
+
+    def send() -> None:
+        answered.extend(post(client, RESULTS, {"X-Scanner-Secret": "another"}).status_code for _ in range(20))
+
+    send()
+    tried.start()
+    # Whoever writes waits for the lock all the while, and whoever is refused does not wait for it.
+    sender = threading.Thread(target=send)
+    sender.start()
+    sender.join(30)
+    assert answered == [401] * 40
+    assert other.in_transaction
+    other.execute("ROLLBACK")
+    other.close()
+    tried.join(30)
+    assert not tried.is_alive()
+    assert refusals.write()
+    with connection():
+        assert rejections.last()[InboundSource.SCANNER].code == "UNAUTHORIZED"
+    close_database()
+
+
+def test_what_could_not_be_written_waits_unless_something_newer_came(sqlite_url: str, tmp_path: Path) -> None:
+    open_database(sqlite_url)
+    customer = make_customer()
+    refusals = Refusals()
+    client = made_client(customer, tmp_path, refusals, SECRETS)
+    email = post(client, EMAIL, {}).headers["x-request-id"]
+    post(client, RESULTS, {})
+    open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
+    assert not refusals.write()
+    away = post(client, RESULTS, {"X-Scanner-Secret": "any"})
+    assert away.status_code == 503
+    assert not refusals.write()
+    open_database(sqlite_url)
+    assert refusals.write()
+    with connection():
+        kept = rejections.last()
+    assert kept[InboundSource.EMAIL].request_id == email
+    assert (kept_id(kept), kept[InboundSource.SCANNER].code) == (away.headers["x-request-id"], "SERVICE_UNAVAILABLE")
+    close_database()

@@ -1,0 +1,310 @@
+"""The API's page: its files and what they are served with, and a browser that reads it, tries the API by it and complains
+of nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import falcon
+import pytest
+from falcon.testing import TestClient
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from service.app import create_app
+from service.http import error_responses
+from service.http.metrics import Requests
+from service.http.request_context import Manners
+from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, ApiPage
+from storage.db.engine import close_database, connection, open_database
+from tests.support.browsers import PATIENCE_MS, chromium, watch
+from tests.support.factories import Customer, environment, make_customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.gunicorn_process import Service
+from tests.support.raw_http import SAFE_HEADERS, Call, assert_is_error
+
+MODES: Final = ("cloud", "self-hosted", "webhook-only")
+#: What somebody may have had put into a ticket.
+HOSTILE: Final = "<img src=/docs/nothing onerror=alert(1)><script>alert(2)</script>"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """The page does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def client(database: str, tmp_path: Path) -> TestClient:
+    return TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), FakeLookup({})))
+
+
+def page_of(folder: Path) -> TestClient:
+    """Serve the page of an installation whose Swagger UI is in `folder`."""
+    app: Any = falcon.App(middleware=[Manners(Requests())])
+    error_responses.install(app)
+    page = ApiPage(folder)
+    app.add_route(page.path, page)
+    app.add_route(page.files.path, page.files)
+    return TestClient(app)
+
+
+# --- what is served
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_has_the_page(mode: str, database: str, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": mode})
+    answer = Call("GET", "/docs").send(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_the_page_may_load_scripts_and_styles_of_its_own_and_nothing_else(client: TestClient) -> None:
+    answer = Call("GET", "/docs").send(client)
+    told = {name: answer.headers[name] for name in SAFE_HEADERS}
+    assert told == SAFE_HEADERS | {"cache-control": "no-cache", "content-security-policy": CONTENT_SECURITY_POLICY}
+    directives = dict(each.strip().split(" ", 1) for each in CONTENT_SECURITY_POLICY.split(";"))
+    assert directives.pop("img-src") == "data:"
+    assert {name: source for name, source in directives.items() if source != "'none'"} == {
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "connect-src": "'self'",
+    }
+    assert {"default-src", "base-uri", "form-action", "frame-ancestors"} <= directives.keys()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_comes_as_what_it_is(name: str, client: TestClient) -> None:
+    answer = Call("GET", f"/docs/{name}").send(client)
+    kind = {"js": "text/javascript", "css": "text/css"}[name.rpartition(".")[2]]
+    assert (answer.status_code, answer.headers["content-type"]) == (200, f"{kind}; charset=utf-8")
+    assert len(answer.content) == int(answer.headers["content-length"]) > 100
+    told = {header: answer.headers[header] for header in SAFE_HEADERS}
+    assert told == SAFE_HEADERS | {"cache-control": "no-cache"}
+    assert f"docs/{name}" in Call("GET", "/docs").send(client).text
+
+
+@pytest.mark.parametrize("path", ["/docs", *(f"/docs/{name}" for name in FILES)])
+def test_each_is_kept_until_it_changes(path: str, client: TestClient) -> None:
+    first = Call("GET", path).send(client)
+    tag = first.headers["etag"]
+    for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+        again = Call("GET", path, (("If-None-Match", known),)).send(client)
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag), known
+        # A browser takes the headers of a 304 for those of what it kept.
+        assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
+    assert Call("GET", path, (("If-None-Match", '"other"'),)).send(client).content == first.content
+    head = Call("HEAD", path).send(client)
+    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", tag)
+    assert head.headers["content-length"] == first.headers["content-length"]
+
+
+#: Beside the files of the page there are others where they come from, and others above.
+NOT_OURS: Final = (
+    "swagger-editor-bundle.js",
+    "swagger-ui.js",
+    "LICENSE",
+    "index.html",
+    "PAGE.JS",
+    "page.js.map",
+    "..",
+    ".",
+    "%2e%2e",
+    "..%2f..%2fcore.py",
+    "%2e%2e%2fcore.py",
+    "..\\core.py",
+    "%2fetc%2fpasswd",
+    "page.js%00.css",
+    "page.js/",
+    "%ff",
+)
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_nothing_else_is_served(name: str, client: TestClient) -> None:
+    answer = client.simulate_get(f"/docs/{name}")
+    assert answer.status_code in {404, 422}, answer.text
+    assert answer.json["error"]["code"] in {"NOT_FOUND", "VALIDATION_FAILED"}
+    assert_is_error(Call("GET", "/docs/nothing").send(client), 404, "NOT_FOUND")
+
+
+def test_without_swagger_ui_there_is_no_page_and_everything_else(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = page_of(tmp_path / "nowhere")
+    assert "bin/setup" in caplog.text
+    for path in ("/docs", "/docs/page.js", "/docs/swagger-ui.css"):
+        answer = client.simulate_get(path)
+        assert_is_error(answer, 404, "NOT_FOUND")
+        assert answer.json["error"]["message"].startswith("Swagger UI's files are not installed here"), path
+
+
+def test_a_file_that_is_taken_away_is_missed_once_somebody_asks_for_it(database: str, tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).write_text(f"/* {name} */")
+    client = page_of(tmp_path)
+    assert client.simulate_get("/docs/index.css").text == "/* index.css */"
+    for name in FILES:
+        (tmp_path / name).unlink()
+    assert client.simulate_get("/docs/index.css").text == "/* index.css */", "what was read is kept"
+    assert_is_error(client.simulate_get("/docs/swagger-ui.css"), 404, "NOT_FOUND")
+
+
+# --- a browser
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A page in a browser, and what was asked for from it."""
+
+    page: Page
+    asked: list[str]
+
+    def operation(self, tag: str, operation_id: str) -> Locator:
+        """Return the block of an operation."""
+        return self.page.locator(f"#operations-{tag}-{operation_id}")
+
+    @property
+    def blocks(self) -> set[str]:
+        """The ids of all operations that are shown, webhooks aside."""
+        shown = [str(block.get_attribute("id")) for block in self.page.locator(".opblock").all()]
+        return {name.rpartition("-")[2] for name in shown if not name.startswith("operations-webhooks-")}
+
+
+@contextmanager
+def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Iterator[Visit]:
+    """Open a page, at a place of it, and note what goes on in it until the block ends; nothing of it may be a complaint.
+
+    `beneath` is a path that a proxy puts in front of the service's own, and takes off again.
+    """
+    context = browser.new_context(viewport={"width": 1200, "height": 1600})
+    seen = watch(context)
+    page = context.new_page()
+    if beneath:
+        page.route(f"{url}/**", lambda route: route.fulfill(status=404))
+        page.route(f"{url}{beneath}/**", lambda route: _pass_on(route, beneath))
+        url += beneath
+    page.goto(f"{url}/docs{place}")
+    page.locator(".opblock").first.wait_for()
+    yield Visit(page, seen.asked)
+    assert seen.complaints(url) == []
+    # A token that was typed in is kept nowhere.
+    assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+    assert page.evaluate("indexedDB.databases()") == []
+    context.close()
+
+
+def _pass_on(route: Route, beneath: str) -> None:
+    route.fulfill(response=route.fetch(url=route.request.url.replace(f"{beneath}/", "/", 1)))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's own Chromium."""
+    with chromium() as launched:
+        yield launched
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """An installation's settings, and a customer whom it knows."""
+
+    settings: dict[str, str]
+    customer: Customer
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Installation:
+    """An installation that clients reach by another name than the browser does."""
+    folder = tmp_path_factory.mktemp("page")
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
+    open_database(url)
+    with connection():
+        customer = make_customer()
+    close_database()
+    elsewhere = "https://risk.example.com"
+    return Installation(environment(folder, DATABASE_URL=url, WEB_PROCESSES="1", PUBLIC_BASE_URL=elsewhere), customer)
+
+
+@pytest.fixture(scope="module")
+def service(installation: Installation) -> Iterator[Service]:
+    """The installation's service."""
+    with Service(installation.settings) as running:
+        yield running
+
+
+def url_of(service: Service) -> str:
+    return f"http://127.0.0.1:{service.port}"
+
+
+def described_by(service: Service) -> set[str]:
+    told = service.request("GET", "/openapi.json").json
+    return {operation["operationId"] for item in told["paths"].values() for operation in item.values()}
+
+
+def test_somebody_reads_the_page_and_tries_the_api_with_it(
+    browser: Browser, service: Service, installation: Installation
+) -> None:
+    # A proxy has it beneath a path of its own.
+    url = f"{url_of(service)}/relay"
+    bearer = installation.customer.bearer
+    made = service.request("POST", "/api/ticket-exports", bearer, {"ticket": {"title": HOSTILE}})
+    assert made.status == 201
+    with visit(browser, url_of(service), beneath="/relay") as seen:
+        # Everything that the description tells of is there.
+        assert seen.blocks == described_by(service)
+        expect(seen.page.locator(".webhooks")).to_contain_text("ticket.export")
+        expect(seen.page.locator(".webhooks")).to_contain_text("target.ping")
+        expect(seen.page.locator(".servers option")).to_have_text(url)
+
+        # An operation opens, and its address leads to it.
+        listed = seen.operation("Ticket_exports", "listTicketExports")
+        listed.locator(".opblock-summary-control").click()
+        expect(listed.locator(".responses-inner").first).to_contain_text("RATE_LIMITED")
+        assert seen.page.url == f"{url}/docs#/Ticket%20exports/listTicketExports"
+
+        # It asks in earnest, with a token that is typed in.
+        seen.page.locator("button.authorize").first.click()
+        form = seen.page.locator(".auth-container").filter(has_text="apiToken")
+        # No browser is to offer it again to whoever comes next.
+        assert {field.get_attribute("autocomplete") for field in seen.page.locator(".auth-container input").all()} == {"off"}
+        form.locator("input").fill(installation.customer.token)
+        form.locator("button[type=submit]").click()
+        form.locator("button.btn-done").click()
+        listed.locator(".try-out__btn").click()
+        listed.locator("button.execute").click()
+        answer = listed.locator(".live-responses-table tbody")
+        expect(answer.locator(".response-col_status")).to_contain_text("200")
+        expect(answer).to_contain_text("next_cursor")
+        # What came in from outside is shown, and not done: the image would be asked for, and the script complained of.
+        expect(answer).to_contain_text(HOSTILE)
+        assert f"{url}/api/ticket-exports?limit=50" in seen.asked
+        assert {f"{url}/openapi.json", *(f"{url}/docs/{name}" for name in FILES)} <= {*seen.asked}
+        assert not [asked for asked in (*seen.asked, seen.page.url) if installation.customer.token in asked]
+        assert installation.customer.token not in service.log.read_text()
+
+
+def test_the_page_shows_what_the_mode_serves_and_nothing_else(browser: Browser, installation: Installation) -> None:
+    only = {**installation.settings, "DEPLOYMENT_MODE": "webhook-only"}
+    with Service(only) as service, visit(browser, url_of(service), "#/webhooks/deliverTicketExport") as seen:
+        assert seen.blocks == described_by(service)
+        assert "prepareTicketExport" in seen.blocks
+        assert not seen.blocks & {"postScannerResults", "postEmail", "uploadEvidenceCapture", "postComplianceWebhook"}
+        # The address that was followed leads there, and what it leads to is open.
+        expect(seen.operation("webhooks", "deliverTicketExport")).to_contain_text("X-Service-Signature")
+        seen.page.locator("button.authorize").first.click()
+        expect(seen.page.locator(".auth-container h4")).to_have_text(["apiToken\xa0 (http, Bearer)"])
+
+
+def test_a_page_without_its_description_says_so(browser: Browser, service: Service) -> None:
+    """Swagger UI alone would stay an empty page."""
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.route("**/openapi.json", lambda route: route.fulfill(status=503, body="{}"))
+    page.goto(f"{url_of(service)}/docs")
+    told = "The API's description cannot be shown: openapi.json was answered with 503. Load the page again."
+    expect(page.locator("#page")).to_have_text(told)
+    page.close()

@@ -1,0 +1,303 @@
+"""`/openapi.json` tells of every route that is served, in full, and of no other; and it is the truth.
+
+That the answers are as described, every call of these tests looks at: `tests.support.described_responses`.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from falcon.inspect import inspect_routes
+from falcon.testing import TestClient
+from jsonschema_rs import Draft202012Validator
+from openapi_spec_validator import validate
+from requests.structures import CaseInsensitiveDict
+
+from schemas.base.principal import ABILITIES
+from schemas.content_policy import rules
+from schemas.exports.ticket import Source, delivery_body
+from schemas.targets.pings import PingOrder, ping_body
+from service.app import App, create_app
+from service.http.error_responses import STATUS
+from service.openapi.document import document
+from service.openapi.field_descriptions import MEMBERS
+from service.openapi.resource import ApiDescription
+from tests.support.described_responses import Described
+from tests.support.factories import NOW, Customer, make_exports, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import EXPORTS, Call, is_of_the_console
+
+MODES = ("cloud", "self-hosted", "webhook-only")
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What is described does not depend on the database."""
+    return sqlite_url
+
+
+def app_in(mode: str, folder: Path) -> App:
+    return create_app(make_settings(folder, {"DEPLOYMENT_MODE": mode}), FakeDoorbell(), FakeLookup({}))
+
+
+def described_in(mode: str, folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = TestClient(app_in(mode, folder)).simulate_get("/openapi.json").json
+    return told
+
+
+def operations(told: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in told["paths"].items():
+        for method, operation in item.items():
+            yield method.upper(), path, operation
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_description_is_openapi(mode: str, database: str, tmp_path: Path) -> None:
+    told = described_in(mode, tmp_path)
+    assert told["openapi"] == "3.1.0"
+    validate(told)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_route_that_is_served_is_described_and_no_other(mode: str, database: str, tmp_path: Path) -> None:
+    served = {
+        (method.method, route.path)
+        for route in inspect_routes(app_in(mode, tmp_path))
+        for method in route.methods
+        # HEAD is GET without a body; OPTIONS is the framework's; the console is no part of the API.
+        if not method.internal and method.method != "HEAD" and not is_of_the_console(route.path)
+    }
+    assert {(method, path) for method, path, _ in operations(described_in(mode, tmp_path))} == served
+
+
+def test_it_tells_whom_each_route_takes(database: str, tmp_path: Path) -> None:
+    told = described_in("cloud", tmp_path)
+    named = {scheme for _, _, operation in operations(told) for needed in operation["security"] for scheme in needed}
+    assert named == set(told["components"]["securitySchemes"])
+    needed = [needed for _, _, operation in operations(told) for needed in operation["security"]]
+    abilities = {ability for each in needed for abilities in each.values() for ability in abilities}
+    assert abilities == {ability.value for each in ABILITIES.values() for ability in each}
+    is_open = {path for _, path, operation in operations(told) if not operation["security"]}
+    assert is_open == {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
+
+
+def test_every_operation_and_every_member_says_what_it_is(database: str, tmp_path: Path) -> None:
+    told = described_in("cloud", tmp_path)
+    ids = [operation["operationId"] for _, _, operation in operations(told)]
+    assert len(set(ids)) == len(ids)
+    assert [
+        op["operationId"] for _, _, op in operations(told) if not (op["summary"] and op["description"] and op["tags"])
+    ] == []
+    silent = [
+        f"{name}.{member}"
+        for name, schema in told["components"]["schemas"].items()
+        for member, its in schema["properties"].items()
+        if not its.get("description")
+    ]
+    assert silent == []
+
+
+def test_the_words_about_members_are_about_members_that_there_are(database: str, tmp_path: Path) -> None:
+    schemas = described_in("cloud", tmp_path)["components"]["schemas"]
+    unknown = [
+        f"{name}.{member}"
+        for name, members in MEMBERS.items()
+        for member in members
+        if member not in schemas[name]["properties"]
+    ]
+    assert unknown == []
+
+
+def test_answers_are_closed(database: str, tmp_path: Path) -> None:
+    schemas = described_in("cloud", tmp_path)["components"]["schemas"]
+    outbound = {name: schema for name, schema in schemas.items() if not name.endswith("Input") and name != "NoMembers"}
+    assert len(outbound) > 30
+    assert [name for name, schema in outbound.items() if schema.get("additionalProperties") is not False] == []
+
+
+def test_every_code_has_its_place(database: str, tmp_path: Path) -> None:
+    responses = described_in("cloud", tmp_path)["components"]["responses"]
+    told = {code for response in responses.values() for code in response["content"]["application/json"]["examples"]}
+    # A method that a route does not take is no answer of any operation of it.
+    assert told == set(STATUS) - {"METHOD_NOT_ALLOWED"}
+
+
+def test_the_examples_of_bodies_are_taken(database: str, tmp_path: Path) -> None:
+    tried = 0
+    for resource in resources_of(app_in("cloud", tmp_path)):
+        for method, operation in getattr(resource, "operations", {}).items():
+            for body in examples_of(resource, method, tmp_path):
+                tried += 1
+                assert operation.form.read(body) is not None
+                assert rules.find(operation.inspected(body), operation.known_names) == ()
+    assert tried > 10
+
+
+def resources_of(app: App) -> tuple[Any, ...]:
+    found = app._router.find(ApiDescription.path)
+    assert found is not None
+    assert isinstance(found[0], ApiDescription)
+    return found[0].resources
+
+
+def examples_of(resource: Any, method: str, folder: Path) -> list[Any]:
+    told = document(resources_of(app_in("cloud", folder)), "https://risk.example.com")
+    operation = told["paths"][resource.path].get(method.lower(), {})
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    return [example["value"] for example in content.get("examples", {}).values()]
+
+
+def test_every_body_has_an_example(database: str, tmp_path: Path) -> None:
+    told = described_in("cloud", tmp_path)
+    without = [
+        op["operationId"]
+        for _, _, op in operations(told)
+        for media in op.get("requestBody", {}).get("content", {}).values()
+        if not media.get("examples")
+    ]
+    assert without == []
+    for name, item in told["webhooks"].items():
+        for header in item["post"]["parameters"]:
+            validator = Draft202012Validator(header["schema"])
+            assert [problem.message for problem in validator.iter_errors(header["example"])] == [], (name, header["name"])
+
+
+def test_it_says_where_it_is_served(database: str, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"PUBLIC_BASE_URL": "https://risk.example.com/relay/"})
+    told = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))).simulate_get("/openapi.json").json
+    assert told["servers"] == [{"url": "https://risk.example.com/relay"}]
+    assert "(https://risk.example.com/relay/docs)" in told["info"]["description"]
+
+
+def test_every_refusal_has_one_shape(database: str, tmp_path: Path) -> None:
+    """A generated client has one class for all of them: a schema of its own for each status was 700 classes."""
+    for name, response in described_in("cloud", tmp_path)["components"]["responses"].items():
+        shapes = {kind: media["schema"] for kind, media in response["content"].items()}
+        assert shapes == {
+            "application/json": {"$ref": "#/components/schemas/Error"},
+            "application/problem+json": {"$ref": "#/components/schemas/Problem"},
+        }, name
+
+
+def test_a_refusal_tells_of_the_headers_it_has(database: str, tmp_path: Path) -> None:
+    responses = described_in("cloud", tmp_path)["components"]["responses"]
+    assert set(responses["RateLimited"]["headers"]) == {"X-Request-Id", "Retry-After", "RateLimit", "RateLimit-Policy"}
+    assert set(responses["ServiceUnavailable"]["headers"]) == set(responses["RateLimited"]["headers"])
+    assert set(responses["UnauthorizedWithChallenge"]["headers"]) == {"X-Request-Id", "WWW-Authenticate"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "schemes"),
+    [
+        ("cloud", {"apiToken", "platformToken", "scannerSecret", "emailSecret", "storefrontSignature"}),
+        ("self-hosted", {"apiToken", "scannerSecret", "emailSecret"}),
+        ("webhook-only", {"apiToken"}),
+    ],
+)
+def test_it_tells_of_no_credential_that_the_mode_does_not_take(
+    mode: str, schemes: set[str], database: str, tmp_path: Path
+) -> None:
+    assert described_in(mode, tmp_path)["components"]["securitySchemes"].keys() == schemes
+
+
+def test_the_examples_of_answers_are_as_described(database: str, tmp_path: Path) -> None:
+    told = described_in("cloud", tmp_path)
+    webhooks = [(f"webhook {name}", item["post"]["requestBody"]) for name, item in told["webhooks"].items()]
+    answers = [
+        (f"{operation['operationId']} {status}", response)
+        for _, _, operation in operations(told)
+        for status, response in operation["responses"].items()
+        if "$ref" not in response
+    ]
+    errors = list(told["components"]["responses"].items())
+    wrong, tried = [], 0
+    for name, holder in (*webhooks, *answers, *errors):
+        for media in holder.get("content", {}).values():
+            validator = Draft202012Validator({**media["schema"], "components": told["components"]}, validate_formats=True)
+            named = [each["value"] for each in media.get("examples", {}).values()]
+            for value in named or [media["example"]]:
+                tried += 1
+                wrong += [f"{name}: {problem.message}" for problem in validator.iter_errors(value)]
+    assert wrong == []
+    assert tried > 60
+
+
+def test_what_is_delivered_is_as_described(customer: Customer, tmp_path: Path) -> None:
+    told = described_in("cloud", tmp_path)
+    export_id, target_id = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A", "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
+    ticket = told["webhooks"]["ticket.export"]["post"]["requestBody"]["content"]["application/json"]["example"]["ticket"]
+    source = Source("finding", "fnd_1", 42)
+    order = PingOrder("png_01KJM8G7H9J1K2M4N6P8Q0R1S3", NOW, target_id, "Tracker", "https://tracker.example.com/", None)
+    sent = {
+        "ticket.export": delivery_body(export_id, target_id, source, ticket, "2026-03-01T12:00:00.000Z"),
+        "target.ping": ping_body(order),
+    }
+    for name, body in sent.items():
+        schema = told["webhooks"][name]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        validator = Draft202012Validator({**schema, "components": told["components"]})
+        assert [problem.message for problem in validator.iter_errors(json.loads(body))] == [], name
+        assert not validator.is_valid({**json.loads(body), "more": 1})
+
+
+def test_it_is_kept_until_it_changes(database: str, tmp_path: Path) -> None:
+    client = TestClient(app_in("cloud", tmp_path))
+    first = Call("GET", "/openapi.json").send(client)
+    assert (first.status_code, first.headers["cache-control"]) == (200, "no-cache")
+    tag = first.headers["etag"]
+    for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+        again = Call("GET", "/openapi.json", (("If-None-Match", known),)).send(client)
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag), known
+    assert Call("GET", "/openapi.json", (("If-None-Match", '"other"'),)).send(client).content == first.content
+    head = Call("HEAD", "/openapi.json").send(client)
+    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", tag)
+    assert Call("GET", "/openapi.json").send(TestClient(app_in("self-hosted", tmp_path))).headers["etag"] != tag
+
+
+def test_it_holds_no_secret(database: str, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
+    text = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))).simulate_get("/openapi.json").text
+    for secret in (settings.webhook_secret, settings.scanner_shared_secret, *settings.encryption_keys, str(tmp_path)):
+        assert secret
+        assert str(secret) not in text
+
+
+def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer) -> None:
+    """The tests rely on it: a member too many, one that is missing, another status, a header that is not there."""
+    [export_id] = make_exports(customer, 1)
+    path = f"{EXPORTS}/{{export_id}}"
+    answer = client.simulate_get(path.format(export_id=export_id), headers=customer.bearer)
+    described = Described(document(resources_of(client.app), "https://risk.example.com"))
+    assert described.complaints("GET", path, answer) == []
+
+    def changed(**changes: Any) -> list[str]:
+        other = _Changed(answer, **changes)
+        return described.complaints("GET", path, other)  # type: ignore[arg-type]  # it has what is looked at
+
+    assert changed(json={**answer.json, "more": 1}) != []
+    assert changed(json={name: value for name, value in answer.json.items() if name != "status"}) != []
+    assert changed(json={**answer.json, "status": "lost"}) != []
+    assert changed(status_code=418) == ["status 418 is not described"]
+    html = CaseInsensitiveDict({**answer.headers, "content-type": "text/html"})
+    assert changed(headers=html) == ["the media type text/html is not described"]
+    assert "X-Request-Id is missing" in changed(headers=CaseInsensitiveDict({"content-type": "application/json"}))
+    led_on = CaseInsensitiveDict({**answer.headers, "location": "https://risk.example.com/"})
+    assert changed(headers=led_on) == ["Location is not described"]
+
+    for accepted in ("application/json", "application/problem+json"):
+        headers = {**customer.bearer, "Accept": accepted}
+        refused = client.simulate_get(path.format(export_id=f"exp_{'0' * 26}"), headers=headers)
+        assert described.complaints("GET", path, refused) == []
+        body = json.loads(refused.text.replace("NOT_FOUND", "CONFLICT"))
+        other = _Changed(refused, json=body)
+        told = described.complaints("GET", path, other)  # type: ignore[arg-type]  # as above
+        assert told == ["the code CONFLICT is not described"], accepted
+
+
+class _Changed:
+    """An answer with something else in it."""
+
+    def __init__(self, answer: Any, **changes: Any) -> None:
+        for name in ("status_code", "headers", "content", "json"):
+            setattr(self, name, changes.get(name, getattr(answer, name)))

@@ -1,0 +1,281 @@
+"""How long a client is waited for, over real sockets, with little patience; who gets up for others, and whose turn it is."""
+
+import errno
+import time
+from collections.abc import Iterator
+from itertools import repeat
+
+import gevent
+import pytest
+from gevent import socket
+from gunicorn.http.errors import LimitRequestHeaders
+
+from service.server.client_connection import MOST_HEAD_BYTES, ClientConnection, HeadTooSlow, Patience
+from service.server.connection_limit import Seats
+from service.server.gunicorn_worker import GiveWay
+
+LITTLE = Patience(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_body_s=0.5, linger_s=0.05)
+
+
+def nothing() -> None:
+    """Nobody else waits here."""
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[ClientConnection, socket.socket]]:
+    """A connection as the service has it, and the client's side."""
+    ours, theirs = socket.socketpair()
+    yield ClientConnection(ours, "10.0.0.1", nothing, LITTLE), theirs
+    ours.close()
+    theirs.close()
+
+
+def test_silence_before_a_request_is_its_end(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, _ = pair
+    connection.expect_request(60)
+    assert connection.recv(10) == b""
+
+
+def test_a_connection_that_has_asked_before_may_be_idle_for_longer(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, client = pair
+    connection.expect_request(60)
+    client.sendall(b"one")
+    assert connection.recv(10) == b"one"
+    connection.expect_request(60)
+    gevent.spawn_later(LITTLE.head_s * 4, client.sendall, b"two")
+    assert connection.recv(10) == b"two"
+    # Once begun, a head has the time of a head.
+    with pytest.raises(HeadTooSlow):
+        connection.recv(10)
+
+
+def test_a_head_has_a_size(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, client = pair
+    connection.expect_request(60)
+    sending = gevent.spawn(client.sendall, b"a" * (MOST_HEAD_BYTES + 1))
+    pieces: list[bytes] = []
+    with pytest.raises(LimitRequestHeaders):
+        pieces.extend(connection.recv(8192) for _ in repeat(None))
+    assert sum(map(len, pieces)) == MOST_HEAD_BYTES
+    sending.kill()
+
+
+def test_a_body_that_stops_is_not_waited_for(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, client = pair
+    connection.expect_body()
+    client.sendall(b"{")
+    assert connection.recv(10) == b"{"
+    with pytest.raises(TimeoutError):
+        connection.recv(10)
+
+
+def test_every_byte_buys_time(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, client = pair
+    connection.expect_body()
+    client.sendall(b"a" * 400)
+    assert len(connection.recv(1000)) == 400
+    gevent.spawn_later(LITTLE.body_s * 4, client.sendall, b"b")
+    assert connection.recv(10) == b"b"
+
+
+def test_time_cannot_be_bought_for_ever(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, client = pair
+    connection.expect_body()
+    pouring = gevent.spawn(lambda: [client.sendall(b"a" * 1000) for _ in repeat(None)])
+    with pytest.raises(TimeoutError):
+        all(connection.recv(65536) for _ in repeat(None))
+    pouring.kill()
+
+
+def test_what_has_come_is_read_however_late_it_is_looked_at(pair: tuple[ClientConnection, socket.socket]) -> None:
+    """A busy machine is not the client's fault."""
+    connection, client = pair
+    connection.expect_body()
+    client.sendall(b"{}")
+    gevent.sleep(LITTLE.body_s * 3)
+    assert connection.recv(10) == b"{}"
+
+
+def test_what_came_while_the_process_could_not_look_is_read(pair: tuple[ClientConnection, socket.socket]) -> None:
+    """When it looks again, the time is over as well."""
+    connection, client = pair
+    connection.expect_body()
+    reading = gevent.spawn(connection.recv, 10)
+    gevent.sleep(0)
+    client.sendall(b"{}")
+    time.sleep(LITTLE.body_s * 3)
+    assert reading.get(timeout=5) == b"{}"
+
+
+def test_an_answer_that_nobody_reads_is_given_up(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, _ = pair
+    slow = ClientConnection(connection.dup(), "10.0.0.1", nothing, Patience(body_s=0.05, bytes_per_s=10**9))
+    with pytest.raises(BrokenPipeError) as given_up:
+        slow.sendall(b"a" * 10_000_000)
+    assert given_up.value.errno == errno.EPIPE
+    slow.close()
+
+
+def test_who_is_let_go_has_hung_up(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, client = pair
+    connection.expect_request(60)
+    reading = gevent.spawn(connection.recv, 10)
+    gevent.sleep(0)
+    connection.let_go()
+    assert reading.get(timeout=5) == b""
+    assert connection.recv(10) == b""
+    # It can still be told something.
+    connection.sendall(b"bye")
+    assert client.recv(10) == b"bye"
+
+
+def test_what_comes_as_its_client_is_let_go_is_not_begun(pair: tuple[ClientConnection, socket.socket]) -> None:
+    """Its rest would not be read; and a request that has begun must not be broken off in the middle of its work."""
+    connection, client = pair
+    connection.expect_request(60)
+    reading = gevent.spawn(connection.recv, 10)
+    gevent.sleep(0)
+    client.sendall(b"POST / HTTP/1.1")
+    connection.let_go()
+    assert reading.get(timeout=5) == b""
+
+
+def test_who_is_let_go_in_a_body_took_too_long(pair: tuple[ClientConnection, socket.socket]) -> None:
+    """The part that came is no mistake of the client: it may come again."""
+    connection, client = pair
+    connection.expect_body()
+    client.sendall(b"{")
+    assert connection.recv(10) == b"{"
+    reading = gevent.spawn(connection.recv, 10)
+    gevent.sleep(0)
+    connection.let_go()
+    for end in (lambda: reading.get(timeout=5), lambda: connection.recv(10)):
+        with pytest.raises(TimeoutError):
+            end()
+
+
+def test_who_is_let_go_need_not_take_its_answer(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, _ = pair
+    patient = ClientConnection(connection.dup(), "10.0.0.1", nothing, Patience())
+    sending = gevent.spawn(patient.sendall, b"a" * 10_000_000)
+    gevent.sleep(0)
+    patient.let_go()
+    with pytest.raises(BrokenPipeError):
+        sending.get(timeout=5)
+    patient.close()
+
+
+def test_a_socket_that_broke_is_no_silence(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, _ = pair
+    connection.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        connection.recv(10)
+
+
+def test_who_gives_way_lets_what_came_be_heard() -> None:
+    ours, theirs = socket.socketpair()
+    hearing = gevent.spawn(ours.recv, 1)
+    gevent.sleep(0)
+    theirs.sendall(b"a")
+    give_way = GiveWay()
+    for _ in range(3):
+        # As long as a turn may be, and longer.
+        time.sleep(0.01)
+        give_way()
+    assert hearing.ready()
+    ours.close()
+    theirs.close()
+
+
+# --- who gets up --------------------------------------------------------------
+
+
+class Sitting:
+    """Clients of a small service, each of which is waited for."""
+
+    def __init__(self, count: int) -> None:
+        self.seats = Seats(count)
+        self._connections: list[ClientConnection] = []
+        self._clients: list[socket.socket] = []
+
+    def come(self, host: str, what: str = "request") -> ClientConnection:
+        """Let a client take a seat and be waited for."""
+        ours, theirs = socket.socketpair()
+        connection = ClientConnection(ours, host, nothing, Patience())
+        self._clients.append(theirs)
+        self._connections.append(connection)
+        self.seats.take(connection)
+        connection.expect_body() if what == "body" else connection.expect_request(60)
+        if what != "answer":
+            self.wait(connection, what)
+        return connection
+
+    def wait(self, connection: ClientConnection, what: str = "request") -> None:
+        """Let a client be waited for from now on."""
+        gevent.spawn(connection.sendall, b"a" * 10_000_000) if what == "taking" else gevent.spawn(connection.recv, 10)
+        gevent.sleep(0)
+
+    def leave(self) -> None:
+        for each in self._connections:
+            each.let_go()
+        gevent.sleep(0)
+        for one in (*self._connections, *self._clients):
+            one.close()
+
+
+@pytest.fixture
+def sitting() -> Iterator[Sitting]:
+    made = Sitting(4)
+    yield made
+    made.leave()
+
+
+#: Who sits there, from which host and what is awaited, and who gets up when the last seat is taken.
+GETS_UP = [
+    # The longest idle one.
+    ([("a", "request"), ("a", "request"), ("a", "request")], 0),
+    # One of those that hold most.
+    ([("b", "request"), ("a", "request"), ("a", "request")], 1),
+    # Who asks for nothing, before who has begun to say something.
+    ([("a", "body"), ("a", "request"), ("a", "request")], 1),
+    # Who stalls in a body, where there is nobody else.
+    ([("a", "body"), ("a", "body"), ("a", "body")], 0),
+    # Who does not take what was asked for, where there is nobody else; before it, who stalls in a body.
+    ([("a", "taking"), ("a", "taking"), ("a", "taking")], 0),
+    ([("a", "taking"), ("a", "body"), ("a", "taking")], 1),
+    # Nobody who is being answered.
+    ([("a", "answer"), ("a", "answer"), ("b", "request")], 2),
+]
+
+
+@pytest.mark.parametrize(("there", "gone"), GETS_UP)
+def test_the_last_seat_is_made_free_again(there: list[tuple[str, str]], gone: int, sitting: Sitting) -> None:
+    connections = [sitting.come(*each) for each in there]
+    before = [each.may_go for each in connections]
+    sitting.come("c")
+    assert before[gone]
+    changed = [number for number, each in enumerate(connections) if each.may_go != before[number]]
+    assert changed == [gone]
+
+
+def test_where_all_were_busy_when_the_last_seat_was_taken_it_is_made_free_later(sitting: Sitting) -> None:
+    """Once every seat is taken nobody comes who would ask for one."""
+    connections = [sitting.come("a", "answer") for _ in range(4)]
+    sitting.seats.look_round()
+    for each in connections[2:]:
+        sitting.wait(each)
+    sitting.seats.look_round()
+    assert [each.may_go for each in connections] == [False, False, False, True]
+
+
+def test_while_there_is_room_everybody_stays(sitting: Sitting) -> None:
+    connections = [sitting.come("a") for _ in range(3)]
+    sitting.seats.look_round()
+    assert all(each.may_go for each in connections)
+
+
+def test_a_seat_that_was_given_back_is_free(sitting: Sitting) -> None:
+    connections = [sitting.come("a") for _ in range(3)]
+    sitting.seats.give_back(connections[0])
+    sitting.come("a")
+    assert all(each.may_go for each in connections)

@@ -1,0 +1,80 @@
+"""Greenlets that wait for PostgreSQL keep nobody else waiting, and learn of everything that ends their wait."""
+
+from collections.abc import Iterator
+
+import gevent
+import psycopg
+import pytest
+
+from service.server.greenlet_connection import GreenletConnection
+from storage.db.engine import close_database, connection, database, execute, first_row, open_database, transaction
+from tests.support.factories import make_customer
+
+#: Were the others kept waiting, nobody could let go, and the server would end the wait.
+LOCK_TIMEOUT = "options=-clock_timeout%3D10s"
+
+
+@pytest.fixture
+def connections(postgres_url: str) -> Iterator[list[GreenletConnection]]:
+    """Two connections that are not pooled."""
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{LOCK_TIMEOUT}"
+    opened = [GreenletConnection.connect(url, autocommit=True) for _ in range(2)]
+    yield opened
+    for each in opened:
+        each.close()
+
+
+def test_others_go_on_while_a_greenlet_waits_for_its_answer(connections: list[GreenletConnection]) -> None:
+    waits, holds = connections
+    holds.execute("SELECT pg_advisory_lock(1)")
+    waiting = gevent.spawn(waits.execute, "SELECT pg_advisory_lock(1)")
+    gevent.sleep(0.05)
+    assert not waiting.ready()
+    assert holds.execute("SELECT 1").fetchone() == (1,)
+    holds.execute("SELECT pg_advisory_unlock(1)")
+    assert waiting.get(timeout=10).fetchone() == ("",)
+
+
+def test_the_end_of_a_connection_ends_the_wait(connections: list[GreenletConnection]) -> None:
+    waits, ends = connections
+    waiting = gevent.spawn(waits.execute, "SELECT pg_sleep(60)")
+    gevent.sleep(0.05)
+    ends.execute("SELECT pg_terminate_backend(%s)", (waits.info.backend_pid,))
+    with pytest.raises(psycopg.OperationalError):
+        waiting.get(timeout=10)
+    assert waits.closed
+
+
+def test_an_error_of_the_server_is_told_and_the_connection_goes_on(connections: list[GreenletConnection]) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        connections[0].execute("SELECT 1 / 0")
+    assert connections[0].execute("SELECT 1").fetchone() == (1,)
+
+
+def test_what_takes_many_reads_and_writes_comes_whole(connections: list[GreenletConnection]) -> None:
+    text = "é" * 3_000_000
+    assert connections[0].execute("SELECT %s || 'x'", (text,)).fetchone() == (f"{text}x",)
+
+
+def test_a_wait_with_an_end_ends(connections: list[GreenletConnection]) -> None:
+    assert list(connections[0].notifies(timeout=0.05)) == []
+
+
+def test_the_pool_is_made_of_them_where_the_service_says_so(postgres_url: str) -> None:
+    open_database(postgres_url, driver=GreenletConnection)
+    try:
+        with connection(), transaction():
+            make_customer()
+            assert execute("UPDATE accounts SET name = ?", ("Greenlet",)) == 1
+        assert isinstance(pooled(), GreenletConnection)
+        assert first_row("SELECT name FROM accounts WHERE name = ?", ("Greenlet",)) == ("Greenlet",)
+        many = [gevent.spawn(first_row, "SELECT pg_sleep(0.01), CAST(? AS INTEGER)", (number,)) for number in range(20)]
+        assert [waiting.get(timeout=10)[1] for waiting in many] == list(range(20))
+    finally:
+        close_database()
+
+
+def pooled() -> object:
+    """Return what the pool hands out."""
+    with connection():
+        return database.connection()

@@ -1,0 +1,449 @@
+"""Where HTTP itself matters: real processes, real sockets, slow clients, clients that lie about their bodies, and ends."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from storage.db.engine import close_database, connection, open_database
+from tests.support.factories import SCANNER_SECRET, Customer, environment, issue, make_customer, postback
+from tests.support.gunicorn_process import Answer, Service, read_answer
+from tests.support.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
+
+LIMIT_BYTES = 16 * 1024
+SCANNER = {"X-Scanner-Secret": SCANNER_SECRET}
+#: How many statements wait for a lock of ours.
+WAITING = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
+
+
+@pytest.fixture
+def served_customer(database_url: str) -> Customer:
+    """A customer in the database that the service will open."""
+    return customer_in(database_url)
+
+
+def customer_in(url: str) -> Customer:
+    open_database(url)
+    with connection():
+        customer = make_customer()
+    close_database()
+    return customer
+
+
+def settings(folder: Path, database_url: str, customer: Customer, **changes: str) -> dict[str, str]:
+    return environment(
+        folder,
+        DATABASE_URL=database_url,
+        DEFAULT_PROJECT_ID=str(customer.project_id),
+        MAX_BODY_BYTES=str(LIMIT_BYTES),
+        WEB_PROCESSES="2",
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Service]:
+    """One service on SQLite for the tests that leave it running."""
+    folder = tmp_path_factory.mktemp("service")
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
+    customer = customer_in(url)
+    (folder / "home").mkdir()
+    secret = {"SCANNER_SHARED_SECRET": "grün-€-secret", "HOME": str(folder / "home")}
+    with Service({**settings(folder, url, customer), **secret}) as running:
+        yield running
+
+
+#: The configured secret as bytes on the wire.
+WIRE_SECRET = "grün-€-secret".encode()
+
+
+def raw(method: bytes, path: bytes, *lines: bytes, body: bytes = b"") -> bytes:
+    return b"\r\n".join((method + b" " + path + b" HTTP/1.1", b"Host: x", *lines, b"", body))
+
+
+def posted(*lines: bytes, body: bytes = b"", secret: bytes = WIRE_SECRET) -> bytes:
+    typed = (b"X-Scanner-Secret: " + secret, b"Content-Type: application/json")
+    return raw(b"POST", RESULTS.encode(), *typed, *lines, body=body)
+
+
+def sized(body: bytes) -> bytes:
+    return posted(b"Content-Length: %d" % len(body), body=body)
+
+
+def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + end
+    return posted(b"Transfer-Encoding: chunked", body=body)
+
+
+def code_of(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json["error"]["code"]
+
+
+GOOD = json.dumps(postback(5)).encode()
+HUGE = b" " * (LIMIT_BYTES + 1)
+
+
+def test_a_secret_beyond_ascii_is_compared_as_bytes(service: Service) -> None:
+    assert service.exchange(sized(GOOD)).status == 202
+    latin = posted(b"Content-Length: %d" % len(GOOD), body=GOOD, secret="grün".encode("latin-1"))
+    assert code_of(service.exchange(latin)) == (401, "UNAUTHORIZED")
+
+
+def test_a_secret_sent_twice_is_refused(service: Service) -> None:
+    twice = posted(b"X-Scanner-Secret: " + WIRE_SECRET, b"Content-Length: %d" % len(GOOD), body=GOOD)
+    assert code_of(service.exchange(twice)) == (401, "UNAUTHORIZED")
+
+
+def test_a_chunked_body_is_read(service: Service) -> None:
+    assert service.exchange(chunked(GOOD[:100], GOOD[100:])).status == 202
+    assert service.exchange(chunked(*(GOOD[at : at + 1] for at in range(len(GOOD))))).status == 202
+
+
+def test_a_body_without_length_that_is_not_chunked_is_empty(service: Service) -> None:
+    answer = service.exchange(posted())
+    assert code_of(answer) == (422, "VALIDATION_FAILED")
+
+
+#: A body, and what comes of it.
+BODIES = [
+    ("too large by its length", sized(HUGE), (413, "PAYLOAD_TOO_LARGE")),
+    ("too large, and only the length came", posted(b"Content-Length: 9999999999"), (413, "PAYLOAD_TOO_LARGE")),
+    ("too large in one chunk", chunked(HUGE), (413, "PAYLOAD_TOO_LARGE")),
+    ("too large in many chunks", chunked(*[b" " * 1000] * 20), (413, "PAYLOAD_TOO_LARGE")),
+    ("too large in chunks that never end", chunked(*[b" " * 1000] * 20, end=b""), (413, "PAYLOAD_TOO_LARGE")),
+    ("as large as may be", sized(GOOD + b" " * (LIMIT_BYTES - len(GOOD))), None),
+    ("as large as may be, chunked", chunked(GOOD, b" " * (LIMIT_BYTES - len(GOOD))), None),
+    ("chunked and empty", chunked(), (422, "VALIDATION_FAILED")),
+    (
+        "with a chunk size that is none",
+        posted(b"Transfer-Encoding: chunked", body=CANARY.encode() + b"\r\n{}"),
+        (422, "VALIDATION_FAILED"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("sent", "told"), [row[1:] for row in BODIES], ids=[row[0] for row in BODIES])
+def test_a_body_is_measured_as_it_comes(sent: bytes, told: tuple[int, str] | None, service: Service) -> None:
+    answer = service.exchange(sent)
+    if told is None:
+        assert answer.status == 202
+        return
+    assert code_of(answer) == told
+    assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
+    assert CANARY.encode() not in answer.content
+
+
+def test_a_body_that_breaks_off_is_the_senders_mistake(service: Service) -> None:
+    for begun in (posted(b"Content-Length: 500", body=GOOD[:100]), chunked(GOOD[:100], end=b"ff\r\n")):
+        with service.connect() as connection_:
+            connection_.sendall(begun)
+            connection_.shutdown(socket.SHUT_WR)
+            assert code_of(read_answer(connection_)) == (422, "VALIDATION_FAILED")
+
+
+def test_too_much_is_told_before_who_is_calling(service: Service) -> None:
+    length = b"Content-Length: %d" % len(HUGE)
+    assert code_of(service.exchange(raw(b"POST", TARGETS.encode(), length, body=HUGE))) == (413, "PAYLOAD_TOO_LARGE")
+
+
+STRANGE_PATHS = [b"/%zz", b"/%ff%fe", b"/%00", b"/api/../etc", b"//api", b"/api/%2e%2e/x", b"/?%zz=%ff&&="]
+
+
+@pytest.mark.parametrize("path", STRANGE_PATHS)
+def test_a_strange_path_is_not_found(path: bytes, service: Service) -> None:
+    answer = service.exchange(raw(b"GET", path))
+    assert code_of(answer) == (404, "NOT_FOUND")
+    assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
+
+
+NO_HTTP = [
+    CANARY.encode() + b"\r\n\r\n",
+    raw(b"GET", b"/", CANARY.encode() + b" : a space before the colon"),
+    raw(b"GET", b"/", b"X-A: " + CANARY.encode() * 1000),
+    raw(b"GET", b"/gr\xfcn" + CANARY.encode()),
+    raw(b"GET", b"/" + CANARY.encode() * 1000),
+]
+
+
+@pytest.mark.parametrize("sent", NO_HTTP)
+def test_what_is_no_http_is_refused_in_the_common_body_and_not_repeated(sent: bytes, service: Service) -> None:
+    answer = service.exchange(sent)
+    assert 400 <= answer.status < 500
+    assert answer.headers["content-type"] == "application/json"
+    assert set(answer.json["error"]) == {"code", "message", "details", "request_id"}
+    assert CANARY not in json.dumps(answer.json)
+    assert CANARY not in service.log.read_text()
+
+
+def test_load_balancers_may_ask_with_head(service: Service) -> None:
+    for path in ("/healthz", "/readyz"):
+        answer = service.request("HEAD", path)
+        assert (answer.status, answer.content) == (200, b"")
+
+
+def test_the_log_names_routes_and_breaks_nothing(service: Service) -> None:
+    service.request("GET", f"/healthz?token={CANARY}", {"X-Request-Id": "a-probe"})
+    service.request("GET", f"{EXPORTS}/{CANARY}", {"X-Request-Id": "a-poll"})
+    deadline = time.monotonic() + 5
+    while "a-poll" not in service.log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    lines = [json.loads(line) for line in service.log.read_text().splitlines()]
+    told = {line["request_id"]: line.get("route") for line in lines if line["logger"] == "riskrelay.access"}
+    assert (told["a-probe"], told["a-poll"]) == ("/healthz", f"{EXPORTS}/{{export_id}}")
+    assert CANARY not in service.log.read_text()
+    assert [line for line in lines if line["level"] == "error"] == []
+
+
+def test_no_second_way_in_is_opened_under_home(service: Service) -> None:
+    listening = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    home = str(service.log.parent)
+    assert [path for path in listening if path.startswith(home)] == []
+    assert list((service.log.parent / "home").rglob("*")) == []
+
+
+# --- slow clients -------------------------------------------------------------
+
+#: Of each kind; twice as many drip a body, which is more than both processes may hold database connections.
+SLOW_CLIENTS = 40
+DRIPS = 3
+
+
+def drip(connections: list[socket.socket], byte: bytes) -> None:
+    for each in connections:
+        each.sendall(byte)
+
+
+def test_slow_clients_keep_nobody_else_waiting(service: Service) -> None:
+    heads = [service.connect() for _ in range(SLOW_CLIENTS)]
+    bodies = [service.connect() for _ in range(SLOW_CLIENTS * 2)]
+    try:
+        drip(heads, b"POST " + RESULTS.encode() + b" HTTP/1.1\r\nX-Slow: ")
+        drip(bodies, posted(b"Content-Length: %d" % len(GOOD)))
+        for _ in range(DRIPS):
+            drip(heads, b"a")
+            drip(bodies, b" ")
+            assert service.exchange(sized(GOOD)).status == 202
+            assert service.request("GET", "/readyz").json["checks"]["database"] == "ok"
+            time.sleep(0.1)
+        # The slow ones are served as well, once they have said what they want.
+        drip(bodies, b"{" + b" " * (len(GOOD) - DRIPS - 2) + b"}")
+        assert {read_answer(each).status for each in bodies} == {422}
+    finally:
+        for each in (*heads, *bodies):
+            each.close()
+
+
+# --- the same key at once, and ends -------------------------------------------
+
+
+def test_one_key_posted_by_twenty_at_once_does_the_work_once(
+    database_url: str, served_customer: Customer, tmp_path: Path
+) -> None:
+    headers = {**SCANNER, "Idempotency-Key": "the same"}
+    body = postback(5, issues=[issue(f"rule-{number}") for number in range(30)])
+    with Service(settings(tmp_path, database_url, served_customer)) as service, ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: service.request("POST", RESULTS, headers, body), range(20)))
+
+    first = [answer for answer in answers if "idempotency-replayed" not in answer.headers]
+    assert {answer.status for answer in answers} == {202}
+    assert len(first) == 1
+    assert {answer.content for answer in answers} == {first[0].content}
+    assert stored(database_url) == {"findings": 30, "exports": 30, "idempotency_keys": 1, "attempts": 0}
+
+
+def stored(url: str) -> dict[str, int]:
+    """Count rows over a connection of our own."""
+    tables = ("findings", "exports", "idempotency_keys", "attempts")
+    return {table: int(asked(url, f"SELECT COUNT(*) FROM {table}")[0][0]) for table in tables}  # noqa: S608 - our own names
+
+
+def asked(url: str, statement: str) -> list[tuple[Any, ...]]:
+    if url.startswith("sqlite"):
+        reader = sqlite3.connect(url.removeprefix("sqlite:///"))
+        try:
+            return reader.execute(statement).fetchall()
+        finally:
+            reader.close()
+    with psycopg.connect(url) as connection_:
+        return connection_.execute(statement.encode()).fetchall()
+
+
+RUNS = range(1, 25)
+KILLS = 3
+
+
+def test_a_killed_process_leaves_nothing_half_written(database_url: str, served_customer: Customer, tmp_path: Path) -> None:
+    """The processes are killed again and again while clients post; every key is then whole or unknown."""
+    with Service(settings(tmp_path, database_url, served_customer)) as service, ThreadPoolExecutor(8) as pool:
+        posts = [pool.submit(post_until_answered, service, number) for number in RUNS]
+        for _ in range(KILLS):
+            time.sleep(0.1)
+            os.kill(service.workers[0], signal.SIGKILL)
+        answers = [post.result() for post in posts]
+        again = [post_until_answered(service, number) for number in RUNS]
+
+    assert [answer.content for answer in again] == [answer.content for answer in answers]
+    assert stored(database_url) == {"findings": 240, "exports": 240, "idempotency_keys": 24, "attempts": 0}
+    assert asked(database_url, "SELECT COUNT(*) FROM idempotency_keys WHERE response_body IS NULL") == [(0,)]
+    unmatched = "SELECT COUNT(*) FROM findings f LEFT JOIN exports e ON e.source_id = f.id WHERE e.id IS NULL"
+    assert asked(database_url, unmatched) == [(0,)]
+
+
+def test_a_process_killed_inside_its_transaction_leaves_nothing(postgres_url: str, tmp_path: Path) -> None:
+    """A lock of ours stops the request when it has written its key and its findings, but no export yet."""
+    customer = customer_in(postgres_url)
+    headers = {**SCANNER, "Idempotency-Key": "run-1"}
+    with (
+        Service(settings(tmp_path, postgres_url, customer)) as service,
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(postgres_url) as holder,
+    ):
+        holder.execute("LOCK TABLE exports IN ACCESS EXCLUSIVE MODE")
+        posted_once = pool.submit(service.request, "POST", RESULTS, headers, ten_issues(1))
+        wait_until(lambda: asked(postgres_url, WAITING) != [(0,)])
+        for pid in service.workers:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            posted_once.result()
+        holder.rollback()
+        again = post_until_answered(service, 1)
+
+    assert "idempotency-replayed" not in again.headers
+    assert again.json["findings"] == {"new": 10, "seen": 0}
+    assert stored(postgres_url) == {"findings": 10, "exports": 10, "idempotency_keys": 1, "attempts": 0}
+
+
+def post_until_answered(service: Service, number: int) -> Answer:
+    """Post ten issues of a run under a key, as a client does that retries what was not answered.
+
+    It waits for as long as an answer may take: what it gave up on would be done all the same, and the next answer a replay.
+    """
+    headers = {**SCANNER, "Idempotency-Key": f"run-{number}"}
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            answer = service.request("POST", RESULTS, headers, ten_issues(number))
+            if answer.status == 202:
+                return answer
+        except (OSError, http.client.HTTPException):
+            pass
+        assert time.monotonic() < deadline, "never answered"
+        time.sleep(0.02)
+
+
+def ten_issues(number: int) -> dict[str, Any]:
+    return postback(number, issues=[issue(f"rule-{number}-{each}") for each in range(10)])
+
+
+def test_a_request_in_flight_is_finished_at_sigterm(sqlite_url: str, tmp_path: Path) -> None:
+    with Service(settings(tmp_path, sqlite_url, customer_in(sqlite_url))) as service, service.connect() as connection_:
+        sent = posted(b"Content-Length: %d" % len(GOOD), secret=SCANNER_SECRET.encode())
+        connection_.sendall(sent + GOOD[:50])
+        time.sleep(0.3)
+        service.terminate()
+        wait_until(lambda: not listens(service))
+        connection_.sendall(GOOD[50:])
+        answer = read_answer(connection_)
+        connection_.close()
+        code = service.exit_code()
+
+    assert (answer.status, answer.json["status"]) == (202, "accepted")
+    assert code == 0
+    assert stored(sqlite_url)["exports"] == 1
+
+
+def test_a_client_that_keeps_its_connection_does_not_hold_up_the_stop(sqlite_url: str, tmp_path: Path) -> None:
+    with Service(settings(tmp_path, sqlite_url, customer_in(sqlite_url))) as service, service.connect() as connection_:
+        connection_.sendall(raw(b"GET", b"/healthz"))
+        assert read_answer(connection_).status == 200
+        asked_at = time.monotonic()
+        service.terminate()
+        assert service.exit_code() == 0
+        # gunicorn's own worker would wait for the whole graceful timeout of 15 s.
+        assert time.monotonic() - asked_at < 10
+
+
+def test_who_was_busy_when_the_last_place_was_taken_gives_way_to_who_comes_later(postgres_url: str, tmp_path: Path) -> None:
+    """All of them wait for a lock of ours, so that nobody could be hung up on; answered, they keep their places."""
+    customer, places = customer_in(postgres_url), 3
+    asking = raw(b"GET", EXPORTS.encode(), *(f"{name}: {value}".encode() for name, value in customer.bearer.items()))
+    small = {**settings(tmp_path, postgres_url, customer), "WEB_PROCESSES": "1", "WEB_THREADS": str(places)}
+    with Service(small) as service, ExitStack() as kept, psycopg.connect(postgres_url) as holder:
+        holder.execute("LOCK TABLE exports IN ACCESS EXCLUSIVE MODE")
+        clients = []
+        for number in range(places):
+            clients.append(kept.enter_context(service.connect()))
+            clients[-1].sendall(asking)
+            wait_until(partial(_waiting, postgres_url, number + 1))
+        holder.rollback()
+        assert [read_answer(client).status for client in clients] == [200] * places
+        assert service.request("GET", "/healthz", timeout_s=20).status == 200
+
+
+def _waiting(url: str, count: int) -> bool:
+    return asked(url, WAITING) == [(count,)]
+
+
+def listens(service: Service) -> bool:
+    try:
+        service.connect().close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_who_asks_without_a_pause_takes_turns_with_the_others(migrated_sqlite: Path, tmp_path: Path) -> None:
+    (tmp_path / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
+    url = f"sqlite:///{tmp_path / 'riskrelay.db'}"
+    with (
+        Service(environment(tmp_path, DATABASE_URL=url, WEB_PROCESSES="1")) as running,
+        socket.create_connection(("127.0.0.1", running.port)) as greedy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answered = Answered(greedy)
+        done = pool.submit(answered.read, GREEDY)
+        greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * GREEDY)
+        while not answered.count:
+            time.sleep(0.001)
+        assert running.request("GET", "/healthz").status == 200
+        assert answered.count < GREEDY / 2
+        done.result()
+
+
+#: More requests than are answered while another client connects and asks.
+GREEDY = 4000
+
+
+class Answered:
+    """Counts the answers that come over a connection."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self.count = 0
+
+    def read(self, count: int) -> None:
+        """Read until so many have come."""
+        rest = b""
+        while self.count < count:
+            *heads, rest = (rest + self._client.recv(65536)).split(b"HTTP/1.1 200 OK\r\n")
+            self.count += len(heads)

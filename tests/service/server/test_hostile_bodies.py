@@ -1,0 +1,88 @@
+"""Bodies that nobody would send by accident: generated ones at every schema, and naughty strings in every text.
+
+Whatever comes in, the answer is not a 5xx, and a refusal names what it refuses.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.corpora import naughty_strings
+from tests.support.request_bodies import WHICH, calls, changed, patient_world, put, send, send_raw, texts
+from tests.support.specification import World
+
+
+@pytest.fixture(scope="module")
+def world(module_database: Path) -> World:
+    """One installation of each kind for all examples; they do not depend on each other."""
+    return patient_world(module_database)
+
+
+#: Integers around the limits of every column, numbers of every form, and texts of any characters, halves of pairs included.
+SCALARS: Final = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**22, 1.5, -0.0, 1e308]),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=40),
+    st.text(alphabet=st.characters(), max_size=10),
+    st.sampled_from(["", " ", "https://shop.example/", "http://[::1", "2026-03-01T12:00:00Z", "h1", "\ud800", "x" * 20_001]),
+)
+VALUES: Final = st.recursive(
+    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=12), inner, max_size=4))
+)
+#: Where to put it: a chain of choices among the members that are there, and whether to replace, add or take away.
+CHANGES: Final = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 15), max_size=4), st.sampled_from(["replace", "add", "remove"]), st.text(max_size=12), VALUES
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(data=st.data(), changes=CHANGES)
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_generated_body_breaks_a_route(world: World, data: st.DataObject, changes: list[Any]) -> None:
+    which = data.draw(st.sampled_from(WHICH))
+    body = json.loads(calls(world)[which].body)
+    for path, how, name, value in changes:
+        body = changed(body, path, how, name, value)
+    answer = send(world, which, body)
+    assert answer.status_code < 500, (which, body, answer.text)
+    assert answer.status_code in {200, 201, 202, 204, 403, 409, 422}, (which, body, answer.text)
+
+
+@given(data=st.data(), raw=st.binary(max_size=200))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_bytes_break_a_route(world: World, data: st.DataObject, raw: bytes) -> None:
+    which = data.draw(st.sampled_from(WHICH))
+    answer = send_raw(world, which, raw)
+    assert answer.status_code == 422, (which, raw, answer.text)
+
+
+#: What these keep of each string is read back in test_uploads and test_naughty_tickets.
+READ_BACK_ELSEWHERE: Final = {"6", "7", "8", "by hand"}
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_naughty_strings_are_taken_or_refused_by_name(which: str, world: World) -> None:
+    """Each string goes into every text that may say anything at once, and then into one of the others."""
+    body = json.loads(calls(world)[which].body)
+    places = list(texts(body))
+    free = [place for place in places if send(world, which, put(body, place, "just words")).status_code < 300]
+    bound = [place for place in places if place not in free] or places
+    for number, text in enumerate(naughty_strings()):
+        everywhere = body
+        for place in free:
+            everywhere = put(everywhere, place, text)
+        bodies = [put(body, bound[number % len(bound)], text)]
+        bodies += [everywhere] if free and which not in READ_BACK_ELSEWHERE else []
+        for answer in (send(world, which, sent) for sent in bodies):
+            assert answer.status_code < 500, text
+            assert answer.status_code != 422 or answer.json["error"]["details"]["fields"], text

@@ -1,0 +1,395 @@
+"""Requests that two readers of HTTP may read differently, and everything else that is sent to a port by those who mean harm.
+
+Each stands in a table with what must come of it. Where a request could be meant to hide another one, another one follows it:
+a whole, honest postback. It may be served only where nobody can doubt that it is a request of its own; nothing else of the
+table leaves a row behind. Refusals are in our form, and neither they nor the log repeat anything.
+"""
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from storage.db.engine import close_database, connection, open_database
+from tests.support.factories import SCANNER_SECRET, environment, issue, make_customer, postback
+from tests.support.gunicorn_process import Answer, Service
+from tests.support.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
+
+WORD: Final = CANARY.encode()
+SECRET: Final = b"X-Scanner-Secret: " + SCANNER_SECRET.encode()
+TYPE: Final = b"Content-Type: application/json"
+GOOD: Final = json.dumps(postback(7)).encode()
+CHUNKED: Final = b"Transfer-Encoding: chunked"
+
+GET: Final = b"GET /healthz HTTP/1.1"
+POST: Final = b"POST " + RESULTS.encode() + b" HTTP/1.1"
+
+
+LIMIT_BYTES: Final = 16 * 1024
+
+
+def lines(*several: bytes, body: bytes = b"") -> bytes:
+    return b"\r\n".join((*several, b"", body))
+
+
+def get(*headers: bytes, line: bytes = GET) -> bytes:
+    return lines(line, b"Host: x", *headers)
+
+
+def post(*headers: bytes, body: bytes = b"", line: bytes = POST) -> bytes:
+    return lines(line, b"Host: x", SECRET, TYPE, *headers, body=body)
+
+
+def length(count: int) -> bytes:
+    return b"Content-Length: %d" % count
+
+
+def chunks(body: bytes) -> bytes:
+    return post(CHUNKED, body=body)
+
+
+#: What must never be reached where it is in doubt where it begins.
+STOWAWAY: Final = json.dumps(postback(9, issues=[issue("stowaway")])).encode()
+HIDDEN: Final = post(length(len(STOWAWAY)), body=STOWAWAY)
+#: The end of a chunked body.
+END: Final = b"0\r\n\r\n"
+EMPTY: Final = b"{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is sent, the statuses of all answers, and whether the connection serves on; the last one, if not."""
+
+    name: str
+    sent: bytes
+    statuses: tuple[int, ...]
+    is_kept: bool = False
+
+
+def refused(name: str, sent: bytes, status: int = 400) -> Row:
+    """One refusal and the end of the connection: what follows it is nobody's request."""
+    return Row(name, sent + HIDDEN, (status,))
+
+
+def kept(name: str, sent: bytes, *statuses: int) -> Row:
+    """Answers, and a connection that goes on serving."""
+    return Row(name, sent, statuses, is_kept=True)
+
+
+#: Where a body ends, told twice, or in a way that somebody reads otherwise.
+FRAMING: Final = [
+    # A proxy that goes by the length and a service that goes by the chunks disagree about where the next request begins.
+    refused("length and chunks", post(length(5), CHUNKED, body=END)),
+    refused("chunks and length", post(CHUNKED, length(5), body=END)),
+    # Even equal ones: who repeats a length has not written the request alone.
+    refused("two equal lengths", post(length(2), length(2), body=EMPTY)),
+    refused("two different lengths", post(length(2), length(7), body=EMPTY)),
+    refused("a list of lengths", post(b"Content-Length: 2, 2", body=EMPTY)),
+    # Readers that use their language's own number parser take these.
+    refused("a length with a sign", post(b"Content-Length: +2", body=EMPTY)),
+    refused("a negative length", post(b"Content-Length: -2", body=EMPTY)),
+    refused("a length with a space inside", post(b"Content-Length: 2 2", body=EMPTY)),
+    refused("a length with an underscore", post(b"Content-Length: 0_2", body=EMPTY)),
+    refused("a length in hexadecimal", post(b"Content-Length: 0x2", body=EMPTY)),
+    refused("a length with a fraction", post(b"Content-Length: 2.0", body=EMPTY)),
+    refused("a length in superscript", post(b"Content-Length: \xb2", body=EMPTY)),
+    refused("an empty length", post(b"Content-Length:", body=EMPTY)),
+    refused("a length beyond Python's numbers", post(b"Content-Length: " + b"9" * 5000, body=EMPTY)),
+    # Digits all the same, in every reader: the body is two bytes, wrong, and what follows is a request of its own.
+    kept("a length with leading zeros", post(b"Content-Length: 0002", body=EMPTY) + get(), 422, 200),
+    # Refused by its length; what came of it is not a request.
+    refused("a length beyond 64 bits", post(b"Content-Length: " + b"9" * 40, body=EMPTY), 413),
+    # The last coding decides how a body ends, and a request has to end in chunks.
+    refused("chunks, then identity", post(b"Transfer-Encoding: chunked, identity", body=END)),
+    refused("chunks, then gzip", post(b"Transfer-Encoding: chunked, gzip", body=END)),
+    refused("chunks in chunks", post(b"Transfer-Encoding: chunked, chunked", body=END)),
+    refused("a coding nobody knows", post(b"Transfer-Encoding: xchunked", body=END)),
+    refused("identity", post(b"Transfer-Encoding: identity", body=END)),
+    refused("a coding in quotes", post(b'Transfer-Encoding: "chunked"', body=END)),
+    refused("a coding with a parameter", post(b"Transfer-Encoding: chunked;q=1", body=END)),
+    refused("a coding behind a vertical tab", post(b"Transfer-Encoding: \x0bchunked", body=END)),
+    refused("a space before the colon", post(b"Transfer-Encoding : chunked", body=END)),
+    refused("two codings", post(CHUNKED, CHUNKED, body=END)),
+    refused("two codings that differ", post(CHUNKED, b"Transfer-Encoding: identity", body=END)),
+    # HTTP/1.0 has no chunks; a proxy of that age passes them on as bytes.
+    refused("chunks in HTTP/1.0", post(CHUNKED, body=END, line=POST[:-1] + b"0")),
+    # Compressed bytes are no JSON, and nobody undoes it; where it ends is clear, but not whom it was meant for.
+    refused("gzip in chunks", post(b"Transfer-Encoding: gzip, chunked", body=END), 422),
+    # Tab and letters of any case are as HTTP says.
+    kept("chunks after a tab, in capitals", post(b"TRANSFER-ENCODING:\tCHUNKED", body=END), 422),
+    # A name with an underscore is another name: it neither frames nor authenticates.
+    kept("a coding with an underscore", post(b"Transfer_Encoding: chunked") + get(), 422, 200),
+    kept("a length with an underscore in its name", post(b"Content_Length: 500") + get(), 422, 200),
+]
+
+#: Chunks: sizes that parsers of numbers take, lines that end otherwise, what may stand behind a size or the last chunk.
+CHUNKS: Final = [
+    refused("a size with 0x", chunks(b"0x2\r\n{}\r\n" + END), 422),
+    refused("a size with a sign", chunks(b"+2\r\n{}\r\n" + END), 422),
+    refused("a negative size", chunks(b"-2\r\n{}\r\n" + END), 422),
+    refused("a size with an underscore", chunks(b"0_2\r\n{}\r\n" + END), 422),
+    refused("a size behind a space", chunks(b" 2\r\n{}\r\n" + END), 422),
+    refused("a size with another letter", chunks(b"2g\r\n{}\r\n" + END), 422),
+    refused("no size", chunks(b"\r\n{}\r\n" + END), 422),
+    # A reader with 64 bits would wrap round to 2.
+    refused("a size beyond 64 bits", chunks(b"1" + b"0" * 15 + b"2\r\n{}\r\n" + END + b" " * 6 * LIMIT_BYTES), 413),
+    refused("a size without an end", chunks(b"f" * 20_000), 422),
+    refused("a chunk longer than its size", chunks(b"2\r\n{}{}\r\n" + END), 422),
+    refused("a size that ends in a bare LF", chunks(b"2\n{}\n0\n\n"), 422),
+    refused("an extension with a bare LF", chunks(b"2;\n\r\n{}\r\n" + END), 422),
+    refused("an extension with a bare CR", chunks(b"2;a\rb\r\n{}\r\n" + END), 422),
+    refused("an extension that does not end", chunks(b"2;a=" + b"b" * 20_000 + b"\r\n{}\r\n" + END), 422),
+    # Allowed, and worth nothing.
+    kept("an extension", chunks(b"2;a=b\r\n{}\r\n" + END), 422),
+    kept("a trailer", chunks(b"2\r\n{}\r\n0\r\nX-Note: late\r\n\r\n"), 422),
+    # What decides about a request stands before it.
+    refused("a trailer that frames", chunks(b"2\r\n{}\r\n0\r\nContent-Length: 4\r\n\r\n"), 422),
+    refused("a trailer that authorizes", chunks(b"2\r\n{}\r\n0\r\nAuthorization: Bearer x\r\n\r\n"), 422),
+    refused("a trailer that does not end", chunks(b"2\r\n{}\r\n0\r\n" + b"X-A: b\r\n" * 200), 422),
+    kept(
+        "a secret in a trailer",
+        lines(POST, b"Host: x", TYPE, CHUNKED, body=b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(GOOD), GOOD, SECRET)),
+        401,
+    ),
+]
+
+#: The request line and the head.
+HEADS: Final = [
+    # Lines end in CRLF: who splits at LF or CR alone sees more headers than we do.
+    refused("lines that end in LF", b"GET /healthz HTTP/1.1\nHost: x\n\n"),
+    refused("lines that end in CR", b"GET /healthz HTTP/1.1\rHost: x\r\r"),
+    refused("a bare LF between two headers", lines(GET, b"Host: x\nX-A: b")),
+    refused("a bare CR in a value", get(b"X-A: a\rX-B: b")),
+    refused("NUL in a value", get(b"X-A: a\0b")),
+    refused("NUL in a name", get(b"X\0A: b")),
+    refused("a folded header", get(b"X-A: a", b" X-B: b")),
+    refused("a folded first header", lines(GET, b" Host: x")),
+    refused("a header without a colon", get(WORD)),
+    refused("a header without a name", get(b": " + WORD)),
+    refused("a name beyond ASCII", get(b"X-\xe9: a")),
+    refused("a space before the line", b" " + get()),
+    refused("two spaces in the line", get(line=b"GET  /healthz HTTP/1.1")),
+    refused("tabs in the line", get(line=b"GET\t/healthz\tHTTP/1.1")),
+    refused("a space in the path", get(line=b"GET /health z HTTP/1.1")),
+    refused("no path", get(line=b"GET HTTP/1.1")),
+    refused("a path beyond ASCII", get(line=b"GET /\xe9 HTTP/1.1")),
+    # One empty line may precede a request, as HTTP allows; more is something else.
+    kept("an empty line first", b"\r\n" + get(), 200),
+    refused("two empty lines first", b"\r\n\r\n" + get()),
+    # Which server is meant matters to proxies; the service never uses it, so it may be odd or missing, but not be two.
+    refused("two hosts", get(b"Host: elsewhere.example")),
+    kept("no host", lines(GET), 200),
+    kept("an odd host", lines(GET, b"Host: a b@c:99999/\\"), 200),
+    # Other forms of a target.
+    kept("an absolute target", get(line=b"GET http://elsewhere.example/healthz HTTP/1.1"), 200),
+    kept("an absolute target elsewhere", get(line=b"GET file:///etc/passwd HTTP/1.1"), 404),
+    refused("an absolute target that does not parse", get(line=b"GET http://[::1/ HTTP/1.1")),
+    refused("host and port as target", get(line=b"GET elsewhere.example:80 HTTP/1.1")),
+    # Behind CONNECT there is a tunnel, never a request.
+    refused("a tunnel", get(line=b"CONNECT elsewhere.example:443 HTTP/1.1"), 404),
+    refused("an asterisk", get(line=b"GET * HTTP/1.1")),
+    kept("an asterisk to OPTIONS", get(line=b"OPTIONS * HTTP/1.1"), 404),
+    # TRACE would send back the request, secrets included.
+    kept("TRACE", get(b"X-A: " + WORD, line=b"TRACE /healthz HTTP/1.1"), 405),
+    kept("a method of WebDAV", get(line=b"PROPFIND /healthz HTTP/1.1"), 405),
+    kept("a method nobody knows", get(line=b"FROBNICATE /healthz HTTP/1.1"), 422),
+    refused("a method in small letters", get(line=b"get /healthz HTTP/1.1")),
+    refused("a method with a brace", get(line=b"G{T /healthz HTTP/1.1")),
+    refused("a method without an end", get(line=b"G" * 64 + b" /healthz HTTP/1.1")),
+    # Other versions and other protocols.
+    refused("HTTP/0.9", b"GET /healthz\r\n"),
+    kept("HTTP/1.2", get(line=b"GET /healthz HTTP/1.2"), 200),
+    refused("HTTP/2.0", get(line=b"GET /healthz HTTP/2.0")),
+    refused("HTTP/11.1", get(line=b"GET /healthz HTTP/11.1")),
+    refused("HTTP in small letters", get(line=b"GET /healthz http/1.1")),
+    refused("HTTP/2's first words", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"),
+    kept(
+        "a wish for HTTP/2", get(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"), 200
+    ),
+    kept("a wish for WebSocket", get(b"Connection: Upgrade", b"Upgrade: websocket"), 200),
+    # Nobody told the service of a proxy that speaks so: whoever is connected is the client.
+    refused("PROXY in text", b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" + get()),
+    refused("PROXY in bytes", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + b"\1" * 12 + get()),
+    refused("TLS", bytes.fromhex("16030100c8010000c40303") + WORD + b"\r\n\r\n"),
+    # Sizes.
+    refused("a line without an end", get(line=b"GET /" + WORD * 500 + b" HTTP/1.1"), 414),
+    refused("one header without an end", get(b"X-A: " + WORD * 800), 431),
+    refused("headers without an end", get(*[b"X-%d: a" % number for number in range(500)]), 431),
+    refused("headers larger than all may be", get(*[b"X-%d: " % number + b"a" * 8000 for number in range(12)]), 431),
+    kept("headers as large as they may be", get(*[b"X-%d: " % number + b"a" * 8000 for number in range(6)]), 200),
+]
+
+#: Headers with a meaning of their own.
+HEADERS: Final = [
+    # Twice is not once: which of the two would count is what an attacker wants to choose.
+    kept("two secrets", post(SECRET, length(2), body=EMPTY), 401),
+    kept(
+        "two tokens",
+        get(b"Authorization: Bearer a", b"Authorization: Bearer b", line=b"GET " + EXPORTS.encode() + b" HTTP/1.1"),
+        401,
+    ),
+    refused("two types", post(TYPE, length(2), body=EMPTY)),
+    kept("two keys", post(b"Idempotency-Key: a", b"Idempotency-Key: a", length(len(GOOD)), body=GOOD), 422),
+    kept("two keys, one of them empty", post(b"Idempotency-Key: a", b"Idempotency-Key:", length(len(GOOD)), body=GOOD), 422),
+    # These may be lists, or are of no account.
+    kept("two request ids", get(b"X-Request-Id: " + WORD, b"X-Request-Id: " + WORD), 200),
+    kept("two forwarded addresses", get(b"X-Forwarded-For: 10.0.0.1", b"X-Forwarded-For: 10.0.0.2"), 200),
+    kept("two versions known", get(b'If-None-Match: "a"', b'If-None-Match: "b"'), 200),
+    # Another name is another header.
+    kept(
+        "a secret with underscores",
+        lines(POST, b"Host: x", TYPE, b"X_Scanner_Secret: " + SCANNER_SECRET.encode(), length(2), body=EMPTY),
+        401,
+    ),
+    kept(
+        "a token with an underscore",
+        get(b"HTTP_AUTHORIZATION: Bearer a", line=b"GET " + TARGETS.encode() + b" HTTP/1.1"),
+        401,
+    ),
+    # Proxies pass these on, some of them from anybody; the path is the one of the line.
+    kept("another place of the application", get(b"SCRIPT_NAME: /a", line=b"GET /a/metrics HTTP/1.1"), 404),
+    kept("a place that is not there", get(b"SCRIPT_NAME: /a"), 200),
+    kept(
+        "another path",
+        get(b"PATH_INFO: /metrics", b"X-Original-URL: /metrics", b"X-Rewrite-URL: /metrics", line=b"GET /a HTTP/1.1"),
+        404,
+    ),
+    kept("another method", get(b"X-HTTP-Method-Override: POST", line=b"GET " + RESULTS.encode() + b" HTTP/1.1"), 405),
+    kept("two schemes", get(b"X-Forwarded-Proto: https", b"X-Forwarded-Proto: http", b"X-Forwarded-Ssl: on"), 200),
+    # What a client expects, and what it asks of the answer.
+    kept("a wish to be told to go on", post(b"Expect: 100-continue", length(2), body=EMPTY), 100, 422),
+    refused("another wish", post(b"Expect: 200-ok", length(2), body=EMPTY)),
+    kept("parts of an answer", get(b"Range: bytes=0-0,0-,-1"), 200),
+    kept("a compressed body", post(b"Content-Encoding: gzip", length(2), body=EMPTY), 415),
+    kept("a connection named after a header", post(b"Connection: X-Scanner-Secret", length(2), body=EMPTY), 422),
+]
+
+#: Paths: one spelling each, so that a proxy that keeps one to itself cannot be passed by.
+PATHS: Final = [
+    ("/%68ealthz", 200),  # what a proxy has to decode too
+    ("/healthz?" + "a=b&" * 900, 200),
+    ("/healthz?%00=%ff", 200),
+    ("//healthz", 404),
+    ("///metrics", 404),
+    ("/%2fmetrics", 404),
+    ("/metrics/", 404),
+    ("/./metrics", 404),
+    ("/a/../metrics", 404),
+    ("/a/%2e%2e/metrics", 404),
+    ("/metrics%2f", 404),
+    ("/metrics;a=b", 404),
+    ("/metrics%00", 404),
+    ("/metrics%20", 404),
+    ("/METRICS", 404),
+    ("/\\metrics", 404),
+    ("/metrics%0d%0aX-A:b", 404),
+    ("/%c0%afmetrics", 404),
+    ("/%zz", 404),
+    ("/" + "a/" * 1900, 404),
+]
+
+TABLE: Final = [
+    *FRAMING,
+    *CHUNKS,
+    *HEADS,
+    *HEADERS,
+    *(kept(path[:24], get(line=f"GET {path} HTTP/1.1".encode()), status) for path, status in PATHS),
+]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Service]:
+    """One service that would take the hidden postback, and blocks nobody for failing to authenticate."""
+    folder = tmp_path_factory.mktemp("service")
+    (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    open_database(url)
+    with connection():
+        project_id = make_customer().project_id
+    close_database()
+    unhurried = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
+    known = {
+        "DATABASE_URL": url,
+        "DEFAULT_PROJECT_ID": str(project_id),
+        "WEB_PROCESSES": "1",
+        "MAX_BODY_BYTES": str(LIMIT_BYTES),
+    }
+    with Service(environment(folder, **known, **unhurried)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
+def test_a_hostile_request_gets_what_the_table_says(row: Row, service: Service) -> None:
+    with service.connect() as client:
+        send(client, row.sent)
+        answers = Answers(client)
+        found = [answers.next() for _ in row.statuses]
+        assert tuple(each.status for each in found) == row.statuses
+        if row.is_kept:
+            client.sendall(get(b"X-Request-Id: a-probe"))
+            assert answers.next().headers["x-request-id"] == "a-probe"
+        else:
+            assert answers.is_at_end()
+    for answer in found:
+        assert WORD not in answer.content
+        assert WORD not in repr(answer.headers).encode()
+        if answer.status >= 400:
+            assert_is_refusal(answer)
+
+
+def test_the_table_leaves_no_row_and_no_word_behind(service: Service) -> None:
+    """Runs behind the table. What is hidden there is served where it stands alone, and is new then."""
+    answer = service.exchange(HIDDEN)
+    assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0})
+    told = [json.loads(line) for line in service.log.read_text().splitlines()]
+    assert [line for line in told if line["level"] == "error"] == []
+    assert CANARY not in service.log.read_text()
+
+
+def assert_is_refusal(answer: Answer) -> None:
+    assert answer.headers["content-type"] == "application/json"
+    assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
+    assert list(answer.json) == ["error"]
+    assert set(answer.json["error"]) == {"code", "message", "details", "request_id"}
+
+
+def send(client: socket.socket, sent: bytes) -> None:
+    """Send as much as the other side takes: it may have answered and hung up."""
+    try:
+        client.sendall(sent)
+    except OSError:
+        assert len(sent) > 8192, "a small request is taken whole"
+
+
+class Answers:
+    """Reads one answer after the other from a connection that brings several."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self._rest = b""
+
+    def next(self) -> Answer:
+        """Read the next answer."""
+        while b"\r\n\r\n" not in self._rest:
+            self._rest += self._some()
+        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        status_line, *fields = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        size = int(headers.get("content-length", "0"))
+        while len(self._rest) < size:
+            self._rest += self._some()
+        content, self._rest = self._rest[:size], self._rest[size:]
+        return Answer(int(status_line.split()[1]), headers, content)
+
+    def is_at_end(self) -> bool:
+        """Wait for the other side to hang up, and tell whether nothing else came."""
+        return not self._rest and not self._client.recv(1)
+
+    def _some(self) -> bytes:
+        data = self._client.recv(65536)
+        assert data, "the other side hung up before its answer"
+        return data

@@ -1,0 +1,100 @@
+"""Whoever may no longer ask once their body is there has nothing done, although they were let in when it began."""
+
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.exports.state_machine import ExportStatus
+from service.app import create_app
+from service.http.request_pipeline import KNOWN_FOR_S
+from storage.accounts import tokens
+from storage.db.engine import database, rows
+from storage.exports import transitions
+from storage.secrets.integrations import Integration, SharedSecrets
+from storage.secrets.vault import Vault
+from tests.support.factories import Customer, make_settings, make_target, postback
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """How long a body takes does not depend on the database."""
+    return sqlite_url
+
+
+def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> Result:
+    """Send a request whose body comes after something has happened, and later than anybody is trusted for."""
+
+    def wait() -> None:
+        if not happened:
+            happened.append(meanwhile())
+            time.sleep(KNOWN_FOR_S + 0.05)
+
+    happened: list[object] = []
+    headers = [*call.headers, ("Content-Length", str(len(call.body)))]
+    return client.simulate_request(call.method, call.path, headers=headers, extras={"wsgi.input": SlowBody(call.body, wait)})
+
+
+def nothing() -> None:
+    """Let time pass alone."""
+
+
+def approval(client: TestClient, customer: Customer) -> Call:
+    path = f"{EXPORTS}/{prepared(client)}/approve"
+    return Call("POST", path, (*customer.bearer.items(), *JSON.items())).with_json({"target_id": make_target(customer).id})
+
+
+def test_a_token_that_is_revoked_while_its_body_comes_does_nothing(client: TestClient, customer: Customer) -> None:
+    call = approval(client, customer)
+    answer = slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now()))
+    assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
+    assert transitions.get(call.path.split("/")[-2]).status is ExportStatus.PREPARED
+
+
+def test_a_token_that_is_revoked_while_its_body_comes_is_a_failure_of_its_address(
+    customer: Customer, tmp_path: Path
+) -> None:
+    """Another one is one too many then."""
+    settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1", "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+    call = approval(client, customer)
+    assert slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now())).status_code == 401
+    assert call.send(client).status_code == 429
+
+
+def test_a_secret_that_is_replaced_while_a_body_comes_opens_nothing(client: TestClient, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    secrets = SharedSecrets(settings, Vault(settings.encryption_keys))
+    call = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7))
+    answer = slowly(call, client, lambda: secrets.set(Integration.SCANNER, "another secret of the scanner", utc_now()))
+    assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
+    assert rows("SELECT COUNT(*) FROM scan_runs") == [(0,)]
+
+
+def test_whoever_may_still_ask_is_only_slow(client: TestClient, customer: Customer) -> None:
+    call = approval(client, customer)
+    assert slowly(call, client, nothing).status_code == 202
+    assert transitions.get(call.path.split("/")[-2]).status is ExportStatus.APPROVED
+
+
+def test_nobody_holds_a_connection_while_their_body_comes(client: TestClient, customer: Customer) -> None:
+    call = approval(client, customer)
+    held: list[bool] = []
+    body = SlowBody(call.body, lambda: held.append(not database.is_closed()))
+    headers = [*call.headers, ("Content-Length", str(len(call.body)))]
+    assert client.simulate_request(call.method, call.path, headers=headers, extras={"wsgi.input": body}).status_code == 202
+    assert set(held) == {False}
+
+
+def test_a_body_that_breaks_off_is_not_taken_for_none(client: TestClient, customer: Customer) -> None:
+    path = f"{EXPORTS}/{prepared(client)}/dismiss"
+    headers = [*customer.bearer.items(), ("Content-Length", "5")]
+    answer = client.simulate_post(path, headers=headers, extras={"wsgi.input": BytesIO()})
+    assert (answer.status_code, "malformed_json" in answer.text) == (422, True)
+    assert transitions.get(path.split("/")[-2]).status is ExportStatus.PREPARED

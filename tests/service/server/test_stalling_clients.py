@@ -1,0 +1,186 @@
+"""Clients that begin and do not go on, send without end, or do not take what they asked for, against a real service."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from storage.db.engine import close_database, connection, open_database
+from tests.support.factories import SCANNER_SECRET, environment, make_customer, postback
+from tests.support.gunicorn_process import Service, read_answer
+from tests.support.raw_http import EXPORTS, RESULTS
+from tests.support.specification import COMPLIANCE
+
+GOOD = json.dumps(postback(5)).encode()
+HEAD = (
+    f"POST {RESULTS} HTTP/1.1\r\nHost: x\r\nX-Scanner-Secret: {SCANNER_SECRET}\r\nContent-Type: application/json\r\n"
+    f"Content-Length: {len(GOOD)}\r\n\r\n"
+).encode()
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+IMPATIENT = ("--worker-class", "tests.support.short_timeouts.ImpatientWorker", "--keep-alive", "1")
+
+
+def installed(folder: Path, migrated_sqlite: Path) -> dict[str, str]:
+    """Return the environment of an installation of one process."""
+    (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
+    url = f"sqlite:///{folder / 'riskrelay.db'}"
+    open_database(url)
+    with connection():
+        project_id = make_customer().project_id
+    close_database()
+    known = {
+        "DATABASE_URL": url,
+        "DEFAULT_PROJECT_ID": str(project_id),
+        "WEB_PROCESSES": "1",
+        "MAX_BODY_BYTES": str(64 * 1024),
+    }
+    return environment(folder, **known, DEPLOYMENT_MODE="cloud", STOREFRONT_WEBHOOK_SECRET="storefront-secret-for-tests")
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Service]:
+    """A service that waits a second and a half."""
+    with Service(installed(tmp_path_factory.mktemp("impatient"), migrated_sqlite), *IMPATIENT) as running:
+        yield running
+
+
+def test_who_says_nothing_is_hung_up_on(impatient: Service) -> None:
+    with impatient.connect() as client:
+        assert client.recv(1) == b""
+
+
+def test_who_does_not_end_a_head_is_told_that_it_took_too_long(impatient: Service) -> None:
+    with impatient.connect() as client:
+        client.sendall(HEAD[:40])
+        answer = read_answer(client)
+        assert (answer.status, answer.json["error"]["code"]) == (408, "REQUEST_TIMEOUT")
+        assert client.recv(1) == b""
+
+
+def test_a_head_that_drips_is_not_given_more_time(impatient: Service) -> None:
+    with impatient.connect() as client, ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(read_answer, client)
+        for byte in HEAD:
+            if answered.done():
+                break
+            client.sendall(bytes((byte,)))
+            time.sleep(0.05)
+        assert answered.result().status == 408
+
+
+def test_who_does_not_end_a_body_is_told_that_it_took_too_long(impatient: Service) -> None:
+    for route in (RESULTS, COMPLIANCE):
+        with impatient.connect() as client:
+            client.sendall(HEAD.replace(RESULTS.encode(), route.encode()) + GOOD[:40])
+            answer = read_answer(client)
+            assert (answer.status, answer.json["error"]["code"]) == (408, "REQUEST_TIMEOUT"), route
+            assert client.recv(1) == b""
+
+
+def test_a_body_on_a_poor_line_is_waited_for(impatient: Service) -> None:
+    """It takes longer than a body may that does not move at all."""
+    piece = 16
+    with impatient.connect() as client:
+        client.sendall(HEAD)
+        for begin in range(0, len(GOOD), piece):
+            client.sendall(GOOD[begin : begin + piece])
+            time.sleep(0.1)
+        answer = read_answer(client)
+    assert len(GOOD) / piece * 0.1 > 1.5
+    assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0})
+
+
+def test_who_asks_for_nothing_more_is_hung_up_on(impatient: Service) -> None:
+    with impatient.connect() as client:
+        client.sendall(PROBE)
+        assert read_answer(client).status == 200
+        assert client.recv(1) == b""
+
+
+def test_a_body_that_is_shorter_than_it_was_said_to_be_is_refused_though_it_is_whole(impatient: Service) -> None:
+    longer = HEAD.replace(b"Content-Length: %d" % len(GOOD), b"Content-Length: %d" % (len(GOOD) + 1))
+    for body in (GOOD, b""):
+        with impatient.connect() as client:
+            client.sendall(longer + body)
+            client.shutdown(socket.SHUT_WR)
+            answer = read_answer(client)
+        assert (answer.status, answer.json["error"]["details"]["fields"][0]["code"]) == (422, "malformed_json")
+
+
+def test_a_client_that_resets_its_connection_leaves_no_error_behind(impatient: Service) -> None:
+    for sent in (b"", HEAD[:40], HEAD + GOOD[:40], HEAD + GOOD, PROBE * 50):
+        client = impatient.connect()
+        client.sendall(sent)
+        # Without lingering, a close resets.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        client.close()
+    assert impatient.request("GET", "/healthz").status == 200
+    assert [line for line in impatient.log.read_text().splitlines() if '"level": "error"' in line] == []
+
+
+#: Requests whose answers are more than any kernel keeps for who takes nothing of them: 60 of 140 KB.
+ASKED = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60
+
+
+def test_who_takes_no_answer_keeps_no_place_that_others_need(tmp_path: Path, migrated_sqlite: Path) -> None:
+    """None of them is waited for to say anything; nobody needs a secret to ask so."""
+    few = {**installed(tmp_path, migrated_sqlite), "WEB_THREADS": "4"}
+    with Service(few) as service, ExitStack() as crowd:
+        for _ in range(8):
+            client = crowd.enter_context(socket.socket())
+            # Before it connects, which is when the other side learns it.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", service.port))
+            client.sendall(ASKED)
+        assert service.request("GET", "/healthz", timeout_s=20).status == 200
+
+
+# --- who sends without end ----------------------------------------------------
+
+
+class Pouring(threading.Thread):
+    """Sends one head and then the same bytes over and over, until the other side hangs up."""
+
+    def __init__(self, client: socket.socket, head: bytes, poured: bytes) -> None:
+        super().__init__(daemon=True)
+        self._client = client
+        self._head = head
+        self._poured = poured * (65536 // len(poured))
+        self.was_cut_off = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._client.sendall(self._head)
+            while True:
+                self._client.sendall(self._poured)
+        except OSError:
+            self.was_cut_off.set()
+
+
+CHUNKED = b"POST %b HTTP/1.1\r\nHost: x\r\nX-Platform-Hmac-Sha256: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+POURED = [
+    # Nobody reads it: what is left of a refused body was once read to its end, and this has none.
+    ("a body that nobody wants", CHUNKED % b"/nowhere", b"10\r\n0123456789abcdef\r\n"),
+    ("a body of a stranger", CHUNKED % EXPORTS.encode(), b"10\r\n0123456789abcdef\r\n"),
+    # Signed bodies are read before anybody knows who sends them; a chunk of one byte costs as much as a large one.
+    ("a signed body in the smallest chunks", CHUNKED % COMPLIANCE.encode(), b"1\r\n \r\n"),
+    ("a length that no body has", b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b" "),
+]
+
+
+@pytest.mark.parametrize(("head", "poured"), [row[1:] for row in POURED], ids=[row[0] for row in POURED])
+def test_who_sends_without_end_keeps_nobody_waiting_and_is_cut_off(head: bytes, poured: bytes, impatient: Service) -> None:
+    """Before, the process served that one alone until its parent replaced it."""
+    with impatient.connect() as client:
+        pouring = Pouring(client, head, poured)
+        pouring.start()
+        for _ in range(3):
+            assert impatient.request("GET", "/healthz", timeout_s=10).status == 200
+        assert pouring.was_cut_off.wait(60)
+        pouring.join()

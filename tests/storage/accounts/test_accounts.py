@@ -1,0 +1,106 @@
+"""Accounts, users, projects, reports, scan runs and grants: what belongs to what, and what the tables refuse."""
+
+import pytest
+from peewee import IntegrityError
+
+from schemas.base.errors import Conflict, NotFound
+from storage.accounts import accounts, projects
+from storage.db.engine import execute, rows
+from tests.support.factories import NOW, Customer, make_customer
+
+
+def test_a_user_belongs_to_an_account_that_is_there(database: str) -> None:
+    account = accounts.add_account("One", NOW)
+    user = accounts.add_user("a@example.com", account.id, NOW)
+    assert accounts.user_by_email("a@example.com").id == user.id
+    with pytest.raises(NotFound, match="no account 999"):
+        accounts.add_user("b@example.com", 999, NOW)
+
+
+def test_an_email_belongs_to_one_user(customer: Customer) -> None:
+    other = accounts.add_account("Other", NOW)
+    with pytest.raises(Conflict):
+        accounts.add_user(customer.email, other.id, NOW)
+    assert rows("SELECT COUNT(*) FROM users") == [(1,)]
+
+
+def test_an_unknown_email_is_not_found_and_not_repeated(database: str) -> None:
+    with pytest.raises(NotFound) as missing:
+        accounts.user_by_email("somebody@example.com")
+    assert "somebody" not in missing.value.message
+
+
+def test_an_account_may_use_webhooks_unless_it_was_made_without(database: str) -> None:
+    accounts.add_account("With", NOW)
+    accounts.add_account("Without", NOW, may_use_webhooks=False)
+    assert [bool(row[0]) for row in rows("SELECT may_use_webhooks FROM accounts ORDER BY id")] == [True, False]
+
+
+def test_projects_and_what_belongs_to_them_need_what_they_belong_to(database: str) -> None:
+    with pytest.raises(NotFound, match="no account 7"):
+        projects.add_project("P", 7, NOW)
+    with pytest.raises(NotFound, match="no project 7"):
+        projects.add_report("R", 7, NOW)
+    with pytest.raises(NotFound, match="no project 7"):
+        projects.add_scan_run(7, NOW)
+
+
+def test_a_project_may_have_a_shop_domain(customer: Customer) -> None:
+    project = projects.add_project("Shop", customer.account_id, NOW, "shop.example")
+    assert rows("SELECT shop_domain FROM projects ORDER BY id") == [(None,), ("shop.example",)]
+    assert project.account.id == customer.account_id
+
+
+def test_scan_runs_get_the_next_free_id_or_the_one_that_is_asked_for(customer: Customer) -> None:
+    assert projects.add_scan_run(customer.project_id, NOW).id == 1
+    assert projects.add_scan_run(customer.project_id, NOW, 41).id == 41
+    assert projects.add_scan_run(customer.project_id, NOW).id == 42
+    with pytest.raises(Conflict, match="Scan run 41"):
+        projects.add_scan_run(customer.project_id, NOW, 41)
+    assert rows("SELECT status FROM scan_runs WHERE id = 42") == [("running",)]
+
+
+def test_a_grant_is_for_a_project_or_report_of_the_users_own_account(customer: Customer) -> None:
+    report = projects.add_report("R", customer.project_id, NOW)
+    accounts.grant_report(customer.email, report.id, NOW)
+    stranger = make_customer()
+    with pytest.raises(NotFound):
+        accounts.grant_project(stranger.email, customer.project_id, NOW)
+    with pytest.raises(NotFound):
+        accounts.grant_report(stranger.email, report.id, NOW)
+    with pytest.raises(NotFound):
+        accounts.grant_report(customer.email, 999, NOW)
+    assert rows("SELECT COUNT(*) FROM grants WHERE user_id = ?", (customer.user_id,)) == [(2,)]
+
+
+def test_the_same_grant_twice_is_a_conflict(customer: Customer) -> None:
+    report = projects.add_report("R", customer.project_id, NOW)
+    accounts.grant_report(customer.email, report.id, NOW)
+    with pytest.raises(Conflict):
+        accounts.grant_project(customer.email, customer.project_id, NOW)
+    with pytest.raises(Conflict):
+        accounts.grant_report(customer.email, report.id, NOW)
+
+
+@pytest.mark.parametrize(
+    ("project", "report"),
+    [
+        (None, None),  # for nothing
+        (1, 1),  # for both
+        (999, None),  # no such project
+        (None, 999),  # no such report
+    ],
+)
+def test_a_grant_is_for_exactly_one_thing_that_is_there(customer: Customer, project: int | None, report: int | None) -> None:
+    projects.add_report("R", customer.project_id, NOW)
+    with pytest.raises(IntegrityError):
+        execute(
+            "INSERT INTO grants (user_id, project_id, report_id, created_at) VALUES (?, ?, ?, 1)",
+            (customer.user_id, project, report),
+        )
+
+
+def test_what_others_point_to_cannot_be_deleted(customer: Customer) -> None:
+    for table in ("accounts", "users", "projects"):
+        with pytest.raises(IntegrityError):
+            execute(f"DELETE FROM {table}")  # noqa: S608 - our own names

@@ -1,0 +1,82 @@
+"""The ledger: what happened stands there once, in order, and only together with what it tells of."""
+
+import pytest
+
+from schemas.base.timestamps import to_ms
+from storage.accounts import audit_log
+from storage.accounts.audit_log import Entry
+from storage.db.engine import database as db
+from storage.db.engine import rows, transaction
+from storage.exports import recoveries
+from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
+from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
+
+ALL = "SELECT at, actor, action, subject_id, status_before, status_after, reason FROM audit_entries ORDER BY id"
+
+
+def test_entries_are_written_in_the_order_they_are_given(database: str) -> None:
+    entries = [Entry(to_ms(NOW), "worker:1", "claim", f"exp_{number}", "approved", "delivering") for number in range(300)]
+    with transaction():
+        audit_log.append_all(entries)
+        audit_log.append(NOW, "operator", "set_secret", "scanner", "rotated")
+    told = rows(ALL)
+    assert [row[3] for row in told] == [*(f"exp_{number}" for number in range(300)), "scanner"]
+    assert told[0] == (to_ms(NOW), "worker:1", "claim", "exp_0", "approved", "delivering", None)
+    assert told[-1] == (to_ms(NOW), "operator", "set_secret", "scanner", None, None, "rotated")
+
+
+def test_no_entries_are_no_statement(database: str) -> None:
+    audit_log.append_all([])
+    assert rows(ALL) == []
+
+
+def test_an_entry_goes_with_the_transaction_it_tells_of(database: str) -> None:
+    def append_and_fail() -> None:
+        with transaction():
+            audit_log.append(NOW, "operator", "set_secret", "scanner")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        append_and_fail()
+    assert rows(ALL) == []
+
+
+def test_what_happened_to_one_record_is_read_back_newest_first(database: str) -> None:
+    entries = [Entry(to_ms(NOW) + number, "worker:1", "claim", f"exp_{number % 2}", "approved") for number in range(6)]
+    with transaction():
+        for entry in entries:
+            audit_log.append_all([entry])
+    assert audit_log.of_subject("exp_1", 2) == [entries[5], entries[3]]
+    assert audit_log.of_subject("exp_", 2) == []
+
+
+def test_the_newest_lines_come_first_and_go_on_where_a_page_ended(database: str) -> None:
+    with transaction():
+        audit_log.append_all([Entry(to_ms(NOW), "operator", f"did_{number}", f"exp_{number % 2}") for number in range(5)])
+    first = audit_log.newest(2, None, None)
+    assert [line.entry.action for line in first] == ["did_4", "did_3"]
+    assert [line.entry.action for line in audit_log.newest(9, first[-1].id, None)] == ["did_2", "did_1", "did_0"]
+    assert [line.entry.action for line in audit_log.newest(9, None, "exp_1")] == ["did_3", "did_1"]
+    assert audit_log.newest(9, None, "exp_") == []
+
+
+def test_both_ways_through_the_ledger_begin_in_an_index(database: str) -> None:
+    with transaction():
+        audit_log.append_all([Entry(to_ms(NOW), "operator", "did", f"exp_{number}") for number in range(3000)])
+    db.execute_sql("ANALYZE audit_entries")
+    for before, subject in ((None, "exp_7"), (1500, "exp_7")):
+        with statements() as ran:
+            audit_log.newest(50, before, subject)
+        assert indexes_read(ran[0]) == {"audit_entries_subject"}
+    with statements() as ran:
+        audit_log.newest(50, 1500, None)
+    assert not read_whole(ran[0]), plan_of(ran[0])
+
+
+def test_of_some_records_those_of_an_account_are_known(customer: Customer) -> None:
+    other = make_customer()
+    mine = {make_target(customer).id, *make_exports(customer, 1)}
+    mine.add(recoveries.begin(make_target(customer).id, NOW, NOW, "operator").id)
+    theirs = {make_target(other).id, *make_exports(other, 1)}
+    assert audit_log.of_account(customer.account_id, mine | theirs | {"exp_nothing"}) == mine
+    assert audit_log.of_account(customer.account_id, set()) == set()

@@ -1,0 +1,137 @@
+"""Who may hand in for which project and report: a row each, on both databases."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from schemas.base.errors import Forbidden, ValidationFailed
+from schemas.base.principal import TokenKind, TokenPrincipal
+from storage.accounts.grants import ManagedProject, manageable
+from storage.db.engine import execute
+from tests.support.factories import Customer, make_colleague, make_customer, make_project, make_report
+
+#: What the largest INTEGER of PostgreSQL is, and what is larger.
+LARGE = (2**31 - 1, 2**31, 2**53, 2**63 - 1)
+
+
+def principal(customer: Customer) -> TokenPrincipal:
+    return TokenPrincipal(1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Two projects of one account with two reports each, another account, and three users.
+
+    `owner` manages the first project, `guest` its first report alone, `nobody` nothing.
+    """
+
+    owner: Customer
+    guest: Customer
+    nobody: Customer
+    stranger: Customer
+    project: int
+    second: int
+    strange_project: int
+    report: int
+    sibling: int
+    seconds_report: int
+    strange_report: int
+
+
+@pytest.fixture
+def world(customer: Customer) -> World:
+    guest, nobody, stranger = make_colleague(customer), make_colleague(customer), make_customer()
+    second = make_project(customer, is_granted=False)
+    return World(
+        owner=customer,
+        guest=guest,
+        nobody=nobody,
+        stranger=stranger,
+        project=customer.project_id,
+        second=second,
+        strange_project=stranger.project_id,
+        report=make_report(customer.project_id, guest),
+        sibling=make_report(customer.project_id),
+        seconds_report=make_report(second),
+        strange_report=make_report(stranger.project_id, stranger),
+    )
+
+
+Asked = Callable[[World], tuple[Customer, int, int | None]]
+
+MAY: dict[str, Asked] = {
+    "a project of one's own": lambda w: (w.owner, w.project, None),
+    "a report of it": lambda w: (w.owner, w.project, w.report),
+    "another report of it": lambda w: (w.owner, w.project, w.sibling),
+    "the report that was granted": lambda w: (w.guest, w.project, w.report),
+    "one's own in another account": lambda w: (w.stranger, w.strange_project, w.strange_report),
+}
+
+MAY_NOT: dict[str, Asked] = {
+    "a project that was not granted": lambda w: (w.owner, w.second, None),
+    "a report of a project that was not granted": lambda w: (w.owner, w.second, w.seconds_report),
+    "one's own report in a project that was not granted": lambda w: (w.owner, w.second, w.report),
+    "no project at all": lambda w: (w.owner, 999, None),
+    "no project at all, with a report": lambda w: (w.owner, 999, w.report),
+    "no report at all": lambda w: (w.owner, w.project, 999),
+    "another account's project": lambda w: (w.owner, w.strange_project, None),
+    "another account's project and report": lambda w: (w.owner, w.strange_project, w.strange_report),
+    "another account's report": lambda w: (w.owner, w.project, w.strange_report),
+    "one's own report in another account's project": lambda w: (w.owner, w.strange_project, w.report),
+    "a project of which a report was granted": lambda w: (w.guest, w.project, None),
+    "another report than the granted one": lambda w: (w.guest, w.project, w.sibling),
+    "the granted report in another project": lambda w: (w.guest, w.second, w.report),
+    "a report of another project": lambda w: (w.guest, w.project, w.seconds_report),
+    "nothing was granted": lambda w: (w.nobody, w.project, None),
+    "no report was granted": lambda w: (w.nobody, w.project, w.report),
+    "the other account's user": lambda w: (w.stranger, w.project, w.report),
+}
+
+
+@pytest.mark.parametrize("case", MAY)
+def test_whoever_was_granted_it_may(world: World, case: str) -> None:
+    who, project_id, report_id = MAY[case](world)
+    assert manageable(principal(who), project_id, report_id) == ManagedProject(project_id, who.account_id, None)
+
+
+@pytest.mark.parametrize("case", MAY_NOT)
+def test_whoever_was_not_may_not_and_learns_nothing(world: World, case: str) -> None:
+    who, project_id, report_id = MAY_NOT[case](world)
+    with pytest.raises(Forbidden) as refused:
+        manageable(principal(who), project_id, report_id)
+    assert refused.value.message == "The token's user may not manage this project or report."
+
+
+@pytest.mark.parametrize("number", LARGE)
+def test_an_id_beyond_the_databases_integers_is_no_ones(world: World, number: int) -> None:
+    for project_id, report_id in ((number, None), (number, world.report), (world.project, number), (number, number)):
+        with pytest.raises(Forbidden):
+            manageable(principal(world.owner), project_id, report_id)
+
+
+def test_a_report_of_another_project_is_told_to_whoever_manages_the_project(world: World) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        manageable(principal(world.owner), world.project, world.seconds_report)
+    [problem] = refused.value.problems
+    assert (problem.path, problem.code) == ("/report_id", "report_not_in_project")
+
+
+def test_a_grant_on_another_accounts_report_is_worth_nothing(world: World) -> None:
+    # No command makes such a grant; a row that is there all the same opens nothing.
+    execute("UPDATE grants SET user_id = ? WHERE report_id = ?", (world.owner.user_id, world.strange_report))
+    execute("UPDATE grants SET user_id = ? WHERE project_id = ?", (world.owner.user_id, world.strange_project))
+    for asked in ((world.strange_project, None), (world.strange_project, world.strange_report)):
+        with pytest.raises(Forbidden):
+            manageable(principal(world.owner), *asked)
+
+
+def test_a_grant_that_was_taken_back_ends_at_once(world: World) -> None:
+    execute("DELETE FROM grants WHERE user_id = ?", (world.owner.user_id,))
+    with pytest.raises(Forbidden):
+        manageable(principal(world.owner), world.project, None)
+
+
+def test_the_projects_shop_comes_along(customer: Customer) -> None:
+    project_id = make_project(customer, "Shop.Example")
+    assert manageable(principal(customer), project_id, None).shop_domain == "shop.example"

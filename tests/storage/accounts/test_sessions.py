@@ -1,0 +1,253 @@
+"""Sessions of the console in the table: made, looked at, listed, ended, and taken to end by themselves."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Final
+
+import pytest
+
+from schemas.base.console_session import Ended, Session
+from schemas.base.errors import NotFound
+from schemas.base.principal import Ability, TokenKind, TokenPrincipal
+from schemas.base.timestamps import to_ms
+from storage.accounts import sessions, tokens
+from storage.accounts.sessions import IDLE_FOR, LASTS_FOR, MAX_LIVE
+from storage.db.engine import connection, execute, is_sqlite, rows, transaction
+from tests.support.factories import NOW, Customer, make_colleague, make_customer
+from tests.support.query_plans import indexes_read, read_whole, statements
+
+BROWSER: Final = "Mozilla/5.0"
+SECOND: Final = timedelta(seconds=1)
+MINUTE: Final = timedelta(minutes=1)
+#: What makes the database take no writes of sessions, and what takes that back; by whether it is SQLite.
+TO_REFUSE_WRITES: Final = {
+    False: ("SET default_transaction_read_only = on", "SET default_transaction_read_only = off"),
+    True: (
+        "CREATE TRIGGER refused BEFORE UPDATE ON console_sessions BEGIN SELECT RAISE(ABORT, 'no'); END",
+        "DROP TRIGGER refused",
+    ),
+}
+
+
+def principal_of(customer: Customer, *abilities: Ability) -> TokenPrincipal:
+    text = tokens.create(customer.email, TokenKind.API, NOW, abilities or (Ability.CONSOLE,), "desk")[1]
+    found = tokens.principal_for(text, NOW)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def principal(customer: Customer) -> TokenPrincipal:
+    return principal_of(customer)
+
+
+def found(secret: str, now: datetime, browser: str = BROWSER) -> Session:
+    session = sessions.find(secret, browser, now)
+    assert isinstance(session, Session)
+    return session
+
+
+def seen_at(session: Session) -> int:
+    [(at,)] = rows("SELECT seen_at FROM console_sessions WHERE id = ?", (session.id,))
+    return int(at)
+
+
+def test_a_session_stands_for_its_token(principal: TokenPrincipal, customer: Customer) -> None:
+    session = found(sessions.begin(principal, BROWSER, NOW), NOW)
+    assert session.principal == principal
+    assert (session.email, session.token_name, session.created_at, session.seen_at) == (customer.email, "desk", NOW, NOW)
+    assert (session.ended_at, session.ended) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "rrs_", "rrs_" + "a" * 43, "a" * 47, "\ud800", "rrs_" + "\u0661" * 43, "rrs_" + "a" * 43 + "\n"]
+)
+def test_what_is_no_sessions_secret_stands_for_none(secret: str, principal: TokenPrincipal) -> None:
+    sessions.begin(principal, BROWSER, NOW)
+    assert sessions.find(secret, BROWSER, NOW) is Ended.UNKNOWN
+
+
+def test_a_look_is_written_down_once_a_minute(principal: TokenPrincipal) -> None:
+    secret = sessions.begin(principal, BROWSER, NOW)
+    session = found(secret, NOW + MINUTE - SECOND)
+    assert seen_at(session) == to_ms(NOW)
+    found(secret, NOW + MINUTE)
+    assert seen_at(session) == to_ms(NOW + MINUTE)
+    # A host whose clock is behind takes nothing back.
+    found(secret, NOW - MINUTE)
+    assert seen_at(session) == to_ms(NOW + MINUTE)
+
+
+def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
+    principal: TokenPrincipal, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = sessions.begin(principal, BROWSER, NOW)
+    refuse, allow = TO_REFUSE_WRITES[is_sqlite()]
+    execute(refuse)
+    try:
+        assert found(secret, NOW + MINUTE).seen_at == NOW
+    finally:
+        execute(allow)
+    assert "could not be noted" in caplog.text
+    found(secret, NOW + MINUTE)
+    assert seen_at(found(secret, NOW + MINUTE)) == to_ms(NOW + MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("after", "over"),
+    [
+        (IDLE_FOR - SECOND, None),
+        (IDLE_FOR, Ended.IDLE),
+        # The clock of another host is behind.
+        (-IDLE_FOR, None),
+        # It was far ahead when the session began or was seen, and was set back.
+        (-IDLE_FOR - SECOND, Ended.IDLE),
+        (timedelta(days=-3650), Ended.IDLE),
+    ],
+)
+def test_who_looks_at_nothing_is_gone(after: timedelta, over: Ended | None, principal: TokenPrincipal) -> None:
+    secret = sessions.begin(principal, BROWSER, NOW)
+    listed = sessions.live(NOW + after, 10)
+    told = sessions.find(secret, BROWSER, NOW + after)
+    assert (told if isinstance(told, Ended) else None) is over
+    assert len(listed) == (0 if over else 1)
+
+
+def test_no_session_lasts_longer_than_a_week(principal: TokenPrincipal) -> None:
+    secret = sessions.begin(principal, BROWSER, NOW)
+    for hours in range(11, 168, 11):
+        found(secret, NOW + timedelta(hours=hours))
+    found(secret, NOW + LASTS_FOR - SECOND)
+    assert sessions.find(secret, BROWSER, NOW + LASTS_FOR) is Ended.TOO_OLD
+    assert sessions.live(NOW + LASTS_FOR, 10) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["revoked_at = 1", "expires_at = 1", """abilities = '["ticket-exports:read"]'"""],
+)
+def test_a_session_ends_with_its_token(change: str, principal: TokenPrincipal) -> None:
+    secret = sessions.begin(principal, BROWSER, NOW)
+    execute(f"UPDATE tokens SET {change} WHERE id = ?", (principal.token_id,))  # noqa: S608 - our own words
+    assert sessions.find(secret, BROWSER, NOW) is Ended.TOKEN_OVER
+    assert sessions.live(NOW, 10) == []
+
+
+def test_another_browser_ends_it_for_both(principal: TokenPrincipal) -> None:
+    secret = sessions.begin(principal, BROWSER, NOW)
+    assert sessions.find(secret, "curl/8", NOW) is Ended.ANOTHER_BROWSER
+    assert sessions.find(secret, BROWSER, NOW) is Ended.ANOTHER_BROWSER
+
+
+def test_a_token_has_ten_at_most_and_the_oldest_ends(principal: TokenPrincipal, customer: Customer) -> None:
+    other = sessions.begin(principal_of(customer), BROWSER, NOW)
+    secrets = [sessions.begin(principal, BROWSER, NOW + number * SECOND) for number in range(MAX_LIVE + 2)]
+    now = NOW + MINUTE
+    assert [sessions.find(secret, BROWSER, now) for secret in secrets[:2]] == [Ended.CROWDED_OUT] * 2
+    for secret in (other, *secrets[2:]):
+        found(secret, now)
+
+
+def test_sessions_that_are_over_crowd_nobody_out(principal: TokenPrincipal) -> None:
+    first = sessions.begin(principal, BROWSER, NOW)
+    for number in range(1, MAX_LIVE + 2):
+        later = found(sessions.begin(principal, BROWSER, NOW + number * SECOND), NOW + number * SECOND)
+        sessions.end(later.id, Ended.SIGNED_OUT, NOW + number * SECOND, principal.key)
+    found(first, NOW + MINUTE)
+
+
+def test_it_has_no_more_of_many_that_begin_at_once(principal: TokenPrincipal) -> None:
+    start = threading.Barrier(6)
+
+    def race(_number: int) -> None:
+        with connection():
+            start.wait()
+            for _ in range(4):
+                sessions.begin(principal, BROWSER, NOW)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(race, range(6)))
+    assert len(sessions.live(NOW, 50)) == MAX_LIVE
+
+
+def test_an_end_is_told_once_and_stays_as_it_was(principal: TokenPrincipal) -> None:
+    session = found(sessions.begin(principal, BROWSER, NOW), NOW)
+    ended = sessions.end(session.id, Ended.REVOKED, NOW + MINUTE, "operator")
+    again = sessions.end(session.id, Ended.SIGNED_OUT, NOW + 2 * MINUTE, "user:1")
+    assert ended == again
+    assert (ended.ended, ended.ended_at) == (Ended.REVOKED, NOW + MINUTE)
+    told = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (session.id,))
+    assert told == [(principal.key, "sign_in", None), ("operator", "end_session", "revoked")]
+
+
+def test_only_ones_own_accounts_are_listed_and_ended(principal: TokenPrincipal, customer: Customer) -> None:
+    stranger, colleague = make_customer(), make_colleague(customer)
+    for each in (principal, principal_of(stranger), principal_of(colleague)):
+        sessions.begin(each, BROWSER, NOW)
+    whole = sessions.live(NOW, 10)
+    own = sessions.live(NOW, 10, account_id=customer.account_id)
+    assert {session.email for session in whole} == {customer.email, stranger.email, colleague.email}
+    assert {session.email for session in own} == {customer.email, colleague.email}
+    assert [session.email for session in sessions.live(NOW, 10, email=stranger.email)] == [stranger.email]
+    [others] = {session.id for session in whole} - {session.id for session in own}
+    with pytest.raises(NotFound):
+        sessions.end(others, Ended.REVOKED, NOW, "user:1", customer.account_id)
+    assert len(sessions.live(NOW, 10)) == 3
+
+
+def test_a_list_goes_on_behind_the_last_one_that_was_shown(principal: TokenPrincipal) -> None:
+    for number in range(5):
+        sessions.begin(principal, BROWSER, NOW + number * SECOND)
+    whole = [session.id for session in sessions.live(NOW + MINUTE, 10)]
+    assert whole == sorted(whole, reverse=True)
+    assert [session.id for session in sessions.live(NOW + MINUTE, 2, whole[1])] == whole[2:4]
+
+
+@pytest.mark.parametrize("session_id", ["", "ses_1", "ses_" + "0" * 26, "exp_" + "0" * 26, "\0"])
+def test_what_is_no_session_cannot_be_ended(session_id: str, customer: Customer) -> None:
+    with pytest.raises(NotFound):
+        sessions.end(session_id, Ended.REVOKED, NOW, "operator")
+
+
+def test_all_that_are_left_can_be_ended_at_once(principal: TokenPrincipal) -> None:
+    secrets = [sessions.begin(principal, BROWSER, NOW) for _ in range(3)]
+    sessions.end(found(secrets[0], NOW).id, Ended.SIGNED_OUT, NOW, "user:1")
+    with transaction():
+        sessions.end_all(Ended.RESTORED, NOW, "operator")
+    told = [sessions.find(secret, BROWSER, NOW) for secret in secrets]
+    assert told == [Ended.SIGNED_OUT, Ended.RESTORED, Ended.RESTORED]
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'") == [(2,)]
+
+
+def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal) -> None:
+    secret = sessions.begin(principal, BROWSER, NOW)
+    with statements() as asked:
+        found(secret, NOW)
+    assert len(asked) == 1
+    with transaction():
+        # Of a table with one row PostgreSQL would read that one.
+        copied = "SELECT id || ?, token_id, secret_sha256 || ?, browser_sha256, 1, 1, 1, 'idle' FROM console_sessions"
+        for number in range(12):
+            execute(f"INSERT INTO console_sessions {copied}", (f"-{number}", f"-{number}"))
+        execute("ANALYZE console_sessions")
+        assert not read_whole(asked[0], frozenset({"console_sessions"}))
+
+
+def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(
+    principal: TokenPrincipal, customer: Customer
+) -> None:
+    """A script that signs in all day leaves hundreds of thousands of them, for a month."""
+    sessions.begin(principal, BROWSER, NOW)
+    with transaction():
+        copied = "SELECT id || ?, token_id, secret_sha256 || ?, browser_sha256, 1, 1, 1, 'crowded_out' FROM console_sessions"
+        for number in range(12):
+            execute(f"INSERT INTO console_sessions {copied}", (f"-{number}", f"-{number}"))
+        execute("ANALYZE console_sessions")
+    with statements() as asked:
+        sessions.begin(principal, BROWSER, NOW)
+        sessions.live(NOW, 51, account_id=customer.account_id)
+    looks = [each for each in asked if "FROM console_sessions" in each.sql]
+    assert len(looks) == 2
+    for look in looks:
+        assert "console_sessions_open" in indexes_read(look)

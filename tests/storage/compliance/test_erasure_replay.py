@@ -1,0 +1,322 @@
+"""What a restored backup must not forget: every redaction and every request that the replaced database knew of."""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from schemas.compliance.requests import Result, Topic
+from storage.compliance import erasure, erasure_log, erasure_replay
+from storage.compliance import requests as compliance_requests
+from storage.compliance.erasure_log import KEYS, Redacted
+from storage.compliance.erasure_replay import Unreadable
+from storage.db.engine import execute, rows
+from storage.secrets.vault import Vault
+from tests.support.factories import NOW, Customer
+from tests.support.query_plans import taken_back
+from tests.support.storefront import ADA, BOB, Planter, cloud_client, give_shop, order, receive, stored, traces_of
+from worker.background.compliance import Clerk
+
+VAULT = Vault([b"A" * 32])
+#: An order as it stands in a file, done at another installation's time.
+ORDER = {
+    "id": "cpl_01JNA0000000000000000000AA",
+    "topic": "customers/redact",
+    "shop_domain": "snow.shops.example",
+    "body_sha256": "aa",
+    "subject_pseudonym": "ps:1",
+    "subject_sealed": None,
+    "status": "done",
+    "result": "redacted",
+    "counts": '{"exports":1}',
+    "report_sealed": None,
+    "attempts": 1,
+    "last_error": None,
+    "due_at": 2,
+    "created_at": 1,
+    "finished_at": 2,
+}
+OPEN = {"status": "received", "result": None, "finished_at": None, "subject_sealed": "c2VhbGVk"}
+
+
+@pytest.fixture
+def shop(customer: Customer) -> Customer:
+    return give_shop(customer)
+
+
+@pytest.fixture
+def client(shop: Customer, tmp_path: Path) -> TestClient:
+    return cloud_client(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "redactions"
+
+
+def carry_out() -> None:
+    clerk = Clerk(VAULT, "worker:test", utc_now)
+    while clerk.carry_out_next():
+        pass
+    assert clerk.broken_off == 0
+
+
+def write(file: Path, *told: Any) -> Path:
+    lines = [{"riskrelay": "redactions", "version": 1}, *told, {"end": len(told)}]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return file
+
+
+def sealed(report: bytes | None) -> str | None:
+    return None if report is None else base64.b64encode(report).decode()
+
+
+def ledger() -> list[tuple[Any, ...]]:
+    asked = "SELECT id, status, result, next_run_at IS NULL, report_sealed FROM compliance_requests ORDER BY id"
+    return [(*row[:3], bool(row[3]), None if row[4] is None else bytes(row[4])) for row in rows(asked)]
+
+
+def journal() -> list[Redacted]:
+    return [line for page in erasure_log.pages() for line in page]
+
+
+# --- the journal
+
+
+def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient, shop: Customer) -> None:
+    made = Planter(client, shop).plant(ADA)
+    kept = {*Planter(client, shop).plant(BOB).values()}
+    held = {
+        "evidence_captures": {row[0] for row in rows("SELECT id FROM evidence_captures WHERE page_url LIKE ?", ("%Ada%",))},
+        "findings": {row[0] for row in rows("SELECT id FROM findings WHERE page_url LIKE ?", ("%88191167%",))},
+        "page_results": {str(row[0]) for row in rows("SELECT id FROM page_results WHERE url LIKE ?", ("%88191167%",))},
+        "inbound_emails": {row[0] for row in rows("SELECT id FROM inbound_emails WHERE sender LIKE ?", ("%Ada%",))},
+        "attempts": {row[0] for row in rows("SELECT id FROM attempts WHERE answer LIKE ?", ("%Ada%",))},
+    }
+    request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
+    carry_out()
+    named = journal()
+    assert {line.request_id for line in named} == {request_id}
+    assert all(held.values())
+    for table, ids in held.items():
+        assert {line.row_id for line in named if line.table == table} == ids
+    exports = {line.row_id for line in named if line.table == "exports"}
+    assert exports == {*made.values()}
+    assert not exports & kept
+    counts = compliance_requests.get(request_id).counts
+    assert len([line for line in named if line.table == "idempotency_keys"]) == counts["idempotency_keys"]
+    assert len([line for line in named if line.table == "diagnostics"]) == counts["diagnostics"]
+    assert {line.row_id for line in named if line.table == KEYS} == {
+        str(row[0]) for row in rows("SELECT id FROM idempotency_keys WHERE key LIKE ?", ("redacted:%",))
+    }
+    assert traces_of(ADA, "\n".join(map(repr, named)).lower()) == []
+
+
+def test_an_erasure_that_is_taken_back_takes_its_journal_with_it(client: TestClient, shop: Customer) -> None:
+    made = Planter(client, shop).plant(ADA)
+    with taken_back():
+        erasure.STORES[-1].erase([made["approved"]], NOW, "cpl_1")
+        assert journal() == [Redacted("cpl_1", "exports", made["approved"], to_ms(NOW))]
+    assert journal() == []
+
+
+def test_what_is_erased_again_leaves_the_same_journal(client: TestClient, shop: Customer, file: Path) -> None:
+    Planter(client, shop).plant(ADA)
+    receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
+    carry_out()
+    before = journal()
+    erasure_replay.save(file)
+    execute("DELETE FROM redactions")
+    assert erasure_replay.apply(file, utc_now())["redactions"] == len(before)
+    assert sorted(map(repr, journal())) == sorted(map(repr, before))
+    after = stored()
+    assert erasure_replay.apply(file, utc_now())["redactions"] == 0
+    assert stored() == after
+
+
+def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClient, shop: Customer, file: Path) -> None:
+    """Ids that are counted up begin again where a backup stopped."""
+    Planter(client, shop).plant(ADA)
+    [(page_id, received_at)] = rows("SELECT id, received_at FROM page_results")
+    long_ago = received_at - to_ms(NOW + erasure.CLOCKS_APART) + to_ms(NOW) - 1
+    write(file, {"redaction": ["cpl_1", "page_results", str(page_id), long_ago]})
+    assert erasure_replay.apply(file, utc_now())["redactions"] == 1
+    assert rows("SELECT id FROM page_results") == [(page_id,)]
+    # It is in the journal all the same: another backup may hold the row that was meant.
+    assert journal() == [Redacted("cpl_1", "page_results", str(page_id), long_ago)]
+    write(file, {"redaction": ["cpl_1", "page_results", str(page_id), received_at]})
+    erasure_replay.apply(file, utc_now())
+    assert rows("SELECT id FROM page_results") == []
+
+
+def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer, file: Path) -> None:
+    Planter(client, shop).plant(ADA)
+    first, second = (row[0] for row in rows("SELECT id FROM idempotency_keys ORDER BY id LIMIT 2"))
+    keys = dict(rows("SELECT id, key FROM idempotency_keys"))
+    at = to_ms(utc_now())
+    lines = [["idempotency_keys", first], [KEYS, first], ["idempotency_keys", second]]
+    write(file, *({"redaction": ["cpl_1", table, str(row_id), at]} for table, row_id in lines))
+    erasure_replay.apply(file, utc_now())
+    told = {row[0]: row[1:] for row in rows("SELECT id, key, response_body FROM idempotency_keys")}
+    assert told[first] == (f"redacted:{first}", erasure.REDACTED_ANSWER)
+    assert told[second] == (keys[second], erasure.REDACTED_ANSWER)
+    assert sum(body == erasure.REDACTED_ANSWER for _, body in told.values()) == 2
+
+
+# --- the ledger
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "becomes"),
+    [
+        # what is not here: open orders are taken over
+        (None, OPEN, ("received", None)),
+        # a person's redaction was repeated by the journal
+        (None, {}, ("done", "redacted")),
+        # a shop's is done wholly once more
+        (None, {"topic": "shop/redact"}, ("received", None)),
+        (None, {"topic": "customers/data_request", "result": "reported"}, ("done", "reported")),
+        # a redaction that is open here is done wholly here
+        (OPEN, {}, ("received", None)),
+        # a report need not be made twice
+        (
+            OPEN | {"topic": "customers/data_request"},
+            {"topic": "customers/data_request", "result": "reported"},
+            ("done", "reported"),
+        ),
+        # the other database may be the older one
+        ({}, OPEN, ("done", "redacted")),
+        ({}, {}, ("done", "redacted")),
+    ],
+)
+def test_the_ledger_is_brought_up_to_date(
+    database: str, file: Path, here: dict[str, Any] | None, there: dict[str, Any], becomes: tuple[str, str | None]
+) -> None:
+    if here is not None:
+        erasure_replay.apply(write(file, {"request": ORDER | here}), NOW)
+    for _ in range(2):
+        erasure_replay.apply(write(file, {"request": ORDER | there}), NOW)
+        [(_, status, result, waits_for_nothing, _)] = ledger()
+        assert (status, result) == becomes
+        assert waits_for_nothing == (status == "done")
+    held = compliance_requests.claim_next(NOW)
+    assert (held is not None) == (becomes[0] == "received")
+
+
+@pytest.mark.parametrize(
+    ("there", "is_redacted_there", "left"),
+    [
+        # neither has changed
+        (b"whole", False, b"whole"),
+        # erased there
+        (None, True, None),
+        # without the records that mention somebody
+        (b"part", True, b"part"),
+        # the other database is the older one
+        (b"other", False, b"whole"),
+    ],
+)
+def test_of_two_reports_the_one_that_was_redacted_later_stays(
+    database: str, file: Path, there: bytes | None, is_redacted_there: bool, left: bytes | None
+) -> None:
+    asked = ORDER | {"topic": "customers/data_request", "result": "reported"}
+    erasure_replay.apply(write(file, {"request": asked | {"report_sealed": sealed(b"whole")}}), NOW)
+    line = {"redaction": ["cpl_2", "compliance_requests", ORDER["id"], to_ms(NOW)]}
+    other = {"request": asked | {"report_sealed": sealed(there)}}
+    for _ in range(2):
+        erasure_replay.apply(write(file, other, *([line] if is_redacted_there else [])), NOW)
+        assert [row[4] for row in ledger()] == [left]
+
+
+def test_the_same_bytes_of_two_orders_stand_beside_each_other(database: str, file: Path) -> None:
+    first = compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW, "storefront")
+    there = ORDER | {"topic": "shop/redact", "body_sha256": rows("SELECT body_sha256 FROM compliance_requests")[0][0]}
+    erasure_replay.apply(write(file, {"request": there}), NOW)
+    assert [row[0] for row in ledger()] == sorted([str(first), str(ORDER["id"])])
+    assert compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW + timedelta(hours=1), "storefront") is None
+
+
+def test_a_subject_is_read_where_it_was_taken_over(database: str, file: Path) -> None:
+    request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
+    erasure_replay.save(file)
+    assert traces_of(ADA, file.read_text().lower()) == []
+    execute("DELETE FROM compliance_requests")
+    assert erasure_replay.apply(file, NOW) == {"requests": 1, "open": 1}
+    held = compliance_requests.claim_next(utc_now())
+    assert held is not None
+    assert (held.id, compliance_requests.subject_of(held, VAULT)) == (request_id, ADA.subject)
+
+
+def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: Customer, file: Path) -> None:
+    there = ORDER | {"topic": "shop/redact"}
+    Planter(client, shop).plant(ADA)
+    erasure_replay.apply(write(file, {"request": there}), utc_now())
+    carry_out()
+    line = compliance_requests.get(str(ORDER["id"]))
+    assert (line.result, line.attempts) == (Result.REDACTED, 1)
+    assert traces_of(ADA, stored()) == []
+
+
+# --- the file
+
+
+def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, shop: Customer, file: Path) -> None:
+    Planter(client, shop).plant(ADA)
+    receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
+    carry_out()
+    receive(Topic.CUSTOMER_REDACT, VAULT, BOB)
+    count = erasure_replay.save(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in file.parent.glob("*redactions*")] == [file.name]
+    erasure_replay.require_whole(file)
+    assert list(erasure_replay.journal_of(file)) == journal()
+    assert count == len(journal()) + 2 == len(file.read_text().splitlines()) - 2
+    assert traces_of(ADA, file.read_text().lower()) == []
+
+
+def damaged() -> Iterator[tuple[str, str]]:
+    whole = [
+        '{"riskrelay":"redactions","version":1}\n',
+        '{"redaction":["cpl_1","exports","exp_1",1]}\n',
+        '{"end":1}\n',
+    ]
+    yield "".join(whole[:2]), "cut off"
+    yield "", "cut off"
+    yield whole[0] + whole[1][:20], "line 2 is damaged"
+    yield "".join(whole[1:]), "begin"
+    yield whole[0] + whole[2], "lines are missing"
+    yield whole[0] + '{"redaction":["cpl_1","accounts","1",1]}\n{"end":1}\n', "line 2 is damaged"
+    yield whole[0] + '{"redaction":["cpl_1","exports"]}\n{"end":1}\n', "line 2 is damaged"
+    yield whole[0] + '{"request":{"id":"cpl_1"}}\n{"end":1}\n', "line 2 is damaged"
+    yield whole[0] + "[1]\n", "line 2 is damaged"
+    yield '{"riskrelay":"redactions","version":2}\n{"end":0}\n', "begin"
+    yield "\x00\xff", "line 1 is damaged"
+
+
+@pytest.mark.parametrize(("text", "why"), list(damaged()), ids=range(11))
+def test_a_file_that_is_not_whole_is_refused(file: Path, text: str, why: str) -> None:
+    file.write_text(text)
+    with pytest.raises(Unreadable, match=why):
+        erasure_replay.require_whole(file)
+
+
+def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
+    file.write_bytes(b"PGDMP\xff\xfe\x00")
+    with pytest.raises(Unreadable):
+        erasure_replay.require_whole(file)
+
+
+def test_a_long_journal_is_told_and_done_slice_by_slice(database: str, file: Path) -> None:
+    lines = [Redacted("cpl_1", "exports", f"exp_{number:05}", 1) for number in range(3 * erasure.SLICE + 1)]
+    write(file, *({"redaction": [line.request_id, line.table, line.row_id, line.redacted_at_ms]} for line in lines))
+    assert erasure_replay.apply(file, NOW)["redactions"] == len(lines)
+    assert journal() == lines
+    assert erasure_log.missing([*lines, replace(lines[0], row_id="exp_new")]) == [replace(lines[0], row_id="exp_new")]

@@ -1,0 +1,173 @@
+"""The ledger: one line a wish, one worker a shop, written by whoever holds the lease and nobody else."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from schemas.base.errors import NoEncryptionKey, NotFound, WrongEncryptionKey
+from schemas.compliance.requests import Order, RequestStatus, Result, Subject, Topic
+from storage.compliance import requests as compliance_requests
+from storage.compliance.requests import LEASE_S, Held, LeaseLost
+from storage.db.engine import connection, execute, rows, transaction
+from storage.secrets.vault import Vault
+from tests.support.factories import NOW
+from tests.support.storefront import ADA, BOB, SHOP, order, stored, traces_of
+
+VAULT = Vault([b"A" * 32])
+LAPSED = NOW + timedelta(seconds=LEASE_S)
+
+
+def receive(topic: Topic = Topic.CUSTOMER_REDACT, person: Any = ADA, shop: str = SHOP, vault: Vault = VAULT) -> str | None:
+    return compliance_requests.receive(*order(topic, person, shop), vault, NOW, "storefront")
+
+
+def claimed() -> Held:
+    held = compliance_requests.claim_next(NOW)
+    assert held is not None
+    return held
+
+
+def test_an_order_is_stored_sealed_and_due_in_thirty_days(database: str) -> None:
+    request_id = receive()
+    assert request_id is not None
+    line = compliance_requests.get(request_id)
+    assert (line.status, line.due_at - line.received_at) == (RequestStatus.RECEIVED, timedelta(days=30))
+    assert traces_of(ADA, stored()) == []
+    held = claimed()
+    assert compliance_requests.subject_of(held, VAULT) == ADA.subject
+    with pytest.raises(WrongEncryptionKey):
+        compliance_requests.subject_of(held, Vault([b"B" * 32]))
+
+
+def test_the_same_order_is_stored_once(database: str) -> None:
+    assert receive() is not None
+    assert receive() is None
+    assert receive(person=BOB) is not None
+    assert receive(shop="sun.shops.example") is not None
+    assert receive(Topic.DATA_REQUEST) is not None
+    assert len(compliance_requests.ledger()) == 4
+
+
+def test_an_order_that_cannot_be_sealed_is_not_stored(database: str) -> None:
+    with pytest.raises(NoEncryptionKey):
+        receive(vault=Vault([]))
+    assert compliance_requests.ledger() == []
+    assert receive(Topic.SHOP_REDACT, None, vault=Vault([])) is not None
+
+
+def test_a_pseudonym_is_the_persons_in_the_shop_and_only_with_this_key(database: str) -> None:
+    ids = [receive(), receive(Topic.DATA_REQUEST), receive(shop="sun.shops.example"), receive(person=BOB)]
+    first, same, elsewhere, other = (compliance_requests.get(str(each)).subject_pseudonym for each in ids)
+    assert first == same
+    assert len({first, elsewhere, other}) == 3
+    assert VAULT.pseudonym("a") == Vault([b"A" * 32, b"B" * 32]).pseudonym("a") != Vault([b"B" * 32]).pseudonym("a")
+
+
+def test_a_request_about_orders_alone_has_no_pseudonym(database: str) -> None:
+    request_id = compliance_requests.receive(
+        Order(Topic.CUSTOMER_REDACT, SHOP, Subject(order_ids=("7",))), b"x", VAULT, NOW, "s"
+    )
+    assert compliance_requests.get(str(request_id)).subject_pseudonym is None
+
+
+def test_a_claim_keeps_others_out_until_it_lapses(database: str) -> None:
+    receive()
+    held = claimed()
+    assert compliance_requests.claim_next(LAPSED - timedelta(milliseconds=1)) is None
+    assert not compliance_requests.any_waiting(LAPSED - timedelta(milliseconds=1))
+    heir = compliance_requests.claim_next(LAPSED)
+    assert heir is not None
+    assert (heir.id, heir.attempt) == (held.id, 2)
+
+
+def test_who_holds_on_is_not_relieved(database: str) -> None:
+    receive()
+    held, later = claimed(), NOW + timedelta(seconds=LEASE_S - 1)
+    with transaction():
+        compliance_requests.renew(held, {"exports": 2, "findings": 0}, later)
+    assert compliance_requests.claim_next(LAPSED) is None
+    assert dict(compliance_requests.get(held.id).counts) == {"exports": 2}
+    heir = compliance_requests.claim_next(later + timedelta(seconds=LEASE_S))
+    assert heir is not None
+    assert dict(heir.counts) == {"exports": 2}
+
+
+@pytest.mark.parametrize("heir_came", [True, False])
+def test_a_lapsed_lease_writes_nothing(database: str, heir_came: bool) -> None:
+    receive()
+    held = claimed()
+    if heir_came:
+        assert compliance_requests.claim_next(LAPSED) is not None
+    before = stored()
+    with pytest.raises(LeaseLost), transaction():
+        compliance_requests.renew(held, {"exports": 1}, LAPSED)
+    with pytest.raises(LeaseLost), transaction():
+        compliance_requests.finish(held, Result.REDACTED, {}, None, LAPSED, "worker:late")
+    assert stored() == before
+    assert (compliance_requests.postpone(held, "X", LAPSED) is None) is heir_came
+
+
+def test_what_is_done_names_nobody_and_waits_for_nobody(database: str) -> None:
+    receive(Topic.DATA_REQUEST)
+    held = claimed()
+    sealed = compliance_requests.seal_report(held.id, {"records": [ADA.email]}, VAULT)
+    with transaction():
+        compliance_requests.finish(held, Result.REPORTED, {"exports": 1}, sealed, NOW, "worker:1")
+    line = compliance_requests.get(held.id)
+    assert (line.status, line.result, line.has_report, line.next_run_at) == ("done", Result.REPORTED, True, None)
+    assert rows("SELECT subject_sealed, lease FROM compliance_requests") == [(None, None)]
+    assert compliance_requests.report_of(held.id, VAULT) == {"records": [ADA.email]}
+    assert traces_of(ADA, stored()) == []
+    assert compliance_requests.claim_next(NOW + timedelta(days=99)) is None
+
+
+def test_a_sealed_part_opens_only_where_it_was_sealed(database: str) -> None:
+    first, second = receive(Topic.DATA_REQUEST), receive(Topic.DATA_REQUEST, BOB)
+    compliance_requests.replace_report(str(first), compliance_requests.seal_report(str(second), {}, VAULT), NOW, str(second))
+    with pytest.raises(WrongEncryptionKey):
+        compliance_requests.report_of(str(first), VAULT)
+
+
+def test_the_ledger_shows_first_what_is_due_first(database: str) -> None:
+    ids = [str(receive(person=person, shop=shop)) for person in (ADA, BOB) for shop in (SHOP, "sun.shops.example")]
+    execute("UPDATE compliance_requests SET due_at = due_at - 1 WHERE id = ?", (ids[3],))
+    with transaction():
+        compliance_requests.finish(claimed(), Result.REDACTED, {}, None, NOW, "w")
+    done = [line.id for line in compliance_requests.ledger() if line.status == "done"]
+    assert [line.id for line in compliance_requests.ledger()] == [
+        ids[3],
+        *sorted(set(ids[:3]) - set(done), reverse=True),
+        *done,
+    ]
+
+
+def test_a_request_that_is_not_there_is_not_found(database: str) -> None:
+    for unknown in ("cpl_1", "cpl_01ARZ3NDEKTSV4RRFFQ69G5FAV", "x", "\0"):
+        with pytest.raises(NotFound, match="compliance list"):
+            compliance_requests.get(unknown)
+        assert compliance_requests.report_of("cpl_01ARZ3NDEKTSV4RRFFQ69G5FAV", VAULT) is None
+
+
+def test_workers_that_claim_at_once_never_hold_one_shop_twice(database: str) -> None:
+    for number in range(6):
+        for person in (ADA, BOB):
+            receive(person=person, shop=f"shop{number}.example")
+    taken: list[Held] = []
+
+    def claim() -> None:
+        with connection():
+            for _ in range(6):
+                held = compliance_requests.claim_next(NOW)
+                if held is not None:
+                    taken.append(held)
+
+    threads = [threading.Thread(target=claim) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shops = [held.shop_domain for held in taken]
+    assert len(shops) == len(set(shops)) > 0
+    assert rows("SELECT COUNT(*) FROM compliance_requests WHERE lease IS NOT NULL") == [(len(shops),)]

@@ -1,0 +1,115 @@
+"""Statements over many rows: every row arrives as it was, however many there are, in few statements of few texts."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage.db.bulk_sql import execute_over, rows_over
+from storage.db.engine import close_database, execute, is_sqlite, open_database, rows
+from tests.support.query_plans import statements
+
+#: As long as a tick's, and longer than the longest list that SQLite gets.
+COUNTS: Final = [1, 2, 3, 7, 8, 63, 100, 255, 256, 257, 500, 1025]
+TELL: Final = "WITH r (number, name) AS ({rows}) SELECT number, name, ? FROM r"
+TYPES: Final = ("BIGINT", "TEXT")
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_every_row_arrives_once_and_in_order(database: str, count: int) -> None:
+    values = [(2**40 + number, f"name {number}") for number in range(count)]
+    assert rows_over(TELL, TYPES, values, (1,)) == [(*value, 1) for value in values]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " padded ",
+        "NULL",
+        "null",
+        'a "quoted" word',
+        'ends with "',
+        "back\\slash",
+        "ends with \\",
+        '\\"',
+        "{braces, and} commas",
+        "100% of {rows}, ? and %s",
+        "line\nbreak\tand tab",
+        "Ünïcode ☃ 𝄞",
+        "'single'; --",
+    ],
+)
+def test_a_text_arrives_as_it_was_whatever_it_says(database: str, text: str) -> None:
+    assert rows_over(TELL, TYPES, [(1, text), (2, text)], (0,)) == [(1, text, 0), (2, text, 0)]
+
+
+def test_what_is_not_there_is_null_in_any_column_and_in_every_row(database: str) -> None:
+    assert rows_over(TELL, TYPES, [(None, None), (None, None)], (0,)) == [(None, None, 0)] * 2
+    assert rows_over(TELL, TYPES, [(None, "a"), (-5, None)], (0,)) == [(None, "a", 0), (-5, None, 0)]
+
+
+def test_a_fraction_arrives_to_its_last_digit(database: str) -> None:
+    numbers = [0.1 + 0.2, 15.999999999999998, 16.0, 1e-300]
+    found = rows_over(
+        "WITH r (number) AS ({rows}) SELECT number FROM r", ("DOUBLE PRECISION",), [(each,) for each in numbers]
+    )
+    assert [number for (number,) in found] == numbers
+
+
+#: What PostgreSQL's text of an array gives a meaning to, and whatever else a text may hold.
+texts = st.text(alphabet="\\\",{}NULnul \n\t\r\x0b'") | st.text(
+    st.characters(exclude_characters="\x00", exclude_categories=["Cs"])
+)
+values = st.tuples(
+    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | texts,
+    st.none() | st.floats(allow_nan=False),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(values, min_size=1, max_size=5))
+def test_any_row_arrives_as_it_was(module_database: Path, stored: list[tuple[int | None, str | None, float | None]]) -> None:
+    types = ("BIGINT", "TEXT", "DOUBLE PRECISION")
+    assert rows_over("WITH r (a, b, c) AS ({rows}) SELECT a, b, c FROM r", types, stored) == stored
+
+
+def test_what_has_no_place_in_an_array_is_refused(postgres_url: str) -> None:
+    """As text it would be stored as Python writes it."""
+    open_database(postgres_url)
+    with pytest.raises(TypeError, match="bytes"):
+        rows_over(TELL, TYPES, [(1, b"sealed")], (0,))
+    close_database()
+
+
+def test_what_is_written_over_many_rows_is_written_for_each(database: str) -> None:
+    numbers = [(f"name {number}",) for number in range(400)]
+    execute("CREATE TEMPORARY TABLE kept (name TEXT)")
+    try:
+        execute_over("INSERT INTO kept (name) {rows}", ("TEXT",), numbers[:300])
+        execute_over(
+            "WITH r (name) AS ({rows}) DELETE FROM kept WHERE name IN (SELECT name FROM r)", ("TEXT",), numbers[200:]
+        )
+        assert rows("SELECT name FROM kept ORDER BY rowid" if is_sqlite() else "SELECT name FROM kept") == numbers[:200]
+    finally:
+        execute("DROP TABLE kept")
+
+
+def test_no_rows_are_no_statement(database: str) -> None:
+    with statements() as found:
+        execute_over("INSERT INTO nowhere {rows}", TYPES, [])
+        assert rows_over(TELL, TYPES, [], (0,)) == []
+    assert found == []
+
+
+def test_any_number_of_rows_takes_few_statements_of_few_texts(database: str) -> None:
+    """Each text is read and planned once a connection: SQLite's driver keeps 128 of them, for all that a worker asks."""
+    with statements() as found:
+        for count in range(1, 501):
+            rows_over(TELL, TYPES, [(number, "") for number in range(count)], (0,))
+    texts = {each.sql for each in found}
+    assert len(texts) == (9 if is_sqlite() else 1)
+    assert len(found) <= 500 * (8 if is_sqlite() else 1)

@@ -1,0 +1,439 @@
+"""The database: nothing that is read before it is written gets lost, readers never wait, and every outage has a name."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from peewee import IntegrityError
+
+from storage.accounts import accounts
+from storage.db.engine import (
+    DAMAGE,
+    OUTAGES,
+    close_database,
+    connection,
+    execute,
+    first_row,
+    is_reachable,
+    is_sqlite,
+    open_database,
+    release,
+    rows,
+    transaction,
+    values_list,
+)
+from storage.db.engine import database as db
+from storage.db.models import Account
+from tests.support.factories import NOW, Customer
+from tests.support.servers import PostgresServer
+
+ROOT: Final = Path(__file__).parents[3]
+
+#: Reads, then writes what it read and one more, as often as it is told.
+COUNTER: Final = """
+import sys
+from storage.db.engine import connection, execute, open_database, rows, transaction
+open_database(sys.argv[1])
+sys.stdin.read(1)
+with connection():
+    for _ in range(25):
+        with transaction():
+            [(count,)] = rows("SELECT created_at FROM accounts WHERE id = 1")
+            execute("UPDATE accounts SET created_at = ? WHERE id = 1", (count + 1,))
+"""
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[str], None]]:
+    """Opens a database of the test's choice and closes it afterwards."""
+
+    def open_it(url: str) -> None:
+        open_database(url)
+
+    yield open_it
+    close_database()
+
+
+def count() -> int:
+    [(number,)] = rows("SELECT COUNT(*) FROM accounts")
+    return int(number)
+
+
+# --- transactions
+
+
+def test_processes_that_read_and_then_write_lose_nothing(sqlite_url: str, opened: Callable[[str], None]) -> None:
+    opened(sqlite_url)
+    with connection():
+        accounts.add_account("Counter", NOW)
+        execute("UPDATE accounts SET created_at = 0")
+    command = [sys.executable, "-c", COUNTER, sqlite_url]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(8)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda process: process.communicate("go", timeout=60)[1], started))
+    assert told == [""] * 8
+    with connection():
+        assert rows("SELECT created_at FROM accounts") == [(8 * 25,)]
+
+
+def test_threads_that_write_take_turns(database: str) -> None:
+    def add(number: int) -> None:
+        with connection():
+            accounts.add_account(f"Account {number}", NOW)
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(add, range(60)))
+    assert count() == 60
+
+
+def test_a_transaction_that_fails_leaves_nothing(database: str) -> None:
+    def add_two_and_fail() -> None:
+        with transaction():
+            accounts.add_account("One", NOW)
+            with transaction():
+                accounts.add_account("Two", NOW)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        add_two_and_fail()
+    assert count() == 0
+
+
+def test_an_interrupt_within_a_commit_is_told_as_what_it_is(sqlite_url: str, opened: Callable[[str], None]) -> None:
+    opened(sqlite_url)
+
+    def be_interrupted() -> None:
+        with connection(), transaction():
+            accounts.add_account("Kept", NOW)
+            # As far as SQLite is concerned the transaction has ended; as far as this code is, it has not.
+            db.execute_sql("COMMIT")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        be_interrupted()
+    with connection():
+        assert [account.name for account in Account.select()] == ["Kept"]
+
+
+def test_a_transaction_within_another_one_joins_it(database: str) -> None:
+    def others_see() -> int:
+        with connection():
+            return count()
+
+    with ThreadPoolExecutor(1) as pool, transaction():
+        with transaction():
+            accounts.add_account("One", NOW)
+        assert pool.submit(others_see).result(10) == 0
+    assert count() == 1
+
+
+def test_a_transaction_that_has_to_connect_first_is_joined_too(database: str) -> None:
+    release()
+    with transaction():
+        with transaction():
+            accounts.add_account("within", NOW)
+        assert db.in_transaction()
+    assert [name for (name,) in rows("SELECT name FROM accounts")] == ["within"]
+
+
+def test_readers_are_not_kept_waiting_by_a_writer(database: str) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with connection(), transaction():
+            accounts.add_account("Slow", NOW)
+            begun.set()
+            finish.wait(10)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        assert begun.wait(10)
+        began = time.monotonic()
+        assert count() == 0
+        assert time.monotonic() - began < 1
+        finish.set()
+        writing.result(10)
+    assert count() == 1
+
+
+def test_a_broken_statement_does_not_spoil_the_connection(customer: Customer) -> None:
+    for _ in range(3):
+        with pytest.raises(IntegrityError):
+            Account.create(id=customer.account_id, name="taken", may_use_webhooks=True, created_at=NOW)
+        assert count() == 1
+
+
+# --- connections
+
+
+def test_a_connection_within_another_one_is_the_same_and_stays_open(database: str) -> None:
+    before = db.connection()
+    with connection():
+        assert db.connection() is before
+    assert is_reachable()
+    assert db.connection() is before
+
+
+def test_a_connection_goes_back_to_the_pool_whatever_happens(database_url: str, opened: Callable[[str], None]) -> None:
+    opened(database_url)
+
+    def break_inside() -> None:
+        with connection():
+            raise LookupError
+
+    for _ in range(100):
+        with pytest.raises(LookupError):
+            break_inside()
+        assert db.is_closed()
+    with connection():
+        assert count() == 0
+
+
+def test_more_threads_than_connections_wait_their_turn(database: str) -> None:
+    def ask(_number: int) -> int:
+        with connection():
+            time.sleep(0.005)
+            return count()
+
+    with ThreadPoolExecutor(60) as pool:
+        assert set(pool.map(ask, range(120))) == {0}
+
+
+def test_sqlite_is_opened_to_survive_a_power_cut_and_to_keep_its_keys(
+    sqlite_url: str, opened: Callable[[str], None]
+) -> None:
+    opened(sqlite_url)
+    with connection():
+        found = {
+            name: rows(f"PRAGMA {name}")[0][0] for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+        with transaction():
+            writes = {name: rows(f"PRAGMA {name}")[0][0] for name in found}
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000}
+    # Who writes waits by itself, lest every greenlet of the process wait with it.
+    assert writes == {**found, "busy_timeout": 0}
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite://relative.db", "", "riskrelay.db"])
+def test_another_kind_of_database_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="sqlite:/// or postgresql://"):
+        open_database(url)
+
+
+def test_postgresql_may_be_called_postgres(postgres_url: str, opened: Callable[[str], None]) -> None:
+    opened(postgres_url.replace("postgresql://", "postgres://"))
+    assert is_reachable()
+    assert not is_sqlite()
+
+
+@pytest.mark.parametrize(("columns", "times", "text"), [(1, 1, "(?)"), (2, 2, "(?, ?), (?, ?)"), (3, 1, "(?, ?, ?)")])
+def test_a_list_of_values_has_a_place_for_each(columns: int, times: int, text: str) -> None:
+    assert values_list(columns, times) == text
+
+
+# --- single look-ups
+
+
+def name_of(number: int) -> tuple[Any, ...] | None:
+    return first_row("SELECT name FROM accounts WHERE id = ?", (number,))
+
+
+def test_a_look_up_tells_the_first_row_and_holds_no_connection(database_url: str, opened: Callable[[str], None]) -> None:
+    opened(database_url)
+    with connection():
+        made = accounts.add_account("One", NOW).id
+    for _ in range(100):
+        assert (name_of(made), name_of(0)) == (("One",), None)
+        assert db.is_closed()
+
+
+def test_a_look_up_sees_what_was_committed_just_before(database_url: str, opened: Callable[[str], None]) -> None:
+    opened(database_url)
+    with connection():
+        made = accounts.add_account("0", NOW).id
+        for number in range(1, 20):
+            execute("UPDATE accounts SET name = ? WHERE id = ?", (str(number), made))
+            assert name_of(made) == (str(number),)
+
+
+def test_a_look_up_sees_nothing_that_may_be_taken_back(database: str) -> None:
+    made = accounts.add_account("Before", NOW).id
+    with transaction():
+        execute("UPDATE accounts SET name = 'after'")
+        assert name_of(made) == ("Before",)
+    assert name_of(made) == ("after",)
+
+
+def test_many_threads_look_up_at_once(database_url: str, opened: Callable[[str], None]) -> None:
+    """More than there are connections, so that some wait for one."""
+    opened(database_url)
+    with connection():
+        made = [accounts.add_account(str(number), NOW).id for number in range(60)]
+    with ThreadPoolExecutor(60) as pool:
+        assert list(pool.map(name_of, made * 5)) == [(str(number),) for number in range(60)] * 5
+
+
+def test_a_look_up_asks_the_database_that_is_open_now(
+    sqlite_url: str, postgres_url: str, opened: Callable[[str], None]
+) -> None:
+    for url in (sqlite_url, postgres_url, sqlite_url):
+        opened(url)
+        with connection():
+            name, made = f"Of {url}", accounts.add_account(f"Of {url}", NOW).id
+        assert name_of(made) == (name,)
+
+
+def test_a_look_up_that_finds_no_database_is_an_outage(tmp_path: Path, opened: Callable[[str], None]) -> None:
+    opened(f"sqlite:///{tmp_path / 'missing' / 'riskrelay.db'}")
+    with pytest.raises(OUTAGES):
+        name_of(1)
+    (tmp_path / "riskrelay.db").write_bytes(b"not a database at all " * 100)
+    opened(f"sqlite:///{tmp_path / 'riskrelay.db'}")
+    with pytest.raises(DAMAGE):
+        name_of(1)
+
+
+def test_a_look_up_goes_on_when_the_server_is_back(
+    postgres_url: str, postgres_server: PostgresServer, opened: Callable[[str], None]
+) -> None:
+    opened(postgres_url)
+    assert name_of(1) is None
+    postgres_server.stop()
+    try:
+        with pytest.raises(OUTAGES):
+            name_of(1)
+    finally:
+        postgres_server.start()
+    assert name_of(1) is None
+
+
+# --- outages
+
+
+def test_what_a_url_sets_for_its_sessions_is_kept_beside_our_own(postgres_url: str, opened: Callable[[str], None]) -> None:
+    opened(f"{postgres_url}{'&' if '?' in postgres_url else '?'}options=-csearch_path%3Delsewhere%20-c%20work_mem%3D8MB")
+    told = [rows(f"SHOW {name}")[0][0] for name in ("search_path", "work_mem", "lock_timeout")]
+    assert told == ["elsewhere", "8MB", "5s"]
+
+
+def test_a_file_that_is_locked_too_long_is_an_outage(sqlite_url: str, opened: Callable[[str], None]) -> None:
+    opened(sqlite_url)
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        with connection():
+            db.execute_sql("PRAGMA busy_timeout = 50")
+            with pytest.raises(OUTAGES):
+                execute("UPDATE accounts SET name = 'late'")
+            assert is_reachable()
+            other.execute("ROLLBACK")
+            accounts.add_account("In time", NOW)
+            assert count() == 1
+    finally:
+        other.close()
+
+
+def test_a_folder_that_is_missing_is_an_outage(tmp_path: Path, opened: Callable[[str], None]) -> None:
+    opened(f"sqlite:///{tmp_path / 'missing' / 'riskrelay.db'}")
+    with pytest.raises(OUTAGES), connection():
+        count()
+    assert not is_reachable()
+
+
+def test_a_file_that_is_no_database_is_not_reachable(tmp_path: Path, opened: Callable[[str], None]) -> None:
+    path = tmp_path / "riskrelay.db"
+    path.write_bytes(b"not a database at all " * 100)
+    opened(f"sqlite:///{path}")
+    assert not is_reachable()
+
+
+def test_a_full_disk_is_an_outage(sqlite_url: str, opened: Callable[[str], None]) -> None:
+    opened(sqlite_url)
+    with connection():
+        with transaction():
+            [(pages,)] = rows("PRAGMA page_count")
+            db.execute_sql(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(OUTAGES):
+            accounts.add_account("x" * 100_000, NOW)
+        assert count() == 0
+
+
+def test_a_server_that_is_not_there_is_an_outage(opened: Callable[[str], None]) -> None:
+    opened("postgresql://riskrelay@127.0.0.1:1/riskrelay")
+    with pytest.raises(OUTAGES), connection():
+        count()
+    assert not is_reachable()
+
+
+def test_who_cannot_wait_long_for_a_lock_says_so(postgres_url: str) -> None:
+    open_database(postgres_url, 0.25)
+    with connection():
+        assert rows("SELECT current_setting('lock_timeout')") == [("250ms",)]
+    close_database()
+
+
+def test_a_lock_that_does_not_come_is_an_outage(postgres_url: str, opened: Callable[[str], None]) -> None:
+    opened(postgres_url)
+    with connection():
+        accounts.add_account("One", NOW)
+
+        def hold(held: threading.Event, done: threading.Event) -> None:
+            with connection(), transaction():
+                execute("UPDATE accounts SET name = 'held'")
+                held.set()
+                done.wait(10)
+
+        held, done = threading.Event(), threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            holding = pool.submit(hold, held, done)
+            assert held.wait(10)
+            db.execute_sql("SET lock_timeout = 50")
+            with pytest.raises(OUTAGES):
+                execute("UPDATE accounts SET name = 'late'")
+            done.set()
+            holding.result(10)
+        assert rows("SELECT name FROM accounts") == [("held",)]
+
+
+def test_after_a_restart_of_the_server_every_pooled_connection_is_replaced(
+    postgres_url: str, postgres_server: PostgresServer, opened: Callable[[str], None]
+) -> None:
+    opened(postgres_url)
+    everybody = threading.Barrier(4)
+
+    def ask(_number: int) -> int:
+        with connection():
+            everybody.wait(10)
+            return count()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(4))) == [0] * 4
+        try:
+            with connection():
+                postgres_server.stop()
+                with pytest.raises(OUTAGES):
+                    count()
+            assert not is_reachable()
+        finally:
+            postgres_server.start()
+        assert list(pool.map(ask, range(4))) == [0] * 4
+    assert is_reachable()
+
+
+def test_importing_the_models_touches_no_database(tmp_path: Path) -> None:
+    code = "import storage.db.models, storage.exports.transitions, storage.intake.findings, storage.db.schema_version"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert ran.stdout == ran.stderr == b""
+    found: list[Any] = [*tmp_path.iterdir()]
+    assert found == []

@@ -1,0 +1,52 @@
+"""Identifiers are ULIDs behind a prefix: they sort by time, those of one millisecond in the order they were made."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ulid import ULID
+
+from schemas.base.timestamps import to_ms
+from storage.db.identifiers import ATTEMPT, EXPORT, first_id, is_id, new_id
+from tests.support.factories import NOW
+
+#: All that 48 bits of milliseconds reach and a datetime can name.
+moments = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - the zone is given apart
+
+
+@given(moments)
+def test_an_identifier_is_a_ulid_of_its_moment(moment: datetime) -> None:
+    made = new_id(ATTEMPT, moment)
+    assert is_id(ATTEMPT, made)
+    told = ULID.from_str(made.removeprefix("att_"))
+    assert str(told) == made.removeprefix("att_")
+    assert told.milliseconds == to_ms(moment)
+
+
+@given(moments, moments)
+def test_identifiers_sort_by_their_moments(one: datetime, other: datetime) -> None:
+    earlier, later = sorted([one, other])
+    assert to_ms(earlier) == to_ms(later) or new_id(EXPORT, earlier) < new_id(EXPORT, later)
+
+
+def test_those_of_one_millisecond_sort_as_they_were_made_and_none_is_made_twice() -> None:
+    made = [new_id(EXPORT, NOW) for _ in range(1000)]
+    assert made == sorted(set(made))
+
+
+def test_chance_makes_up_all_of_an_identifier_but_its_moment() -> None:
+    made = [new_id(EXPORT, NOW + timedelta(milliseconds=number))[-16:] for number in range(200)]
+    # Of 200 draws of 32 letters none has stayed away from any place, unless a place is fixed.
+    assert all(len({letters[place] for letters in made}) > 16 for place in range(16))
+
+
+def test_no_identifier_comes_twice_to_threads_that_ask_at_once() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = [each for ids in threads.map(lambda _: [new_id(EXPORT, NOW) for _ in range(500)], range(8)) for each in ids]
+    assert len(set(made)) == 4000
+
+
+def test_a_bound_has_the_form_of_an_identifier_and_no_chance() -> None:
+    assert first_id(EXPORT, NOW) == f"exp_{ULID.from_int(to_ms(NOW) << 80)}"
+    assert first_id(EXPORT, datetime(1960, 1, 1, tzinfo=UTC)) == f"exp_{'0' * 26}"

@@ -1,0 +1,78 @@
+"""The locks that commands take against themselves, over processes, on both databases."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from storage.db import locks
+from storage.db.engine import connection
+from storage.db.locks import Lock, alone, alone_soon
+from tests.support.workers import wait_until
+
+ROOT: Final = Path(__file__).parents[3]
+#: Takes the lock that the second argument names, says so and keeps it until it is killed.
+HOLDER: Final = """
+import sys, time
+from storage.db.engine import connection, open_database
+from storage.db.locks import Lock, alone
+open_database(sys.argv[1])
+with connection(), alone(Lock[sys.argv[2]]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holding(url: str, lock: Lock) -> "subprocess.Popen[str]":
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, url, lock.name], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def take(lock: Lock) -> None:
+    with connection(), alone(lock):
+        """Nothing more: to have had it is enough."""
+
+
+def is_free(lock: Lock) -> bool:
+    try:
+        take(lock)
+    except locks.Held:
+        return False
+    return True
+
+
+def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str) -> None:
+    with holding(database, Lock.PRUNE) as holder:
+        with pytest.raises(locks.Held):
+            take(Lock.PRUNE)
+        holder.kill()
+    # PostgreSQL hears of the death a moment later.
+    wait_until(lambda: is_free(Lock.PRUNE))
+
+
+def test_who_can_wait_a_little_gets_what_is_free_soon_and_is_refused_else(database: str) -> None:
+    with holding(database, Lock.PRUNE) as holder:
+        with pytest.raises(locks.Held), connection(), alone_soon(Lock.PRUNE, 0.2):
+            """Never reached: it is held for a minute."""
+        threading.Timer(0.3, holder.kill).start()
+        with connection(), alone_soon(Lock.PRUNE, 60):
+            assert holder.wait() != 0
+    assert is_free(Lock.PRUNE)
+
+
+def test_a_lock_keeps_out_its_own_kind_alone(database: str) -> None:
+    with holding(database, Lock.PRUNE) as holder:
+        take(Lock.BACKUP)
+        holder.kill()
+
+
+def test_a_lock_is_free_after_its_work_broke(database: str) -> None:
+    with pytest.raises(ValueError, match="broke"), alone(Lock.SWEEP):
+        raise ValueError("broke")
+    with holding(database, Lock.SWEEP) as holder:
+        holder.kill()

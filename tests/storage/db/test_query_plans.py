@@ -1,0 +1,138 @@
+"""What a worker asks again and again is answered by an index, however many exports wait or have finished."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.exports.delivery import Claim
+from storage.db.engine import execute, is_sqlite, rows
+from storage.exports import transitions
+from storage.targets import throttle_state
+from tests.support.factories import attempted, make_customer
+from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
+from tests.support.query_plans import Statement, indexes_read, plan_of, read_whole, statements, taken_back
+
+#: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
+FINISHED = 20_000
+WAITING = 4_000
+TARGETS = 40
+#: Beyond those: nothing waits for them.
+QUIET_TARGETS = 10
+URL = "https://tracker.example.com/hook"
+WORKER = "worker:test"
+LEASE_S = 6.0
+#: Every index of the exports that a question of a worker might take.
+OF_EXPORTS = {
+    "exports_waiting",
+    "exports_target",
+    "exports_account",
+    "exports_account_status",
+    "exports_account_source",
+    "exports_recoverable",
+}
+
+
+@pytest.fixture(scope="module", params=["not learned", "learned"])
+def target_ids(request: pytest.FixtureRequest, module_database: Path) -> list[str]:
+    """Targets that many exports have finished for and some wait for; the database has not looked yet how many, or has.
+
+    PostgreSQL looks by itself within a minute, at a moment of its own, and what it does before depends on that.
+    """
+    ids = [row[0] for row in rows("SELECT id FROM targets ORDER BY id")] or seeded()
+    if request.param == "learned" or not is_sqlite():
+        learn()
+    return ids
+
+
+def seeded() -> list[str]:
+    customer, now, half = make_customer(), utc_now(), TARGETS // 2
+    ids = [
+        *many_targets(customer, 0, half, URL, "paused"),
+        *many_targets(customer, half, half, URL),
+        *many_targets(customer, TARGETS, QUIET_TARGETS, URL),
+    ]
+    many_finished(customer, 0, FINISHED, (0, len(ids)), now)
+    many_waiting(customer, FINISHED, WAITING, (0, TARGETS), now - timedelta(seconds=10))
+    return ids
+
+
+def asked(verb: Callable[..., object], *arguments: object) -> list[Statement]:
+    """Run a verb, undo it, and return its statements."""
+    with statements() as found, taken_back():
+        verb(*arguments)
+    assert found, f"{verb.__name__} asked nothing."
+    return found
+
+
+def claimed(target_ids: list[str]) -> list[Claim]:
+    return transitions.claim_due(dict.fromkeys(target_ids, 2), utc_now(), LEASE_S, WORKER)
+
+
+def require_no_scan(found: list[Statement]) -> None:
+    for statement in found:
+        assert not read_whole(statement), "\n".join([statement.sql, *plan_of(statement)])
+
+
+def test_a_look_reads_what_waits_and_nothing_that_has_finished(target_ids: list[str]) -> None:
+    [look] = asked(throttle_state.due, "", 256, utc_now())
+
+    require_no_scan([look])
+    assert indexes_read(look) & OF_EXPORTS == {"exports_waiting"}, plan_of(look)
+
+
+def test_a_look_behind_a_target_begins_there(target_ids: list[str]) -> None:
+    [look] = asked(throttle_state.due, target_ids[5], 256, utc_now())
+
+    require_no_scan([look])
+    assert indexes_read(look) & OF_EXPORTS == {"exports_waiting"}, plan_of(look)
+
+
+def test_a_claim_reads_the_due_exports_of_its_targets_alone(target_ids: list[str]) -> None:
+    due, *writes = asked(claimed, target_ids)
+
+    require_no_scan([due, *writes])
+    assert "exports_waiting" in indexes_read(due), plan_of(due)
+    assert not indexes_read(due) & {"exports_target", "exports_account"}, plan_of(due)
+
+
+def test_the_count_of_what_is_due_reads_only_what_waits(target_ids: list[str]) -> None:
+    [count] = asked(transitions.count_due, utc_now(), 10_000)
+
+    assert not [step for step in read_whole(count) if "exports_waiting" not in step], plan_of(count)
+    assert indexes_read(count) & OF_EXPORTS == {"exports_waiting"}, plan_of(count)
+
+
+def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
+    now = utc_now()
+    with taken_back():
+        claims = claimed(target_ids)
+        half = len(claims) // 2
+        attempts = [attempted(claim, at=now) for claim in claims[:half]]
+
+        require_no_scan(asked(transitions.look_again, claims[0], now))
+        require_no_scan(asked(transitions.renew, claims, now, LEASE_S))
+        require_no_scan(asked(transitions.record_attempts, attempts, now, WORKER))
+        require_no_scan(asked(transitions.postpone, claims[half:], now, WORKER))
+
+
+def test_what_waits_for_a_target_that_was_turned_off_is_found_by_its_target(target_ids: list[str]) -> None:
+    with taken_back():
+        execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (target_ids[0],))
+
+        require_no_scan(asked(transitions.end_waiting, target_ids[:1], utc_now(), WORKER, 500))
+
+
+def test_what_may_be_recovered_is_found_by_its_target(target_ids: list[str]) -> None:
+    since = utc_now() - timedelta(days=1)
+
+    require_no_scan(asked(transitions.count_recoverable, target_ids[0], since))
+
+
+def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:
+    """The judge of the others must be able to fail."""
+    scan = Statement("SELECT COUNT(*) FROM exports e WHERE e.version = 1", ())
+
+    assert read_whole(scan)

@@ -1,0 +1,605 @@
+"""The migrated schema: as the models say, indexed for what is asked, and made once by however many who start at once."""
+
+import logging
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+from peewee import (
+    AutoField,
+    BigAutoField,
+    BigIntegerField,
+    BlobField,
+    BooleanField,
+    DoubleField,
+    Field,
+    ForeignKeyField,
+    IntegerField,
+    TextField,
+)
+
+from schemas.base.principal import TokenKind
+from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import PostbackForm
+from storage.accounts import tokens
+from storage.db import schema_version
+from storage.db.columns import JsonField, MomentField
+from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
+from storage.db.engine import database as db
+from storage.db.locks import Lock
+from storage.db.models import ALL, Export, Table
+from storage.db.schema_version import Standing, UnfitDatabase
+from storage.exports import attempts, idempotency, transitions
+from storage.targets import pings, targets, throttle_state, validations
+from tests.support.factories import (
+    NOW,
+    Customer,
+    attempted,
+    claim_due,
+    issue,
+    make_approved,
+    make_customer,
+    make_target,
+    postback,
+    record_postback,
+)
+from tests.support.servers import PostgresServer
+from tests.support.workers import wait_until
+
+ROOT: Final = Path(__file__).parents[3]
+MIGRATE: Final = (
+    "import sys; from storage.db import engine, schema_version; "
+    "engine.open_database(sys.argv[1]); print(schema_version.migrate())"
+)
+
+#: What a field of a model is in each database.
+TYPES: Final[dict[type[Field], tuple[str, str]]] = {
+    AutoField: ("integer", "integer"),
+    BigAutoField: ("integer", "bigint"),
+    BigIntegerField: ("bigint", "bigint"),
+    MomentField: ("bigint", "bigint"),
+    IntegerField: ("integer", "integer"),
+    DoubleField: ("double precision", "double precision"),
+    BooleanField: ("integer", "boolean"),
+    BlobField: ("blob", "bytea"),
+    TextField: ("text", "text"),
+    JsonField: ("text", "text"),
+}
+
+ALL_MIGRATIONS: Final = [
+    "0001_initial_tables",
+    "0002_uploads_emails_compliance",
+    "0003_throttle_state_and_workers",
+    "0004_key_check_and_erasure_log",
+    "0005_console_sessions_and_charts",
+]
+
+#: Every rule that something is there once, but for primary keys and single columns, which the models declare.
+UNIQUE: Final = {
+    ("attempts", ("export_id",), "outcome = 'delivered'"),
+    ("attempts", ("export_id", "number"), None),
+    ("compliance_requests", ("topic", "shop_domain", "body_sha256"), None),
+    ("exports", ("source_id",), "source_type = 'finding'"),
+    ("findings", ("project_id", "fingerprint"), None),
+    ("grants", ("user_id", "project_id"), "project_id is not null"),
+    ("grants", ("user_id", "report_id"), "report_id is not null"),
+    ("idempotency_keys", ("principal", "method", "route", "key"), None),
+    ("inbound_emails", ("project_id", "message_sha256"), None),
+    ("page_results", ("scan_run_id", "url"), None),
+    ("recoveries", ("target_id",), "status = 'running'"),
+}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without a table, once of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'empty.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.create_database()
+
+
+@pytest.fixture
+def empty(empty_url: str) -> Iterator[str]:
+    open_database(empty_url)
+    yield empty_url
+    close_database()
+
+
+def name_of(model: type[Table]) -> str:
+    return str(model._meta.table_name)
+
+
+def fields_of(model: type[Table]) -> list[Field]:
+    return list(model._meta.sorted_fields)
+
+
+def type_of(field: Field) -> str:
+    stored = field.rel_field if isinstance(field, ForeignKeyField) else field
+    # A key that points to a number that counts itself is a plain number.
+    kind: Any = type(stored)
+    if stored is not field:
+        kind = IntegerField if kind is AutoField else kind
+    return TYPES[kind][0 if is_sqlite() else 1]
+
+
+def where_of(index: Any) -> str | None:
+    found = re.search(r"\bWHERE (.*)$", index.sql or "", re.DOTALL)
+    return None if found is None else re.sub(r"::\w+|[()]", "", found[1]).lower()
+
+
+# --- migrating
+
+
+def test_migrating_twice_is_migrating_once(empty: str) -> None:
+    assert schema_version.pending() == ALL_MIGRATIONS
+    assert schema_version.migrate() == ALL_MIGRATIONS
+    assert schema_version.migrate() == []
+    assert schema_version.pending() == []
+
+
+def test_a_history_with_the_older_names_is_current_and_gets_the_new_ones(empty: str) -> None:
+    schema_version.migrate()
+    for old, new in schema_version.RENAMED.items():
+        execute("UPDATE schema_migrations SET name = ? WHERE name = ?", (old, new))
+    assert schema_version.standing() == Standing()
+    assert schema_version.is_current()
+    assert schema_version.version() == ALL_MIGRATIONS[-1]
+    assert schema_version.migrate() == []
+    assert [name for (name,) in rows("SELECT name FROM schema_migrations ORDER BY name")] == ALL_MIGRATIONS
+
+
+def test_processes_that_migrate_at_once_take_turns_and_all_end_well(empty_url: str) -> None:
+    command = [sys.executable, "-c", MIGRATE, empty_url]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    told = [process.communicate(timeout=60) for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], told
+    assert sorted(out.strip() for out, _ in told) == [str(ALL_MIGRATIONS), "[]", "[]"]
+
+
+def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    open_database(url)
+    with connection(), psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", (Lock.MIGRATE.value,))
+        db.execute_sql("SET lock_timeout = 50")
+        threading.Timer(0.4, lambda: other.execute("SELECT pg_advisory_unlock_all()")).start()
+        assert schema_version.migrate() == ALL_MIGRATIONS
+    close_database()
+
+
+def test_a_migration_that_is_ended_for_a_worker_that_still_runs_is_run_again(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    open_database(url)
+    with connection(), psycopg.connect(url) as worker, ThreadPoolExecutor(1) as pool:
+        schema_version._runner().up(target=ALL_MIGRATIONS[1])
+        # It waits for as long as it takes; so the migration is the one that is ended.
+        worker.execute("SET deadlock_timeout = '60s'")
+        worker.execute("SELECT 1 FROM exports")
+        migrated = pool.submit(schema_version.migrate)
+        wait_until(lambda: rows("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        worker.execute("SELECT 1 FROM targets")
+        worker.rollback()
+        assert migrated.result(timeout=60) == ALL_MIGRATIONS[2:]
+    close_database()
+
+
+def test_a_migration_that_breaks_leaves_nothing_behind_and_may_be_run_again(empty: str) -> None:
+    with connection():
+        schema_version._runner().up(target=ALL_MIGRATIONS[0])
+        before = {*db.get_tables()}
+        # The last table but one that the second migration makes.
+        db.execute_sql("CREATE TABLE compliance_requests (id INTEGER)")
+    with pytest.raises(Exception, match="compliance_requests"):
+        schema_version.migrate()
+    with connection():
+        assert {*db.get_tables()} - {"compliance_requests"} == before
+        db.execute_sql("DROP TABLE compliance_requests")
+    assert schema_version.migrate() == ALL_MIGRATIONS[1:]
+
+
+def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> None:
+    open_database(database_url)
+    schema_version.migrate()
+    assert db.is_closed()
+    close_database()
+
+
+# --- what this version can do nothing with
+
+
+def test_a_new_database_lacks_every_migration_and_looking_at_it_makes_nothing(empty: str) -> None:
+    assert schema_version.standing() == Standing(pending=tuple(ALL_MIGRATIONS))
+    assert schema_version.standing().problem is None
+    assert not Path(empty.removeprefix("sqlite:///")).exists()
+    with connection():
+        assert tables() == []
+
+
+def test_a_migrated_database_lacks_nothing_whatever_else_is_in_it(database: str) -> None:
+    db.execute_sql("CREATE TABLE operators_own (id INTEGER)")
+    try:
+        assert schema_version.standing() == Standing()
+    finally:
+        db.execute_sql("DROP TABLE operators_own")
+
+
+def test_a_database_of_a_newer_version_is_refused_with_both_ways_out(empty: str) -> None:
+    schema_version.migrate()
+    with connection():
+        execute("INSERT INTO schema_migrations (name, applied) VALUES ('0999_to_come', '2030-01-01')")
+    assert schema_version.standing() == Standing(unknown=("0999_to_come",))
+    for words in ("0999_to_come", "install that version", "restore a backup"):
+        assert words in str(schema_version.standing().problem)
+    with pytest.raises(UnfitDatabase, match="newer RiskRelay"):
+        schema_version.migrate()
+
+
+#: Another application's tables: of other names, of ours, and with a history that is called as ours is.
+FOREIGN: Final = {
+    "other names": ["CREATE TABLE posts (id INTEGER, text TEXT)"],
+    "our names": ["CREATE TABLE accounts (id INTEGER)", "CREATE TABLE users (id INTEGER)"],
+    "a history of another form": ["CREATE TABLE schema_migrations (version TEXT)", "CREATE TABLE users (id INTEGER)"],
+    "such a history alone": ["CREATE TABLE schema_migrations (version TEXT)"],
+    "a history of our form": [
+        "CREATE TABLE schema_migrations (id INTEGER, name TEXT, applied TEXT)",
+        "INSERT INTO schema_migrations VALUES (1, '0001_initial', '2020-01-01')",
+        "CREATE TABLE posts (id INTEGER)",
+    ],
+}
+
+
+@pytest.mark.parametrize("made", FOREIGN)
+def test_another_applications_database_is_refused_and_left_as_it_is(empty: str, made: str) -> None:
+    with raw(empty) as foreign:
+        for statement in FOREIGN[made]:
+            foreign.execute(statement)
+    before = content(empty)
+    assert schema_version.standing().foreign
+    with pytest.raises(UnfitDatabase, match=r"another application's tables .*; set DATABASE_URL"):
+        schema_version.migrate()
+    assert content(empty) == before
+
+
+def test_an_extensions_tables_are_no_other_applications(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    with raw(url) as owner:
+        owner.execute("CREATE TABLE spatial_ref_sys (id INTEGER)")
+        # As CREATE EXTENSION would: what it makes depends on it.
+        owner.execute(
+            "INSERT INTO pg_depend SELECT 'pg_class'::regclass, 'spatial_ref_sys'::regclass, 0, "
+            "'pg_extension'::regclass, oid, 0, 'e' FROM pg_extension LIMIT 1"
+        )
+    open_database(url)
+    assert schema_version.standing() == Standing(pending=tuple(ALL_MIGRATIONS))
+    close_database()
+
+
+def test_the_schema_lies_where_names_without_one_lead(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    with raw(url) as owner:
+        owner.execute("CREATE SCHEMA own")
+        owner.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET search_path = own")
+        owner.execute("CREATE TABLE public.posts (id INTEGER)")
+    open_database(url)
+    with connection():
+        schema_version._runner().up(target=ALL_MIGRATIONS[1])
+    assert schema_version.migrate() == ALL_MIGRATIONS[2:]
+    assert schema_version.standing() == Standing()
+    with connection():
+        assert [*rows("SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'")] == [(1,)]
+    close_database()
+
+
+@pytest.mark.parametrize("held", [b"no database " * 500, b"short", b"SQLite format 3\0" + b"\xff" * 4000])
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path, held: bytes) -> None:
+    path = tmp_path / "riskrelay.db"
+    path.write_bytes(held)
+    open_database(f"sqlite:///{path}")
+    assert schema_version.standing().damage
+    with pytest.raises(UnfitDatabase, match="restore a backup, or set DATABASE_URL"):
+        schema_version.migrate()
+    close_database()
+    assert path.read_bytes() == held
+    assert [each.name for each in tmp_path.iterdir()] == ["riskrelay.db"]
+
+
+def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
+    (tmp_path / "riskrelay.db").touch()
+    open_database(f"sqlite:///{tmp_path / 'riskrelay.db'}")
+    assert schema_version.migrate() == ALL_MIGRATIONS
+    close_database()
+
+
+def test_a_new_file_its_logs_and_its_locks_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        open_database(f"sqlite:///{tmp_path / 'new.db'}")
+        schema_version.migrate()
+        with connection():
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+        close_database()
+    assert modes == dict.fromkeys(("new.db", "new.db-wal", "new.db-shm", "new.db.migrate.lock"), 0o600)
+
+
+def test_who_may_not_make_tables_is_told_so(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    with raw(url) as owner:
+        owner.execute("CREATE ROLE reader LOGIN")
+        owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    open_database(url.replace("//riskrelay@", "//reader@"))
+    with pytest.raises(UnfitDatabase, match="permission denied for schema public"):
+        schema_version.migrate()
+    close_database()
+    with raw(url) as owner:
+        owner.execute("DROP ROLE reader")
+
+
+@contextmanager
+def raw(url: str) -> Iterator[Any]:
+    """Connect as another application would."""
+    if url.startswith("sqlite"):
+        connected: Any = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    else:
+        connected = psycopg.connect(url, autocommit=True)
+    try:
+        yield connected
+    finally:
+        connected.close()
+
+
+def content(url: str) -> object:
+    """Return what a database holds: the bytes of SQLite's folder, the columns of PostgreSQL's tables and its history."""
+    if url.startswith("sqlite"):
+        return {path.name: path.read_bytes() for path in Path(url.removeprefix("sqlite:///")).parent.iterdir()}
+    with raw(url) as looking:
+        columns = looking.execute(
+            "SELECT table_schema, table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2, 3"
+        ).fetchall()
+        histories = [name for _, name, column in columns if name == "schema_migrations"]
+        return columns, [looking.execute(f"SELECT * FROM {name}").fetchall() for name in histories]  # noqa: S608 - our own names
+
+
+# --- the tables and the models
+
+
+def test_every_table_has_a_model_and_every_model_a_table(database: str) -> None:
+    assert {*tables()} == {name_of(model) for model in ALL} | {"schema_migrations"}
+
+
+def tables() -> list[str]:
+    return [name for name in db.get_tables() if not name.startswith("sqlite_")]
+
+
+@pytest.mark.parametrize("model", ALL, ids=name_of)
+def test_columns_are_those_of_the_model(database: str, model: type[Table]) -> None:
+    key = {field.name for field in model._meta.get_primary_keys()}  # type: ignore[no-untyped-call]  # peewee has no types for it
+    declared = {field.column_name: (type_of(field), field.null, field.name in key) for field in fields_of(model)}
+    found = {
+        column.name: (column.data_type.lower(), column.null, column.primary_key) for column in db_columns(name_of(model))
+    }
+    assert found == declared
+
+
+def db_columns(table: str) -> list[Any]:
+    return list(db.get_columns(table))
+
+
+@pytest.mark.parametrize("model", ALL, ids=name_of)
+def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Customer, model: type[Table]) -> None:
+    declared = {
+        (field.column_name, name_of(field.rel_model), field.rel_field.column_name)
+        for field in fields_of(model)
+        if isinstance(field, ForeignKeyField)
+    }
+    found = {(key.column, key.dest_table, key.dest_column) for key in db.get_foreign_keys(name_of(model))}
+    assert found == declared
+    whole = [index.columns[0] for index in db.get_indexes(name_of(model)) if where_of(index) is None]
+    assert {column for column, _, _ in declared} - {*whole} == ({"target_id"} if model is Export else set())
+
+
+def test_a_targets_exports_are_indexed_for_what_is_asked_of_them_alone(customer: Customer) -> None:
+    # Targets stay for good, and a whole index would lead PostgreSQL through all that a target ever got.
+    indexes = {index.name: where_of(index) for index in db.get_indexes("exports") if index.columns[0] == "target_id"}
+    assert set(indexes) == {"exports_waiting", "exports_recoverable"}
+    assert None not in indexes.values()
+
+
+def test_what_is_there_once_is_so_in_both_databases(customer: Customer) -> None:
+    found = {
+        (table, tuple(index.columns), where_of(index))
+        for table in tables()
+        for index in db.get_indexes(table)
+        if index.unique
+    }
+    keys = {(table, tuple(db.get_primary_keys(table)), None) for table in tables()}
+    single = {(name_of(model), (field.column_name,), None) for model in ALL for field in fields_of(model) if field.unique}
+    assert found - keys == UNIQUE | single | {("schema_migrations", ("name",), None)}
+
+
+# --- what is asked often has an index
+
+
+class Statements(logging.Handler):
+    """Keeps every statement that is sent to the database."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.seen: list[tuple[str, tuple[Any, ...]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sql, parameters = record.msg if isinstance(record.msg, tuple) else (str(record.msg), ())
+        self.seen.append((sql, tuple(parameters or ())))
+
+
+def statements_of(work: Callable[[], object]) -> list[tuple[str, tuple[Any, ...]]]:
+    logger, kept = logging.getLogger("peewee"), Statements()
+    logger.addHandler(kept)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        work()
+    finally:
+        logger.removeHandler(kept)
+        logger.setLevel(level)
+    asked = ("SELECT", "UPDATE", "DELETE", "WITH")
+    return [(sql, parameters) for sql, parameters in kept.seen if sql.lstrip().startswith(asked)]
+
+
+def plan(sql: str, parameters: tuple[Any, ...]) -> str:
+    explain = "EXPLAIN QUERY PLAN " if is_sqlite() else "EXPLAIN "
+    found = db.execute_sql(explain + sql, parameters).fetchall()
+    return "\n".join(str(row[-1]) for row in found)
+
+
+def fill(customer: Customer, count: int) -> None:
+    """Store `count` finished exports with an attempt each, so that reading them all would cost something."""
+    target_id = make_target(customer).id
+    make_approved(customer, target_id)
+    [claim] = claim_due(1, NOW, 6, "worker")
+    transitions.record_attempts([attempted(claim)], NOW, "worker")
+    columns = ", ".join(column.name for column in db_columns("exports"))
+    copied = columns.replace("id, account_id", "'exp_' || n, account_id", 1).replace("source_id", "'note-' || n", 1)
+    numbers = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)"
+    execute(f"INSERT INTO exports ({columns}) {numbers} SELECT {copied} FROM exports, c", (count,))  # noqa: S608 - our own names
+    execute(
+        "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) "
+        "SELECT 'att_' || id, id, 1, 1, 'delivered', 1, 'w' FROM exports WHERE NOT EXISTS "
+        "(SELECT 1 FROM attempts WHERE export_id = exports.id)"
+    )
+    db.execute_sql("ANALYZE")
+
+
+def fill_findings(customer: Customer, count: int) -> None:
+    """Store `count` findings, of which no export was prepared."""
+    execute("INSERT INTO scan_runs VALUES (1, ?, 'completed', 1, 1)", (customer.project_id,))
+    execute(
+        "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?) INSERT INTO findings "
+        "SELECT 'fnd_' || n, ?, '' || n, 'c', 't', 'low', 'u', '', 1, 1, 1, 1, 1 FROM c",
+        (count, customer.project_id),
+    )
+    db.execute_sql("ANALYZE")
+
+
+def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) -> None:
+    fill(customer, 20_000)
+    target_id = make_target(customer).id
+    waiting = make_approved(customer, target_id)
+    [held] = claim_due(1, NOW, 6, "worker")
+    asked = statements_of(lambda: claim_due(4, NOW + timedelta(seconds=10), 6, "worker"))
+    assert any("ORDER BY e.due_at" in sql for sql, _ in asked)
+    assert any("attempts + 1" in sql for sql, _ in asked)
+    asked += statements_of(lambda: transitions.count_due(NOW, 1))
+    asked += statements_of(lambda: transitions.renew([held], NOW, 6))
+    asked += statements_of(lambda: transitions.record_attempts([attempted(held)], NOW, "worker"))
+    asked += statements_of(lambda: transitions.postpone([held], NOW, "worker"))
+    asked += statements_of(lambda: transitions.get(waiting, customer.account_id))
+    asked += statements_of(lambda: transitions.newest(customer.account_id, 20))
+    assert len(asked) >= 8
+    for sql, parameters in asked:
+        told = plan(sql, parameters)
+        assert not re.search(r"SCAN (e|exports|attempts)\b(?! USING)|Seq Scan on (exports|attempts)", told), (sql, told)
+
+
+def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Customer) -> None:
+    fill(customer, 20_000)
+    target_id = make_target(customer).id
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: throttle_state.due("", 256, NOW),
+        lambda: transitions.claim_due({target_id: 32}, NOW, 6, "worker"),
+        lambda: transitions.count_due(NOW, 1),
+    )
+    for question in questions:
+        [(sql, parameters)] = statements_of(question)[:1]
+        told = plan(sql, parameters)
+        assert "exports_waiting" in told, told
+
+
+#: Everything a list can be asked for, one status, several, and both filters at once included.
+LISTS: Final[list[dict[str, Any]]] = [
+    {"statuses": statuses, "source_type": source_type, "before": before}
+    for statuses in ((), ("exported",), ("failed", "prepared"), tuple(ExportStatus))
+    for source_type in (None, "manual", "finding")
+    for before in (None, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
+]
+
+
+def test_every_list_is_one_question_and_reads_a_page_by_an_index(customer: Customer) -> None:
+    fill(customer, 20_000)
+    fill_findings(customer, 5_000)
+    for asked in LISTS:
+        [(sql, parameters)] = statements_of(partial(transitions.newest, customer.account_id, 51, **asked))
+        told = plan(sql, parameters)
+        assert not re.search(r"SCAN (e|f|exports|findings)\b(?! USING)|Seq Scan on (exports|findings)", told), (asked, told)
+        if is_sqlite():
+            # Each part finds its ids in their order; only the page itself may be sorted.
+            parts = re.findall(r"SEARCH exports USING (?:COVERING )?INDEX exports_account", told)
+            assert len(parts) == max(len(asked["statuses"]), 1), told
+            assert told.count("TEMP B-TREE") <= 1
+        else:
+            assert told.count("exports_account") >= 1, told
+
+
+def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> None:
+    fill(customer, 20_000)
+    [(export_id,)] = rows("SELECT MIN(export_id) FROM attempts")
+    asked = statements_of(lambda: attempts.newest(export_id, customer.account_id, 51))
+    [last] = attempts.newest(export_id, customer.account_id, 51)
+    asked += statements_of(lambda: attempts.newest(export_id, customer.account_id, 51, last.id))
+    assert len(asked) == 5
+    for sql, parameters in asked:
+        told = plan(sql, parameters)
+        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on|TEMP B-TREE", told), (sql, told)
+
+
+def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Customer) -> None:
+    """With so few rows PostgreSQL would rather read them all, so it is told not to."""
+    if not is_sqlite():
+        db.execute_sql("SET enable_seqscan = off")
+    target_id = make_target(customer).id
+    request = idempotency.Request("user:1", "POST", "/x", "key", "a" * 64)
+    body = PostbackForm().read(postback(issues=[issue("a"), issue("b")]))
+    asked = statements_of(lambda: tokens.principal_for(customer.token, NOW))
+    asked += statements_of(lambda: idempotency.begin(request, NOW, timedelta(hours=1)))
+    asked += statements_of(lambda: idempotency.begin(request, NOW, timedelta(hours=1)))
+    asked += statements_of(lambda: record_postback(body, customer.project_id, NOW))
+    asked += statements_of(lambda: record_postback(body, customer.project_id, NOW))
+    asked += statements_of(lambda: targets.get(target_id, None))
+    asked += statements_of(lambda: targets.newest(customer.account_id, None, 51, NOW))
+    asked += statements_of(lambda: pings.claim_next(NOW))
+    asked += statements_of(lambda: validations.claim_next(NOW + timedelta(days=1), 30))
+    assert len(asked) >= 9
+    for sql, parameters in asked:
+        told = plan(sql, parameters)
+        # What came with the question, no table: lists of values, the rows `r` made of them, and what json_each reads.
+        told = re.sub(r"SCAN (CONSTANT ROW|\d+ CONSTANT ROWS|r|json_each)\b", "", told)
+        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on", told), (sql, told)
+
+
+def test_a_page_of_targets_is_one_question(customer: Customer) -> None:
+    for _ in range(3):
+        make_target(customer)
+    assert len(statements_of(lambda: targets.newest(customer.account_id, None, 51, NOW))) == 1
+
+
+def test_a_token_of_another_kind_needs_no_second_look(customer: Customer) -> None:
+    _, text = tokens.create(make_customer().email, TokenKind.PLATFORM, NOW)
+    assert len(statements_of(lambda: tokens.principal_for(text, NOW))) == 1
+    assert rows("SELECT COUNT(*) FROM tokens") == [(3,)]

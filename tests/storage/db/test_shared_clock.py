@@ -1,0 +1,61 @@
+"""The shared clock: a host that is off goes by PostgreSQL's time, one that is not keeps its own, SQLite has no other."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import cycle
+
+import pytest
+
+from runtime.clock import utc_now
+from storage.db.shared_clock import SharedClock
+
+#: A question to a server on the same machine takes milliseconds; a busy one gets its time.
+NEARLY: timedelta = timedelta(seconds=5)
+
+
+def off_by(seconds: float) -> SharedClock:
+    """The clock of a host that is so far ahead."""
+    return SharedClock(lambda: utc_now() + timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("seconds", [60.0, -60.0, 7200.0])
+def test_a_host_that_is_off_goes_by_the_databases_time_and_says_so(
+    database: str, seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = off_by(seconds)
+    clock.compare()
+    assert abs(clock.now() - utc_now()) < NEARLY
+    [told] = [record.getMessage() for record in caplog.records]
+    off = re.search(r"off by (-?\d+) s.* NTP", told)
+    assert off
+    assert abs(int(off[1]) - seconds) < NEARLY.total_seconds()
+    clock.compare()
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_host_that_is_put_right_goes_by_its_own_time_again(database: str) -> None:
+    ahead = timedelta(seconds=60)
+    clock = SharedClock(lambda: utc_now() + ahead)
+    clock.compare()
+    ahead = timedelta()
+    clock.compare()
+    assert abs(clock.now() - utc_now()) < timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_slow_answer_says_little_and_changes_nothing(database: str) -> None:
+    began = utc_now()
+    times: Iterator[datetime] = cycle([began - timedelta(minutes=3), began + timedelta(minutes=2)])
+    clock = SharedClock(lambda: next(times))
+    clock.compare()
+    assert clock.now() == began - timedelta(minutes=3)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_one_host_has_one_clock(database: str) -> None:
+    clock = off_by(60)
+    clock.compare()
+    assert clock.now() - utc_now() > timedelta(seconds=59)

@@ -1,0 +1,138 @@
+"""Upgrades: a database of every earlier schema, full of rows, becomes one of this schema with every row, and works.
+
+The earlier schemas are those of the folder of migrations, so that one that is added is tested without a word here. What it
+means to change in rows that are there already is written down in CHANGES.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from schemas.exports.record import Approval
+from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import PostbackForm
+from storage.accounts import tokens
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
+from storage.exports import transitions
+from storage.targets import throttle_state
+from tests.support.factories import NOW, attempted, claim_due, make_customer, make_target, postback, record_postback
+from tests.support.plausible_rows import column_names, content, fill, tables
+from tests.support.servers import PostgresServer
+
+Row = dict[str, Any]
+
+MIGRATIONS: Final = schema_version.known()
+
+#: What a migration changes in rows of earlier schemas: (migration, table, column) -> the value it makes of a row.
+CHANGES: Final[dict[tuple[str, str, str], Callable[[Row], Any]]] = {
+    # Shops are compared in lower case, and were stored as they were typed.
+    ("0002_uploads_emails_compliance", "projects", "shop_domain"): lambda row: (
+        row["shop_domain"] and row["shop_domain"].lower()
+    ),
+}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database without a table, open, once of each kind."""
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        url = server.create_database()
+    open_database(url)
+    with connection():
+        yield url
+    close_database()
+
+
+@pytest.fixture(params=MIGRATIONS[:-1])
+def old(request: pytest.FixtureRequest, empty: str) -> str:
+    """A full database of an earlier schema; returns the name of its last migration."""
+    last: str = request.param
+    schema_version._runner().up(target=last)
+    fill()
+    return last
+
+
+def test_every_row_of_an_earlier_schema_is_there_after_it(old: str) -> None:
+    columns = {table: column_names(table) for table in tables()}
+    before = content()
+    assert_full(before)
+    assert schema_version.migrate() == MIGRATIONS[MIGRATIONS.index(old) + 1 :]
+    assert schema_version.standing().pending == ()
+    after = content(columns)
+    assert {table: len(found) for table, found in after.items()} == {table: len(found) for table, found in before.items()}
+    for table, found in before.items():
+        assert after[table] == [_changed(row, table, old) for row in found], table
+    if is_sqlite():
+        assert rows("PRAGMA foreign_key_check") == []
+        assert rows("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_an_upgraded_database_works(old: str) -> None:
+    schema_version.migrate()
+    due = (
+        "SELECT e.id FROM exports e JOIN targets t ON t.id = e.target_id WHERE e.due_at IS NOT NULL AND t.status = 'active'"
+    )
+    waiting = {name for (name,) in rows(due)}
+    assert waiting
+    accounts = [account for (account,) in rows("SELECT id FROM accounts")]
+    listed = {each.id for account in accounts for each in transitions.newest(account, 100)}
+    assert listed == {name for (name,) in rows("SELECT id FROM exports")}
+
+    claims = claim_due(100, NOW, 30, "worker")
+    assert {claim.export_id for claim in claims} == waiting
+    assert transitions.record_attempts([attempted(claim) for claim in claims], NOW, "worker") == waiting
+    assert {transitions.get(name).status for name in waiting} == {"exported"}
+
+    customer = make_customer()
+    assert tokens.principal_for(customer.token, NOW)
+    form: Any = PostbackForm()
+    [prepared] = record_postback(form.read(postback()), customer.project_id, NOW).ticket_exports
+    target = make_target(customer)
+    transitions.approve(prepared, customer.account_id, Approval(target.id, None), NOW, "user:test")
+    assert target.id in {turn.target_id for turn in throttle_state.due("", 100, NOW)}
+    [claim] = claim_due(100, NOW, 30, "worker")
+    assert claim.export_id == prepared
+
+
+def test_an_upgrade_that_is_interrupted_between_two_steps_goes_on_where_it_was(empty: str) -> None:
+    schema_version._runner().up(target=MIGRATIONS[0])
+    fill()
+    before = content()
+    for name in MIGRATIONS[1:]:
+        assert schema_version.standing().pending[0] == name
+        schema_version._runner().up(target=name)
+    assert schema_version.migrate() == []
+    after = content()
+    assert {table: len(after[table]) for table in before} == {table: len(found) for table, found in before.items()}
+
+
+def test_a_row_that_a_migration_loses_or_changes_is_noticed(empty: str) -> None:
+    schema_version._runner().up(target=MIGRATIONS[0])
+    fill()
+    before = content()
+    execute("UPDATE users SET email = 'changed' WHERE id = 1")
+    assert content()["users"] != before["users"]
+    assert content()["projects"] == before["projects"]
+    execute("DELETE FROM attempts WHERE number = 1")
+    assert len(content()["attempts"]) < len(before["attempts"])
+
+
+def assert_full(before: dict[str, list[Row]]) -> None:
+    """Every table has rows, every column a value in some of them, and exports stand in every status."""
+    for table, found in before.items():
+        assert found, table
+        assert [name for name in found[0] if all(row[name] is None for row in found)] == [], table
+    assert {row["status"] for row in before["exports"]} == {*ExportStatus}
+
+
+def _changed(row: Row, table: str, old: str) -> Row:
+    """Return a row as the migrations behind `old` mean to leave it."""
+    for (name, changed, column), made in CHANGES.items():
+        if changed == table and name > old and column in row:
+            row = {**row, column: made(row)}
+    return row

@@ -1,0 +1,210 @@
+"""Several processes and threads at once: no export is claimed twice, approved twice, or lost."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from schemas.base.errors import Conflict
+from schemas.exports.record import Approval
+from schemas.exports.state_machine import ExportStatus
+from storage.db.engine import close_database, connection, execute, open_database, rows
+from storage.exports import transitions
+from tests.support.factories import (
+    NOW,
+    Customer,
+    attempted,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_target,
+)
+
+ROOT: Final = Path(__file__).parents[3]
+LATER: Final = NOW + timedelta(seconds=60)
+
+# A worker process: three threads claim a few at a time until nothing is due, and give half of the claims' results back.
+CLAIMER: Final = """
+import json, sys, threading
+from storage.db.engine import connection, open_database
+from storage.exports import transitions
+from tests.support.factories import NOW, attempted, claim_due
+from datetime import timedelta
+
+open_database(sys.argv[1])
+now, told = NOW + timedelta(seconds=60), []
+
+def work(number):
+    with connection():
+        while claims := claim_due(3, now, 600, f"worker:{number}"):
+            told.extend((claim.export_id, claim.lease, claim.attempt) for claim in claims)
+            transitions.record_attempts([attempted(claim) for claim in claims[1:]], now, f"worker:{number}")
+
+sys.stdin.read(1)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps(told))
+"""
+
+
+def approve_many(customer: Customer, count: int) -> list[str]:
+    target_id = make_target(customer).id
+    return [make_approved(customer, target_id) for _ in range(count)]
+
+
+def test_processes_that_claim_at_once_never_get_the_same_export(database: str, customer: Customer) -> None:
+    ids = approve_many(customer, 120)
+    command = [sys.executable, "-c", CLAIMER, database]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    told = []
+    with ThreadPoolExecutor(len(started)) as pool:
+        for answer in pool.map(lambda process: process.communicate("go", timeout=60)[0], started):
+            told += json.loads(answer)
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert sorted(export_id for export_id, _, _ in told) == sorted(ids)
+    assert {attempt for _, _, attempt in told} == {1}
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'claim'") == [(120,)]
+    held = dict(rows("SELECT id, lease FROM exports WHERE status = 'delivering'"))
+    assert held.items() <= {(export_id, lease) for export_id, lease, _ in told}
+    assert rows("SELECT COUNT(*) FROM exports WHERE status = 'exported'") == [(120 - len(held),)]
+
+
+def test_threads_that_claim_at_once_never_get_the_same_export(customer: Customer) -> None:
+    ids = approve_many(customer, 60)
+    start = threading.Barrier(6)
+
+    def claim_all(number: int) -> list[str]:
+        mine: list[str] = []
+        with connection():
+            start.wait()
+            while claims := claim_due(2, LATER, 600, f"worker:{number}"):
+                mine += [claim.export_id for claim in claims]
+        return mine
+
+    with ThreadPoolExecutor(6) as pool:
+        claimed = [export_id for mine in pool.map(claim_all, range(6)) for export_id in mine]
+    assert sorted(claimed) == sorted(ids)
+
+
+def test_a_lapsed_lease_is_taken_over_by_one_of_those_who_race_for_it(customer: Customer) -> None:
+    [export_id] = approve_many(customer, 1)
+    [late] = claim_due(1, NOW, 6, "worker:dead")
+    start = threading.Barrier(6)
+
+    def take_over(number: int) -> int:
+        with connection():
+            start.wait()
+            claims = claim_due(1, LATER, 600, f"worker:{number}")
+            transitions.record_attempts([attempted(late)], LATER, "worker:dead")
+            return len(transitions.record_attempts([attempted(claim) for claim in claims], LATER, f"worker:{number}"))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(take_over, range(6))) == 1
+    assert rows("SELECT number FROM attempts WHERE export_id = ?", (export_id,)) == [(2,)]
+
+
+def test_of_eight_approvals_for_one_target_all_are_answered_and_one_moves(customer: Customer) -> None:
+    target_id = make_target(customer).id
+    [export_id] = make_exports(customer, 1)
+    start = threading.Barrier(8)
+
+    def approve(number: int) -> tuple[ExportStatus, int]:
+        with connection():
+            start.wait()
+            approval = Approval(target_id, None)
+            export = transitions.approve(export_id, customer.account_id, approval, LATER, f"user:{number}")
+            return export.status, export.version
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(approve, range(8))) == {(ExportStatus.APPROVED, 2)}
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(1,)]
+
+
+def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest_conflict(customer: Customer) -> None:
+    target_ids = [make_target(customer).id for _ in range(6)]
+    [export_id] = make_exports(customer, 1)
+    start = threading.Barrier(8)
+
+    def act(number: int) -> str:
+        with connection():
+            start.wait()
+            try:
+                if number < len(target_ids):
+                    approval = Approval(target_ids[number], None)
+                    return transitions.approve(export_id, customer.account_id, approval, LATER, "user:1").target_id or ""
+                return transitions.dismiss(export_id, customer.account_id, LATER, "user:1").status.value
+            except Conflict:
+                return "conflict"
+
+    with ThreadPoolExecutor(8) as pool:
+        told = sorted(pool.map(act, range(8)))
+    assert told.count("conflict") == 7
+    export = transitions.get(export_id)
+    assert ({*told} - {"conflict"}) == {export.target_id or "dismissed"}
+    assert export.version == 2
+
+
+def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(customer: Customer) -> None:
+    approve_many(customer, 40)
+    start = threading.Barrier(4)
+
+    def work(number: int) -> int:
+        delivered = 0
+        with connection():
+            start.wait()
+            while claims := claim_due(4, LATER, 600, f"worker:{number}"):
+                transitions.renew(claims, LATER, 600)
+                delivered += len(transitions.record_attempts([attempted(claim) for claim in claims[1:]], LATER, "w"))
+                transitions.postpone(claims[:1] if delivered % 2 else [], LATER, "w")
+                delivered += len(transitions.record_attempts([attempted(claim) for claim in claims[:1]], LATER, "w"))
+        return delivered
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(work, range(4))) == 40
+    assert rows("SELECT COUNT(*) FROM attempts WHERE outcome = 'delivered'") == [(40,)]
+
+
+def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
+    """As redactions do: who waits for the first of them holds none of the others, so nobody waits in a ring."""
+    open_database(postgres_url)
+    with connection():
+        customer = make_customer()
+        ids = sorted(approve_many(customer, 3))
+        # Beside many others, so that the planner looks each of them up by its id.
+        make_exports(customer, 500)
+        execute("ANALYZE exports")
+        claims = sorted(claim_due(3, LATER, 600, "worker:1"), key=lambda claim: claim.export_id, reverse=True)
+
+    def write(work: Callable[[], object]) -> None:
+        with connection():
+            work()
+
+    writings: tuple[Callable[[], object], ...] = (
+        lambda: transitions.renew(claims, LATER, 600),
+        lambda: transitions.record_attempts([attempted(claim) for claim in claims], LATER, "worker:1"),
+    )
+    waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(postgres_url) as redacting, psycopg.connect(postgres_url, autocommit=True) as watcher:
+        for writing in writings:
+            redacting.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (ids[0],))
+            writer = threading.Thread(target=write, args=(writing,))
+            writer.start()
+            while watcher.execute(waiting).fetchone() != (1,):
+                assert writer.is_alive()
+                time.sleep(0.005)
+            redacting.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (ids[1:],))
+            redacting.rollback()
+            writer.join(10)
+    close_database()

@@ -1,0 +1,146 @@
+"""The hours say what the attempts say: what moved its export is counted once, whatever is tried again or comes too late."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Final
+
+import pytest
+
+from schemas.exports.delivery import Attempted
+from schemas.exports.state_machine import Move
+from schemas.targets.target import Target
+from storage.db.engine import connection, rows, transaction
+from storage.exports import delivery_hours, transitions
+from storage.exports.delivery_hours import DAY_HOURS, Tally
+from tests.support.factories import NOW, Customer, attempted, claim_due, make_approved, make_customer, make_target
+from tests.support.query_plans import statements
+
+HOUR: Final = timedelta(hours=1)
+WORKER: Final = "worker:test"
+LEASE_S: Final = 6.0
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def tried(customer: Customer, target: Target, count: int, move: Move = Move.DELIVER, at: datetime = NOW) -> list[Attempted]:
+    """Claim `count` exports of a target and return an attempt of each that began at `at`."""
+    for _ in range(count):
+        make_approved(customer, target.id)
+    return [attempted(claim, move, at) for claim in claim_due(count, NOW + HOUR, LEASE_S, WORKER)]
+
+
+def counted() -> list[tuple[str, int, int]]:
+    asked = "SELECT worker, SUM(delivered), SUM(failed) FROM delivery_hours GROUP BY worker ORDER BY worker"
+    return [(worker, int(delivered), int(failed)) for worker, delivered, failed in rows(asked)]
+
+
+#: An attempt's move, whether it arrived. The last: tried again later, and it counts all the same.
+MOVES = [(Move.DELIVER, True), (Move.FAIL, False), (Move.BLOCK, False), (Move.RESCHEDULE, False)]
+
+
+@pytest.mark.parametrize(("move", "has_arrived"), MOVES)
+def test_an_attempt_counts_as_what_came_of_it(customer: Customer, target: Target, move: Move, has_arrived: bool) -> None:
+    later = {"next_attempt_at": NOW + HOUR} if move is Move.RESCHEDULE else {}
+    make_approved(customer, target.id)
+    [claim] = claim_due(1, NOW, LEASE_S, WORKER)
+    transitions.record_attempts([attempted(claim, move, **later)], NOW, WORKER)
+    assert counted() == [(WORKER, int(has_arrived), int(not has_arrived))]
+
+
+def test_what_is_given_back_unsent_counts_for_nothing(customer: Customer, target: Target) -> None:
+    make_approved(customer, target.id)
+    transitions.postpone(claim_due(1, NOW, LEASE_S, WORKER), NOW, WORKER)
+    assert counted() == []
+
+
+def test_an_attempt_whose_lease_lapsed_is_not_counted(customer: Customer, target: Target) -> None:
+    [late] = tried(customer, target, 1)
+    [again] = [attempted(claim) for claim in claim_due(1, NOW + 2 * HOUR, LEASE_S, "worker:other")]
+    transitions.record_attempts([late], NOW + 2 * HOUR, WORKER)
+    assert counted() == []
+    # Both in one tick, as where a worker overslept its own lease.
+    transitions.record_attempts([late, again], NOW + 2 * HOUR, WORKER)
+    assert counted() == [(WORKER, 1, 0)]
+    transitions.record_attempts([again], NOW + 2 * HOUR, WORKER)
+    assert counted() == [(WORKER, 1, 0)]
+
+
+def test_a_tick_that_is_not_written_is_not_counted_and_counts_once_when_it_is(customer: Customer, target: Target) -> None:
+    attempts = tried(customer, target, 3)
+
+    def write(*, is_lost: bool) -> None:
+        with transaction():
+            transitions.record_attempts(attempts, NOW, WORKER)
+            if is_lost:
+                raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        write(is_lost=True)
+    assert counted() == []
+    write(is_lost=False)
+    assert counted() == [(WORKER, 3, 0)]
+
+
+def test_a_tick_is_one_statement_and_workers_have_rows_of_their_own(customer: Customer, target: Target) -> None:
+    attempts = [*tried(customer, target, 4), *tried(customer, make_target(customer), 4, Move.FAIL)]
+    for first, worker in ((0, "worker:a"), (2, "worker:b")):
+        with statements() as found:
+            transitions.record_attempts(attempts[first::4] + attempts[first + 1 :: 4], NOW, worker)
+        assert len([each for each in found if "delivery_hours" in each.sql]) == 1
+    assert counted() == [("worker:a", 2, 2), ("worker:b", 2, 2)]
+
+
+#: When an attempt began, seen from NOW, which is the first moment of its hour; the hour of the day that it is in.
+BEGAN = [
+    (timedelta(0), DAY_HOURS - 1),
+    (-timedelta(milliseconds=1), DAY_HOURS - 2),
+    (HOUR - timedelta(milliseconds=1), DAY_HOURS - 1),
+    (-(DAY_HOURS - 1) * HOUR, 0),
+    # Before them all.
+    (-(DAY_HOURS - 1) * HOUR - timedelta(milliseconds=1), None),
+    # Behind them all: the worker's clock was ahead.
+    (HOUR, None),
+]
+
+
+@pytest.mark.parametrize(("began", "place"), BEGAN)
+def test_an_attempt_belongs_to_the_hour_in_which_it_began(
+    customer: Customer, target: Target, began: timedelta, place: int | None
+) -> None:
+    transitions.record_attempts(tried(customer, target, 1, Move.FAIL, NOW + began), NOW, WORKER)
+    for day in (delivery_hours.hours(target.id, NOW), delivery_hours.hours_of_account(customer.account_id, NOW)):
+        assert [number for number, hour in enumerate(day) if hour.tally.attempts] == ([] if place is None else [place])
+        assert (len(day), day[-1].at, day[0].at) == (DAY_HOURS, NOW, NOW - (DAY_HOURS - 1) * HOUR)
+        expected = Tally() if place is None else Tally(failed=1)
+        assert delivery_hours.total(day) == expected
+        assert delivery_hours.last_day([target.id], NOW) == {target.id: expected}
+
+
+def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(customer: Customer, target: Target) -> None:
+    quiet, others = make_target(customer), make_customer()
+    transitions.record_attempts(tried(customer, target, 3), NOW, "worker:a")
+    transitions.record_attempts(tried(customer, target, 1, Move.FAIL, NOW - HOUR), NOW, "worker:b")
+    transitions.record_attempts(tried(others, make_target(others), 2), NOW, WORKER)
+    with statements() as found:
+        day = delivery_hours.last_day([quiet.id, target.id], NOW)
+    assert (len(found), day) == (1, {target.id: Tally(3, 1), quiet.id: Tally()})
+    assert (day[target.id].failure_rate, day[quiet.id].failure_rate) == (0.25, None)
+    assert delivery_hours.total(delivery_hours.hours_of_account(customer.account_id, NOW)) == Tally(3, 1)
+    assert delivery_hours.total(delivery_hours.hours_of_account(others.account_id, NOW)) == Tally(2)
+
+
+def test_workers_that_write_at_once_lose_no_attempt(customer: Customer, target: Target) -> None:
+    attempts = tried(customer, target, 60)
+
+    def work(number: int) -> None:
+        for attempt in attempts[number::3]:
+            with connection():
+                transitions.record_attempts([attempt], NOW, f"worker:{number}")
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))
+    assert counted() == [(f"worker:{number}", 20, 0) for number in range(3)]
+    assert rows("SELECT COUNT(*) FROM attempts") == [(60,)]

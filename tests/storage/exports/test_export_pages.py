@@ -1,0 +1,146 @@
+"""What pages of exports ask beyond the API: what was not sent to one target, what is frozen; each read from an index."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from schemas.base.errors import ExportNotFound
+from storage.accounts import audit_log
+from storage.db.engine import database as bound
+from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.exports import attempts, transitions
+from storage.intake import findings
+from storage.targets import summaries
+from tests.support.factories import (
+    NOW,
+    Customer,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_project,
+    make_target,
+)
+from tests.support.many_rows import learn, many_finished, many_targets
+from tests.support.query_plans import Statement, indexes_read, plan_of, read_whole, statements
+
+#: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
+FINISHED = 20_000
+TARGETS = 10
+FINDINGS = 20_000
+GROWING = frozenset({"exports", "attempts", "audit_entries", "findings"})
+
+
+def test_what_failed_or_was_blocked_at_a_target_is_listed_newest_first(customer: Customer) -> None:
+    here, there = make_target(customer), make_target(customer)
+    failed, blocked = make_failed(customer, here.id, 2), make_failed(customer, here.id, 1, status="blocked")
+    make_failed(customer, there.id, 1)
+    make_approved(customer, here.id)
+
+    def listed(*asked: object, target_id: str = here.id, account_id: int = customer.account_id) -> list[str]:
+        return [export.id for export in transitions.newest_unsent(target_id, account_id, 10, *asked)]  # type: ignore[arg-type]  # in their order
+
+    assert listed() == [blocked[0], failed[1], failed[0]]
+    assert listed(blocked[0]) == [failed[1], failed[0]]
+    assert listed(None, "blocked") == blocked
+    assert listed(failed[1], "failed", "manual") == failed[:1]
+    assert listed(None, None, "finding") == []
+    assert listed(account_id=make_customer().account_id) == []
+    assert listed(target_id="tgt_01AAAAAAAAAAAAAAAAAAAAAAAA") == []
+    with transaction():
+        transitions.redact(failed, NOW, "worker")
+    assert listed() == blocked
+
+
+def test_what_was_frozen_is_read_by_its_account(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    assert transitions.frozen(export_id, customer.account_id) == transitions.Frozen(None, None)
+    approved = make_approved(customer, make_target(customer).id)
+    [claim] = claim_due(1, NOW, 6, "worker")
+    assert transitions.frozen(approved, customer.account_id) == transitions.Frozen(claim.body, None)
+    with transaction():
+        transitions.redact([approved], NOW + timedelta(hours=1), "worker")
+    assert transitions.frozen(approved, customer.account_id) == transitions.Frozen(b"", NOW + timedelta(hours=1))
+    for export_id, account_id in ((approved, make_customer().account_id), ("exp_\0", customer.account_id)):
+        with pytest.raises(ExportNotFound):
+            transitions.frozen(export_id, account_id)
+
+
+# --- plans --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def crowded(module_database: Path) -> tuple[Customer, str]:
+    """An account with many exports and findings, and one of its targets, at which much failed; the database has looked."""
+    customer = make_customer()
+    [target_id, *_] = many_targets(customer, 0, TARGETS, "https://tracker.example.com/hook")
+    many_finished(customer, 0, FINISHED, (0, TARGETS), NOW)
+    execute(
+        "UPDATE exports SET status = 'failed' WHERE target_id = ? AND id < 'exp_00000001000000000000002000'", (target_id,)
+    )
+    execute("INSERT INTO scan_runs VALUES (1, ?, 'completed', 0, 0)", (customer.project_id,))
+    execute(
+        "WITH RECURSIVE numbers (n) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?) "
+        "INSERT INTO findings SELECT 'fnd_0000000' || (1000000000000000000 + n), "
+        "CASE WHEN n / 4 * 4 = n THEN CAST(? AS INTEGER) ELSE CAST(? AS INTEGER) END, 'mark' || n, 'rule', 'Title', "
+        "CASE WHEN n / 3 * 3 = n THEN 'high' ELSE 'low' END, 'https://shop.example/', '', 1, 1, 0, 0, 1 FROM numbers",
+        (FINDINGS, customer.project_id, make_project(customer)),
+    )
+    learn()
+    bound.execute_sql("ANALYZE findings")
+    return customer, target_id
+
+
+def asked(verb: Callable[..., object], *arguments: object) -> Statement:
+    with statements() as found:
+        assert verb(*arguments) is not None
+    return found[-1]
+
+
+def require_no_scan(statement: Statement) -> None:
+    assert not read_whole(statement, GROWING), "\n".join([statement.sql, *plan_of(statement)])
+
+
+@pytest.mark.parametrize("rest", [(), (None, "failed"), (None, "failed", "manual"), ("exp_00000001000000000000001500",)])
+def test_what_failed_at_a_target_is_read_from_its_own_index(
+    rest: tuple[str | None, ...], crowded: tuple[Customer, str]
+) -> None:
+    customer, target_id = crowded
+    statement = asked(transitions.newest_unsent, target_id, customer.account_id, 51, *rest)
+    assert "exports_recoverable" in indexes_read(statement)
+    require_no_scan(statement)
+
+
+@pytest.mark.parametrize("severity", [None, "low", "high", "critical"])
+def test_findings_are_read_from_the_index_of_their_severity(severity: str | None, crowded: tuple[Customer, str]) -> None:
+    customer, _ = crowded
+    statement = asked(findings.newest, customer.project_id, 51, None, severity)
+    assert "findings_severity" in indexes_read(statement)
+    assert not read_whole(statement, {"findings"}), "\n".join([statement.sql, *plan_of(statement)])
+
+
+def test_the_newest_finding_of_a_project_is_the_end_of_an_index(crowded: tuple[Customer, str]) -> None:
+    customer, _ = crowded
+    statement = asked(findings.scanned_projects, customer.account_id, 200)
+    assert "findings_severity" in indexes_read(statement)
+    plan = "\n".join(plan_of(statement))
+    # SQLite tells no direction; of an index that begins with the project and the severity, MAX takes the last entry.
+    assert ("project_id=? AND severity=?" if is_sqlite() else "Index Only Scan Backward") in plan
+    assert "Seq Scan on findings" not in plan
+
+
+def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> None:
+    customer, target_id = crowded
+    [(export_id,)] = rows("SELECT id FROM exports WHERE target_id = ? ORDER BY id LIMIT 1", (target_id,))
+    for statement in (
+        asked(transitions.get, export_id, customer.account_id),
+        asked(transitions.frozen, export_id, customer.account_id),
+        asked(attempts.newest_traces, export_id, customer.account_id, 51),
+        asked(audit_log.of_subject, export_id, 201),
+        asked(summaries.of_targets, [target_id], customer.account_id),
+    ):
+        assert not read_whole(statement, {"exports", "findings"}), "\n".join([statement.sql, *plan_of(statement)])
+        assert indexes_read(statement) or not is_sqlite(), statement.sql

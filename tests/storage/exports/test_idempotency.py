@@ -1,0 +1,133 @@
+"""A key, its work and its answer commit together: a repeat finds all three or none."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from peewee import OperationalError
+
+from schemas.base.errors import IdempotencyConflict, IdempotencyInProgress
+from storage.accounts import accounts
+from storage.db.engine import connection, execute, is_sqlite, rows, transaction
+from storage.db.engine import database as db
+from storage.exports import idempotency
+from storage.exports.idempotency import Answer, Request
+from tests.support.factories import NOW
+
+TTL = timedelta(hours=72)
+REQUEST = Request("user:1", "POST", "/api/ticket-exports/{export_id}/approve", "key-1", "a" * 64)
+ANSWER = Answer(202, {"Location": "/api/ticket-exports/exp_1"}, '{"id": "exp_1", "title": "é"}')
+
+
+def begin(request: Request = REQUEST, now: datetime = NOW) -> Answer | None:
+    with transaction():
+        before = idempotency.begin(request, now, TTL)
+        if before is None:
+            idempotency.finish(request, ANSWER)
+        return before
+
+
+def test_a_repeat_gets_the_answer_that_was_given(database: str) -> None:
+    assert begin() is None
+    assert begin(now=NOW + timedelta(hours=71)) == ANSWER
+    assert rows("SELECT COUNT(*) FROM idempotency_keys") == [(1,)]
+
+
+def test_another_payload_under_the_key_is_a_conflict_and_keeps_the_first_answer(database: str) -> None:
+    begin()
+    with pytest.raises(IdempotencyConflict):
+        begin(replace(REQUEST, payload_sha256="b" * 64))
+    assert begin() == ANSWER
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(REQUEST, principal="user:2"),
+        replace(REQUEST, method="PUT"),
+        replace(REQUEST, route="/api/scanner/results"),
+        replace(REQUEST, key="key-2"),
+        replace(REQUEST, key="KEY-1"),
+    ],
+)
+def test_a_key_belongs_to_its_principal_method_and_route(database: str, other: Request) -> None:
+    begin()
+    assert begin(other) is None
+    assert rows("SELECT COUNT(*) FROM idempotency_keys") == [(2,)]
+
+
+def test_a_key_is_forgotten_after_its_time_and_not_before(database: str) -> None:
+    begin()
+    assert begin(now=NOW + TTL) == ANSWER
+    assert begin(replace(REQUEST, payload_sha256="b" * 64), NOW + TTL + timedelta(milliseconds=1)) is None
+    assert rows("SELECT COUNT(*), MIN(payload_sha256) FROM idempotency_keys") == [(1, "b" * 64)]
+
+
+def test_work_that_fails_takes_its_key_back(database: str) -> None:
+    def work_and_fail() -> None:
+        with transaction():
+            assert idempotency.begin(REQUEST, NOW, TTL) is None
+            accounts.add_account("One", NOW)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        work_and_fail()
+    assert rows("SELECT COUNT(*) FROM accounts") == [(0,)]
+    assert begin() is None
+
+
+def test_of_many_requests_with_one_key_one_does_the_work_and_all_get_its_answer(database: str) -> None:
+    start = threading.Barrier(8)
+
+    def ask(_number: int) -> Answer | None:
+        with connection():
+            start.wait()
+            return begin()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(8)))
+    assert answers.count(None) == 1
+    assert answers.count(ANSWER) == 7
+
+
+def test_a_repeat_that_comes_during_the_work_waits_for_it_or_is_told_to_come_again(database: str) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with connection(), transaction():
+            idempotency.begin(REQUEST, NOW, TTL)
+            begun.set()
+            finish.wait(10)
+            idempotency.finish(REQUEST, ANSWER)
+
+    if not is_sqlite():
+        db.execute_sql("SET lock_timeout = 100")
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(first)
+        assert begun.wait(10)
+        if is_sqlite():
+            # One writer at a time: the repeat stands in the queue, and gets the answer when the first is done.
+            threading.Timer(0.2, finish.set).start()
+            began = time.monotonic()
+            assert begin() == ANSWER
+            assert time.monotonic() - began >= 0.1
+        else:
+            with pytest.raises(IdempotencyInProgress):
+                begin()
+        finish.set()
+        work.result(10)
+    assert begin() == ANSWER
+
+
+def test_another_failure_of_the_database_is_not_taken_for_work_in_progress(database: str) -> None:
+    execute("ALTER TABLE idempotency_keys RENAME TO idempotency_keys_kept")
+    try:
+        with pytest.raises(Exception, match="idempotency_keys") as broken:
+            begin()
+        assert not isinstance(broken.value, IdempotencyInProgress)
+        assert isinstance(broken.value, OperationalError) is is_sqlite()
+    finally:
+        execute("ALTER TABLE idempotency_keys_kept RENAME TO idempotency_keys")

@@ -1,0 +1,188 @@
+"""A poll is one question, and says of an export what every other answer says."""
+
+import itertools
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.base.principal import TokenKind
+from schemas.base.timestamps import from_ms, to_ms
+from schemas.exports.polled_record import PolledExport, entity_tag, record_json, wait_s
+from schemas.exports.record import Approval, export_record, retry_after_s
+from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import PostbackForm
+from storage.accounts import tokens
+from storage.db.columns import JsonField
+from storage.db.engine import database, execute, is_sqlite, rows, transaction
+from storage.exports import poll_sql, transitions
+from storage.exports.rows import export_from
+from tests.support.factories import NOW, Customer, issue, make_customer, make_exports, make_target, postback, record_postback
+from tests.support.many_rows import many_targets
+from tests.support.query_plans import plan_of, read_whole, statements
+
+as_text = JsonField().db_value
+#: So many other customers, exports and targets that PostgreSQL would rather not read them all.
+OTHERS = 200
+
+
+def polled(customer: Customer, export_id: str) -> PolledExport | None:
+    """Poll as the customer does."""
+    known = poll_sql.look(customer.token, export_id, NOW)
+    assert known is not None
+    return known[1]
+
+
+def tag_of(customer: Customer, export_id: str) -> str:
+    export = polled(customer, export_id)
+    assert export is not None
+    return entity_tag(export)
+
+
+def approved(customer: Customer) -> str:
+    [export_id] = make_exports(customer, 1)
+    transitions.approve(export_id, customer.account_id, Approval(make_target(customer).id, None), NOW, "user:1")
+    return export_id
+
+
+def of_a_finding(customer: Customer, scan_run_id: int = 42) -> str | None:
+    """Post one finding; return its export where it is a new one."""
+    posted = PostbackForm().read(postback(scan_run_id, issues=[issue()]))
+    made = record_postback(posted, customer.project_id, NOW + timedelta(seconds=scan_run_id)).ticket_exports
+    return made[0] if made else None
+
+
+# --- the record
+
+
+moments = st.integers(0, to_ms(datetime(2100, 1, 1, tzinfo=UTC)))
+texts = st.text(max_size=8)
+numbers = st.integers(0, 2**31)
+problems = st.sampled_from([[], [{"rule": "card_number", "path": "/title"}]])
+#: Rows as the tables could have them, whatever others wrote into them.
+stored = st.tuples(
+    st.just(("exp_1", 1)),
+    st.tuples(st.sampled_from([status.value for status in ExportStatus]), st.none() | texts, st.none() | texts),
+    st.tuples(st.just("manual"), texts, st.none() | numbers),
+    st.tuples(st.dictionaries(texts, texts, max_size=2).map(as_text), st.just("sha256:00"), problems.map(as_text)),
+    st.tuples(numbers, st.none() | moments, numbers),
+    st.tuples(st.none() | moments, st.none() | numbers, st.none() | texts, st.none() | numbers),
+    st.tuples(st.none() | texts, st.none() | texts),
+    st.tuples(moments, st.none() | moments, st.none() | moments),
+    st.just((None,) * 6) | st.tuples(st.just("fnd_1"), moments, moments, numbers, numbers, numbers),
+).map(lambda parts: tuple(itertools.chain.from_iterable(parts)))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
+@given(stored, moments)
+def test_a_poll_writes_the_record_that_every_other_answer_has(row: tuple[Any, ...], now_ms: int) -> None:
+    export, now = PolledExport._make((*row, row[12])), from_ms(now_ms)
+    assert json.loads(record_json(export, now_ms)) == export_record(export_from(row), now)
+    assert wait_s(export, now_ms) == retry_after_s(export_from(row), now)
+
+
+@pytest.mark.parametrize("make", [lambda customer: make_exports(customer, 1)[0], approved, of_a_finding])
+def test_a_poll_reads_what_is_stored(customer: Customer, make: Callable[[Customer], str]) -> None:
+    export_id = make(customer)
+    export = polled(customer, export_id)
+    assert export is not None
+    assert json.loads(record_json(export, to_ms(NOW))) == export_record(transitions.get(export_id), NOW)
+
+
+# --- the entity tag
+
+
+def test_the_entity_tag_changes_with_every_version(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    before = tag_of(customer, export_id)
+    transitions.dismiss(export_id, customer.account_id, NOW, "user:1")
+    assert (before, tag_of(customer, export_id)) == ("v1", "v2")
+
+
+def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it(customer: Customer) -> None:
+    export_id = of_a_finding(customer)
+    assert export_id is not None
+    tags = [tag_of(customer, export_id)]
+    for change in (
+        "times_seen = times_seen + 1",  # by another run within the same millisecond
+        "last_seen_at = last_seen_at + 1",  # by the same run again
+    ):
+        execute(f"UPDATE findings SET {change}")  # noqa: S608 - the two above
+        tags.append(tag_of(customer, export_id))
+    assert len(set(tags)) == 3
+    assert all(tag.isprintable() and '"' not in tag and " " not in tag for tag in tags)
+
+
+def test_the_entity_tag_changes_when_a_target_is_held_and_when_it_is_let_go(customer: Customer) -> None:
+    export_id, told = approved(customer), []
+    for held_until in (None, to_ms(NOW) + 60_000, to_ms(NOW) + 90_000, None):
+        execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (held_until,))
+        export = polled(customer, export_id)
+        assert export is not None
+        told.append((entity_tag(export), json.loads(record_json(export, to_ms(NOW)))["next_attempt_at"]))
+    assert told[0] == told[3]
+    assert len({tag for tag, _ in told}) == len({shown for _, shown in told}) == 3
+
+
+# --- who asks
+
+
+def test_a_poll_is_one_question_by_indexes(customer: Customer) -> None:
+    export_id, tables = of_a_finding(customer), ("exports", "findings", "targets", "tokens", "users", "accounts")
+    if not is_sqlite():
+        database.execute_sql("SET enable_seqscan = off")  # which so few rows invite
+        with transaction():
+            others = [make_customer() for _ in range(OTHERS)]
+            posted = PostbackForm().read(postback(issues=[issue(f"code-{number}") for number in range(OTHERS)]))
+            record_postback(posted, others[0].project_id, NOW)
+        many_targets(others[0], 0, OTHERS, "https://tracker.example.com/hook")
+        for table in tables:
+            database.execute_sql(f"ANALYZE {table}")
+    with statements() as asked:
+        assert polled(customer, str(export_id)) is not None
+    assert len(asked) == 1
+    assert read_whole(asked[0], tables) == []
+    assert not any("TEMP" in step or "MATERIALIZE" in step for step in plan_of(asked[0]))
+
+
+def test_an_export_of_another_account_is_not_there(customer: Customer) -> None:
+    [others] = make_exports(make_customer(), 1)
+    assert polled(customer, others) is None
+
+
+@pytest.mark.parametrize("export_id", ["", "exp_", "exp_\x00", "tgt_01ARZ3NDEKTSV4RRFFQ69G5FAV", "exp_é", "x" * 10_000])
+def test_what_is_no_id_of_an_export_is_not_there(customer: Customer, export_id: str) -> None:
+    assert polled(customer, export_id) is None
+
+
+def test_a_poll_knows_the_holder_as_every_other_request_does(customer: Customer) -> None:
+    text = tokens.create(customer.email, TokenKind.PLATFORM, NOW)[1]
+    known = poll_sql.look(text, "", NOW)
+    assert known is not None
+    assert known[0] == tokens.principal_for(text, NOW)
+
+
+def test_a_revoked_token_polls_nothing_from_the_next_time_on(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    assert polled(customer, export_id) is not None
+    [(token_id,)] = rows("SELECT id FROM tokens")
+    tokens.revoke(token_id, NOW)
+    assert poll_sql.look(customer.token, export_id, NOW) is None
+
+
+def test_an_expired_token_polls_nothing(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    text = tokens.create(customer.email, TokenKind.API, NOW, expires=timedelta(days=1))[1]
+    assert poll_sql.look(text, export_id, NOW + timedelta(days=1, milliseconds=-1)) is not None
+    assert poll_sql.look(text, export_id, NOW + timedelta(days=1)) is None
+
+
+@pytest.mark.parametrize("text", ["", "rrt_", "rrt_" + "0" * 33, "rrt_é", "Bearer", "\x00"])
+def test_what_is_no_token_is_not_looked_for(customer: Customer, text: str) -> None:
+    with statements() as asked:
+        assert poll_sql.look(text, "exp_01ARZ3NDEKTSV4RRFFQ69G5FAV", NOW) is None
+    assert asked == []

@@ -1,0 +1,485 @@
+"""A recovery puts back each export once, whoever works at it, is killed within it or comes too late."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from peewee import IntegrityError
+
+from schemas.base.errors import Conflict, NotFound, TargetNotFound
+from schemas.base.timestamps import to_ms
+from schemas.exports.recoveries import Recovery
+from schemas.targets.target import Target
+from storage.db import identifiers
+from storage.db.engine import connection, execute, is_sqlite, rows, transaction
+from storage.exports import recoveries, transitions
+from storage.exports.recoveries import BATCH, LEASE_S, LOOK_AGAIN_S, AlreadyRecovering, Held, Progress, Step
+from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
+from tests.support.query_plans import indexes_read, read_whole, statements
+
+SINCE: Final = NOW - timedelta(hours=1)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> Held:
+    return recoveries.begin(target.id, since, now, "operator")
+
+
+def work(held: Held, now: datetime = NOW) -> list[Step]:
+    """Advance to the end; return the steps."""
+    steps = [recoveries.advance(held, now)]
+    while steps[-1].progress is Progress.MOVED:
+        steps.append(recoveries.advance(held, now))
+    return steps
+
+
+def recover(target: Target, since: datetime = SINCE) -> Recovery:
+    held = begin(target, since)
+    assert work(held)[-1].progress is Progress.DONE
+    return recoveries.get(held.id)
+
+
+def statuses(ids: list[str]) -> list[str]:
+    return [transitions.get(export_id).status.value for export_id in ids]
+
+
+def retried() -> list[tuple[Any, ...]]:
+    """How often each export was put back."""
+    return rows("SELECT subject_id, COUNT(*) FROM audit_entries WHERE action = 'retry' GROUP BY subject_id ORDER BY 1")
+
+
+def turn_to(target: Target, status: str) -> None:
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+
+
+# --- what is put back
+
+
+def test_what_failed_or_was_blocked_begins_its_whole_schedule_anew(customer: Customer, target: Target) -> None:
+    [failed] = make_failed(customer, target.id)
+    [blocked] = make_failed(customer, target.id, status="blocked")
+    before = transitions.get(failed)
+    recovery = recover(target)
+    assert (recovery.status, recovery.total, recovery.done, recovery.finished_at) == ("done", 2, 2, NOW)
+    for export_id in (failed, blocked):
+        export = transitions.get(export_id)
+        assert (export.status, export.status_reason, export.due_at) == ("approved", None, NOW)
+        assert (export.attempts, export.finished_at, export.version) == (2, None, before.version + 1)
+        began = rows("SELECT schedule_began_at, attempts_before FROM exports WHERE id = ?", (export_id,))
+        assert began == [(to_ms(NOW), 2)]
+    told = "SELECT actor, status_before, status_after, reason FROM audit_entries WHERE action = 'retry' AND subject_id = ?"
+    assert rows(told, (failed,)) == [("operator", "failed", "approved", recovery.id)]
+    assert rows(told, (blocked,)) == [("operator", "blocked", "approved", recovery.id)]
+
+
+# when an export finished, whether it is put back by a recovery of the last hour
+FINISHED = [(at(-3600.001), False), (at(-3600), True), (at(-1), True), (at(5), True)]  # the last: another clock's
+
+
+@pytest.mark.parametrize(("finished_at", "is_recovered"), FINISHED)
+def test_only_what_finished_then_or_later_is_put_back(
+    customer: Customer, target: Target, finished_at: datetime, is_recovered: bool
+) -> None:
+    ids = make_failed(customer, target.id, finished_at=finished_at)
+    recovery = recover(target)
+    assert (recovery.total, recovery.done) == (int(is_recovered),) * 2
+    assert statuses(ids) == ["approved" if is_recovered else "failed"]
+
+
+def test_nothing_else_is_touched(customer: Customer, target: Target) -> None:
+    elsewhere = make_failed(customer, make_target(customer).id)
+    prepared, delivered, dismissed = make_exports(customer, 3)
+    execute(
+        "UPDATE exports SET status = 'exported', target_id = ?, body = ?, finished_at = ? WHERE id = ?",
+        (target.id, b"{}", to_ms(NOW), delivered),
+    )
+    transitions.dismiss(dismissed, None, NOW, "user:1")
+    waiting = make_approved(customer, target.id)
+    redacted = make_failed(customer, target.id)
+    with transaction():
+        transitions.redact(redacted, NOW, "worker:test")
+    others = [*elsewhere, prepared, delivered, dismissed, waiting, *redacted]
+    before = [transitions.get(export_id) for export_id in others]
+    recovery = recover(target)
+    assert (recovery.total, recovery.done) == (0, 0)
+    assert [transitions.get(export_id) for export_id in others] == before
+    assert retried() == []
+
+
+def test_many_are_put_back_a_batch_at_a_time(customer: Customer, target: Target) -> None:
+    ids = make_failed(customer, target.id, BATCH + 7)
+    held = begin(target)
+    assert recoveries.advance(held, NOW) == Step(Progress.MOVED, BATCH)
+    assert sorted(row[0] for row in retried()) == sorted(ids)[:BATCH]
+    half = recoveries.get(held.id)
+    assert (half.status, half.total, half.done, half.finished_at) == ("running", BATCH + 7, BATCH, None)
+    assert work(held) == [Step(Progress.MOVED, 7), Step(Progress.DONE)]
+    assert set(statuses(ids)) == {"approved"}
+    assert retried() == [(export_id, 1) for export_id in sorted(ids)]
+
+
+def test_what_fails_again_meanwhile_is_not_put_back_a_second_time(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, BATCH + 1)
+    held = begin(target)
+    recoveries.advance(held, NOW)
+    execute(
+        "UPDATE exports SET status = 'failed', due_at = NULL, finished_at = ? WHERE status = 'approved'", (to_ms(at(1)),)
+    )
+    assert work(held, at(2)) == [Step(Progress.MOVED, 1), Step(Progress.DONE)]
+    assert {count for _, count in retried()} == {1}
+    assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(BATCH,)]
+
+
+def test_what_somebody_moved_meanwhile_is_passed_over(customer: Customer, target: Target) -> None:
+    ids = sorted(make_failed(customer, target.id, 5))
+    held = begin(target)
+    transitions.retry(ids[0], None, NOW, "user:1")
+    with transaction():
+        transitions.redact([ids[1]], NOW, "worker:test")
+    work(held)
+    recovery = recoveries.get(held.id)
+    assert (recovery.total, recovery.done, recovery.status) == (5, 3, "done")
+    assert statuses(ids) == ["approved", "failed", "approved", "approved", "approved"]
+    assert retried() == [(export_id, 1) for export_id in ids if export_id != ids[1]]
+
+
+def test_the_total_is_never_less_than_what_is_done(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 2)
+    held = begin(target)
+    make_failed(customer, target.id, 3, at(1))
+    work(held, at(2))
+    recovery = recoveries.get(held.id)
+    assert (recovery.total, recovery.done) == (5, 5)
+
+
+class Broken(Exception):
+    """What ends a test's transaction."""
+
+
+def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, target: Target) -> None:
+    ids = make_failed(customer, target.id, 2)
+    held = begin(target)
+
+    def break_off() -> None:
+        with transaction():
+            assert recoveries.advance(held, NOW).moved == 2
+            raise Broken
+
+    with pytest.raises(Broken):
+        break_off()
+    assert statuses(ids) == ["failed", "failed"]
+    assert (recoveries.get(held.id).done, retried()) == (0, [])
+    assert work(held)[0] == Step(Progress.MOVED, 2)
+
+
+# --- who may work at it
+
+
+def test_who_began_it_holds_it_until_its_lease_lapses(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 1)
+    held = begin(target)
+    assert not recoveries.any_waiting(at(LEASE_S - 0.001))
+    assert recoveries.claim_next(at(LEASE_S - 0.001)) is None
+    assert recoveries.advance(held, at(LEASE_S - 1)).moved == 1
+    assert not recoveries.any_waiting(at(LEASE_S))
+    assert recoveries.any_waiting(at(2 * LEASE_S - 1))
+    heir = recoveries.claim_next(at(2 * LEASE_S - 1))
+    assert heir is not None
+    assert (heir.id, heir.lease != held.lease) == (held.id, True)
+    assert recoveries.claim_next(at(2 * LEASE_S - 1)) is None
+
+
+def test_an_heir_goes_on_where_it_stopped_and_the_former_holder_changes_nothing(customer: Customer, target: Target) -> None:
+    ids = make_failed(customer, target.id, BATCH + 3)
+    held = begin(target)
+    recoveries.advance(held, NOW)
+    heir = recoveries.claim_next(at(LEASE_S))
+    assert heir is not None
+    before = recoveries.get(held.id)
+    assert recoveries.advance(held, at(LEASE_S)) == Step(Progress.LOST)
+    assert (recoveries.get(held.id), len(retried())) == (before, BATCH)
+    assert work(heir, at(LEASE_S)) == [Step(Progress.MOVED, 3), Step(Progress.DONE)]
+    assert retried() == [(export_id, 1) for export_id in sorted(ids)]
+    assert recoveries.advance(held, at(LEASE_S)) == Step(Progress.LOST)
+
+
+def test_who_overslept_and_was_not_replaced_goes_on(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id)
+    held = begin(target)
+    assert [step.progress for step in work(held, at(LEASE_S + 60))] == [Progress.MOVED, Progress.DONE]
+
+
+def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id)
+    held = begin(target)
+    recoveries.give_back(held, at(1))
+    assert recoveries.advance(held, at(1)) == Step(Progress.LOST)
+    heir = recoveries.claim_next(at(1))
+    assert heir is not None
+    recoveries.give_back(held, at(1))
+    assert not recoveries.any_waiting(at(1))
+    assert work(heir, at(1))[-1].progress is Progress.DONE
+    recoveries.give_back(heir, at(1))
+    assert not recoveries.any_waiting(at(3600))
+
+
+def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, target: Target) -> None:
+    ids = make_failed(customer, target.id, 2 * BATCH + 5)
+    held = begin(target)
+    start, looks = threading.Barrier(6), itertools.count(1)
+
+    def race(_number: int) -> int:
+        moved = 0
+        with connection():
+            start.wait()
+            while recoveries.get(held.id).status == "running":
+                # Each look of each of them comes after the lease of whoever worked before has lapsed.
+                now = at(next(looks) * (LEASE_S + 1))
+                heir = recoveries.claim_next(now)
+                moved += recoveries.advance(heir, now).moved if heir else 0
+        return moved
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(race, range(6))) == len(ids)
+    assert retried() == [(export_id, 1) for export_id in sorted(ids)]
+    [recovery] = recoveries.newest()
+    assert (recovery.status, recovery.done) == ("done", len(ids))
+
+
+def test_the_one_that_waited_longest_is_taken_up_first(customer: Customer) -> None:
+    held = [begin(make_target(customer), now=at(second)) for second in (1, 0, 2)]
+    taken = [recoveries.claim_next(at(60)) for _ in range(4)]
+    assert [each and each.id for each in taken] == [held[1].id, held[0].id, held[2].id, None]
+
+
+# --- a target that takes nothing
+
+# a target's status, whether its exports are put back
+TARGETS = [("active", True), ("paused", True), ("inactive", False), ("blocked", False), ("disabled", False)]
+
+
+@pytest.mark.parametrize(("status", "may"), TARGETS)
+def test_a_target_that_would_take_nothing_is_refused_with_the_remedy(
+    customer: Customer, target: Target, status: str, may: bool
+) -> None:
+    make_failed(customer, target.id)
+    turn_to(target, status)
+    if may:
+        assert recover(target).done == 1
+        return
+    with pytest.raises(Conflict, match=f"{target.id} is {status}.*target resume {target.id}"):
+        begin(target)
+    assert (recoveries.newest(), retried()) == ([], [])
+
+
+@pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", f"{identifiers.TARGET}_{26 * '0'}"])
+def test_an_unknown_target_is_not_found(database: str, target_id: str) -> None:
+    with pytest.raises(TargetNotFound):
+        recoveries.begin(target_id, SINCE, NOW, "operator")
+
+
+@pytest.mark.parametrize("status", ["blocked", "disabled", "inactive"])
+def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
+    customer: Customer, target: Target, status: str
+) -> None:
+    ids = make_failed(customer, target.id, BATCH + 1)
+    held = begin(target)
+    recoveries.advance(held, NOW)
+    turn_to(target, status)
+    assert recoveries.advance(held, at(1)) == Step(Progress.HALTED)
+    # It was given back, and nothing of it was done.
+    assert recoveries.advance(held, at(1)) == Step(Progress.LOST)
+    recovery = recoveries.get(held.id)
+    assert (recovery.status, recovery.done, len(retried())) == ("running", BATCH, BATCH)
+    assert not recoveries.any_waiting(at(1 + LOOK_AGAIN_S - 0.001))
+    heir = recoveries.claim_next(at(1 + LOOK_AGAIN_S))
+    assert heir is not None
+    turn_to(target, "active")
+    assert [step.progress for step in work(heir, at(60))] == [Progress.MOVED, Progress.DONE]
+    assert retried() == [(export_id, 1) for export_id in sorted(ids)]
+
+
+# --- one at a time, its end, its record
+
+
+def test_a_target_has_one_recovery_at_a_time(customer: Customer, target: Target) -> None:
+    first = begin(target)
+    elsewhere = begin(make_target(customer))
+    with pytest.raises(Conflict, match=first.id):
+        begin(target)
+    assert {each.id for each in recoveries.newest()} == {first.id, elsewhere.id}
+    work(first)
+    second = begin(target, now=at(1))
+    recoveries.cancel(second.id, at(2), "operator")
+    third = begin(target, now=at(3))
+    assert [each.id for each in recoveries.newest()] == [third.id, second.id, *sorted((first.id, elsewhere.id))[::-1]]
+
+
+def test_of_many_that_begin_at_once_one_is_made(target: Target) -> None:
+    start = threading.Barrier(6)
+
+    def race(_number: int) -> str:
+        with connection():
+            start.wait()
+            try:
+                return begin(target).id
+            except Conflict as conflict:
+                return conflict.message
+
+    with ThreadPoolExecutor(6) as pool:
+        told = list(pool.map(race, range(6)))
+    [recovery] = recoveries.newest()
+    assert told.count(recovery.id) == 1
+    assert all(recovery.id in each for each in told)
+
+
+def test_a_cancelled_recovery_goes_no_further_and_what_is_put_back_stays_so(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, BATCH + 1)
+    held = begin(target)
+    recoveries.advance(held, NOW)
+    cancelled = recoveries.cancel(held.id, at(1), "operator:2")
+    assert (cancelled.status, cancelled.done, cancelled.finished_at) == ("cancelled", BATCH, at(1))
+    assert recoveries.advance(held, at(1)) == Step(Progress.LOST)
+    assert recoveries.claim_next(at(3600)) is None
+    assert len(retried()) == BATCH
+    told = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ? ORDER BY id", (held.id,))
+    assert told == [("operator", "begin_recovery"), ("operator:2", "cancel_recovery")]
+
+
+@pytest.mark.parametrize("end", ["done", "cancelled"])
+def test_what_has_ended_is_not_cancelled(target: Target, end: str) -> None:
+    held = begin(target)
+    if end == "done":
+        work(held)
+    else:
+        recoveries.cancel(held.id, NOW, "operator")
+    before = recoveries.get(held.id)
+    with pytest.raises(Conflict, match=f"is {end}; only a running one"):
+        recoveries.cancel(held.id, at(1), "operator")
+    assert recoveries.get(held.id) == before
+
+
+@pytest.mark.parametrize("recovery_id", ["rec_x", "rec_\0", "exp_1", f"{identifiers.RECOVERY}_{26 * '0'}"])
+@pytest.mark.parametrize("do", [recoveries.get, lambda recovery_id: recoveries.cancel(recovery_id, NOW, "operator")])
+def test_an_unknown_recovery_is_not_found(database: str, recovery_id: str, do: Callable[[str], object]) -> None:
+    with pytest.raises(NotFound, match="no such recovery"):
+        do(recovery_id)
+
+
+@pytest.mark.parametrize(
+    "change", ["status = 'done'", "finished_at = 1", "next_run_at = NULL", "target_id = 'tgt_none'", "status = 'other'"]
+)
+def test_a_recovery_row_that_makes_no_sense_is_refused(target: Target, change: str) -> None:
+    begin(target)
+    with pytest.raises(IntegrityError):
+        execute(f"UPDATE recoveries SET {change}")  # noqa: S608 - our own names
+
+
+# --- what a person orders
+
+
+def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: Customer, target: Target) -> None:
+    ids = make_failed(customer, target.id, 3)
+    ordered = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    assert (ordered.status, ordered.total, ordered.done) == ("running", 3, 0)
+    assert set(statuses(ids)) == {"failed"}
+    assert recoveries.any_waiting(NOW)
+    held = recoveries.claim_next(NOW)
+    assert held is not None
+    assert held.id == ordered.id
+    work(held)
+    assert (recoveries.get(ordered.id).status, set(statuses(ids))) == ("done", {"approved"})
+    assert rows("SELECT DISTINCT actor FROM audit_entries WHERE action = 'retry'") == [("user:7",)]
+
+
+def test_an_order_for_another_accounts_target_is_none(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id)
+    with pytest.raises(TargetNotFound):
+        recoveries.order(target.id, make_customer().account_id, SINCE, NOW, "user:7")
+    assert recoveries.newest() == []
+
+
+def test_one_that_is_ordered_twice_is_told_which_one_runs(customer: Customer, target: Target) -> None:
+    ordered = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    for again in (lambda: recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7"), lambda: begin(target)):
+        with pytest.raises(AlreadyRecovering, match=ordered.id) as refused:
+            again()
+        assert refused.value.recovery_id == ordered.id
+    assert len(recoveries.newest()) == 1
+
+
+def test_an_account_finds_its_own_recoveries_in_pages(customer: Customer, target: Target) -> None:
+    other = make_customer()
+    own = [recoveries.order(make_target(customer).id, customer.account_id, SINCE, NOW, "user:7").id for _ in range(3)]
+    others = recoveries.order(make_target(other).id, other.account_id, SINCE, NOW, "user:8")
+    last = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    expected = sorted([*own, last.id], reverse=True)
+    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 9)] == expected
+    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 2)] == expected[:2]
+    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 2, expected[1])] == expected[2:]
+    assert [each.id for each in recoveries.newest(target_id=target.id)] == [last.id]
+    for find in (recoveries.get, lambda each, account_id: recoveries.cancel(each, NOW, "user:7", account_id)):
+        with pytest.raises(NotFound, match="no such recovery"):
+            find(others.id, customer.account_id)
+    assert recoveries.get(others.id).status == "running"
+
+
+def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Customer, target: Target) -> None:
+    begin(target)
+    others = make_target(make_customer()).id
+    columns = "id, target_id, since, status, total, done, after_id, actor, created_at, finished_at"
+    with transaction():
+        for number in range(3_000):
+            row = (f"rec_{number:026}", others, to_ms(SINCE), "done", 1, 1, "", "user:8", to_ms(NOW), to_ms(NOW))
+            execute(f"INSERT INTO recoveries ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 - our own names
+    execute("ANALYZE")
+    with statements() as asked:
+        assert [each.target_id for each in recoveries.newest_of_account(customer.account_id, 51)] == [target.id]
+    [statement] = asked
+    assert not read_whole(statement, ["recoveries"])
+    assert {name for name in indexes_read(statement) if "recoveries" in name} == {"recoveries_target"}
+
+
+# --- how it is found
+
+
+def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_further_than_asked(
+    customer: Customer, target: Target
+) -> None:
+    for seconds, count in ((-7200, 2), (-1800, 3), (-60, 4)):
+        make_failed(customer, target.id, count, at(seconds))
+    make_failed(customer, make_target(customer).id, 5)
+    moments = [at(-90_000), at(-3600), at(-600), NOW]
+    with statements() as found:
+        counts = transitions.recoverable_since(target.id, moments, 100)
+    assert counts == [transitions.count_recoverable(target.id, moment) for moment in moments] == [9, 7, 4, 0]
+    assert [bool(read_whole(each)) for each in found] == [False]
+    assert transitions.recoverable_since(target.id, moments[:1], 5) == [5]
+    assert transitions.recoverable_since(target.id, [], 5) == []
+
+
+def test_what_is_to_be_put_back_is_read_from_its_index_among_many_others(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 20)
+    make_failed(customer, target.id, 1500, status="exported")
+    make_failed(customer, make_target(customer).id, 500)
+    execute("ANALYZE" if is_sqlite() else "VACUUM ANALYZE")
+    explain = "EXPLAIN QUERY PLAN" if is_sqlite() else "EXPLAIN"
+    for asked, more in (("COUNT(*)", ""), ("id", " ORDER BY id LIMIT 500")):
+        statement = f"{explain} SELECT {asked} {transitions._RECOVERABLE}{more}"
+        plan = " ".join(str(row[-1]) for row in rows(statement, (target.id, "", to_ms(SINCE))))
+        assert "exports_recoverable" in plan
+        assert "SCAN exports" not in plan
+        assert "Seq Scan" not in plan
+        assert "TEMP B-TREE" not in plan

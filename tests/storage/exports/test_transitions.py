@@ -1,0 +1,695 @@
+"""Exports are prepared, approved, claimed and recorded, each move by compare-and-swap and on the ledger."""
+
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from peewee import IntegrityError
+
+from schemas.base.errors import Conflict, ExportNotFound, ValidationFailed
+from schemas.base.timestamps import to_ms
+from schemas.exports.delivery import Claim
+from schemas.exports.record import Approval, Export, Preparation, PreparationForm
+from schemas.exports.state_machine import FINISHED, MOVES, ExportStatus, Move
+from schemas.targets.target import TargetStatus
+from storage.db.engine import execute, rows, transaction
+from storage.exports import transitions
+from storage.targets import targets
+from tests.support.factories import (
+    NOW,
+    Customer,
+    attempted,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_target,
+)
+
+LEASE_S: Final = 6.0
+WORKER: Final = "worker:test"
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def ledger(export_id: str) -> list[tuple[Any, ...]]:
+    return rows(
+        "SELECT actor, action, status_before, status_after, reason FROM audit_entries WHERE subject_id = ? ORDER BY id",
+        (export_id,),
+    )
+
+
+def attempts_of(export_id: str) -> list[tuple[Any, ...]]:
+    return rows("SELECT number, outcome, response_status FROM attempts WHERE export_id = ? ORDER BY number", (export_id,))
+
+
+def approve(customer: Customer, export_id: str, target_id: str, digest: str | None = None, now: datetime = NOW) -> Export:
+    return transitions.approve(export_id, customer.account_id, Approval(target_id, digest), now, "user:1")
+
+
+def claim(now: datetime = NOW, limit: int = 10) -> list[Claim]:
+    return claim_due(limit, now, LEASE_S, WORKER)
+
+
+def claimed(customer: Customer) -> Claim:
+    make_approved(customer, make_target(customer).id)
+    [held] = claim()
+    return held
+
+
+def record(held: Claim, move: Move, now: datetime = NOW, **verdict: Any) -> set[str]:
+    if move is Move.RESCHEDULE:
+        verdict = {"next_attempt_at": now + timedelta(seconds=30), **verdict}
+    return transitions.record_attempts([attempted(held, move, now, **verdict)], now, WORKER)
+
+
+def refused_fields(refused: pytest.ExceptionInfo[ValidationFailed]) -> list[tuple[str, str]]:
+    return [(problem.path, problem.code) for problem in refused.value.problems]
+
+
+# --- prepare and read
+
+
+def test_a_prepared_export_has_its_ticket_and_digest_and_waits_for_a_person(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    export = transitions.get(export_id, customer.account_id)
+    assert (export.status, export.attempts, export.version, export.due_at) == (ExportStatus.PREPARED, 0, 1, None)
+    spelled = json.dumps(export.ticket, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    assert export.ticket_digest == f"sha256:{hashlib.sha256(spelled).hexdigest()}"
+    assert export.ticket["page_url"] == "https://shop.example/é"
+    assert ledger(export_id) == [("user:test", "prepare", None, "prepared", None)]
+    assert claim() == []
+
+
+def test_preparing_nothing_stores_nothing(customer: Customer) -> None:
+    assert transitions.prepare([], NOW, "user:1") == []
+    assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
+
+
+def test_many_are_prepared_in_order_at_once(customer: Customer) -> None:
+    ids = make_exports(customer, 500)
+    assert len(set(ids)) == 500
+    numbers = [int(transitions.get(export_id).source.id.removeprefix("note-")) for export_id in ids]
+    assert numbers == sorted(numbers)
+
+
+def test_an_export_of_another_account_is_not_found(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    stranger = make_customer()
+    with pytest.raises(ExportNotFound):
+        transitions.get(export_id, stranger.account_id)
+    with pytest.raises(ExportNotFound):
+        transitions.dismiss(export_id, stranger.account_id, NOW, "user:2")
+    with pytest.raises(ExportNotFound):
+        transitions.retry(export_id, stranger.account_id, NOW, "user:2")
+    with pytest.raises(ExportNotFound):
+        approve(stranger, export_id, make_target(stranger).id)
+    assert transitions.get(export_id).version == 1
+
+
+def test_an_unknown_export_is_not_found(customer: Customer) -> None:
+    with pytest.raises(ExportNotFound):
+        transitions.get("exp_00000000000000000000000000")
+
+
+def test_the_newest_exports_come_first_a_page_at_a_time(customer: Customer) -> None:
+    ids = [make_exports(customer, 1, at(second))[0] for second in range(5)]
+    make_exports(make_customer(), 1)
+    first = [export.id for export in transitions.newest(customer.account_id, 3)]
+    rest = [export.id for export in transitions.newest(customer.account_id, 3, first[-1])]
+    assert first + rest == ids[::-1]
+
+
+def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
+    latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
+    assert [export.id for export in transitions.newest(customer.account_id, 1)] == latest
+
+
+def test_the_newest_of_every_account_are_listed_together(customer: Customer) -> None:
+    mine, others = make_exports(customer, 2, NOW), make_exports(make_customer(), 1, NOW + timedelta(seconds=1))
+    assert [export.id for export in transitions.newest()] == [*others, *reversed(mine)]
+
+
+#: Which exports of a list in every state are asked for, by status and source.
+FILTERS: Final = [
+    ((), None, ["prepared", "exported", "failed", "dismissed", "approved"]),
+    (("failed",), None, ["failed"]),
+    (("failed", "prepared"), None, ["prepared", "failed"]),
+    (("blocked",), None, []),
+    (("failed", "blocked", "dismissed"), "manual", ["failed", "dismissed"]),
+    ((), "finding", []),
+    (("failed",), "finding", []),
+]
+
+
+@pytest.mark.parametrize(("statuses", "source_type", "expected"), FILTERS)
+def test_a_list_is_of_what_was_asked_for_in_the_order_of_its_making(
+    customer: Customer, statuses: tuple[str, ...], source_type: str | None, expected: list[str]
+) -> None:
+    for second, status in enumerate(("prepared", "exported", "failed", "dismissed", "approved")):
+        [export_id] = make_exports(customer, 1, at(second))
+        walk_to(customer, export_id, ExportStatus(status))
+    make_exports(make_customer(), 1)
+    found: list[Export] = []
+    while page := transitions.newest(customer.account_id, 1, found[-1].id if found else None, statuses, source_type):
+        found += page
+    assert [export.status.value for export in found] == expected[::-1]
+
+
+def test_a_page_goes_on_where_the_last_one_ended_whatever_came_meanwhile(customer: Customer) -> None:
+    ids = [make_exports(customer, 1, at(second))[0] for second in range(4)]
+    first = [export.id for export in transitions.newest(customer.account_id, 2)]
+    make_exports(customer, 3, at(10))
+    transitions.dismiss(ids[3], None, at(11), "user:1")
+    rest = [export.id for export in transitions.newest(customer.account_id, 9, first[-1])]
+    assert first + rest == ids[::-1]
+
+
+# --- by hand
+
+
+def by_hand(**members: Any) -> Preparation:
+    preparation: Preparation = PreparationForm().read({"ticket": {"title": "The total is wrong"}, **members})
+    return preparation
+
+
+def test_a_hand_made_ticket_is_its_own_source_unless_it_names_one(customer: Customer) -> None:
+    own = transitions.prepare_by_hand(by_hand(), customer.account_id, NOW, "user:1")
+    named = transitions.prepare_by_hand(by_hand(source={"type": "manual", "id": "T-1"}), customer.account_id, NOW, "user:1")
+    assert (own.source.record(), own.status) == ({"type": "manual", "id": own.id}, ExportStatus.PREPARED)
+    assert named.source.record() == {"type": "manual", "id": "T-1"}
+    assert ledger(own.id) == [("user:1", "prepare", None, "prepared", None)]
+    assert rows("SELECT project_id FROM exports") == [(None,), (None,)]
+
+
+def test_a_hand_made_ticket_may_be_of_a_project_of_the_account(customer: Customer) -> None:
+    transitions.prepare_by_hand(by_hand(project_id=customer.project_id), customer.account_id, NOW, "user:1")
+    assert rows("SELECT project_id FROM exports") == [(customer.project_id,)]
+
+
+@pytest.mark.parametrize("project_id", [999_999, 2**31, 2**63 - 1])
+def test_a_project_that_is_not_there_and_one_of_another_account_are_refused_alike(
+    customer: Customer, project_id: int
+) -> None:
+    for unknown in (project_id, make_customer().project_id):
+        with pytest.raises(ValidationFailed) as refused:
+            transitions.prepare_by_hand(by_hand(project_id=unknown), customer.account_id, NOW, "user:1")
+        assert refused_fields(refused) == [("/project_id", "unknown_project")]
+    assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
+
+
+def test_what_is_due_is_counted_up_to_a_limit(customer: Customer) -> None:
+    target = make_target(customer)
+    for _ in range(3):
+        make_approved(customer, target.id, NOW)
+    assert [transitions.count_due(at, limit) for at, limit in ((NOW, 10), (NOW, 2), (NOW - timedelta(seconds=1), 10))] == [
+        3,
+        2,
+        0,
+    ]
+
+
+# --- approve
+
+
+def test_approval_freezes_the_bytes_that_every_attempt_sends(customer: Customer) -> None:
+    target = make_target(customer)
+    [export_id] = make_exports(customer, 1)
+    export = approve(customer, export_id, target.id, now=at(1.5))
+    assert export.status is ExportStatus.APPROVED
+    assert (export.approved_at, export.due_at, export.version) == (at(1.5), at(1.5), 2)
+    execute("UPDATE exports SET ticket = ? WHERE id = ?", ('{"title": "changed"}', export_id))
+    [held] = claim(at(2))
+    assert json.loads(held.body) == {
+        "id": export_id,
+        "type": "ticket.export",
+        "version": 1,
+        "created_at": "2026-03-01T12:00:01.500Z",
+        "export": {"id": export_id, "target_id": target.id, "source": {"type": "manual", "id": export.source.id}},
+        "ticket": export.ticket,
+    }
+    record(held, Move.RESCHEDULE, at(2))
+    [again] = claim(at(100))
+    assert again.body == held.body
+
+
+def test_a_digest_of_another_ticket_is_a_conflict_even_for_what_is_approved(customer: Customer) -> None:
+    target = make_target(customer)
+    [export_id] = make_exports(customer, 1)
+    digest = transitions.get(export_id).ticket_digest
+    with pytest.raises(Conflict):
+        approve(customer, export_id, target.id, f"sha256:{'0' * 64}")
+    assert transitions.get(export_id).status is ExportStatus.PREPARED
+    assert approve(customer, export_id, target.id, digest).status is ExportStatus.APPROVED
+    with pytest.raises(Conflict):
+        approve(customer, export_id, target.id, f"sha256:{'0' * 64}")
+
+
+def test_approving_again_for_the_same_target_starts_nothing(customer: Customer) -> None:
+    target = make_target(customer)
+    export_id = make_approved(customer, target.id)
+    [held] = claim()
+    record(held, Move.DELIVER)
+    before = transitions.get(export_id), ledger(export_id)
+    again = approve(customer, export_id, target.id, now=at(60))
+    assert (again, ledger(export_id)) == before
+    assert claim(at(1000)) == []
+
+
+def test_approving_for_another_target_is_a_conflict(customer: Customer) -> None:
+    export_id = make_approved(customer, make_target(customer).id)
+    with pytest.raises(Conflict, match=f"Export {export_id} is approved"):
+        approve(customer, export_id, make_target(customer).id)
+
+
+def test_a_dismissed_export_cannot_be_approved(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    transitions.dismiss(export_id, customer.account_id, NOW, "user:1")
+    with pytest.raises(Conflict, match="dismissed"):
+        approve(customer, export_id, make_target(customer).id)
+
+
+@pytest.mark.parametrize("status", ["inactive", "disabled", "blocked"])
+def test_a_target_that_takes_nothing_is_refused(customer: Customer, status: str) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+    [export_id] = make_exports(customer, 1)
+    with pytest.raises(ValidationFailed) as refused:
+        approve(customer, export_id, target.id)
+    assert refused_fields(refused) == [("/target_id", "target_not_active")]
+    assert transitions.get(export_id).version == 1
+
+
+def test_an_unknown_target_and_one_of_another_account_are_refused_alike(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    for target_id in ("tgt_unknown", make_target(make_customer()).id):
+        with pytest.raises(ValidationFailed) as refused:
+            approve(customer, export_id, target_id)
+        assert refused_fields(refused) == [("/target_id", "unknown_target")]
+
+
+def test_a_paused_target_can_be_approved_for_and_its_exports_wait(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.turn(target.id, "pause", NOW, "operator")
+    export_id = make_approved(customer, target.id)
+    assert not transitions.count_due(at(10), 1)
+    assert claim(at(10)) == []
+    targets.turn(target.id, "resume", NOW, "operator")
+    assert transitions.count_due(at(10), 1)
+    assert [held.export_id for held in claim(at(10))] == [export_id]
+
+
+def test_a_ticket_whose_preview_has_problems_is_not_approved(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    execute("UPDATE exports SET preview_problems = ? WHERE id = ?", ('[{"rule":"card_number"}]', export_id))
+    with pytest.raises(ValidationFailed) as refused:
+        approve(customer, export_id, make_target(customer).id)
+    assert refused_fields(refused) == [("", "preview_not_safe")]
+    assert transitions.get(export_id).status is ExportStatus.PREPARED
+
+
+# --- dismiss and retry
+
+
+def test_a_dismissed_export_is_finished_for_good(customer: Customer) -> None:
+    [export_id] = make_exports(customer, 1)
+    export = transitions.dismiss(export_id, customer.account_id, at(1), "user:1")
+    assert (export.status, export.finished_at, export.version) == (ExportStatus.DISMISSED, at(1), 2)
+    for verb in (transitions.dismiss, transitions.retry):
+        with pytest.raises(Conflict, match="dismissed"):
+            verb(export_id, customer.account_id, at(2), "user:1")
+
+
+@pytest.mark.parametrize("move", [Move.FAIL, Move.BLOCK])
+def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, move: Move) -> None:
+    held = claimed(customer)
+    record(held, move, at(1), reason="receiver_gone", error_code="receiver_gone")
+    finished = transitions.get(held.export_id)
+    assert (finished.finished_at, finished.status_reason, finished.due_at) == (at(1), "receiver_gone", None)
+    export = transitions.retry(held.export_id, customer.account_id, at(1000), "user:1")
+    assert (export.status, export.due_at, export.finished_at) == (ExportStatus.APPROVED, at(1000), None)
+    assert export.status_reason is None
+    [again] = claim(at(1001))
+    assert (again.attempt, again.try_number, again.schedule_began_at) == (2, 1, at(1000))
+    assert again.body == held.body
+
+
+@pytest.mark.parametrize(("status", "may"), [("active", True), ("paused", True), ("blocked", False), ("disabled", False)])
+def test_retrying_needs_a_target_that_will_take_it(customer: Customer, status: str, may: bool) -> None:
+    held = claimed(customer)
+    record(held, Move.FAIL)
+    execute("UPDATE targets SET status = ?", (status,))
+    before = transitions.get(held.export_id)
+    if may:
+        assert transitions.retry(held.export_id, customer.account_id, at(1), "user:1").status is ExportStatus.APPROVED
+        return
+    with pytest.raises(Conflict, match=f"Target {held.target_id} is {status}"):
+        transitions.retry(held.export_id, customer.account_id, at(1), "user:1")
+    assert transitions.get(held.export_id) == before
+
+
+@pytest.mark.parametrize("status", ["prepared", "approved", "delivering", "exported", "retry_scheduled"])
+def test_only_what_failed_or_was_blocked_can_be_retried(customer: Customer, status: str) -> None:
+    [export_id] = make_exports(customer, 1)
+    walk_to(customer, export_id, ExportStatus(status))
+    with pytest.raises(Conflict, match=f"is {status}; retry needs blocked or failed"):
+        transitions.retry(export_id, customer.account_id, NOW, "user:1")
+
+
+# --- claim
+
+
+def test_the_oldest_due_are_claimed_first_up_to_the_limit(customer: Customer) -> None:
+    target = make_target(customer)
+    ids = {second: make_approved(customer, target.id, at(second)) for second in (3, 1, 4, 2)}
+    assert [held.export_id for held in claim(at(10), 2)] == [ids[1], ids[2]]
+    assert [held.export_id for held in claim(at(10), 9)] == [ids[3], ids[4]]
+
+
+def test_nothing_is_claimed_before_it_is_due(customer: Customer) -> None:
+    export_id = make_approved(customer, make_target(customer).id, at(5))
+    assert claim(at(4.999)) == []
+    assert not transitions.count_due(at(4.999), 1)
+    assert transitions.count_due(at(5), 1)
+    assert [held.export_id for held in claim(at(5))] == [export_id]
+
+
+@pytest.mark.parametrize("status", ["inactive", "paused", "blocked", "disabled"])
+def test_only_exports_of_active_targets_are_claimed(customer: Customer, status: str) -> None:
+    target = make_target(customer)
+    make_approved(customer, target.id)
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+    assert claim(at(10)) == []
+    assert not transitions.count_due(at(10), 1)
+
+
+def test_a_claim_counts_the_attempt_and_holds_a_lease(customer: Customer) -> None:
+    held = claimed(customer)
+    export = transitions.get(held.export_id)
+    assert (export.status, export.attempts, export.version) == (ExportStatus.DELIVERING, 1, 3)
+    assert export.due_at == at(LEASE_S)
+    assert (held.attempt, held.try_number, held.schedule_began_at) == (1, 1, NOW)
+    assert (held.base_url, held.secret_sealed) == ("https://tracker.example.com/hook", None)
+    assert ledger(held.export_id)[-1] == (WORKER, "claim", "approved", "delivering", None)
+
+
+def test_a_lease_that_lapsed_is_claimed_again_and_the_ledger_says_why(customer: Customer) -> None:
+    held = claimed(customer)
+    assert claim(at(LEASE_S - 0.001)) == []
+    [taken_over] = claim(at(LEASE_S))
+    assert (taken_over.export_id, taken_over.attempt) == (held.export_id, 2)
+    assert taken_over.lease != held.lease
+    assert ledger(held.export_id)[-1] == (WORKER, "claim", "delivering", "delivering", "lease_lapsed")
+
+
+def test_a_renewed_claim_lapses_later(customer: Customer) -> None:
+    held = claimed(customer)
+    version = transitions.get(held.export_id).version
+    transitions.renew([held], at(4), LEASE_S)
+    assert claim(at(9.9)) == []
+    assert transitions.get(held.export_id).version == version
+    assert len(claim(at(10))) == 1
+
+
+def test_a_claim_that_somebody_took_over_cannot_be_renewed(customer: Customer) -> None:
+    held = claimed(customer)
+    [taken_over] = claim(at(LEASE_S))
+    transitions.renew([held], at(100), LEASE_S)
+    assert transitions.get(held.export_id).due_at == at(2 * LEASE_S)
+    transitions.renew([held, taken_over], at(100), LEASE_S)
+    assert transitions.get(held.export_id).due_at == at(100 + LEASE_S)
+
+
+def test_renewing_recording_and_postponing_nothing_does_nothing(customer: Customer) -> None:
+    transitions.renew([], NOW, LEASE_S)
+    assert transitions.record_attempts([], NOW, WORKER) == set()
+    assert transitions.postpone([], NOW, WORKER) == 0
+
+
+# --- record and postpone
+
+
+def test_a_delivered_attempt_is_written_with_its_export(customer: Customer) -> None:
+    held = claimed(customer)
+    moved = record(
+        held, Move.DELIVER, at(1), provider_ticket_id="T-7", provider_ticket_url="https://tracker.example.com/T-7"
+    )
+    assert moved == {held.export_id}
+    export = transitions.get(held.export_id)
+    assert (export.status, export.finished_at, export.due_at) == (ExportStatus.EXPORTED, at(1), None)
+    assert (export.provider_ticket_id, export.provider_ticket_url) == ("T-7", "https://tracker.example.com/T-7")
+    assert export.last_attempt is not None
+    assert (export.last_attempt.at, export.last_attempt.response_status, export.last_attempt.duration_ms) == (at(1), 202, 5)
+    [stored] = rows(
+        "SELECT number, outcome, address, dns_ms, connect_ms, tls_ms, first_byte_ms, total_ms, nonce, worker FROM attempts"
+    )
+    assert stored == (1, "delivered", "192.0.2.1", 1, 2, 3, 4, 5, "ab" * 16, WORKER)
+
+
+def test_a_rescheduled_export_is_due_again_at_its_time_and_keeps_no_reason(customer: Customer) -> None:
+    held = claimed(customer)
+    record(held, Move.RESCHEDULE, at(1), next_attempt_at=at(31), error_code="http_503", retry_after_s=30)
+    export = transitions.get(held.export_id)
+    assert (export.status, export.due_at, export.status_reason) == (ExportStatus.RETRY_SCHEDULED, at(31), None)
+    assert (export.last_attempt and export.last_attempt.error_code) == "http_503"
+    assert claim(at(30.9)) == []
+    assert [again.attempt for again in claim(at(31))] == [2]
+
+
+# status, when its target goes on, the target's status; when the next attempt is
+NEXT = [
+    ("approved", 90, "active", 90),
+    ("retry_scheduled", 90, "active", 90),
+    ("approved", 5, "active", 10),  # its own time is the later one
+    ("retry_scheduled", 5, "active", 10),
+    ("approved", 90, "paused", 10),  # by a person, who forgets the hold with it
+    ("delivering", 90, "active", 10),  # the end of its lease is nobody else's business
+]
+
+
+@pytest.mark.parametrize(("status", "held_s", "turned", "next_s"), NEXT)
+def test_no_attempt_is_told_for_before_its_target_goes_on(
+    customer: Customer, status: str, held_s: float, turned: str, next_s: float
+) -> None:
+    export_id = make_approved(customer, make_target(customer).id)
+    lease = "lse_1" if status == "delivering" else None
+    execute("UPDATE exports SET status = ?, due_at = ?, lease = ?", (status, to_ms(at(10)), lease))
+    execute("UPDATE targets SET status = ?, held_until = ?", (turned, to_ms(at(held_s))))
+    assert transitions.get(export_id).due_at == at(next_s)
+
+
+def test_a_worker_that_overslept_its_lease_writes_nothing(customer: Customer) -> None:
+    late = claimed(customer)
+    [present] = claim(at(LEASE_S))
+    before = transitions.get(late.export_id), ledger(late.export_id)
+    assert record(late, Move.DELIVER, at(7)) == set()
+    assert transitions.postpone([late], at(7), WORKER) == 0
+    assert (transitions.get(late.export_id), ledger(late.export_id)) == before
+    assert attempts_of(late.export_id) == []
+    assert record(present, Move.DELIVER, at(8)) == {late.export_id}
+    assert record(present, Move.DELIVER, at(9)) == set()
+    assert attempts_of(late.export_id) == [(2, "delivered", 202)]
+
+
+def test_a_worker_that_took_over_from_itself_writes_the_later_attempt_alone(customer: Customer) -> None:
+    late = claimed(customer)
+    [present] = claim(at(LEASE_S))
+    both = [attempted(present), attempted(late)]
+    assert transitions.record_attempts(both, at(7), WORKER) == {late.export_id}
+    assert attempts_of(late.export_id) == [(2, "delivered", 202)]
+    assert [entry[1] for entry in ledger(late.export_id)] == ["prepare", "approve", "claim", "claim", "deliver"]
+
+
+def test_results_of_many_exports_are_written_together(customer: Customer) -> None:
+    target = make_target(customer)
+    for second in range(4):
+        make_approved(customer, target.id, at(second))
+    held = claim(at(10))
+    moves = [Move.DELIVER, Move.RESCHEDULE, Move.FAIL, Move.BLOCK]
+    results = [
+        attempted(each, move, at(11), next_attempt_at=at(60) if move is Move.RESCHEDULE else None, reason=move.value)
+        for each, move in zip(held, moves, strict=True)
+    ]
+    assert transitions.record_attempts(results, at(11), WORKER) == {each.export_id for each in held}
+    after = [transitions.get(each.export_id) for each in held]
+    assert [export.status.value for export in after] == ["exported", "retry_scheduled", "failed", "blocked"]
+    assert [export.status_reason for export in after] == ["deliver", None, "fail", "block"]
+
+
+def test_what_was_postponed_is_due_at_once_and_keeps_its_attempt(customer: Customer) -> None:
+    held = claimed(customer)
+    assert transitions.postpone([held], at(1), WORKER) == 1
+    export = transitions.get(held.export_id)
+    assert (export.status, export.attempts, export.due_at) == (ExportStatus.RETRY_SCHEDULED, 0, at(1))
+    assert ledger(held.export_id)[-1] == (WORKER, "postpone", "delivering", "retry_scheduled", None)
+    assert [(again.attempt, again.try_number) for again in claim(at(1))] == [(1, 1)]
+
+
+# --- the ledger
+
+
+def walk_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim | None:
+    """Bring a prepared export to `status` by the shortest way."""
+    if status is ExportStatus.PREPARED:
+        return None
+    if status is ExportStatus.DISMISSED:
+        transitions.dismiss(export_id, customer.account_id, NOW, "user:1")
+        return None
+    approve(customer, export_id, make_target(customer).id)
+    if status is ExportStatus.APPROVED:
+        return None
+    [held] = claim()
+    last = {MOVES[move].target: move for move in (Move.DELIVER, Move.RESCHEDULE, Move.FAIL, Move.BLOCK)}
+    if status in last:
+        record(held, last[status])
+    return None if last.get(status) is Move.RESCHEDULE else held
+
+
+def do(customer: Customer, export_id: str, move: Move, held: Claim | None, now: datetime) -> None:
+    """Make one move the way its caller would."""
+    by_hand: dict[Move, Callable[[], object]] = {
+        Move.APPROVE: lambda: approve(customer, export_id, make_target(customer).id, now=now),
+        Move.DISMISS: lambda: transitions.dismiss(export_id, customer.account_id, now, "user:1"),
+        Move.RETRY: lambda: transitions.retry(export_id, customer.account_id, now, "user:1"),
+        Move.WITHDRAW: lambda: transitions.redact([export_id], now, "user:1"),
+        Move.CLAIM: lambda: claim(now),
+    }
+    if move in by_hand:
+        by_hand[move]()
+        return
+    if move is Move.BLOCK and held is None:
+        target_id = transitions.get(export_id).target_id
+        assert target_id is not None
+        with transaction():
+            targets.turn_off(target_id, TargetStatus.BLOCKED, "address_private", now, WORKER)
+            transitions.end_waiting([target_id], now, WORKER, 10)
+        return
+    assert held is not None
+    if move is Move.POSTPONE:
+        transitions.postpone([held], now, WORKER)
+    else:
+        record(held, move, now)
+
+
+@pytest.mark.parametrize(
+    ("status", "move"), [(status, move) for move in Move for status in sorted(MOVES[move].sources)], ids=str
+)
+def test_every_move_leaves_one_entry_on_the_ledger_and_a_new_version(
+    customer: Customer, status: ExportStatus, move: Move
+) -> None:
+    [export_id] = make_exports(customer, 1)
+    held = walk_to(customer, export_id, status)
+    before = transitions.get(export_id)
+    told = len(ledger(export_id))
+    do(customer, export_id, move, held, at(1000))
+    after = transitions.get(export_id)
+    assert (before.status, after.status) == (status, MOVES[move].target)
+    assert after.version == before.version + 1
+    [entry] = ledger(export_id)[told:]
+    assert entry[1:4] == (move.value, status.value, MOVES[move].target.value)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer: Customer, seed: int) -> None:
+    chance = random.Random(seed)
+    ids = make_exports(customer, 3)
+    held: list[Claim] = []
+    # What was withdrawn is redacted, and nothing starts it again.
+    moves = [Move.CLAIM, Move.CLAIM, *(move for move in Move if move is not Move.WITHDRAW)]
+    for step in range(40):
+        now, move, export_id = at(step * 7), chance.choice(moves), chance.choice(ids)
+        if move is Move.CLAIM:
+            held += claim(now, 1)
+        elif move in {Move.APPROVE, Move.DISMISS, Move.RETRY}:
+            if transitions.get(export_id).status in MOVES[move].sources and (
+                move is not Move.DISMISS or chance.random() < 0.2
+            ):
+                do(customer, export_id, move, None, now)
+        elif held:
+            do(customer, export_id, move, chance.choice(held), now)
+    for export_id in ids:
+        told, export = ledger(export_id), transitions.get(export_id)
+        assert len(told) == export.version
+        assert told[-1][3] == export.status.value
+        assert all(later[2] == earlier[3] for earlier, later in itertools.pairwise(told))
+        assert (export.finished_at is not None) == (export.status in FINISHED)
+
+
+# --- what the tables refuse, whatever the code believes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "status = 'lost'",  # no such status
+        "due_at = NULL",  # delivering is due when its lease lapses
+        "lease = NULL",  # delivering is held by somebody
+        "status = 'exported'",  # finished, yet due and held
+        "status = 'approved'",  # waits, yet held
+        "status = 'retry_scheduled', lease = NULL, due_at = NULL",  # waits for nothing
+        "body = NULL",  # on its way without bytes
+        "target_id = NULL",  # on its way to nobody
+        "target_id = 'tgt_unknown'",  # no such target
+        "account_id = 999999",  # no such account
+    ],
+)
+def test_a_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
+    held = claimed(customer)
+    with pytest.raises(IntegrityError):
+        execute(f"UPDATE exports SET {change} WHERE id = ?", (held.export_id,))  # noqa: S608 - our own names
+    assert transitions.get(held.export_id).status is ExportStatus.DELIVERING
+
+
+@pytest.mark.parametrize("change", ["due_at = 1", "lease = 'lse_1'", "status = 'approved'", "status = 'failed'"])
+def test_a_prepared_row_is_neither_due_nor_held_nor_on_its_way(customer: Customer, change: str) -> None:
+    [export_id] = make_exports(customer, 1)
+    with pytest.raises(IntegrityError):
+        execute(f"UPDATE exports SET {change} WHERE id = ?", (export_id,))  # noqa: S608 - our own names
+
+
+def test_a_second_delivered_attempt_of_an_export_is_refused(customer: Customer) -> None:
+    held = claimed(customer)
+    record(held, Move.DELIVER)
+    insert = (
+        "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) VALUES (?, ?, ?, ?, ?, 1, 'w')"
+    )
+    execute(insert, ("att_2", held.export_id, 2, to_ms(NOW), "retryable"))
+    with pytest.raises(IntegrityError):
+        execute(insert, ("att_3", held.export_id, 3, to_ms(NOW), "delivered"))
+
+
+def test_two_attempts_of_an_export_never_have_one_number(customer: Customer) -> None:
+    held = claimed(customer)
+    record(held, Move.FAIL)
+    with pytest.raises(IntegrityError):
+        execute(
+            "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) "
+            "VALUES ('att_2', ?, 1, 1, 'retryable', 1, 'w')",
+            (held.export_id,),
+        )
+
+
+def test_a_finding_has_one_export_and_other_sources_any_number(customer: Customer) -> None:
+    one, two = make_exports(customer, 2)
+    execute("UPDATE exports SET source_id = 'same' WHERE id IN (?, ?)", (one, two))
+    with pytest.raises(IntegrityError):
+        execute("UPDATE exports SET source_type = 'finding' WHERE id IN (?, ?)", (one, two))
+
+
+def test_all_results_of_a_tick_are_written_or_none(customer: Customer) -> None:
+    target = make_target(customer)
+    make_approved(customer, target.id)
+    make_approved(customer, target.id)
+    good, bad = claim()
+    # A rescheduled export without a time is refused by the table.
+    with pytest.raises(IntegrityError):
+        transitions.record_attempts([attempted(good), attempted(bad, Move.RESCHEDULE)], at(1), WORKER)
+    assert transitions.get(good.export_id).status is ExportStatus.DELIVERING
+    assert attempts_of(good.export_id) == []

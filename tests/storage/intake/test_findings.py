@@ -1,0 +1,297 @@
+"""Findings are known again over scan runs, and each new one prepares exactly one export, however postbacks race."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from schemas.base.errors import NotFound, ValidationFailed
+from schemas.exports.record import PreparationForm, Sighting
+from schemas.exports.state_machine import ExportStatus
+from schemas.intake.fingerprint import PostbackResult, fingerprint
+from schemas.intake.scanner import MAX_ISSUES, Postback, PostbackForm
+from storage.accounts import projects
+from storage.db.engine import close_database, connection, execute, open_database, rows
+from storage.exports import transitions
+from storage.intake import findings
+from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
+
+
+def read(**changes: Any) -> Postback:
+    checked: Postback = PostbackForm().read(postback(**changes))
+    return checked
+
+
+def post(customer: Customer, now: datetime = NOW, **changes: Any) -> PostbackResult:
+    return record_postback(read(**changes), customer.project_id, now)
+
+
+def issues(*codes: str) -> list[Mapping[str, Any]]:
+    return [issue(code) for code in codes]
+
+
+def later(hours: int) -> datetime:
+    return NOW + timedelta(hours=hours)
+
+
+def test_each_new_finding_prepares_one_export_that_names_it(customer: Customer) -> None:
+    result = post(customer, scan_run_id=7, issues=issues("a", "b"))
+    assert (result.scan_run_id, result.new, result.seen, len(result.ticket_exports)) == (7, 2, 0, 2)
+    prepared = [transitions.get(export_id, customer.account_id) for export_id in result.ticket_exports]
+    assert [export.ticket["evidence"]["rule"] for export in prepared] == ["a", "b"]
+    assert {export.status for export in prepared} == {ExportStatus.PREPARED}
+    stored = rows("SELECT id, code FROM findings ORDER BY code")
+    assert [(export.source.type, export.source.id, export.source.scan_run_id) for export in prepared] == [
+        ("finding", finding_id, 7) for finding_id, _ in stored
+    ]
+    told = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ?", (prepared[0].id,))
+    assert told == [("scanner", "prepare")]
+
+
+def test_a_finding_that_was_seen_before_prepares_nothing(customer: Customer) -> None:
+    post(customer, scan_run_id=1, issues=issues("a", "b"))
+    result = post(customer, scan_run_id=2, issues=issues("b", "c"))
+    assert (result.new, result.seen, len(result.ticket_exports)) == (1, 1, 1)
+    assert transitions.get(result.ticket_exports[0]).ticket["evidence"]["rule"] == "c"
+    assert rows("SELECT COUNT(*) FROM exports") == [(3,)]
+
+
+def test_the_same_issue_twice_in_one_postback_is_one_finding(customer: Customer) -> None:
+    result = post(customer, issues=[issue("a"), issue("A", title="Worded otherwise"), issue("a", location="other")])
+    assert (result.new, result.seen, len(result.ticket_exports)) == (2, 0, 2)
+
+
+def test_a_run_counts_once_however_often_it_posts(customer: Customer) -> None:
+    for scan_run_id, hours in [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4)]:
+        post(customer, later(hours), scan_run_id=scan_run_id, issues=issues("a"))
+    [seen] = rows("SELECT times_seen, first_scan_run_id, last_scan_run_id, last_seen_at - first_seen_at FROM findings")
+    assert seen == (3, 1, 3, 4 * 3600 * 1000)
+
+
+#: Which runs post in which order, and how often their finding was seen then, first and last by which run.
+RUNS = [
+    ([1], (1, 1, 1)),
+    ([1, 1, 1], (1, 1, 1)),  # a run that posts again and again
+    ([1, 2, 2, 3], (3, 1, 3)),
+    ([1, 2, 1, 2, 1], (2, 1, 2)),  # two runs at once
+    ([2, 1], (2, 2, 1)),  # the ids of runs say nothing about their order
+]
+
+
+@pytest.mark.parametrize(("runs", "seen"), RUNS)
+def test_times_seen_counts_runs_not_posts(customer: Customer, runs: list[int], seen: tuple[int, ...]) -> None:
+    for hours, scan_run_id in enumerate(runs):
+        post(customer, later(hours), scan_run_id=scan_run_id, issues=issues("a"))
+    [(*stored, lasted_ms)] = rows(
+        "SELECT times_seen, first_scan_run_id, last_scan_run_id, last_seen_at - first_seen_at FROM findings"
+    )
+    assert (*stored, lasted_ms) == (*seen, (len(runs) - 1) * 3600 * 1000)
+
+
+def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Customer) -> None:
+    [export_id] = post(customer, scan_run_id=7, issues=issues("a")).ticket_exports
+    [(finding_id,)] = rows("SELECT id FROM findings")
+    assert transitions.get(export_id).finding == Sighting(finding_id, NOW, NOW, 1, 7, 7)
+    post(customer, later(1), scan_run_id=8, issues=issues("a"))
+    seen_again = Sighting(finding_id, NOW, later(1), 2, 7, 8)
+    assert [export.finding for export in transitions.newest(customer.account_id)] == [seen_again]
+    assert transitions.get(export_id).version == 1
+
+
+def test_a_finding_that_is_gone_is_not_told_of(customer: Customer) -> None:
+    [export_id] = post(customer, issues=issues("a")).ticket_exports
+    execute("DELETE FROM findings")
+    assert transitions.get(export_id).finding is None
+    assert [export.id for export in transitions.newest(customer.account_id)] == [export_id]
+
+
+def test_a_hand_made_ticket_that_names_a_finding_is_still_not_prepared_from_it(customer: Customer) -> None:
+    post(customer, issues=issues("a"))
+    [(finding_id,)] = rows("SELECT id FROM findings")
+    preparation = PreparationForm().read({"ticket": {"title": "x"}, "source": {"type": "manual", "id": finding_id}})
+    assert transitions.prepare_by_hand(preparation, customer.account_id, NOW, "user:1").finding is None
+
+
+def test_places_that_differ_now_and_look_alike_after_a_build_are_two_findings_and_stay_two(customer: Customer) -> None:
+    def of(*locations: str) -> list[Mapping[str, Any]]:
+        return [issue("a", location=location) for location in locations]
+
+    first = post(customer, scan_run_id=1, issues=of(".css-1q2w3e4 > a", ".css-9z8y7x6 > a"))
+    second = post(customer, scan_run_id=2, issues=of(".css-0kq8b7z > a", ".css-x1x2x3x > a"))
+    assert (first.new, second.new, second.seen) == (2, 0, 2)
+
+
+def test_another_project_has_findings_of_its_own(customer: Customer) -> None:
+    other = make_customer()
+    projects.add_scan_run(other.project_id, NOW, 2)
+    post(customer, scan_run_id=1, issues=issues("a"))
+    result = post(customer, scan_run_id=2, issues=issues("a"))
+    assert result.new == 1
+    assert transitions.get(result.ticket_exports[0]).account_id == other.account_id
+
+
+@pytest.mark.parametrize(
+    ("status", "makes"), [("completed", 1), ("partial", 1), ("running", 0), ("failed", 0), ("cancelled", 0)]
+)
+def test_only_a_run_that_came_to_an_end_makes_findings(customer: Customer, status: str, makes: int) -> None:
+    result = post(customer, status=status)
+    assert (result.new, len(result.ticket_exports)) == (makes, makes)
+    assert rows("SELECT status FROM scan_runs WHERE id = 42") == [(status,)]
+    assert rows("SELECT COUNT(*) FROM page_results") == [(1,)]
+
+
+def test_a_page_that_is_posted_again_replaces_what_was_known_of_it(customer: Customer) -> None:
+    page = {"url": "https://shop.example/", "statusCode": 500, "responseHeaders": {"Server": "x"}, "pageType": "home"}
+    post(customer, page=page)
+    post(customer, later(1), page={**page, "statusCode": 200, "responseHeaders": {}}, artifacts={})
+    post(customer, page={**page, "url": "https://shop.example/cart"})
+    stored = rows("SELECT url, status_code, response_headers, screenshot_path FROM page_results ORDER BY url")
+    assert stored == [
+        ("https://shop.example/", 200, "{}", None),
+        ("https://shop.example/cart", 500, '{"Server":"x"}', "artifacts/42/home.png"),
+    ]
+
+
+def test_a_registered_run_belongs_to_its_project_and_takes_the_status_that_is_posted(customer: Customer) -> None:
+    registered = make_customer()
+    projects.add_scan_run(registered.project_id, NOW, 42)
+    result = post(customer)
+    assert transitions.get(result.ticket_exports[0]).account_id == registered.account_id
+    assert rows("SELECT project_id, status FROM scan_runs") == [(registered.project_id, "completed")]
+
+
+def test_a_run_that_nobody_registered_belongs_to_the_default_project(customer: Customer) -> None:
+    post(customer)
+    assert rows("SELECT id, project_id FROM scan_runs") == [(42, customer.project_id)]
+
+
+@pytest.mark.parametrize("default", [None, 999_999])
+def test_without_a_default_project_an_unknown_run_is_refused_and_nothing_stays(
+    customer: Customer, default: int | None
+) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        record_postback(read(), default, NOW)
+    assert [(problem.path, problem.code) for problem in refused.value.problems] == [("/scanRunId", "unknown_scan_run")]
+    assert rows("SELECT COUNT(*) FROM scan_runs") == rows("SELECT COUNT(*) FROM page_results") == [(0,)]
+
+
+def test_the_most_issues_a_postback_may_have_are_stored(customer: Customer) -> None:
+    many = issues(*(f"rule-{number}" for number in range(MAX_ISSUES)))
+    assert post(customer, scan_run_id=1, issues=many).new == 500
+    result = post(customer, scan_run_id=2, issues=many)
+    assert (result.new, result.seen) == (0, 500)
+    assert rows("SELECT COUNT(*), MIN(times_seen) FROM findings") == [(500, 2)]
+
+
+def test_the_longest_page_address_fits_the_indexes(customer: Customer) -> None:
+    chance = random.Random(1)
+    path = "".join(chr(chance.randrange(0x4E00, 0x9FA5)) for _ in range(670))
+    assert post(customer, page={"url": f"https://shop.example/{path}"}).new == 1
+    assert post(customer, page={"url": f"https://shop.example/{path}"}).seen == 1
+
+
+def test_large_ids_of_runs_are_kept(customer: Customer) -> None:
+    post(customer, scan_run_id=2**63 - 1)
+    assert rows("SELECT id FROM scan_runs") == [(2**63 - 1,)]
+
+
+def test_postbacks_that_race_with_the_same_new_finding_prepare_one_export(customer: Customer) -> None:
+    start = threading.Barrier(8)
+
+    def race(number: int) -> PostbackResult:
+        with connection():
+            start.wait()
+            return post(customer, scan_run_id=1 + number % 4, issues=issues("a"))
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(race, range(8)))
+    assert sorted((result.new, result.seen) for result in results) == [(0, 1)] * 7 + [(1, 0)]
+    assert rows("SELECT COUNT(*) FROM exports") == rows("SELECT COUNT(*) FROM findings") == [(1,)]
+
+
+def sorted_issues() -> list[Mapping[str, Any]]:
+    """Return three issues in the order of their fingerprints."""
+    three = issues("a", "b", "c")
+    return sorted(three, key=lambda each: fingerprint(read(issues=[each]).page, read(issues=[each]).issues[0]))
+
+
+def post_two_at_once(customer: Customer, url: str, lock: str, orders: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
+    """Let two postbacks meet behind a lock that a third session holds, release it, and return how many each found new."""
+
+    def one(number: int) -> int:
+        with connection():
+            return post(customer, scan_run_id=10 + number, issues=orders[number]).new
+
+    with psycopg.connect(url) as holder, psycopg.connect(url, autocommit=True) as watcher, ThreadPoolExecutor(2) as pool:
+        holder.execute(lock.encode())
+        posting = [pool.submit(one, number) for number in range(2)]
+        waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        deadline = time.monotonic() + 10
+        while watcher.execute(waiting).fetchone() != (2,):
+            assert time.monotonic() < deadline, "the two do not wait"
+            time.sleep(0.005)
+        holder.rollback()
+        return [each.result(10) for each in posting]
+
+
+@pytest.fixture
+def postgres_customer(postgres_url: str) -> Iterator[Customer]:
+    open_database(postgres_url)
+    with connection():
+        yield make_customer()
+    close_database()
+
+
+def test_two_postbacks_with_the_same_new_findings_in_opposite_orders_never_lock_each_other_out(
+    postgres_url: str, postgres_customer: Customer
+) -> None:
+    three = sorted_issues()
+    post(postgres_customer, scan_run_id=1, issues=[three[1]])
+    [(middle,)] = rows("SELECT fingerprint FROM findings")
+    execute("DELETE FROM exports")
+    execute("DELETE FROM findings")
+    columns = "project_id, code, title, severity, page_url, location, first_scan_run_id, last_scan_run_id"
+    lock = (
+        f"INSERT INTO findings (id, fingerprint, first_seen_at, last_seen_at, times_seen, {columns}) "
+        f"SELECT 'fnd_1', '{middle}', 1, 1, 1, {postgres_customer.project_id}, 'c', 't', 'low', 'u', '', 1, 1"
+    )
+    found = post_two_at_once(postgres_customer, postgres_url, lock, [three, three[::-1]])
+    assert sorted(found) == [0, 3]
+    assert rows("SELECT COUNT(*) FROM exports") == [(3,)]
+
+
+# --- read back ----------------------------------------------------------------
+
+
+def test_findings_are_read_back_newest_first_with_their_exports(customer: Customer) -> None:
+    first = post(customer, scan_run_id=1, issues=[issue("a", severity="low")])
+    post(customer, later(1), scan_run_id=2, issues=[issue("b", severity="high"), issue("a", severity="low")])
+    post(make_customer(), later(2), scan_run_id=3, issues=issues("c"))
+    [newer, older] = findings.newest(customer.project_id, 10)
+    assert (newer.code, newer.severity, newer.times_seen, newer.first_seen_at) == ("b", "high", 1, later(1))
+    assert (older.code, older.times_seen, older.first_seen_at, older.last_seen_at) == ("a", 2, NOW, later(1))
+    assert (older.export_id, older.export_status) == (first.ticket_exports[0], "prepared")
+    assert findings.newest(customer.project_id, 1) == [newer]
+    assert findings.newest(customer.project_id, 10, newer.id) == [older]
+    assert findings.newest(customer.project_id, 10, severity="low") == [older]
+    assert findings.newest(customer.project_id, 10, older.id, "low") == []
+
+
+def test_projects_are_told_with_their_newest_finding(customer: Customer) -> None:
+    post(customer, scan_run_id=1, issues=[issue("a", severity="critical")])
+    post(customer, later(1), scan_run_id=2, issues=[issue("b", severity="info")])
+    [newest, _] = findings.newest(customer.project_id, 10)
+    quiet = projects.add_project("Quiet", customer.account_id, NOW)
+    [second, first] = findings.scanned_projects(customer.account_id, 10)
+    assert (first.id, first.newest_finding_id) == (customer.project_id, newest.id)
+    assert second == findings.ScannedProject(quiet.id, "Quiet", None)
+    assert findings.scanned_projects(customer.account_id, 1) == [second]
+    assert findings.scanned_project(customer.project_id, customer.account_id) == first
+    with pytest.raises(NotFound):
+        findings.scanned_project(customer.project_id, make_customer().account_id)

@@ -1,0 +1,239 @@
+"""An upload is one transaction: the capture or diagnostic, its prepared export, its handoff and the ledger, or nothing."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from schemas.base.errors import Forbidden, ValidationFailed
+from schemas.base.principal import TokenKind, TokenPrincipal
+from schemas.base.timestamps import to_ms
+from schemas.exports.handoffs import Handoff, handoff_record
+from schemas.exports.state_machine import ExportStatus
+from schemas.exports.ticket import Source
+from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
+from schemas.intake.diagnostics import CmsDiagnosticsForm, Diagnostics, StorefrontDiagnosticsForm
+from schemas.intake.evidence import Capture, CaptureForm
+from storage.db import identifiers
+from storage.db.engine import execute, rows, transaction
+from storage.db.models import Diagnostic, EvidenceCapture
+from storage.db.models import Handoff as HandoffRow
+from storage.exports import transitions
+from storage.intake import handoffs
+from tests.support.factories import (
+    NOW,
+    Customer,
+    capture,
+    cms_diagnostics,
+    make_customer,
+    make_project,
+    make_report,
+    storefront_diagnostics,
+)
+
+TABLES = ("evidence_captures", "diagnostics", "handoffs", "exports", "audit_entries")
+
+
+def principal(customer: Customer) -> TokenPrincipal:
+    return TokenPrincipal(1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
+
+
+def captured(project_id: int, **changes: Any) -> Capture:
+    read: Capture = CaptureForm().read(capture(project_id, **changes))
+    return read
+
+
+def from_plugin(project_id: int, **changes: Any) -> Diagnostics:
+    read: Diagnostics = CmsDiagnosticsForm().read(cms_diagnostics(project_id, **changes))
+    return read
+
+
+def from_app(project_id: int, **changes: Any) -> Diagnostics:
+    read: Diagnostics = StorefrontDiagnosticsForm().read(storefront_diagnostics(project_id, **changes))
+    return read
+
+
+def counts() -> dict[str, int]:
+    return {name: rows(f"SELECT COUNT(*) FROM {name}")[0][0] for name in TABLES}  # noqa: S608 - our own names
+
+
+def belonging(table: str, row_id: str) -> tuple[int, int | None]:
+    """Return the project and the report that a row belongs to."""
+    [(project_id, report_id)] = rows(f"SELECT project_id, report_id FROM {table} WHERE id = ?", (row_id,))  # noqa: S608 - our own names
+    return project_id, report_id
+
+
+def assert_tied_together(handoff: Handoff, customer: Customer, report_id: int | None) -> None:
+    """The handoff's row, its export and the ledger tell the same story."""
+    row = HandoffRow.get_by_id(handoff.id)
+    assert (row.source_type, row.source_id) == (handoff.source.type, handoff.source.id)
+    assert belonging("handoffs", handoff.id) == (customer.project_id, report_id)
+    assert (row.user.id, row.export.id) == (customer.user_id, handoff.ticket_export_id)
+    assert (row.status, row.created_at) == ("received", NOW)
+    export = transitions.get(handoff.ticket_export_id, customer.account_id)
+    assert (export.status, export.source) == (ExportStatus.PREPARED, handoff.source)
+    assert rows("SELECT project_id, scan_run_id FROM exports WHERE id = ?", (export.id,)) == [(customer.project_id, None)]
+    told = rows("SELECT at, actor, action, subject_id, status_after FROM audit_entries ORDER BY id DESC LIMIT 2")
+    actor = f"user:{customer.user_id}"
+    assert told == [
+        (to_ms(NOW), actor, "hand_off", handoff.id, "received"),
+        (to_ms(NOW), actor, "prepare", export.id, "prepared"),
+    ]
+
+
+def test_a_capture_is_stored_as_it_was_sent(customer: Customer) -> None:
+    report_id = make_report(customer.project_id)
+    sent = captured(customer.project_id, report_id=report_id)
+
+    handoff = handoffs.record_capture(sent, principal(customer), NOW)
+
+    row = EvidenceCapture.get_by_id(handoff.source.id)
+    assert belonging("evidence_captures", row.id) == (customer.project_id, report_id)
+    assert (row.page_url, row.page_title, row.selected_text) == (sent.page_url, sent.page_title, sent.selected_text)
+    assert (row.meta_description, row.canonical_url) == (sent.meta_description, sent.canonical_url)
+    assert row.heading_outline == capture(1)["heading_outline"]
+    assert (row.captured_at, row.extension_version, row.created_at) == (sent.captured_at, "1.4.0", NOW)
+    assert transitions.get(handoff.ticket_export_id).ticket == ticket_for_capture(sent).record()
+    assert_tied_together(handoff, customer, report_id)
+
+
+def test_what_was_not_sent_is_null(customer: Customer) -> None:
+    least: Capture = CaptureForm().read({"project_id": customer.project_id, "page_url": "https://shop.example"})
+    handoff = handoffs.record_capture(least, principal(customer), NOW)
+    [row] = rows(
+        "SELECT report_id, page_title, selected_text, meta_description, canonical_url, heading_outline, captured_at, "
+        "extension_version FROM evidence_captures"
+    )
+    assert row == (None,) * 8
+    assert_tied_together(handoff, customer, None)
+
+
+def test_a_plugins_diagnostics_are_stored_as_they_were_sent(customer: Customer) -> None:
+    report_id = make_report(customer.project_id)
+    sent = from_plugin(customer.project_id, report_id=report_id)
+
+    handoff = handoffs.record_diagnostics(sent, principal(customer), NOW)
+
+    row = Diagnostic.get_by_id(handoff.source.id)
+    assert belonging("diagnostics", row.id) == (customer.project_id, report_id)
+    assert (row.platform, row.created_at) == ("cms_commerce", NOW)
+    assert (row.site_url, row.client_version) == ("https://shop.example/", "2.0.1")
+    assert (row.shop_domain, row.shop_name, row.granted_scopes) == (None, None, None)
+    assert row.diagnostics == cms_diagnostics(1)["diagnostics"]
+    assert transitions.get(handoff.ticket_export_id).ticket == ticket_for_diagnostic(sent).record()
+    assert_tied_together(handoff, customer, report_id)
+
+
+def test_the_apps_diagnostics_are_stored_as_they_were_sent(customer: Customer) -> None:
+    sent = from_app(customer.project_id)
+
+    handoff = handoffs.record_diagnostics(sent, principal(customer), NOW)
+
+    row = Diagnostic.get_by_id(handoff.source.id)
+    assert belonging("diagnostics", row.id) == (customer.project_id, None)
+    assert (row.shop_domain, row.shop_name) == ("snow.shops.example", "Snow")
+    assert (row.granted_scopes, row.client_version) == (["read_content", "read_themes"], "3.1")
+    assert (row.platform, row.site_url, row.created_at) == ("storefront", None, NOW)
+    assert row.diagnostics == storefront_diagnostics(1)["diagnostics"]
+    assert transitions.get(handoff.ticket_export_id).ticket == ticket_for_diagnostic(sent).record()
+    assert_tied_together(handoff, customer, None)
+
+
+def test_a_handoff_names_what_it_ties_together() -> None:
+    handoff = Handoff("hof_1", Source("diagnostics", "dia_1"), 7, None, "exp_1", NOW)
+    assert handoff_record(handoff) == {
+        "id": "hof_1",
+        "source": {"type": "diagnostics", "id": "dia_1"},
+        "project_id": 7,
+        "report_id": None,
+        "ticket_export_id": "exp_1",
+        "status": "received",
+        "created_at": "2026-03-01T12:00:00.000Z",
+    }
+
+
+def test_ids_tell_what_they_are_of(customer: Customer) -> None:
+    of_capture = handoffs.record_capture(captured(customer.project_id), principal(customer), NOW)
+    of_diagnostics = handoffs.record_diagnostics(from_app(customer.project_id), principal(customer), NOW)
+    assert (of_capture.source.type, of_diagnostics.source.type) == ("evidence_capture", "diagnostics")
+    assert identifiers.is_id("evc", of_capture.source.id)
+    assert identifiers.is_id("dia", of_diagnostics.source.id)
+    assert identifiers.is_id("hof", of_capture.id)
+    assert of_capture.id != of_diagnostics.id
+
+
+@pytest.mark.parametrize("shop", ["snow.shops.example", "SNOW.Shops.Example.", None])
+def test_the_projects_own_shop_is_taken_and_none_takes_any(customer: Customer, shop: str | None) -> None:
+    project_id = make_project(customer, shop)
+    handoffs.record_diagnostics(from_app(project_id), principal(customer), NOW)
+    expected = None if shop is None else "snow.shops.example"
+    # An upload never says whose shop a project is.
+    assert rows("SELECT shop_domain FROM projects WHERE id = ?", (project_id,)) == [(expected,)]
+
+
+def test_a_shop_that_an_operator_wrote_otherwise_is_the_same(customer: Customer) -> None:
+    execute("UPDATE projects SET shop_domain = 'Snow.SHOPS.example.' WHERE id = ?", (customer.project_id,))
+    assert handoffs.record_diagnostics(from_app(customer.project_id), principal(customer), NOW).project_id
+
+
+def test_another_shop_is_refused_and_stores_nothing(customer: Customer) -> None:
+    project_id = make_project(customer, "ice.shops.example")
+    before = counts()
+    with pytest.raises(ValidationFailed) as refused:
+        handoffs.record_diagnostics(from_app(project_id), principal(customer), NOW)
+    [problem] = refused.value.problems
+    assert (problem.path, problem.code) == ("/shop_domain", "other_shop")
+    assert counts() == before
+
+
+def test_a_plugin_names_no_shop_and_is_taken_for_any_project(customer: Customer) -> None:
+    project_id = make_project(customer, "ice.shops.example")
+    assert handoffs.record_diagnostics(from_plugin(project_id), principal(customer), NOW).project_id == project_id
+
+
+def test_what_one_may_not_manage_stores_nothing(customer: Customer) -> None:
+    stranger = make_customer()
+    before = counts()
+    with pytest.raises(Forbidden):
+        handoffs.record_capture(captured(stranger.project_id), principal(customer), NOW)
+    for read in (from_plugin, from_app):
+        with pytest.raises(Forbidden):
+            handoffs.record_diagnostics(read(stranger.project_id), principal(customer), NOW)
+    assert counts() == before
+
+
+class Interrupted(Exception):
+    """Ends a transaction."""
+
+
+def hand_in_and_break_off(customer: Customer) -> None:
+    with transaction():
+        handoffs.record_capture(captured(customer.project_id), principal(customer), NOW)
+        handoffs.record_diagnostics(from_app(customer.project_id), principal(customer), NOW)
+        assert (counts()["handoffs"], counts()["exports"]) == (2, 2)
+        raise Interrupted
+
+
+def test_all_of_it_is_one_transaction(customer: Customer) -> None:
+    before = counts()
+    with pytest.raises(Interrupted):
+        hand_in_and_break_off(customer)
+    assert counts() == before
+
+
+@pytest.mark.parametrize("captured_at", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"])
+def test_any_moment_is_kept(customer: Customer, captured_at: str) -> None:
+    handoff = handoffs.record_capture(captured(customer.project_id, captured_at=captured_at), principal(customer), NOW)
+    assert EvidenceCapture.get_by_id(handoff.source.id).captured_at == datetime.fromisoformat(captured_at)
+
+
+def test_texts_of_any_characters_are_kept(customer: Customer) -> None:
+    text = "".join(chr(code) for code in (*range(1, 0x20), 0x7F, 0x85, 0x2028, 0xFEFF, 0xFFFF, 0x1F600, 0x10FFFF))
+    handoff = handoffs.record_capture(captured(customer.project_id, selected_text=text), principal(customer), NOW)
+    told = {"visible_storefront_symptoms": [text]}
+    other = handoffs.record_diagnostics(from_app(customer.project_id, diagnostics=told), principal(customer), NOW)
+    assert EvidenceCapture.get_by_id(handoff.source.id).selected_text == text
+    assert Diagnostic.get_by_id(other.source.id).diagnostics["visible_storefront_symptoms"] == [text]
+    [(ticket,)] = rows("SELECT ticket FROM exports WHERE id = ?", (handoff.ticket_export_id,))
+    assert json.loads(ticket)["evidence"]["selected_text"] == text

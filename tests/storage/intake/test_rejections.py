@@ -1,0 +1,88 @@
+"""What a source was refused last: a row each, and the newest of all processes stays."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+
+import pytest
+
+from schemas.base.errors import FieldProblem
+from schemas.intake.sources import InboundSource, Refusal, Trouble, troubles_of
+from storage.db.engine import connection, database, rows
+from storage.intake import rejections
+from tests.support.factories import NOW
+from tests.support.query_plans import statements
+
+
+def refusal(source: InboundSource = InboundSource.SCANNER, at: datetime = NOW, code: str = "UNAUTHORIZED") -> Refusal:
+    return Refusal(source, at, 401, code, (Trouble("/X-Scanner-Secret", "missing"), Trouble("", "invalid_key")), "req_1")
+
+
+def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
+    told = [refusal(source) for source in InboundSource]
+    rejections.record(told)
+    assert rejections.last() == {each.source: each for each in told}
+
+
+@pytest.mark.parametrize(
+    ("later", "kept"),
+    [
+        (timedelta(seconds=1), "FORBIDDEN"),  # it is newer
+        (timedelta(0), "FORBIDDEN"),  # of the same millisecond, the one that came last
+        (timedelta(seconds=-1), "UNAUTHORIZED"),  # another process was quicker with a newer one
+        (timedelta(hours=-2), "FORBIDDEN"),  # the clock was set back
+    ],
+)
+def test_the_newest_stays_whoever_writes_last(database: str, later: timedelta, kept: str) -> None:
+    rejections.record([refusal()])
+    rejections.record([refusal(at=NOW + later, code="FORBIDDEN")])
+    assert rejections.last()[InboundSource.SCANNER].code == kept
+    assert rows("SELECT COUNT(*) FROM inbound_refusals") == [(1,)]
+
+
+def test_all_sources_are_one_statement_and_none_are_no_statement(database: str) -> None:
+    with statements() as ran:
+        rejections.record([])
+    assert ran == []
+    with statements() as ran:
+        rejections.record([refusal(source) for source in InboundSource])
+    assert len(ran) == 1
+
+
+def test_processes_that_were_refused_in_different_orders_do_not_block_each_other(database: str) -> None:
+    """PostgreSQL ends one of two transactions that wait for each other's rows."""
+    start = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        start.wait()
+        for _ in range(100):
+            rejections.record([refusal(source) for source in [*InboundSource][:: 1 if number % 2 else -1]])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert {*rejections.last()} == {*InboundSource}
+
+
+def test_a_thread_without_a_connection_gives_its_own_back(database: str) -> None:
+    left_open = []
+
+    def write() -> None:
+        rejections.record([refusal()])
+        left_open.append(not is_closed())
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join(30)
+    assert left_open == [False]
+    with connection():
+        assert InboundSource.SCANNER in rejections.last()
+
+
+def is_closed() -> bool:
+    return bool(database.is_closed())
+
+
+def test_of_a_problem_its_path_and_its_code_are_kept() -> None:
+    assert troubles_of((FieldProblem("/page/url", "invalid_url", "Not a valid URL."),)) == (
+        Trouble("/page/url", "invalid_url"),
+    )

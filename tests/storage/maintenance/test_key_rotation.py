@@ -1,0 +1,275 @@
+"""Rotation: everything sealed goes over to the first key, whatever cuts it off or writes beside it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from peewee import BlobField
+
+from runtime.clock import utc_now
+from schemas.base.errors import WrongEncryptionKey
+from schemas.compliance.requests import Result, Topic
+from schemas.settings.definitions import Settings
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import execute, rows, transaction
+from storage.db.models import ALL
+from storage.maintenance import key_rotation
+from storage.maintenance.key_rotation import SLICE, Unreadable
+from storage.secrets.encrypted_columns import CANARY, SEALED
+from storage.secrets.integrations import Integration, SharedSecrets
+from storage.secrets.key_check import canary, check_keys, opens, renew_canary
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.factories import NOW, Customer, make_settings, make_target
+from tests.support.storefront import ADA, BOB, SHOP, receive
+
+ROOT: Final = Path(__file__).parents[3]
+OLD, NEW = b"A" * 32, b"B" * 32
+BEFORE, BOTH, AFTER = Vault([OLD]), Vault([NEW, OLD]), Vault([NEW])
+EVERYTHING: Final = 1_000_000
+
+#: Bytes that nobody seals: an export's body is what its receiver gets.
+OPEN_COLUMNS: Final = {("exports", "body")}
+
+
+def rotate(limit: int = EVERYTHING) -> tuple[int, list[Unreadable]]:
+    progress = list(key_rotation.reseal(BOTH, limit))
+    return sum(each.resealed for each in progress), [lost for each in progress for lost in each.unreadable]
+
+
+def sealed_values() -> list[bytes]:
+    return [
+        bytes(row[0])
+        for place in (*SEALED, CANARY)
+        for row in rows(f"SELECT {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608 - our own names
+    ]
+
+
+def sealed_places() -> list[tuple[str, bytes]]:
+    return [
+        (place.context(row[0]), bytes(row[1]))
+        for place in SEALED
+        for row in rows(f"SELECT {place.key}, {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608 - our own names
+    ]
+
+
+def opened_with(vault: Vault) -> int:
+    """Return how many sealed values these keys open."""
+    count = 0
+    for context, sealed in sealed_places():
+        try:
+            vault.open(sealed, context)
+            count += 1
+        except WrongEncryptionKey:
+            continue
+    return count
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return make_settings(tmp_path)
+
+
+@pytest.fixture
+def furnished(customer: Customer, settings: Settings) -> list[str]:
+    """Two targets with secrets, one without, a shared secret, a request that waits, one with a report; the targets' ids."""
+    check_keys(BEFORE, NOW)
+    ids = [make_target(customer).id for _ in range(3)]
+    for target_id in ids[:2]:
+        targets.set_secret(target_id, f"secret of {target_id}", BEFORE, NOW)
+    SharedSecrets(settings, BEFORE).set(Integration.SCANNER, "open sesame", NOW)
+    asked = receive(Topic.DATA_REQUEST, BEFORE, BOB)
+    held = compliance_requests.claim_next(utc_now())
+    assert held is not None
+    report = {"subject": BOB.subject.record(), "records": []}
+    with transaction():
+        compliance_requests.finish(
+            held, Result.REPORTED, {}, compliance_requests.seal_report(asked, report, BEFORE), utc_now(), "w"
+        )
+    receive(Topic.CUSTOMER_REDACT, BEFORE, ADA)
+    return ids
+
+
+def test_no_sealed_column_is_forgotten() -> None:
+    blobs = {
+        (model._meta.table_name, name)
+        for model in ALL
+        for name, field in model._meta.columns.items()
+        if isinstance(field, BlobField)
+    }
+    assert {(place.table, place.column) for place in (*SEALED, CANARY)} == blobs - OPEN_COLUMNS
+
+
+def test_afterwards_the_first_key_opens_everything_and_the_older_one_nothing(furnished: list[str]) -> None:
+    assert key_rotation.count() == 5 == opened_with(BEFORE)
+    assert rotate() == (5, [])
+    assert (opened_with(AFTER), opened_with(BEFORE)) == (5, 0)
+    assert key_rotation.survey(BOTH) == key_rotation.Survey(current=5, older=0, outdated=0, unreadable=[])
+
+
+def test_secrets_are_the_same_and_known_by_new_names(furnished: list[str], settings: Settings) -> None:
+    rotate()
+    for target_id in furnished[:2]:
+        [(sealed, shown)] = rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (target_id,))
+        assert AFTER.open(bytes(sealed), targets.secret_context(target_id)) == f"secret of {target_id}"
+        assert shown == AFTER.fingerprint(f"secret of {target_id}")
+    shared = SharedSecrets(settings, AFTER)
+    assert shared.current(Integration.SCANNER) == "open sesame"
+    assert shared.states()[0].fingerprint == AFTER.fingerprint("open sesame")
+    assert rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (furnished[2],)) == [(None, None)]
+
+
+def test_a_request_that_waits_and_a_report_that_is_kept_go_by_the_pseudonym_of_requests_to_come(
+    furnished: list[str],
+) -> None:
+    rotate()
+    held = compliance_requests.claim_next(utc_now())
+    assert held is not None
+    assert compliance_requests.subject_of(held, AFTER) == ADA.subject
+    assert held.subject_pseudonym == compliance_requests.pseudonym_of(ADA.subject, SHOP, AFTER)
+    [(request_id, pseudonym)] = compliance_requests.reported(SHOP)
+    assert pseudonym == compliance_requests.pseudonym_of(BOB.subject, SHOP, AFTER)
+    report = compliance_requests.report_of(request_id, AFTER)
+    assert report is not None
+    assert report["subject"]["email"] == BOB.email
+
+
+def test_a_ledgers_line_without_a_report_keeps_its_pseudonym(furnished: list[str]) -> None:
+    [(request_id, before)] = compliance_requests.reported(SHOP)
+    compliance_requests.replace_report(request_id, None, NOW, "operator")
+    rotate()
+    assert (
+        compliance_requests.get(request_id).subject_pseudonym
+        == before
+        == compliance_requests.pseudonym_of(BOB.subject, SHOP, BEFORE)
+    )
+
+
+def test_a_second_run_changes_nothing(furnished: list[str]) -> None:
+    rotate()
+    before = sealed_values()
+    assert rotate() == (0, [])
+    assert sealed_values() == before
+
+
+def test_a_limit_is_kept_and_the_rest_waits(furnished: list[str]) -> None:
+    for resealed, waiting in ((2, 3), (2, 1), (1, 0), (0, 0)):
+        assert rotate(limit=2) == (resealed, [])
+        assert key_rotation.survey(BOTH).outdated == waiting
+
+
+def test_what_opens_with_no_key_is_told_by_its_place_and_holds_nothing_up(furnished: list[str]) -> None:
+    lost = Vault([b"L" * 32]).seal("s", targets.secret_context(furnished[0]))
+    execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (lost, furnished[0]))
+    execute("UPDATE integration_secrets SET secret_sealed = ?", (b"",))
+    places = [
+        Unreadable("targets", furnished[0], "secret_sealed"),
+        Unreadable("integration_secrets", "scanner", "secret_sealed"),
+    ]
+    assert rotate() == (3, places)
+    assert (opened_with(AFTER), key_rotation.survey(BOTH).unreadable) == (3, places)
+    assert rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))[0][0] == lost
+
+
+class Interrupted(Vault):
+    """Lets something happen between reading a slice and writing it."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__([NEW, OLD])
+        self._meanwhile: list[Callable[[], None]] = [meanwhile]
+
+    def seal(self, secret: str, context: str) -> bytes:
+        while self._meanwhile:
+            self._meanwhile.pop()()
+        return super().seal(secret, context)
+
+
+@pytest.mark.parametrize("keys", [[OLD], [NEW, OLD]], ids=["by a process with the older key", "by one with both"])
+def test_a_secret_that_is_set_meanwhile_stays(furnished: list[str], keys: list[bytes]) -> None:
+    def set_secret() -> None:
+        targets.set_secret(furnished[0], "the newest", Vault(keys), NOW)
+
+    resealed = sum(each.resealed for each in key_rotation.reseal(Interrupted(set_secret), EVERYTHING))
+    [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))
+    assert BOTH.open(bytes(sealed), targets.secret_context(furnished[0])) == "the newest"
+    assert resealed == 4
+    assert key_rotation.survey(BOTH).older == (1 if keys == [OLD] else 0)
+
+
+def test_what_is_erased_meanwhile_stays_erased(furnished: list[str]) -> None:
+    [(request_id, _)] = compliance_requests.reported(SHOP)
+    # The report is the last of all slices; the one before it is the subject's.
+    execute("UPDATE targets SET secret_sealed = NULL, secret_fingerprint = NULL")
+    execute("DELETE FROM integration_secrets")
+    execute("UPDATE compliance_requests SET subject_sealed = NULL")
+    list(
+        key_rotation.reseal(
+            Interrupted(lambda: compliance_requests.replace_report(request_id, None, NOW, "operator")), EVERYTHING
+        )
+    )
+    assert compliance_requests.report_of(request_id, BOTH) is None
+
+
+def test_the_canary_comes_last_and_only_when_nothing_else_is_left(furnished: list[str]) -> None:
+    made = canary()
+    assert made is not None
+    assert key_rotation.needs_older_keys(BOTH)
+    rotate()
+    assert canary() == made
+    renew_canary(BOTH)
+    renewed = canary()
+    assert renewed is not None
+    assert (opens(renewed, AFTER), opens(renewed, BEFORE)) == (True, False)
+    assert not key_rotation.needs_older_keys(BOTH)
+
+
+#: Reseals two slices, then a third that it never commits.
+CUT_OFF: Final = """
+import sys, time
+from storage.maintenance import key_rotation
+from storage.db.engine import connection, open_database, transaction
+from storage.secrets.vault import Vault
+open_database(sys.argv[1])
+with connection():
+    slices = key_rotation.reseal(Vault([b"B" * 32, b"A" * 32]), 1_000_000)
+    next(slices), next(slices)
+    with transaction():
+        next(slices)
+        print("cut", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_killed_anywhere_it_is_done_by_running_it_again(customer: Customer, database: str) -> None:
+    ids = [make_target(customer).id for _ in range(3 * SLICE + 1)]
+    for target_id in ids:
+        execute(
+            "UPDATE targets SET secret_sealed = ?, secret_fingerprint = 'fp:0' WHERE id = ?",
+            (BEFORE.seal(target_id, targets.secret_context(target_id)), target_id),
+        )
+    words = [sys.executable, "-c", CUT_OFF, database]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as cut:
+        assert cut.stdout is not None
+        assert cut.stdout.readline() == "cut\n"
+        cut.kill()
+    found = key_rotation.survey(BOTH)
+    assert (found.current, found.older, found.unreadable) == (2 * SLICE, SLICE + 1, [])
+    assert rotate() == (SLICE + 1, [])
+    assert opened_with(AFTER) == 3 * SLICE + 1
+    named = rows("SELECT COUNT(DISTINCT secret_fingerprint) FROM targets WHERE secret_fingerprint <> 'fp:0'")
+    assert named == [(3 * SLICE + 1,)]
+
+
+def test_a_request_about_orders_alone_has_no_pseudonym_before_and_after(database: str) -> None:
+    check_keys(BEFORE, NOW)
+    request_id = receive(Topic.CUSTOMER_REDACT, BEFORE, ADA)
+    subject = {"customer_id": None, "email": None, "phone": None, "order_ids": ["7"]}
+    sealed = BEFORE.seal(json.dumps(subject), f"compliance_requests|{request_id}|subject")
+    execute("UPDATE compliance_requests SET subject_sealed = ?, subject_pseudonym = NULL", (sealed,))
+    assert rotate() == (1, [])
+    assert compliance_requests.get(request_id).subject_pseudonym is None
+    assert rotate() == (0, [])

@@ -1,0 +1,621 @@
+"""What is over goes after its time with all that belongs to it, what is not stays, and who moves it meanwhile keeps it."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from schemas.base.errors import ExportNotFound
+from schemas.base.principal import Ability, TokenKind, TokenPrincipal
+from schemas.base.timestamps import from_ms, rfc3339, to_ms
+from schemas.compliance.requests import Result, Topic
+from schemas.exports.record import Approval
+from schemas.intake.email import InboundEmail
+from schemas.intake.email_forms import EmailForm
+from schemas.intake.evidence import Capture, CaptureForm
+from schemas.intake.fingerprint import PostbackResult
+from schemas.intake.scanner import Postback, PostbackForm
+from schemas.targets.pings import PingResult
+from schemas.targets.target import Target
+from storage.accounts import sessions, tokens
+from storage.compliance import requests as compliance_requests
+from storage.db import identifiers
+from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.exports import attempts, idempotency, recoveries, transitions
+from storage.intake import emails, handoffs
+from storage.maintenance import retention
+from storage.maintenance.archive import Archive, UnsafeFolder, kept_columns
+from storage.maintenance.retention import COUNTED, EXPORTS_AT_ONCE, ROWS_AT_ONCE, Cutoffs
+from storage.secrets.vault import Vault
+from storage.targets import pings
+from tests.support.factories import (
+    NOW,
+    Customer,
+    attempted,
+    capture,
+    claim_due,
+    issue,
+    make_approved,
+    make_exports,
+    make_failed,
+    make_target,
+    plain_email,
+    postback,
+    record_postback,
+)
+from tests.support.storefront import ADA, order
+
+RETENTION: Final = timedelta(days=90)
+TTL: Final = timedelta(hours=72)
+#: What was over at NOW is a moment too old.
+LATER: Final = NOW + RETENTION + timedelta(milliseconds=1)
+UNTIL: Final = retention.cutoffs(LATER, RETENTION, TTL)
+MINUTE: Final = timedelta(minutes=1)
+VAULT: Final = Vault([b"A" * 32])
+
+
+def days(count: float) -> timedelta:
+    return timedelta(days=count)
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def prune(until: Cutoffs = UNTIL, limit: int = retention.ALL, archive: Archive | None = None) -> dict[str, int]:
+    """Remove what goes; return what is told of it, without zeros."""
+    counts = Counter[str]()
+    for gone in retention.removed(until, limit, archive):
+        counts += gone
+    return dict(counts)
+
+
+def planned(until: Cutoffs = UNTIL, limit: int = retention.ALL) -> dict[str, int]:
+    return dict(+retention.planned(until, limit))
+
+
+def count(table: str) -> int:
+    return int(rows(f"SELECT COUNT(*) FROM {table}")[0][0])  # noqa: S608 - our own names
+
+
+def left(table: str = "exports") -> set[Any]:
+    return {row[0] for row in rows(f"SELECT id FROM {table}")}  # noqa: S608 - our own names
+
+
+def turn_to(export_id: str, target: Target, status: str, finished_at: datetime | None) -> None:
+    """Put an export into any status, as if it had come there by itself."""
+    waits = status in {"approved", "delivering", "retry_scheduled"}
+    execute(
+        "UPDATE exports SET status = ?, target_id = ?, body = ?, due_at = ?, lease = ?, finished_at = ? WHERE id = ?",
+        (
+            status,
+            None if status in {"prepared", "dismissed"} else target.id,
+            b"{}",
+            1 if waits else None,
+            "lse_1" if status == "delivering" else None,
+            None if finished_at is None else to_ms(finished_at),
+            export_id,
+        ),
+    )
+
+
+def delivered(customer: Customer, target: Target, now: datetime = NOW) -> str:
+    """Store an export that was delivered by its one attempt at `now`."""
+    export_id = make_approved(customer, target.id, now)
+    [claim] = claim_due(1, now, 60, "worker:test")
+    assert transitions.record_attempts([attempted(claim, at=now)], now, "worker:test") == {export_id}
+    return export_id
+
+
+def uploaded(customer: Customer, now: datetime = NOW) -> str:
+    """Store a capture and the export that was prepared from it; return the latter."""
+    principal = TokenPrincipal(
+        1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True
+    )
+    upload: Capture = CaptureForm().read(capture(customer.project_id))
+    return handoffs.record_capture(upload, principal, now).ticket_export_id
+
+
+def emailed(customer: Customer, now: datetime = NOW) -> bool:
+    """Take an email in; tell whether it was known."""
+    email: InboundEmail = EmailForm().read(plain_email())
+    return emails.accept(email, customer.project_id, now, "email").is_duplicate
+
+
+def scanned(customer: Customer, now: datetime = NOW, scan_run_id: int = 42) -> PostbackResult:
+    seen: Postback = PostbackForm().read(postback(scan_run_id, [issue()]))
+    return record_postback(seen, customer.project_id, now)
+
+
+def make_keys(count: int) -> None:
+    """Store idempotency keys whose time is over."""
+    columns = "principal, method, route, key, payload_sha256, created_at"
+    values = ", ".join(f"('user:1', 'POST', '/', '{number}', 'a', 1)" for number in range(count))
+    execute(f"INSERT INTO idempotency_keys ({columns}) VALUES {values}")  # noqa: S608 - our own words
+
+
+# --- what goes, and when
+
+
+# status, when it was made, when it was over (both before now), whether it goes
+AGES: Final = [
+    ("prepared", days(90) + MINUTE, None, True),
+    ("prepared", days(90) - MINUTE, None, False),
+    ("exported", days(200), days(90) + MINUTE, True),
+    ("exported", days(200), days(90) - MINUTE, False),  # made long ago, approved late
+    ("failed", days(91), days(91), True),
+    ("failed", days(200), days(89), False),
+    ("blocked", days(91), days(91), True),
+    ("dismissed", days(91), days(91), True),
+    ("dismissed", days(91), days(2), False),
+    ("approved", days(4000), None, False),  # its target is paused
+    ("delivering", days(4000), None, False),
+    ("retry_scheduled", days(4000), None, False),
+]
+
+
+@pytest.mark.parametrize(("status", "made", "over", "goes"), AGES)
+def test_an_export_goes_when_it_has_been_over_for_long_enough(
+    customer: Customer, target: Target, status: str, made: timedelta, over: timedelta | None, goes: bool
+) -> None:
+    now = NOW + days(5000)
+    [export_id] = make_exports(customer, 1, now - made)
+    turn_to(export_id, target, status, None if over is None else now - over)
+    until = retention.cutoffs(now, RETENTION, TTL)
+    expected = {"exports": 1} if goes else {}
+    assert planned(until) == expected
+    assert prune(until) == expected
+    assert left() == (set() if goes else {export_id})
+
+
+def test_what_belongs_to_an_export_goes_with_it(customer: Customer, target: Target) -> None:
+    delivered(customer, target)
+    uploaded(customer)
+    emailed(customer)
+    scanned(customer)
+    ledger = count("audit_entries")
+    expected = {
+        "exports": 4,
+        "attempts": 1,
+        "handoffs": 1,
+        "evidence_captures": 1,
+        "inbound_emails": 1,
+        "page_results": 1,
+        # What charts count of the one attempt.
+        "delivery_hours": 1,
+    }
+    assert planned() == expected
+    assert prune() == expected
+    assert [count(table) for table in expected] == [0] * len(expected)
+    # The memory of what was told, and the ledger.
+    assert (count("findings"), count("scan_runs"), count("audit_entries")) == (1, 1, ledger)
+    assert planned() == prune() == {}
+
+
+def test_an_upload_stays_as_long_as_its_export(customer: Customer, target: Target) -> None:
+    waiting = uploaded(customer)
+    transitions.approve(waiting, customer.account_id, Approval(target.id, None), NOW, "user:1")
+    assert prune() == {}
+    assert (left(), count("handoffs"), count("evidence_captures")) == ({waiting}, 1, 1)
+
+
+def test_what_a_redaction_left_of_an_upload_goes_too(customer: Customer) -> None:
+    export_id = uploaded(customer)
+    with transaction():
+        execute("DELETE FROM handoffs")
+        execute("DELETE FROM evidence_captures")
+        assert transitions.redact([export_id], NOW, "cpl_1") == 1
+    assert planned() == prune() == {"exports": 1}
+
+
+def test_an_export_stays_as_long_as_the_answers_that_repeat_its_ticket(customer: Customer) -> None:
+    make_exports(customer, 1)
+    now = NOW + days(2)
+    assert prune(retention.cutoffs(now, days(1), TTL)) == {}
+    assert prune(retention.cutoffs(now, days(1), days(1))) == {"exports": 1}
+
+
+def test_what_a_recovery_is_still_to_come_to_stays(customer: Customer, target: Target) -> None:
+    covered = make_failed(customer, target.id, 1)
+    blocked = make_failed(customer, target.id, 1, status="blocked")
+    make_failed(customer, target.id, 1, NOW - MINUTE)
+    make_failed(customer, make_target(customer).id, 1)
+    [exported] = make_exports(customer, 1)
+    turn_to(exported, target, "exported", NOW)
+    held = recoveries.begin(target.id, NOW, LATER, "operator")
+    assert planned() == prune() == {"exports": 3}
+    assert left() == {*covered, *blocked}
+    recoveries.cancel(held.id, LATER, "operator")
+    assert prune() == {"exports": 2}
+
+
+def test_page_results_go_by_when_they_came_last(customer: Customer) -> None:
+    scanned(customer, scan_run_id=1)
+    scanned(customer, scan_run_id=2)
+    scanned(customer, NOW + days(1), scan_run_id=2)
+    assert planned() == prune() == {"page_results": 1, "exports": 1}
+    assert rows("SELECT scan_run_id FROM page_results") == [(2,)]
+
+
+def test_a_key_goes_when_its_time_is_over_and_not_by_retention(database: str) -> None:
+    answer = idempotency.Answer(200, {}, "{}")
+    for number, at in enumerate([LATER - TTL - MINUTE, LATER - TTL + MINUTE]):
+        request = idempotency.Request("user:1", "POST", "/api/ticket-exports", f"key-{number}", "a" * 64)
+        with transaction():
+            assert idempotency.begin(request, at, TTL) is None
+            idempotency.finish(request, answer)
+    assert planned() == prune() == {"idempotency_keys": 1}
+    assert rows("SELECT key FROM idempotency_keys") == [("key-1",)]
+
+
+def test_a_token_goes_long_after_it_expired_or_was_revoked(customer: Customer) -> None:
+    def made(expires: timedelta | None = None) -> int:
+        return int(tokens.create(customer.email, TokenKind.API, NOW - days(10), expires=expires)[0].id)
+
+    lasting, expired, expires_later = made(), made(days(5)), made(days(20))
+    revoked, revoked_later, both = made(), made(days(20)), made(days(5))
+    tokens.revoke(revoked, NOW)
+    tokens.revoke(revoked_later, NOW + days(1))
+    tokens.revoke(both, NOW - days(9))
+    before = left("tokens")
+    assert planned() == prune() == {"tokens": 3}
+    assert before - left("tokens") == {expired, revoked, both}
+    assert {lasting, expires_later, revoked_later} < left("tokens")
+
+
+def sessions_of(customer: Customer, *seen_at: datetime, revoked_at: datetime | None = None) -> tuple[int, list[str]]:
+    """Sign a user in with a token of its own at these moments; return the token and the sessions."""
+    token, text = tokens.create(customer.email, TokenKind.API, NOW - days(10), (Ability.CONSOLE,))
+    principal = tokens.principal_for(text, NOW)
+    assert principal is not None
+    for at in seen_at:
+        sessions.begin(principal, "a browser", at)
+    if revoked_at is not None:
+        tokens.revoke(token.id, revoked_at)
+    ids = rows("SELECT id FROM console_sessions WHERE token_id = ? ORDER BY id", (token.id,))
+    return token.id, [row[0] for row in ids]
+
+
+def test_sessions_go_thirty_days_after_their_last_look(customer: Customer) -> None:
+    """Also those that nobody has ended: they are long idle."""
+    _, (old, _) = sessions_of(customer, LATER - days(30) - MINUTE, LATER - days(30) + MINUTE)
+    assert planned() == prune() == {"console_sessions": 1}
+    assert old not in left("console_sessions")
+    assert len(left("console_sessions")) == 1
+
+
+def test_sessions_go_before_the_token_that_they_point_to(customer: Customer) -> None:
+    """However short a time things are kept."""
+    gone, _ = sessions_of(customer, NOW - days(9), NOW - days(8), revoked_at=NOW - days(5))
+    until = retention.cutoffs(NOW, days(4), TTL)
+    # A count does not know yet that nothing will hold the token.
+    assert planned(until) == {"console_sessions": 2}
+    assert prune(until) == {"console_sessions": 2, "tokens": 1}
+    assert gone not in left("tokens")
+
+
+def test_a_token_waits_for_a_session_that_is_still_there(customer: Customer) -> None:
+    """The clock of another host was ahead when somebody looked."""
+    for revoked_at, expires_at in ((NOW - days(5), None), (None, to_ms(NOW - days(5)))):
+        kept, _ = sessions_of(customer, NOW - days(9), revoked_at=revoked_at)
+        execute("UPDATE console_sessions SET seen_at = ? WHERE token_id = ?", (to_ms(NOW), kept))
+        execute("UPDATE tokens SET expires_at = ? WHERE id = ?", (expires_at, kept))
+        assert prune(retention.cutoffs(NOW, days(4), TTL)) == {}
+        assert kept in left("tokens")
+
+
+def test_hours_of_charts_go_by_retention_and_by_their_number(target: Target) -> None:
+    hour = timedelta(hours=1)
+    for number in range(5):
+        at = to_ms(NOW - number * hour)
+        execute("INSERT INTO delivery_hours VALUES (?, ?, 'a', 1, 0), (?, ?, 'b', 0, 1)", (target.id, at, target.id, at))
+    assert planned(limit=3) == prune(limit=3) == {"delivery_hours": 3}
+    assert planned() == prune() == {"delivery_hours": 7}
+    execute("INSERT INTO delivery_hours VALUES (?, ?, 'a', 1, 0)", (target.id, to_ms(LATER - RETENTION)))
+    assert planned() == prune() == {}
+
+
+def test_pings_go_with_the_keys_of_their_requests(target: Target) -> None:
+    def asked(at: datetime) -> str:
+        return pings.request(target.id, target.account_id, at, "user:1")
+
+    ended = asked(LATER - TTL - MINUTE)
+    pings.finish(ended, PingResult(True, 202, None, 7), LATER - TTL)
+    # Its request died, and no worker has come by since.
+    asked(LATER - TTL - MINUTE)
+    recent = asked(LATER - TTL + MINUTE)
+    assert planned() == prune() == {"pings": 2}
+    assert left("pings") == {recent}
+
+
+def test_recoveries_go_when_they_have_been_over_for_long(customer: Customer) -> None:
+    targets = [make_target(customer) for _ in range(3)]
+    old, ended_later, running = (recoveries.begin(each.id, NOW, NOW, "operator").id for each in targets)
+    recoveries.cancel(old, NOW, "operator")
+    recoveries.cancel(ended_later, NOW + days(1), "operator")
+    assert planned() == prune() == {"recoveries": 1}
+    assert left("recoveries") == {ended_later, running}
+
+
+def test_a_report_is_emptied_and_its_line_of_the_ledger_stays(database: str) -> None:
+    def reported(at: datetime, topic: Topic) -> str:
+        request_id = compliance_requests.receive(*order(topic, ADA), VAULT, at, "storefront")
+        held = compliance_requests.claim_next(at)
+        assert held is not None
+        with transaction():
+            compliance_requests.finish(
+                held, Result.REPORTED, {}, compliance_requests.seal_report(held.id, {"a": 1}, VAULT), at, "worker:1"
+            )
+        assert request_id == held.id
+        return held.id
+
+    old, recent = reported(NOW, Topic.DATA_REQUEST), reported(NOW + days(1), Topic.CUSTOMER_REDACT)
+    execute("INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES ('cpl_1', 'exports', 'exp_1', 1)")
+    assert planned() == prune() == {"compliance_reports": 1}
+    assert [(line.id, line.has_report) for line in compliance_requests.ledger()] == [(recent, True), (old, False)]
+    assert count("redactions") == 1
+
+
+def test_everything_that_goes_is_counted(customer: Customer, target: Target) -> None:
+    delivered(customer, target)
+    counts = retention.planned(UNTIL)
+    assert set(counts) <= set(COUNTED)
+    assert len(COUNTED) == len(set(COUNTED))
+
+
+# a moment, an id of that time or before it, an id of that time or after it
+@pytest.mark.parametrize("moment", [NOW, from_ms(0), from_ms(1)])
+def test_ids_are_bounded_by_when_they_were_made(moment: datetime) -> None:
+    bound = identifiers.first_id(identifiers.EXPORT, moment)
+    assert identifiers.is_id(identifiers.EXPORT, bound)
+    assert all(identifiers.new_id(identifiers.EXPORT, moment) >= bound for _ in range(20))
+    if moment > from_ms(0):
+        assert identifiers.new_id(identifiers.EXPORT, moment - timedelta(milliseconds=1)) < bound
+
+
+def test_an_age_that_begins_before_1970_keeps_everything(customer: Customer) -> None:
+    make_exports(customer, 1, from_ms(0))
+    assert prune(retention.cutoffs(NOW, days(36_500), TTL)) == {}
+
+
+# --- a batch at a time
+
+
+def test_many_go_a_batch_at_a_time_and_what_stays_is_passed_over(customer: Customer, target: Target) -> None:
+    ids = make_exports(customer, EXPORTS_AT_ONCE * 2 + 5)
+    kept = ids[:: EXPORTS_AT_ONCE // 10]
+    for export_id in kept:
+        turn_to(export_id, target, "approved", None)
+    gone = [counts["exports"] for counts in retention.removed(UNTIL)]
+    assert sum(gone) == len(ids) - len(kept)
+    assert max(gone) <= EXPORTS_AT_ONCE
+    assert left() == set(kept)
+
+
+def test_single_rows_go_a_batch_at_a_time(database: str) -> None:
+    make_keys(ROWS_AT_ONCE + 3)
+    assert [counts.total() for counts in retention.removed(UNTIL)] == [ROWS_AT_ONCE, 3]
+
+
+# limit, what goes: an export with its two attempts, one alone, then two keys
+LIMITS: Final = [
+    (1, {"exports": 1}),  # the first one is three rows and is passed over
+    (2, {"exports": 1, "idempotency_keys": 1}),
+    (3, {"exports": 1, "attempts": 2}),
+    (4, {"exports": 2, "attempts": 2}),
+    (5, {"exports": 2, "attempts": 2, "idempotency_keys": 1}),
+    (6, {"exports": 2, "attempts": 2, "idempotency_keys": 2}),
+    (7, {"exports": 2, "attempts": 2, "idempotency_keys": 2}),
+]
+
+
+@pytest.mark.parametrize(("limit", "expected"), LIMITS)
+def test_no_more_rows_go_than_the_limit_says(
+    customer: Customer, target: Target, limit: int, expected: dict[str, int]
+) -> None:
+    first = make_failed(customer, target.id)[0]
+    execute(
+        "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) "
+        "VALUES ('att_1', ?, 1, 1, 'rejected', 1, 'w'), ('att_2', ?, 2, 1, 'rejected', 1, 'w')",
+        (first, first),
+    )
+    make_exports(customer, 1, NOW + days(1))
+    make_keys(2)
+    until = retention.cutoffs(LATER + days(1), RETENTION, TTL)
+    assert planned(until, limit) == expected
+    assert prune(until, limit) == expected
+
+
+# --- who is quicker
+
+
+class MovedMeanwhile(Archive):
+    """An archive before whose end somebody moves what was found."""
+
+    def __init__(self, folder: Path, move: Callable[[], object]) -> None:
+        super().__init__(folder, LATER)
+        self._move: Callable[[], object] | None = move
+
+    def settle(self) -> None:
+        super().settle()
+        move, self._move = self._move, None
+        if move is not None:
+            move()
+
+
+def test_whoever_moves_an_export_after_it_was_found_keeps_it(customer: Customer, target: Target, tmp_path: Path) -> None:
+    retried, approved, redacted, recovered = (make_failed(customer, target.id)[0] for _ in range(4))
+    other = make_target(customer)
+    execute("UPDATE exports SET target_id = ? WHERE id = ?", (other.id, recovered))
+    turn_to(approved, target, "prepared", None)
+    others = make_failed(customer, target.id, 3)
+
+    def move() -> None:
+        transitions.retry(retried, None, LATER, "user:1")
+        transitions.approve(approved, customer.account_id, Approval(target.id, None), LATER, "user:1")
+        recoveries.begin(other.id, NOW, LATER, "operator")
+        with transaction():
+            # Over still, but what was archived of it is not what it says now.
+            transitions.redact([redacted], LATER, "cpl_1")
+
+    with MovedMeanwhile(tmp_path / "archive", move) as archive:
+        assert prune(archive=archive) == {"exports": len(others)}
+    assert left() == {retried, approved, redacted, recovered}
+
+
+def test_a_page_that_is_seen_again_after_it_was_found_stays(customer: Customer, tmp_path: Path) -> None:
+    scanned(customer)
+    execute("UPDATE exports SET created_at = ?", (to_ms(LATER),))
+    with MovedMeanwhile(tmp_path / "archive", lambda: scanned(customer, LATER)) as archive:
+        assert prune(archive=archive) == {}
+    assert count("page_results") == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("held", "kept"),
+    [
+        ("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", 1),
+        # The whole batch waits for nobody: it would be waited for in return.
+        ("SELECT 1 FROM attempts WHERE export_id = %s FOR UPDATE", 2),
+    ],
+)
+def test_what_somebody_holds_is_left_to_them(
+    customer: Customer, target: Target, database: str, held: str, kept: int
+) -> None:
+    busy = delivered(customer, target)
+    make_exports(customer, 1)
+    with psycopg.connect(database) as other:
+        other.execute(held, (busy,))
+        assert prune().get("exports", 0) == 2 - kept
+    assert len(left()) == kept
+    assert prune()["exports"] == kept
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: str) -> None:
+    make_keys(2)
+    with psycopg.connect(database) as other:
+        other.execute("UPDATE idempotency_keys SET created_at = 2 WHERE key = '0'")
+        assert prune() == {"idempotency_keys": 1}
+    assert rows("SELECT key FROM idempotency_keys") == [("0",)]
+
+
+# --- what comes afterwards
+
+
+def test_an_export_that_is_gone_is_not_found(customer: Customer, target: Target) -> None:
+    export_id = delivered(customer, target)
+    assert prune()["exports"] == 1
+    for verb in (transitions.get, attempts.traces):
+        with pytest.raises(ExportNotFound):
+            verb(export_id)
+    with pytest.raises(ExportNotFound):
+        transitions.retry(export_id, None, LATER, "user:1")
+
+
+def test_a_finding_whose_export_is_gone_prepares_none_when_it_is_seen_again(customer: Customer) -> None:
+    scanned(customer)
+    assert prune()["exports"] == 1
+    again = scanned(customer, LATER, scan_run_id=43)
+    assert (again.new, again.seen, again.ticket_exports) == (0, 1, ())
+    assert count("exports") == 0
+
+
+def test_an_email_whose_row_is_gone_is_new(customer: Customer) -> None:
+    assert not emailed(customer)
+    assert emailed(customer)
+    assert prune()["inbound_emails"] == 1
+    assert not emailed(customer, LATER)
+    assert count("exports") == 1
+
+
+def test_a_list_goes_on_behind_an_export_that_is_gone(customer: Customer) -> None:
+    [oldest] = make_exports(customer, 1, NOW + days(1))
+    [gone] = make_exports(customer, 1, NOW + days(2))
+    execute("UPDATE exports SET status = 'dismissed', finished_at = ? WHERE id = ?", (to_ms(NOW + days(2)), gone))
+    transitions.dismiss(oldest, None, NOW + days(50), "user:1")
+    assert prune(retention.cutoffs(NOW + days(93), RETENTION, TTL)) == {"exports": 1}
+    assert [each.id for each in transitions.newest(customer.account_id, before=gone)] == [oldest]
+
+
+# --- the archive
+
+
+def archived(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows that stand in an archive, by table."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.iterdir()):
+        table = path.name.removesuffix(".jsonl").partition("-")[2]
+        found.setdefault(table, []).extend(json.loads(line) for line in path.read_text().splitlines())
+    return found
+
+
+def test_an_archive_holds_every_row_that_went(customer: Customer, target: Target, tmp_path: Path) -> None:
+    delivered(customer, target)
+    uploaded(customer)
+    emailed(customer)
+    scanned(customer)
+    pings.request(target.id, target.account_id, NOW, "user:1")
+    with Archive(tmp_path / "deep" / "archive", LATER) as archive:
+        counts = prune(archive=archive)
+    found = archived(tmp_path / "deep" / "archive")
+    assert {table: len(lines) for table, lines in found.items()} == counts
+    assert not (left() & {line["id"] for line in found["exports"]})
+
+
+def test_a_line_of_an_archive_is_a_row_as_people_read_it(customer: Customer, target: Target, tmp_path: Path) -> None:
+    export_id = delivered(customer, target)
+    [(body, digest)] = rows("SELECT body, ticket_digest FROM exports")
+    with Archive(tmp_path / "archive", LATER) as archive:
+        prune(archive=archive)
+    [line] = archived(tmp_path / "archive")["exports"]
+    assert (line["id"], line["status"], line["finished_at"]) == (export_id, "exported", rfc3339(NOW))
+    assert (line["ticket"]["title"], line["ticket_digest"], line["due_at"]) == ("Missing name", digest, None)
+    assert line["body"] == bytes(body).decode()
+
+
+def test_an_archive_is_for_its_owner_alone(customer: Customer, tmp_path: Path) -> None:
+    make_exports(customer, 1)
+    folder = tmp_path / "archive"
+    with Archive(folder, LATER) as archive:
+        prune(archive=archive)
+    [path] = folder.iterdir()
+    assert [each.stat().st_mode & 0o777 for each in (folder, path)] == [0o700, 0o600]
+    folder.chmod(0o750)
+    with pytest.raises(UnsafeFolder):
+        Archive(folder, LATER)
+
+
+def test_what_is_sealed_is_in_no_archive() -> None:
+    assert "secret_fingerprint" in kept_columns("targets")
+    for table in ("targets", "compliance_requests"):
+        assert [name for name in kept_columns(table) if "sealed" in name] == []
+
+
+def test_a_batch_that_cannot_be_archived_stays(customer: Customer, tmp_path: Path) -> None:
+    make_exports(customer, 2)
+    before = left()
+    archive = Archive(tmp_path / "archive", LATER)
+    (tmp_path / "archive").rmdir()
+    with pytest.raises(FileNotFoundError):
+        prune(archive=archive)
+    assert left() == before
+
+
+def test_a_look_takes_no_write_lock_where_nothing_is_over(customer: Customer) -> None:
+    make_exports(customer, 1, LATER)
+    if is_sqlite():
+        execute("PRAGMA query_only = 1")
+    else:
+        execute("SET default_transaction_read_only = on")
+    try:
+        assert prune() == {}
+    finally:
+        execute("PRAGMA query_only = 0" if is_sqlite() else "SET default_transaction_read_only = off")

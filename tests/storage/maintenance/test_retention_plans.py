@@ -1,0 +1,155 @@
+"""What is over is found by an index, however much is not, and where nothing is over a look is a statement a table."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import from_ms, to_ms
+from storage.db.engine import database, execute, is_sqlite, rows, transaction
+from storage.maintenance import retention
+from tests.support.factories import make_customer
+from tests.support.many_rows import export_id, many_finished, many_targets
+from tests.support.query_plans import Statement, plan_of, read_whole, statements, taken_back
+
+#: What may grow for as long as an installation lives.
+GROWING: Final = frozenset(
+    {
+        "exports",
+        "attempts",
+        "handoffs",
+        "evidence_captures",
+        "inbound_emails",
+        "page_results",
+        "pings",
+        "idempotency_keys",
+        "delivery_hours",
+        "console_sessions",
+        "tokens",
+        "compliance_requests",
+    }
+)
+#: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
+MANY: Final = 8000
+#: How many of them are over.
+OVER: Final = 150
+#: One of each table but handoffs, their uploads, attempts and emails, which are found by their export; tokens two.
+LOOKS: Final = 10
+
+# A row of each table for each export, of its moment where it has one; wide ones, because PostgreSQL counts pages.
+_ROWS: Final = {
+    "attempts (id, export_id, number, started_at, outcome, total_ms, worker, answer)": (
+        "'att_' || id, id, 1, 1, 'rejected', 1, 'w', {wide}"
+    ),
+    "evidence_captures (id, project_id, page_url, created_at)": "source_id, {project}, {wide}, 1",
+    "handoffs (id, source_type, source_id, project_id, user_id, export_id, status, created_at)": (
+        "'hof_' || {wide} || id, 'evidence_capture', source_id, {project}, {user}, id, 'received', 1"
+    ),
+    "inbound_emails "
+    "(id, project_id, message_sha256, sender, recipients, subject, text, attachments, export_id, created_at)": (
+        "'eml_' || id, {project}, id, '', '[]', '', {wide}, '[]', id, 1"
+    ),
+    "page_results (scan_run_id, url, response_headers, received_at)": "1, id, {wide}, finished_at",
+    "pings (id, target_id, requested_at, error_code)": (
+        "CASE WHEN finished_at < {recent} THEN 'png_0' ELSE 'png_Z' END || SUBSTR(id, 5), target_id, 1, {wide}"
+    ),
+    "idempotency_keys (principal, method, route, key, payload_sha256, response_body, created_at)": (
+        "'user:1', 'POST', '/', id, 'a', {wide}, finished_at"
+    ),
+    "tokens (user_id, kind, name, abilities, token_sha256, created_at, expires_at, revoked_at)": (
+        "{user}, 'api', {wide}, '[]', id, 1, finished_at, finished_at"
+    ),
+    "delivery_hours (target_id, hour_at, worker, delivered, failed)": "target_id, finished_at, {wide} || id, 1, 1",
+    # Of tokens that stay, since one waits for its sessions.
+    "console_sessions (id, token_id, secret_sha256, browser_sha256, created_at, seen_at)": (
+        "'ses_' || SUBSTR(id, 5), {token} + {over} + ROW_NUMBER() OVER (ORDER BY id) / 2, id, {wide}, 1, finished_at"
+    ),
+    "compliance_requests (id, topic, shop_domain, body_sha256, status, counts, report_sealed, attempts, due_at, created_at, "
+    "finished_at)": "'cpl_' || id, 'shop/redact', {wide}, id, 'done', '', body, 1, 1, 1, finished_at",
+}
+
+
+@pytest.fixture(scope="module")
+def until(module_database: Path) -> retention.Cutoffs:
+    """Before when rows are over, of a database with many that are not.
+
+    PostgreSQL learns by itself how many there are; SQLite never does.
+    """
+    now = utc_now()
+    seed(now)
+    if not is_sqlite():
+        for table in GROWING:
+            database.execute_sql(f"ANALYZE {table}")
+    return retention.cutoffs(now, timedelta(days=90), timedelta(hours=72))
+
+
+def seed(now: datetime) -> None:
+    customer = make_customer()
+    many_targets(customer, 0, 2, "https://tracker.example.com/hook")
+    many_finished(customer, 0, OVER, (0, 2), now - timedelta(days=100))
+    many_finished(customer, OVER, MANY - OVER, (0, 2), now)
+    wide = "x" * (1 if is_sqlite() else 1000)
+    execute("UPDATE exports SET source_type = 'evidence_capture', ticket = ?", (wide,))
+    execute(
+        "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (1, ?, 'completed', 1, 1)",
+        (customer.project_id,),
+    )
+    [(token_id,)] = rows("SELECT MIN(id) FROM tokens")
+    places = {
+        "token": token_id + 1,
+        "over": OVER,
+        "project": customer.project_id,
+        "user": customer.user_id,
+        "recent": to_ms(now),
+        "wide": f"'{wide}'",
+    }
+    with transaction():
+        if not is_sqlite():
+            # Foreign keys are looked up row by row; these hold.
+            execute("SET LOCAL session_replication_role = replica")
+        for table, values in _ROWS.items():
+            execute(f"INSERT INTO {table} SELECT {values.format(**places)} FROM exports")  # noqa: S608 - our own words
+
+
+def require_no_scan(found: list[Statement]) -> None:
+    for statement in found:
+        # An index of what is running holds one recovery a target at most.
+        # By its place a row is read alone, whatever PostgreSQL calls that.
+        scans = [
+            step
+            for step in read_whole(statement, GROWING)
+            if "recoveries_running" not in step and not step.startswith("Tid Scan")
+        ]
+        assert not scans, "\n".join([statement.sql, *plan_of(statement)])
+
+
+def test_what_is_over_is_found_and_removed_by_an_index(until: retention.Cutoffs) -> None:
+    gone = 0
+    with statements() as found, taken_back():
+        for counts in retention.removed(until):
+            gone += counts.total()
+    assert gone == OVER * 12
+    assert len(found) > LOOKS
+    require_no_scan(found)
+
+
+def test_a_count_reads_no_more_than_goes(until: retention.Cutoffs) -> None:
+    with statements() as found:
+        assert retention.planned(until).total() == OVER * 12
+    require_no_scan(found)
+
+
+def test_a_look_that_finds_nothing_is_a_statement_a_table(until: retention.Cutoffs) -> None:
+    before_all = retention.Cutoffs(from_ms(0), from_ms(0), from_ms(0))
+    with statements() as found:
+        assert sum(counts.total() for counts in retention.removed(before_all)) == 0
+    assert len(found) == LOOKS
+
+
+def test_a_look_for_a_scan_finds_one(until: retention.Cutoffs) -> None:
+    """The judge of the others must be able to fail."""
+    with statements() as found:
+        rows(f"SELECT COUNT(*) FROM page_results WHERE url <> '{export_id(1)}'")  # noqa: S608 - our own names
+    assert read_whole(found[0], GROWING)

@@ -1,0 +1,384 @@
+"""The census tells what there is, a bounded part of it at a time, and one process looks for all."""
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from schemas.base.timestamps import to_ms
+from schemas.exports.state_machine import Move
+from storage.db.engine import close_database, execute, open_database, transaction
+from storage.exports import transitions, worker_heartbeats
+from storage.reporting import metrics_snapshot
+from storage.reporting.metrics_snapshot import LOST_AFTER, MOST_REST, MOST_WAITING, PART, TOLD_FOR, Census, Figures, take
+from tests.support.factories import (
+    NOW,
+    Customer,
+    attempted,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_exports,
+    make_failed,
+    make_target,
+)
+from tests.support.many_rows import many_finished, many_targets, many_waiting
+from tests.support.query_plans import indexes_read, read_whole, statements
+
+NONE_OF_THEM = {"active": 0, "inactive": 0, "paused": 0, "blocked": 0, "disabled": 0}
+NO_PAUSE = {"by_hand": 0, "restored": 0, "rate_limited": 0, "receiver_unavailable": 0, "breaker_open": 0}
+
+
+def in_s(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def set_target(target_id: str, **columns: object) -> None:
+    for name, value in columns.items():
+        execute(f"UPDATE targets SET {name} = ? WHERE id = ?", (value, target_id))  # noqa: S608 - our own names
+
+
+# --- what one look finds ------------------------------------------------------
+
+
+def test_an_empty_installation_has_nothing_and_says_so(database: str) -> None:
+    figures = take(NOW, None)
+    assert (figures.is_up, figures.exports, figures.exports_at) == (True, {}, to_ms(NOW))
+    assert (figures.waiting, figures.due_age_s, figures.compliance_overdue) == (0, 0.0, 0)
+    assert (figures.targets, figures.paused) == (NONE_OF_THEM, NO_PAUSE)
+    assert (figures.workers, figures.sweep_lag_s) == (0, None)
+
+
+def test_exports_are_counted_by_status_over_all_accounts(customer: Customer) -> None:
+    other = make_customer()
+    make_exports(customer, 3)
+    make_exports(other, 2)
+    make_failed(customer, make_target(customer).id, 4)
+    make_failed(other, make_target(other).id, 1, status="blocked")
+    make_approved(other, make_target(other).id)
+
+    figures = take(NOW, None)
+    assert figures.exports == {"prepared": 5, "failed": 4, "blocked": 1, "approved": 1}
+    assert figures.waiting == 1
+
+
+def test_what_waits_is_what_is_due_scheduled_or_under_way(customer: Customer) -> None:
+    target = make_target(customer)
+    ids = [make_approved(customer, target.id) for _ in range(3)]
+    under_way, again = claim_due(2, NOW, 60.0, "worker:test")
+    transitions.record_attempts([attempted(again, Move.RESCHEDULE, next_attempt_at=in_s(900))], NOW, "worker:test")
+
+    assert len({*ids} - {under_way.export_id, again.export_id}) == 1
+    figures = take(NOW, None)
+    assert figures.exports == {"approved": 1, "delivering": 1, "retry_scheduled": 1}
+    assert figures.waiting == 3
+
+
+#: The target's columns, and how late its export is that came due ten minutes ago.
+LATENESS: dict[str, tuple[dict[str, object], float]] = {
+    "a target that takes it": ({}, 600.0),
+    # Whoever paused it knows; nobody is late.
+    "a paused target": ({"status": "paused"}, 0.0),
+    "a blocked target": ({"status": "blocked"}, 0.0),
+    "a target that is held still": ({"held_until": to_ms(in_s(60)), "held_reason": "rate_limited"}, 0.0),
+    # It could not be sent before the hold's end.
+    "a target that was held": ({"held_until": to_ms(in_s(-60)), "held_reason": "rate_limited"}, 60.0),
+}
+
+
+@pytest.mark.parametrize("case", LATENESS)
+def test_the_oldest_export_that_could_be_sent_tells_how_late_everything_is(case: str, customer: Customer) -> None:
+    columns, late_s = LATENESS[case]
+    target = make_target(customer)
+    make_approved(customer, target.id, in_s(-600))
+    make_approved(customer, target.id, in_s(-1))
+    set_target(target.id, **columns)
+
+    assert take(NOW, None).due_age_s == late_s
+
+
+def test_what_is_not_due_yet_is_not_late(customer: Customer) -> None:
+    make_approved(customer, make_target(customer).id, in_s(5))
+    assert take(NOW, None).due_age_s == 0.0
+
+
+#: A target's columns, its status, and why it waits.
+PAUSES: dict[str, tuple[dict[str, object], str, str | None]] = {
+    "active": ({}, "active", None),
+    "by a person": ({"status": "paused", "status_reason": "operator"}, "paused", "by_hand"),
+    "by a client": ({"status": "paused", "status_reason": "client"}, "paused", "by_hand"),
+    "nobody says why": ({"status": "paused"}, "paused", "by_hand"),
+    "restored": ({"status": "paused", "status_reason": "restored"}, "paused", "restored"),
+    "rate limited": ({"held_until": to_ms(in_s(1)), "held_reason": "rate_limited"}, "active", "rate_limited"),
+    "unavailable": ({"held_until": to_ms(in_s(1)), "held_reason": "receiver_unavailable"}, "active", "receiver_unavailable"),
+    "breaker": ({"held_until": to_ms(in_s(1)), "held_reason": "breaker_open"}, "active", "breaker_open"),
+    "a hold that is over": ({"held_until": to_ms(in_s(-1)), "held_reason": "breaker_open"}, "active", None),
+    # It waits for a person, and for nothing else.
+    "blocked while held": (
+        {"status": "blocked", "held_until": to_ms(in_s(1)), "held_reason": "breaker_open"},
+        "blocked",
+        None,
+    ),
+    "disabled": ({"status": "disabled", "status_reason": "receiver_gone"}, "disabled", None),
+}
+
+
+@pytest.mark.parametrize("case", PAUSES)
+def test_a_target_counts_by_its_status_and_by_why_it_waits(case: str, customer: Customer) -> None:
+    columns, status, reason = PAUSES[case]
+    set_target(make_target(customer).id, **columns)
+
+    figures = take(NOW, None)
+    assert figures.targets == {**NONE_OF_THEM, status: 1}
+    assert figures.paused == {**NO_PAUSE, **({} if reason is None else {reason: 1})}
+
+
+def test_workers_count_while_they_are_seen_and_the_lag_is_that_of_the_last_one(database: str) -> None:
+    worker_heartbeats.beat("a", in_s(-30))
+    worker_heartbeats.beat("b", in_s(-3))
+    worker_heartbeats.beat("c", in_s(-2))
+
+    figures = take(NOW, None)
+    assert (figures.workers, figures.sweep_lag_s) == (2, 2.0)
+    late = take(in_s(100), None)
+    assert (late.workers, late.sweep_lag_s) == (0, 102.0)
+
+
+def test_a_compliance_request_past_its_term_is_overdue_until_it_is_done(database: str) -> None:
+    for number, (due_s, next_run) in enumerate([(-1, 0), (-1, None), (1, 0)]):
+        execute(
+            "INSERT INTO compliance_requests (id, topic, shop_domain, body_sha256, status, counts, attempts, due_at, "
+            "next_run_at, created_at, finished_at) VALUES (?, 'shop/redact', 's', ?, ?, '{}', 0, ?, ?, 0, ?)",
+            (
+                f"cmp_{number}",
+                str(number),
+                "done" if next_run is None else "received",
+                to_ms(in_s(due_s)),
+                next_run,
+                0 if next_run is None else None,
+            ),
+        )
+    assert take(NOW, None).compliance_overdue == 1
+
+
+# --- counting a part at a time ------------------------------------------------
+
+
+def test_many_exports_are_counted_from_look_to_look(customer: Customer) -> None:
+    many_targets(customer, 0, 1, "https://tracker.example.com/")
+    many_finished(customer, 0, 2 * PART + 10, (0, 1), NOW)
+    make_exports(make_customer(), 5)
+
+    first = take(NOW, None, 0.0)
+    assert (first.exports, first.exports_at) == (None, None)
+    second = take(in_s(15), first, 0.0)
+    assert second.exports is None
+    third = take(in_s(30), second, 0.0)
+    assert (third.exports, third.exports_at) == ({"exported": 2 * PART + 10, "prepared": 5}, to_ms(NOW))
+    # The next count begins anew, and until it comes to its end the last one stands.
+    make_exports(customer, 1)
+    fourth = take(in_s(45), third, 0.0)
+    assert (fourth.exports, fourth.exports_at) == (third.exports, third.exports_at)
+    last = take(in_s(75), take(in_s(60), fourth, 0.0), 0.0)
+    assert last.exports is not None
+    assert (last.exports["prepared"], last.exports_at) == (6, to_ms(in_s(45)))
+
+
+def test_a_count_that_was_left_for_hours_begins_anew(customer: Customer) -> None:
+    many_targets(customer, 0, 1, "https://tracker.example.com/")
+    many_finished(customer, 0, PART + 10, (0, 1), NOW)
+
+    left = take(NOW, None, 0.0)
+    again = take(in_s(7200), left, 0.0)
+    assert (again.exports, again.tally and again.tally.began_at) == (None, to_ms(in_s(7200)))
+
+
+def test_more_waiting_exports_than_are_counted_anew_are_those_of_the_count_by_status(customer: Customer) -> None:
+    many_targets(customer, 0, 1, "https://tracker.example.com/")
+    with transaction():
+        many_waiting(customer, 0, MOST_WAITING + 500, (0, 1), NOW)
+
+    first = take(NOW, None, 0.0)
+    assert (first.exports, first.waiting) == (None, MOST_WAITING)
+    assert take(NOW, None, 60.0).waiting == MOST_WAITING + 500
+
+
+def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> None:
+    ids = many_targets(customer, 0, 40, "https://tracker.example.com/")
+    many_finished(customer, 0, 20_000, (0, len(ids)), NOW)
+    # So few that no planner takes the whole table for cheaper, wherever it believes them to lie.
+    many_waiting(customer, 20_000, 100, (0, len(ids)), NOW)
+    execute("ANALYZE")
+    with statements() as asked:
+        take(NOW, None, 0.0)
+
+    of_exports = {sql: each for each in asked if "exports" in (sql := each.sql)}
+    [ready] = [each for sql, each in of_exports.items() if "ready" in sql]
+    [waiting] = [each for sql, each in of_exports.items() if "waiting" in sql]
+    [part] = [each for sql, each in of_exports.items() if "part" in sql]
+    assert not read_whole(ready)
+    assert "exports_waiting" in indexes_read(ready)
+    assert "exports_waiting" in indexes_read(waiting)
+    assert indexes_read(part) == {"exports_account_status"}
+    assert not read_whole(part)
+
+
+# --- a database that is away --------------------------------------------------
+
+
+def test_a_database_that_is_away_is_told_and_what_was_counted_is_kept_for_its_return(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    open_database(sqlite_url)
+    make_exports(make_customer(), 2)
+    before = take(NOW, None)
+    open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
+    away = take(in_s(15), before)
+    close_database()
+
+    assert (away.is_up, away.at) == (False, to_ms(in_s(15)))
+    assert (away.exports, away.exports_at) == (before.exports, before.exports_at)
+
+
+# --- one looks for all --------------------------------------------------------
+
+
+class Looks:
+    """Counts looks, and waits in each for its cue."""
+
+    def __init__(self, took_s: float = 0.0) -> None:
+        self.lasts: list[Figures | None] = []
+        self.cue = threading.Event()
+        self.cue.set()
+        self.began = threading.Event()
+        self._took_s = took_s
+
+    def __call__(self, now: datetime, last: Figures | None) -> Figures:
+        self.lasts.append(last)
+        self.began.set()
+        assert self.cue.wait(20)
+        return Figures(to_ms(now), is_up=True, took_s=self._took_s, exports={"prepared": len(self.lasts)})
+
+
+def test_a_fresh_look_serves_all_processes_of_a_host(tmp_path: Path) -> None:
+    looks = Looks()
+    one, two = (Census(tmp_path / "census.json", looks) for _ in range(2))
+
+    first = one.figures(NOW)
+    assert two.figures(in_s(0.9)) == first
+    assert len(looks.lasts) == 1
+    second = two.figures(in_s(1))
+    assert looks.lasts == [None, first]
+    assert one.figures(in_s(1.5)) == second
+
+
+@pytest.mark.parametrize(
+    ("took_s", "fresh_s"),
+    [
+        (0.001, 1.0),  # a look that costs nothing: once a second
+        (0.1, 4.0),  # 40 times what it took
+        (5.0, MOST_REST.total_seconds()),  # a database that is hardly there
+    ],
+)
+def test_a_look_that_costs_more_lasts_longer(took_s: float, fresh_s: float, tmp_path: Path) -> None:
+    looks = Looks(took_s)
+    shared = Census(tmp_path / "census.json", looks)
+    shared.figures(NOW)
+
+    shared.figures(in_s(fresh_s - 0.01))
+    assert len(looks.lasts) == 1
+    shared.figures(in_s(fresh_s))
+    assert len(looks.lasts) == 2
+
+
+def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
+    looks = Looks()
+    one, two = (Census(tmp_path / "census.json", looks) for _ in range(2))
+    first = one.figures(NOW)
+    looks.cue.clear()
+    looks.began.clear()
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(one.figures, in_s(15))
+        assert looks.began.wait(20)
+        # The same process and another one: what was found last, as long as that is worth telling.
+        assert one.figures(in_s(15)) == two.figures(in_s(15)) == first
+        # Who has not come back by now waits for a database that does not answer.
+        lost = two.figures(in_s(15) + LOST_AFTER + timedelta(seconds=1))
+        looks.cue.set()
+        found = under_way.result()
+
+    assert lost is not None
+    assert not lost.is_up
+    assert two.figures(in_s(15.5)) == found
+    assert len(looks.lasts) == 2
+
+
+def test_what_is_old_is_not_told_while_another_one_looks(tmp_path: Path) -> None:
+    looks = Looks()
+    one, two = (Census(tmp_path / "census.json", looks) for _ in range(2))
+    one.figures(NOW)
+    looks.cue.clear()
+    looks.began.clear()
+    later = NOW + TOLD_FOR + timedelta(seconds=1)
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(one.figures, later)
+        assert looks.began.wait(20)
+        assert two.figures(later) is None
+        looks.cue.set()
+        assert under_way.result() is not None
+
+
+def test_a_clock_that_was_set_back_makes_no_look_last(tmp_path: Path) -> None:
+    looks = Looks()
+    shared = Census(tmp_path / "census.json", looks)
+    shared.figures(in_s(3600))
+    shared.figures(NOW)
+    assert len(looks.lasts) == 2
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.write_text("{"),
+        lambda file: file.write_text(json.dumps({"of": "another version"})),
+        lambda file: file.write_bytes(b"\xff"),
+        lambda file: file.unlink(),
+    ],
+    ids=["torn", "of another version", "no text", "gone"],
+)
+def test_a_file_that_cannot_be_read_costs_one_more_look(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    looks = Looks()
+    Census(tmp_path / "census.json", looks).figures(NOW)
+    spoil(tmp_path / "census.json")
+
+    figures = Census(tmp_path / "census.json", looks).figures(in_s(0.1))
+    assert figures is not None
+    assert looks.lasts == [None, None]
+
+
+def test_without_a_folder_each_process_looks_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    looks = Looks()
+    one, two = (Census(tmp_path / "file" / "census.json", looks) for _ in range(2))
+
+    assert one.figures(NOW) == one.figures(in_s(0.5))
+    assert len(looks.lasts) == 1
+    assert two.figures(NOW) is not None
+    assert len(looks.lasts) == 2
+
+
+def test_a_count_under_way_is_handed_on_between_processes(customer: Customer, tmp_path: Path) -> None:
+    many_targets(customer, 0, 1, "https://tracker.example.com/")
+    many_finished(customer, 0, PART + 10, (0, 1), NOW)
+
+    def look(now: datetime, last: Figures | None) -> Figures:
+        return metrics_snapshot.take(now, last, 0.0)
+
+    Census(tmp_path / "census.json", look).figures(NOW)
+    figures = Census(tmp_path / "census.json", look).figures(in_s(60))
+    assert figures is not None
+    assert figures.exports == {"exported": PART + 10}

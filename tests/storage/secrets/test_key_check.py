@@ -1,0 +1,98 @@
+"""The canary: an installation knows its own keys, and refuses others before anything is sealed with them."""
+
+import threading
+
+import pytest
+
+from schemas.base.errors import NoEncryptionKey, WrongEncryptionKey
+from schemas.compliance.requests import Topic
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import connection, rows
+from storage.secrets.key_check import canary, check_keys, opens, renew_canary
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.factories import NOW, make_customer, make_target
+from tests.support.storefront import ADA, receive
+
+OLD, NEW = b"A" * 32, b"B" * 32
+
+
+def test_the_first_keys_become_the_installations(database: str) -> None:
+    check_keys(Vault([OLD]), NOW)
+    made = canary()
+    check_keys(Vault([OLD]), NOW)
+    check_keys(Vault([NEW, OLD]), NOW)
+    assert canary() == made
+    with pytest.raises(WrongEncryptionKey, match="put back the key that sealed it"):
+        check_keys(Vault([NEW]), NOW)
+    with pytest.raises(NoEncryptionKey):
+        check_keys(Vault([]), NOW)
+
+
+def test_a_canary_that_was_tampered_with_opens_with_no_key(database: str) -> None:
+    check_keys(Vault([OLD]), NOW)
+    made = canary()
+    assert made is not None
+    assert opens(made, Vault([OLD]))
+    assert not opens(made[:-1] + bytes([made[-1] ^ 1]), Vault([OLD]))
+    assert not opens(b"", Vault([OLD]))
+    assert not opens(Vault([OLD]).seal("These keys are this installation's.", "targets|1|signing secret"), Vault([OLD]))
+
+
+def test_of_two_that_start_at_once_with_different_keys_one_is_refused(database: str) -> None:
+    begin, told = threading.Barrier(2), list[str]()
+
+    def start(key: bytes) -> None:
+        with connection():
+            begin.wait(10)
+            try:
+                check_keys(Vault([key]), NOW)
+                told.append("welcome")
+            except WrongEncryptionKey:
+                told.append("refused")
+
+    starting = [threading.Thread(target=start, args=(key,)) for key in (OLD, NEW)]
+    for each in starting:
+        each.start()
+    for each in starting:
+        each.join()
+    assert sorted(told) == ["refused", "welcome"]
+    assert rows("SELECT COUNT(*) FROM installation") == [(1,)]
+
+
+def test_where_secrets_are_older_than_the_canary_one_of_them_has_to_open(database: str) -> None:
+    target_id = make_target(make_customer()).id
+    targets.set_secret(target_id, "s", Vault([OLD]), NOW)
+    with pytest.raises(WrongEncryptionKey):
+        check_keys(Vault([NEW]), NOW)
+    assert canary() is None
+    check_keys(Vault([NEW, OLD]), NOW)
+    assert canary() is not None
+
+
+def test_a_secret_whose_key_is_lost_does_not_hide_the_others(database: str) -> None:
+    customer = make_customer()
+    for key in (OLD, NEW, OLD):
+        targets.set_secret(make_target(customer).id, "s", Vault([key]), NOW)
+    check_keys(Vault([NEW]), NOW)
+    assert canary() is not None
+
+
+def test_nothing_is_sealed_for_the_ledger_with_foreign_keys(database: str) -> None:
+    receive(Topic.DATA_REQUEST, Vault([OLD]), ADA)
+    with pytest.raises(WrongEncryptionKey):
+        receive(Topic.CUSTOMER_REDACT, Vault([NEW]), ADA)
+    assert len(compliance_requests.ledger()) == 1
+    # Nothing is sealed for a shop.
+    receive(Topic.SHOP_REDACT, Vault([NEW]))
+    assert len(compliance_requests.ledger()) == 2
+
+
+def test_a_renewed_canary_needs_the_first_key(database: str) -> None:
+    check_keys(Vault([OLD]), NOW)
+    renew_canary(Vault([NEW]))
+    check_keys(Vault([OLD]), NOW)
+    renew_canary(Vault([NEW, OLD]))
+    check_keys(Vault([NEW]), NOW)
+    with pytest.raises(WrongEncryptionKey):
+        check_keys(Vault([OLD]), NOW)

@@ -1,0 +1,319 @@
+"""Targets are made, given secrets, turned by operators, and show what deliveries meet."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from peewee import IntegrityError
+
+from schemas.base.errors import Conflict, TargetNotFound
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetRequest, TargetStatus
+from schemas.targets.validations import Validation
+from storage.db.engine import connection, execute, rows
+from storage.secrets.vault import Vault
+from storage.targets import targets, throttle_state
+from tests.support.factories import NOW, Customer, claim_due, make_approved, make_customer, make_target
+
+VAULT = Vault([b"k" * 32])
+LATER = NOW + timedelta(minutes=1)
+UNSAFE = Validation("address_private", is_refused=True)
+
+
+def status_of(target_id: str) -> tuple[str, str | None]:
+    target = targets.get(target_id, None)
+    return target.status.value, target.status_reason
+
+
+def test_a_target_that_the_default_secret_signs_for_is_active(customer: Customer) -> None:
+    target = make_target(customer)
+    assert (target.status, target.status_reason) == (TargetStatus.ACTIVE, None)
+    assert (target.deployment_mode, target.connected_status) == ("self-hosted", "unknown")
+    assert (target.validation_status, target.validated_at) == ("passed", NOW)
+    assert targets.get(target.id, "fp:000000000000") == target
+    assert rows("SELECT actor, action FROM audit_entries WHERE subject_id = ?", (target.id,)) == [
+        ("user:test", "create_target")
+    ]
+
+
+def test_a_target_without_a_secret_waits_for_its_first_one(customer: Customer) -> None:
+    request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", "cloud", "Tracker", None)
+    target = targets.create(request, customer.account_id, "self-hosted", None, NOW, "user:1")
+    assert (target.status, target.status_reason, target.secret_fingerprint) == (TargetStatus.INACTIVE, "no_secret", None)
+    assert target.deployment_mode == "cloud"
+    fingerprint = targets.set_secret(target.id, "shared with the receiver", VAULT, LATER)
+    again = targets.get(target.id, None)
+    assert (again.status, again.status_reason) == (TargetStatus.ACTIVE, None)
+    assert again.secret_fingerprint == fingerprint == VAULT.fingerprint("shared with the receiver")
+
+
+def test_a_targets_secret_is_sealed_for_it_alone(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.set_secret(target.id, "open sesame", VAULT, NOW)
+    [(sealed,)] = rows("SELECT secret_sealed FROM targets")
+    assert b"open sesame" not in bytes(sealed)
+    assert VAULT.open(bytes(sealed), targets.secret_context(target.id)) == "open sesame"
+    make_approved(customer, target.id)
+    [claim] = claim_due(1, NOW, 6, "worker")
+    assert claim.secret_sealed == bytes(sealed)
+
+
+@pytest.mark.parametrize("status", ["paused", "blocked", "disabled"])
+def test_a_new_secret_turns_on_nothing_that_was_turned_off(customer: Customer, status: str) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ?, status_reason = 'operator' WHERE id = ?", (status, target.id))
+    targets.set_secret(target.id, "s", VAULT, NOW)
+    assert status_of(target.id) == (status, "operator")
+
+
+@pytest.mark.parametrize(
+    ("verb", "allowed", "leads_to"),
+    [
+        ("pause", {"active"}, "paused"),
+        ("resume", {"paused", "blocked", "disabled"}, "active"),
+        ("disable", {"active", "inactive", "paused", "blocked"}, "disabled"),
+    ],
+)
+@pytest.mark.parametrize("status", ["active", "inactive", "paused", "blocked", "disabled"])
+def test_an_operators_verb_starts_from_certain_states(
+    customer: Customer, status: str, verb: str, allowed: set[str], leads_to: str
+) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+    told = rows("SELECT COUNT(*) FROM audit_entries")
+    if status == leads_to:
+        # Whoever repeats what got no answer is answered; it stays whose it was.
+        targets.turn(target.id, verb, NOW, "operator", "again")
+        assert status_of(target.id) == (status, None)
+        assert rows("SELECT COUNT(*) FROM audit_entries") == told
+        return
+    if status not in allowed:
+        with pytest.raises(Conflict, match=f"is {status}; {verb} needs"):
+            targets.turn(target.id, verb, NOW, "operator")
+        assert status_of(target.id)[0] == status
+        assert rows("SELECT COUNT(*) FROM audit_entries") == told
+        return
+    targets.turn(target.id, verb, NOW, "operator", "restored")
+    assert status_of(target.id) == (leads_to, None if leads_to == "active" else "restored")
+    [entry] = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
+    assert entry == ("operator", f"{verb}_target", "restored")
+
+
+def test_an_unknown_target_is_not_found(database: str) -> None:
+    uses: list[Any] = [
+        lambda: targets.get("tgt_x", None),
+        lambda: targets.turn("tgt_x", "pause", NOW, "operator"),
+        lambda: targets.set_secret("tgt_x", "s", VAULT, NOW),
+    ]
+    for use in uses:
+        with pytest.raises(TargetNotFound):
+            use()
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "disable"])
+def test_another_accounts_target_is_not_found(customer: Customer, verb: str) -> None:
+    target, other = make_target(customer), make_customer().account_id
+    uses: list[Callable[[], object]] = [
+        lambda: targets.get(target.id, None, other),
+        lambda: targets.turn(target.id, verb, NOW, "user:1", account_id=other),
+        lambda: targets.record_validation(target.id, other, UNSAFE, NOW, "user:1"),
+    ]
+    for use in uses:
+        with pytest.raises(TargetNotFound):
+            use()
+    assert (
+        targets.get(target.id, None, customer.account_id)
+        == targets.get(target.id, None)
+        == replace(target, secret_fingerprint=None)
+    )
+
+
+def test_two_who_pause_at_once_are_both_answered(customer: Customer) -> None:
+    target = make_target(customer)
+
+    def pause(number: int) -> None:
+        with connection():
+            targets.turn(target.id, "pause", NOW, f"user:{number}", "client")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(pause, range(8)))
+    assert status_of(target.id) == ("paused", "client")
+    assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'pause_target'") == [(1,)]
+
+
+def test_an_accounts_targets_are_listed_in_pages_the_newest_first(customer: Customer) -> None:
+    made = sorted((make_target(customer).id for _ in range(5)), reverse=True)
+    make_target(make_customer())
+    targets.turn(made[1], "pause", NOW, "operator")
+
+    def listed(**part: Any) -> list[str]:
+        return [target.id for target in targets.newest(customer.account_id, None, now=NOW, **part)]
+
+    assert listed(limit=10) == made
+    assert listed(limit=2) == made[:2]
+    assert listed(limit=2, before=made[1]) == made[2:4]
+    assert listed(limit=10, before=made[4]) == []
+    assert listed(limit=10, status=TargetStatus.PAUSED) == [made[1]]
+
+
+# a target's status, whether an address that may not be used blocks it
+VALIDATED = [("active", True), ("paused", True), ("inactive", False), ("blocked", False), ("disabled", False)]
+
+
+@pytest.mark.parametrize(("status", "is_blocked"), VALIDATED)
+def test_an_unsafe_address_blocks_what_would_be_delivered_to(customer: Customer, status: str, is_blocked: bool) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ?, status_reason = 'before' WHERE id = ?", (status, target.id))
+    targets.record_validation(target.id, customer.account_id, UNSAFE, LATER, "user:1")
+    after = targets.get(target.id, None)
+    assert (after.validation_status, after.validation_reason, after.validated_at) == ("failed", "address_private", LATER)
+    assert status_of(target.id) == (("blocked", "address_private") if is_blocked else (status, "before"))
+    told = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 2")
+    blocked, validated = [("user:1", f"{what}", "address_private") for what in ("target_blocked", "validate_target")]
+    assert (told == [blocked, validated]) if is_blocked else (told[0] == validated)
+
+
+@pytest.mark.parametrize("connected", ["unknown", "connected", "failing"])
+def test_what_the_network_did_shows_and_blocks_nothing(customer: Customer, connected: str) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET connected_status = ?", (connected,))
+    targets.record_validation(target.id, customer.account_id, Validation("dns_timeout"), LATER, "user:1")
+    after = targets.get(target.id, None)
+    assert (after.validation_status, after.validation_reason, after.connected_status) == ("failed", "dns_timeout", "failing")
+    assert status_of(target.id) == ("active", None)
+
+
+def test_a_passed_validation_turns_nothing_on(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.record_validation(target.id, customer.account_id, UNSAFE, NOW, "user:1")
+    targets.record_validation(target.id, customer.account_id, Validation(), LATER, "user:1")
+    after = targets.get(target.id, None)
+    assert (after.validation_status, after.validation_reason, after.validated_at) == ("passed", None, LATER)
+    assert status_of(target.id) == ("blocked", "address_private")
+
+
+def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer: Customer) -> None:
+    first, second = make_target(customer, name="first"), make_target(customer, name="second")
+    execute("UPDATE targets SET id = 'tgt_0' WHERE id = ?", (first.id,))
+    own = targets.set_secret(second.id, "s", VAULT, NOW)
+    told = [(target.name, target.secret_fingerprint) for target in targets.all_targets("fp:default")]
+    assert told == [("second", own), ("first", "fp:default")]
+
+
+# ---------------------------------------------------------------- what delivery remembers
+
+
+def hold(target_id: str, reason: str, seconds: float = 30) -> None:
+    execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (to_ms(in_s(seconds)), reason, target_id))
+
+
+def in_s(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+# status and its reason, why it is held if it is; what shows before the hold ends
+SHOWN = [
+    (("active", None), None, ("active", None)),
+    (("active", None), RATE_LIMITED, ("paused", RATE_LIMITED)),
+    (("active", None), RECEIVER_UNAVAILABLE, ("paused", RECEIVER_UNAVAILABLE)),
+    (("active", None), BREAKER_OPEN, ("active", BREAKER_OPEN)),  # nobody has asked for that
+    (("paused", "client"), RATE_LIMITED, ("paused", "client")),  # a person's word counts for more
+    (("disabled", "receiver_gone"), BREAKER_OPEN, ("disabled", "receiver_gone")),
+]
+
+
+@pytest.mark.parametrize(("status", "held_reason", "shown"), SHOWN)
+def test_a_target_shows_that_it_waits_until_it_does_not(
+    customer: Customer, status: tuple[str, str | None], held_reason: str | None, shown: tuple[str, str | None]
+) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ?, status_reason = ?", status)
+    if held_reason:
+        hold(target.id, held_reason)
+    stored = targets.get(target.id, None)
+    for now, expected in ((in_s(29.999), shown), (in_s(30), status)):
+        assert stored.shown_status(now) == expected
+        # Whoever asks for a status finds exactly those that show it.
+        listed = {each: targets.newest(customer.account_id, None, 10, now, status=each) for each in TargetStatus}
+        assert {each.value: len(found) for each, found in listed.items() if found} == {expected[0]: 1}
+
+
+def test_what_a_target_remembers_of_its_deliveries_is_read(customer: Customer) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET concurrency = 7.9, ramp = 16, failures_in_row = 3, max_per_minute = 90")
+    hold(target.id, RATE_LIMITED)
+    stored = targets.get(target.id, None)
+    assert (stored.concurrency, stored.failures_in_row, stored.max_per_minute) == (7, 3, 90)
+    assert (stored.held_until, stored.held_reason) == (in_s(30), RATE_LIMITED)
+    # The lesser of both counts.
+    execute("UPDATE targets SET ramp = 2")
+    assert targets.get(target.id, None).concurrency == 2
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "blocked", "disabled"])
+@pytest.mark.parametrize("reason", [RATE_LIMITED, BREAKER_OPEN])
+def test_whoever_resumes_a_target_has_it_tried_at_once(customer: Customer, status: str, reason: str) -> None:
+    target, other = make_target(customer), make_target(customer)
+    execute("UPDATE targets SET failures_in_row = 9, failing_since = ?, ramp = 5, concurrency = 3", (to_ms(NOW),))
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
+    hold(target.id, reason)
+    hold(other.id, reason)
+    targets.turn(target.id, "resume", NOW, "operator")
+    resumed, left = throttle_state.read([target.id])[target.id], throttle_state.read([other.id])[other.id]
+    assert resumed.takes_attempts(NOW)
+    assert (resumed.failures_in_row, resumed.failing_since, resumed.ramp, resumed.concurrency) == (0, None, 1, 3)
+    assert (left.failures_in_row, left.held_reason) == (9, reason)
+
+
+def test_a_resumption_that_is_refused_changes_nothing(customer: Customer) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = 'inactive', failures_in_row = 9")
+    hold(target.id, RATE_LIMITED)
+    before = throttle_state.read([target.id])
+    with pytest.raises(Conflict):
+        targets.turn(target.id, "resume", NOW, "operator")
+    assert throttle_state.read([target.id]) == before
+
+
+@pytest.mark.parametrize("verb", ["pause", "disable"])
+def test_whoever_turns_a_target_off_leaves_what_it_remembers(customer: Customer, verb: str) -> None:
+    target = make_target(customer)
+    hold(target.id, RATE_LIMITED)
+    targets.turn(target.id, verb, NOW, "operator")
+    assert throttle_state.read([target.id])[target.id].held_until == in_s(30)
+
+
+def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Customer) -> None:
+    request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", 60)
+    target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:1")
+    assert target.max_per_minute == 60
+    execute("UPDATE targets SET paced_until = 1")
+    targets.set_limit(target.id, 90, LATER, "operator")
+    turn = throttle_state.read([target.id])[target.id]
+    # What was used up was counted by another measure.
+    assert (turn.max_per_minute, turn.paced_until) == (90, None)
+    targets.set_limit(target.id, None, LATER, "operator")
+    assert targets.get(target.id, None).max_per_minute is None
+    told = rows("SELECT actor, reason FROM audit_entries WHERE action = 'limit_target' ORDER BY id")
+    assert told == [("operator", "90/min"), ("operator", None)]
+    with pytest.raises(TargetNotFound):
+        targets.set_limit("tgt_x", 60, NOW, "operator")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "status = 'off'",
+        "connected_status = 'maybe'",
+        "validation_status = 'unsure'",
+        "account_id = 999",
+        "max_per_minute = 0",
+    ],
+)
+def test_a_target_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
+    make_target(customer)
+    with pytest.raises(IntegrityError):
+        execute(f"UPDATE targets SET {change}")  # noqa: S608 - our own names

@@ -1,0 +1,207 @@
+"""Targets' turns are found where something waits, read as they were written, and locked where somebody changes them."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import BREAKER_OPEN, TargetStatus
+from schemas.targets.throttle_state import Turn
+from storage.db.engine import connection, execute, is_sqlite, rows, transaction
+from storage.targets import targets, throttle_state
+from tests.support.factories import NOW, Customer, claim_due, make_approved, make_exports, make_target
+
+#: Everything set, each to another value: a column that takes another's place shows.
+MARKED = {
+    "connected": "failing",
+    "last_success_at": NOW - timedelta(seconds=1),
+    "held_until": NOW + timedelta(seconds=2),
+    "held_reason": BREAKER_OPEN,
+    "concurrency": 3.75,
+    "ramp": 7,
+    "failures_in_row": 5,
+    "failing_since": NOW - timedelta(seconds=6),
+    # As fine as a clock reads.
+    "paced_until": NOW + timedelta(seconds=7, microseconds=8),
+}
+
+
+def turn_of(target_id: str) -> Turn:
+    return throttle_state.read([target_id])[target_id]
+
+
+def write(*written: Turn) -> None:
+    with transaction():
+        throttle_state.write(written)
+
+
+def due_ids(after_id: str = "", limit: int = 100, now: datetime = NOW) -> list[str]:
+    return [turn.target_id for turn in throttle_state.due(after_id, limit, now)]
+
+
+def test_a_new_target_starts_on_the_ramp_and_knows_nothing(customer: Customer) -> None:
+    target = make_target(customer)
+    assert turn_of(target.id) == Turn(
+        target.id, TargetStatus.ACTIVE, "unknown", None, None, None, 16.0, 4, 0, None, None, None
+    )
+
+
+def test_a_turn_is_read_as_it_was_written(customer: Customer) -> None:
+    target, other = make_target(customer), make_target(customer)
+    marked = replace(turn_of(target.id), **MARKED)  # type: ignore[arg-type]  # the values are of each field's type
+    write(marked)
+    assert turn_of(target.id) == marked
+    assert turn_of(other.id) == replace(turn_of(target.id), **{**fresh(), "target_id": other.id})  # type: ignore[arg-type]  # the values are of each field's type
+    cleared = replace(marked, **fresh())  # type: ignore[arg-type]  # the values are of each field's type
+    write(cleared, replace(turn_of(other.id), ramp=9))
+    assert (turn_of(target.id), turn_of(other.id).ramp) == (cleared, 9)
+
+
+def fresh() -> dict[str, object]:
+    nothing = dict.fromkeys(["last_success_at", "held_until", "held_reason", "failing_since", "paced_until"])
+    return {**nothing, "connected": "unknown", "concurrency": 16.0, "ramp": 4, "failures_in_row": 0}
+
+
+def test_a_turn_that_is_written_changes_neither_status_nor_limit(customer: Customer) -> None:
+    target = make_target(customer)
+    stale = turn_of(target.id)
+    targets.turn(target.id, "pause", NOW, "operator")
+    targets.set_limit(target.id, 30, NOW, "operator")
+    write(replace(stale, ramp=2))
+    assert turn_of(target.id) == replace(stale, ramp=2, status=TargetStatus.PAUSED, max_per_minute=30)
+
+
+def test_an_instant_long_ago_and_one_far_away_are_kept(customer: Customer) -> None:
+    marked = replace(
+        turn_of(make_target(customer).id),
+        paced_until=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
+        held_until=datetime(1970, 1, 1, tzinfo=UTC),
+    )
+    write(marked)
+    assert turn_of(marked.target_id) == marked
+
+
+def test_nothing_is_asked_or_written_for_nobody(customer: Customer) -> None:
+    make_target(customer)
+    assert throttle_state.read([]) == {}
+    write()
+    assert throttle_state.read(["tgt_unknown"]) == {}
+
+
+# ---------------------------------------------------------------- what is due
+
+
+def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> None:
+    nothing, due, later, sending, finished = (make_target(customer).id for _ in range(5))
+    make_exports(customer, 1)
+    make_approved(customer, sending)
+    [claim] = claim_due(1, NOW, 6, "worker")
+    assert claim.target_id == sending
+    make_approved(customer, due, NOW)
+    make_approved(customer, due, NOW + timedelta(seconds=30))
+    make_approved(customer, later, NOW + timedelta(hours=1))
+    execute("UPDATE exports SET status = 'failed', due_at = NULL WHERE id = ?", (make_approved(customer, finished),))
+    assert throttle_state.due("", 100, NOW) == [turn_of(due)]
+    # A claim is due again when it lapses.
+    assert due_ids(now=NOW + timedelta(seconds=6)) == [due, sending]
+    assert due_ids(now=NOW + timedelta(hours=1)) == [due, later, sending]
+    assert throttle_state.due_of([nothing, due, sending, finished], NOW) == [turn_of(due)]
+    assert throttle_state.due_of([], NOW) == []
+    assert throttle_state.next_ready(NOW - timedelta(seconds=1)) == NOW
+    assert throttle_state.next_ready(NOW) == NOW + timedelta(seconds=6)
+    assert throttle_state.next_ready(NOW + timedelta(seconds=6)) == NOW + timedelta(hours=1)
+    assert throttle_state.next_ready(NOW + timedelta(hours=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "is_seen"),
+    # What waits for a target that was turned off is to be ended, due or not; a pause keeps it waiting.
+    [("active", False), ("paused", False), ("inactive", False), ("blocked", True), ("disabled", True)],
+)
+def test_a_target_that_was_turned_off_is_seen_while_something_waits(customer: Customer, status: str, is_seen: bool) -> None:
+    target = make_target(customer)
+    make_approved(customer, target.id, NOW + timedelta(hours=1))
+    execute("UPDATE targets SET status = ?", (status,))
+    assert (due_ids() == [target.id]) is is_seen
+    assert throttle_state.due_of([target.id], NOW + timedelta(hours=2)) == (
+        [turn_of(target.id)] if status == "active" else []
+    )
+    assert throttle_state.next_ready(NOW) == (NOW + timedelta(hours=1) if status == "active" else None)
+
+
+def test_a_target_that_is_held_is_not_seen_before_that_ends(customer: Customer) -> None:
+    target = make_target(customer)
+    make_approved(customer, target.id)
+    until = NOW + timedelta(seconds=30)
+    write(replace(turn_of(target.id), held_until=until, held_reason=BREAKER_OPEN))
+    assert (due_ids(), throttle_state.due_of([target.id], NOW), throttle_state.next_ready(NOW)) == ([], [], until)
+    assert due_ids(now=until) == [target.id]
+    assert throttle_state.due_of([target.id], until) == [turn_of(target.id)]
+
+
+def test_targets_are_seen_a_page_at_a_time_in_the_order_of_their_ids(customer: Customer) -> None:
+    made = sorted(make_target(customer).id for _ in range(7))
+    for target_id in made:
+        make_approved(customer, target_id)
+    assert due_ids() == made
+    assert due_ids(limit=3) == made[:3]
+    assert due_ids(made[2], 3) == made[3:6]
+    assert due_ids(made[5], 3) == made[6:]
+    assert due_ids(made[6], 3) == []
+
+
+# ---------------------------------------------------------------- locks
+
+
+def test_who_reads_turns_locked_changes_them_alone(customer: Customer) -> None:
+    """Eight that count at once: none of their steps is lost."""
+    target = make_target(customer)
+
+    def count(_: int) -> None:
+        with connection(), transaction():
+            [turn] = throttle_state.read([target.id], locked=True).values()
+            throttle_state.write([replace(turn, failures_in_row=turn.failures_in_row + 1)])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, range(40)))
+    assert turn_of(target.id).failures_in_row == 40
+
+
+def test_who_does_not_wait_is_told_of_what_nobody_else_has_locked(customer: Customer) -> None:
+    mine, free = make_target(customer).id, make_target(customer).id
+
+    def others() -> list[str]:
+        with connection(), transaction():
+            return sorted(throttle_state.read(sorted([mine, free]), locked=True, waits=False))
+
+    with ThreadPoolExecutor(1) as pool:
+        if is_sqlite():
+            # One writer at a time: there is nothing to leave out.
+            assert pool.submit(others).result() == sorted([mine, free])
+            return
+        with transaction():
+            assert list(throttle_state.read([mine], locked=True)) == [mine]
+            assert pool.submit(others).result() == [free]
+            # What is one's own is not left out.
+            assert list(throttle_state.read([mine], locked=True, waits=False)) == [mine]
+        assert pool.submit(others).result() == sorted([mine, free])
+
+
+def test_an_approval_waits_for_nobody_who_holds_a_turn(customer: Customer) -> None:
+    """On SQLite every writer waits for every other one, however short."""
+    target = make_target(customer)
+
+    def approve() -> str:
+        with connection():
+            return make_approved(customer, target.id)
+
+    with ThreadPoolExecutor(1) as pool:
+        if is_sqlite():
+            export_id = pool.submit(approve).result()
+        else:
+            with transaction():
+                throttle_state.read([target.id], locked=True)
+                export_id = pool.submit(approve).result(timeout=10)
+    assert rows("SELECT target_id, due_at FROM exports WHERE id = ?", (export_id,)) == [(target.id, to_ms(NOW))]

@@ -1,0 +1,373 @@
+"""Who is due for a look, that one worker takes it, and what is written of what it found."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.base.errors import TargetNotFound
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import Target, TargetRequest
+from schemas.targets.validations import EXPIRES_SOON, Validation
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, database, execute, open_database, rows, transaction
+from storage.targets import targets, validations
+from storage.targets.validations import Awaited, Look
+from tests.support.factories import NOW, Customer, make_customer, make_target
+
+DAY = timedelta(days=1)
+MOMENT = timedelta(milliseconds=1)
+LEASE_S = 30.0
+LATER = NOW + timedelta(seconds=1)
+LAPSED = LATER + timedelta(seconds=LEASE_S)
+
+
+def make_watched(customer: Customer) -> Target:
+    """Store a target that is next looked at by itself a day after it was made, as the installation makes them."""
+    target = make_target(customer)
+    execute("UPDATE targets SET validation_due_at = ? WHERE id = ?", (to_ms(NOW + DAY), target.id))
+    return target
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_watched(customer)
+
+
+def heard_at(target: Target, moment: datetime) -> None:
+    """Let a delivery have arrived at a moment."""
+    assert execute("UPDATE targets SET last_success_at = ?", (to_ms(moment),)) == 1
+
+
+def ask(target: Target, now: datetime = NOW) -> datetime:
+    return validations.ask(target.id, target.account_id, now, "user:test")
+
+
+def claim(now: datetime) -> Look | None:
+    return validations.claim_next(now, LEASE_S)
+
+
+def claimed(now: datetime) -> Look:
+    look = claim(now)
+    assert look is not None
+    return look
+
+
+def state(target: Target) -> tuple[Any, ...]:
+    after = targets.get(target.id, None)
+    return after.validation_status, after.validation_reason, after.validated_at, after.connected_status, after.status.value
+
+
+def audited(target: Target) -> list[tuple[Any, ...]]:
+    told = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (target.id,))
+    return told[1:]
+
+
+# ---- who is due
+
+
+def test_a_new_target_is_looked_at_a_day_after_it_was_made(customer: Customer) -> None:
+    request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", None)
+    target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
+    assert claim(NOW + DAY - MOMENT) is None
+    look = claimed(NOW + DAY)
+    assert (look.target_id, look.base_url) == (target.id, target.base_url)
+
+
+def test_a_target_that_was_validated_is_looked_at_a_day_later(target: Target) -> None:
+    targets.record_validation(target.id, None, Validation(), NOW + DAY, "operator")
+    assert claim(NOW + 2 * DAY - MOMENT) is None
+    assert claimed(NOW + 2 * DAY).target_id == target.id
+
+
+def test_a_target_that_deliveries_reach_is_not_looked_at(target: Target) -> None:
+    heard_at(target, NOW + 0.5 * DAY)
+    assert claim(NOW + DAY) is None
+    assert claim(NOW + 1.5 * DAY - MOMENT) is None
+    assert claimed(NOW + 1.5 * DAY).target_id == target.id
+    assert audited(target) == []
+
+
+def test_a_success_of_a_day_ago_counts_no_more(target: Target) -> None:
+    heard_at(target, NOW)
+    assert claimed(NOW + DAY).target_id == target.id
+
+
+# a status, whether such a target is looked at by itself
+STATUSES = [
+    ("active", True),
+    ("paused", True),  # its exports wait, and are to arrive one day
+    ("inactive", False),
+    ("blocked", False),
+    ("disabled", False),
+]
+
+
+@pytest.mark.parametrize(("status", "is_looked_at"), STATUSES)
+def test_a_target_that_is_off_is_looked_at_only_when_somebody_asks(target: Target, status: str, is_looked_at: bool) -> None:
+    execute("UPDATE targets SET status = ?", (status,))
+    assert (claim(NOW + 3 * DAY) is not None) == is_looked_at
+    ask(target, NOW + 5 * DAY)
+    assert claimed(NOW + 5 * DAY).target_id == target.id
+
+
+def test_a_target_that_is_turned_on_again_is_looked_at_within_a_day(target: Target) -> None:
+    targets.turn(target.id, "disable", NOW, "operator")
+    assert claim(NOW + 3 * DAY) is None
+    targets.turn(target.id, "resume", NOW + 3 * DAY, "operator")
+    assert claimed(NOW + 4 * DAY).target_id == target.id
+
+
+def test_who_asks_has_a_target_looked_at_whenever_it_was_heard_from(target: Target) -> None:
+    heard_at(target, NOW)
+    ask(target)
+    assert claimed(LATER).target_id == target.id
+
+
+def test_a_worker_whose_clock_is_behind_looks_all_the_same(target: Target) -> None:
+    ask(target, NOW)
+    assert claimed(NOW - timedelta(minutes=5)).target_id == target.id
+
+
+def test_what_somebody_waits_for_comes_before_what_is_due_by_itself(customer: Customer) -> None:
+    overdue, waited_for = make_watched(customer), make_watched(customer)
+    ask(waited_for, NOW + 3 * DAY)
+    assert [claimed(NOW + 3 * DAY).target_id for _ in range(2)] == [waited_for.id, overdue.id]
+    assert claim(NOW + 3 * DAY) is None
+
+
+def test_what_is_spared_does_not_hold_up_what_is_due(customer: Customer) -> None:
+    for _ in range(3):
+        spared = make_watched(customer)
+        execute("UPDATE targets SET status = 'disabled', validation_due_at = 1 WHERE id = ?", (spared.id,))
+    due = make_watched(customer)
+    assert claimed(NOW + DAY).target_id == due.id
+
+
+# ---- one at a time
+
+
+def test_many_workers_look_at_each_target_once(customer: Customer) -> None:
+    expected = sorted(make_watched(customer).id for _ in range(20))
+
+    def take_all(_: int) -> list[str]:
+        taken = []
+        with connection():
+            while look := claim(NOW + DAY):
+                taken.append(look.target_id)
+        return taken
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = [target_id for part in pool.map(take_all, range(8)) for target_id in part]
+    assert sorted(taken) == expected
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_the_look_of_a_worker_that_died_is_made_by_another_one(target: Target, is_asked_for: bool) -> None:
+    began_at = NOW + DAY
+    asked_at = ask(target, began_at) if is_asked_for else None
+    first = claimed(began_at)
+    lapsed = began_at + timedelta(seconds=LEASE_S)
+    assert claim(lapsed - MOMENT) is None
+    second = claimed(lapsed)
+    assert second.target_id == first.target_id
+    assert not validations.finish(first, Validation("tls_failed"), lapsed, "slow")
+    if asked_at is not None:
+        assert validations.get(target.id, asked_at, lapsed) == Awaited(has_begun=True, is_over=False)
+    assert validations.finish(second, Validation(), lapsed, "quick")
+    assert state(target)[:3] == ("passed", None, lapsed)
+
+
+def test_who_asks_while_a_worker_looks_hears_what_that_one_finds(target: Target) -> None:
+    look = claimed(NOW + DAY)
+    asked_at = ask(target, NOW + DAY)
+    assert validations.get(target.id, asked_at, NOW + DAY) == Awaited(has_begun=True, is_over=False)
+    assert claim(NOW + DAY) is None
+    validations.finish(look, Validation(), NOW + DAY, "worker")
+    assert validations.get(target.id, asked_at, NOW + DAY).is_over
+    assert claim(NOW + DAY + timedelta(hours=1)) is None
+
+
+def test_two_who_ask_wait_for_the_same_look(target: Target) -> None:
+    first, second = ask(target, NOW), ask(target, LATER)
+    assert first == second == NOW
+    look = claimed(LATER)
+    assert claim(LATER) is None
+    validations.finish(look, Validation(), LATER, "worker")
+    assert validations.get(target.id, first, LATER).is_over
+
+
+def test_what_was_found_late_still_counts_where_nobody_else_looks(target: Target) -> None:
+    look = claimed(NOW + DAY)
+    assert validations.finish(look, Validation("connect_timeout"), NOW + 2 * DAY, "worker")
+    assert state(target)[:3] == ("failed", "connect_timeout", NOW + 2 * DAY)
+
+
+def test_what_was_found_is_written_once(target: Target) -> None:
+    look = claimed(NOW + DAY)
+    assert validations.finish(look, Validation(), NOW + DAY, "worker")
+    assert not validations.finish(look, Validation("tls_failed"), NOW + DAY, "worker")
+    assert state(target)[0] == "passed"
+
+
+# ---- taking back
+
+
+def test_what_no_worker_took_is_taken_back_and_passed(target: Target) -> None:
+    asked_at = ask(target)
+    assert validations.get(target.id, asked_at, NOW) == Awaited(has_begun=False, is_over=False)
+    assert validations.withdraw(target.id, asked_at, LATER, "user:test")
+    assert validations.get(target.id, asked_at, LATER).is_over
+    assert state(target) == ("passed", None, LATER, "unknown", "active")
+    assert claim(LATER + DAY - MOMENT) is None
+    assert audited(target) == [("user:test", "ask_validation", None), ("user:test", "validate_target", "passed")]
+    assert not validations.withdraw(target.id, asked_at, LATER, "user:test")
+
+
+def test_what_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
+    asked_at = ask(target)
+    look = claimed(NOW)
+    assert not validations.withdraw(target.id, asked_at, LATER, "user:test")
+    assert not validations.get(target.id, asked_at, LATER).is_over
+    assert validations.finish(look, Validation("connect_refused"), LATER, "worker")
+    assert state(target)[:2] == ("failed", "connect_refused")
+
+
+def test_what_a_dead_worker_left_is_taken_back(target: Target) -> None:
+    claimed(LATER + DAY)
+    asked_at = ask(target, LAPSED + DAY)
+    assert validations.get(target.id, asked_at, LAPSED + DAY) == Awaited(has_begun=False, is_over=False)
+    assert validations.withdraw(target.id, asked_at, LAPSED + DAY, "user:test")
+    assert state(target)[:3] == ("passed", None, LAPSED + DAY)
+
+
+def test_who_waits_no_longer_does_not_keep_the_worker_from_writing(target: Target) -> None:
+    asked_at = ask(target)
+    look = claimed(NOW)
+    assert validations.give_up(target.id, asked_at, LATER, "user:test")
+    assert validations.get(target.id, asked_at, LATER).is_over
+    assert state(target)[:3] == ("passed", None, LATER)
+    assert validations.finish(look, Validation("deadline_exceeded"), LAPSED, "worker")
+    assert state(target)[:3] == ("failed", "deadline_exceeded", LAPSED)
+
+
+def test_what_is_found_otherwise_meanwhile_takes_no_look_away(target: Target) -> None:
+    asked_at = ask(target)
+    targets.record_validation(target.id, None, Validation("dns_timeout"), NOW, "user:other")
+    assert not validations.get(target.id, asked_at, NOW).is_over
+    look = claimed(LATER)
+    targets.record_validation(target.id, None, Validation("dns_timeout"), LATER, "user:other")
+    assert claim(LATER) is None
+    assert validations.finish(look, Validation(), LATER, "worker")
+
+
+def test_whoever_asks_while_others_ask_take_back_and_look_hears_the_end(customer: Customer) -> None:
+    watched = [make_watched(customer) for _ in range(3)]
+
+    def act(number: int) -> bool:
+        """Ask, and either look as a worker does, or take it back one way or the other."""
+        target = watched[number % 3]
+        with connection():
+            asked_at = ask(target, NOW + number * MOMENT)
+            if number % 4 < 2:
+                look = claim(NOW)
+                if look is not None:
+                    validations.finish(look, Validation("connect_refused"), LATER, "worker")
+            elif number % 4 == 2:
+                validations.withdraw(target.id, asked_at, LATER, "user:test")
+            return validations.give_up(target.id, asked_at, LATER, "user:test") or True
+
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(act, range(120)))
+    left = rows("SELECT COUNT(*) FROM targets WHERE validation_asked_at IS NOT NULL OR validation_lease IS NOT NULL")
+    assert left == [(0,)]
+    assert rows("SELECT COUNT(*) FROM targets WHERE validation_due_at = ?", (to_ms(LATER + DAY),)) == [(3,)]
+
+
+@pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", "theirs"])
+def test_nobody_asks_for_what_is_not_theirs(target: Target, target_id: str) -> None:
+    with pytest.raises(TargetNotFound):
+        validations.ask(target.id if target_id == "theirs" else target_id, make_customer().account_id, NOW, "user:test")
+    assert claim(LATER) is None
+    assert audited(target) == []
+
+
+# ---- what is written
+
+# what was found; the validation's status and reason; how the target is connected then, its status
+FOUND = [
+    (Validation(), ("passed", None), ("connected", "active")),
+    (Validation(EXPIRES_SOON), ("passed", EXPIRES_SOON), ("connected", "active")),
+    # A resolver's hiccup shows and turns nothing off.
+    (Validation("dns_timeout"), ("failed", "dns_timeout"), ("failing", "active")),
+    (Validation("connect_refused"), ("failed", "connect_refused"), ("failing", "active")),
+    (Validation("tls_certificate"), ("failed", "tls_certificate"), ("failing", "active")),
+    # Our own policy does.
+    (Validation("address_private", is_refused=True), ("failed", "address_private"), ("connected", "blocked")),
+]
+
+
+@pytest.mark.parametrize(("found", "told", "marked"), FOUND)
+def test_what_was_found_is_recorded_with_the_target(
+    target: Target, found: Validation, told: tuple[str, str | None], marked: tuple[str, str]
+) -> None:
+    execute("UPDATE targets SET connected_status = 'connected'")
+    at = NOW + DAY
+    assert validations.finish(claimed(at), found, at, "worker")
+    assert state(target) == (*told, at, *marked)
+    blocked = [("worker", "target_blocked", told[1])] if found.is_refused else []
+    assert audited(target) == [("worker", "validate_target", told[1] or "passed"), *blocked]
+
+
+@pytest.mark.parametrize("connected", ["unknown", "failing"])
+def test_having_passed_turns_nothing_on_and_connects_nothing(target: Target, connected: str) -> None:
+    execute("UPDATE targets SET status = 'blocked', status_reason = 'x', connected_status = ?", (connected,))
+    ask(target)
+    validations.finish(claimed(NOW), Validation(), LATER, "worker")
+    assert state(target) == ("passed", None, LATER, connected, "blocked")
+    assert targets.get(target.id, None).last_success_at is None
+
+
+# ---- what was there before
+
+#: A target of an installation that is brought up to date: made, validated, and nothing known of when next.
+OLD = (
+    "INSERT INTO targets (id, account_id, provider_key, base_url, deployment_mode, name, status, connected_status, "
+    "validated_at, created_at, updated_at) VALUES (?, 1, 'generic_webhook', 'https://a.example.com/', 'cloud', 'T', "
+    "'active', 'unknown', ?, ?, 0)"
+)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """An open database without a table, once of each kind."""
+    is_file = request.param == "sqlite"
+    server = None if is_file else request.getfixturevalue("postgres_server")
+    open_database(f"sqlite:///{tmp_path / 'empty.db'}" if server is None else server.create_database())
+    with connection():
+        yield
+    close_database()
+
+
+@pytest.mark.usefixtures("empty")
+def test_targets_from_before_are_looked_at_a_day_after_they_were_last() -> None:
+    first, second, third = (
+        import_module(f"storage.db.migrations.{path.stem}")
+        for path in sorted(schema_version.MIGRATIONS.glob("000[123]_*.py"))
+    )
+    first.up(None, database.obj)
+    second.up(None, database.obj)
+    with transaction():
+        execute("INSERT INTO accounts VALUES (1, 'A', (1 = 1), 0)")
+        execute(OLD, ("tgt_validated", to_ms(NOW), to_ms(NOW - DAY)))
+        execute(OLD, ("tgt_never", None, to_ms(NOW + DAY)))
+        third.up(None, database.obj)
+    assert claim(NOW + DAY - MOMENT) is None
+    assert claimed(NOW + DAY).target_id == "tgt_validated"
+    assert claim(NOW + DAY) is None
+    assert claimed(NOW + 2 * DAY - MOMENT).target_id == "tgt_validated"  # its worker died
+    assert claimed(NOW + 2 * DAY).target_id == "tgt_never"

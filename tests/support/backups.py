@@ -1,0 +1,123 @@
+"""Commands typed into an installation, and its whole database as text, for those who back it up and restore it."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from click.testing import CliRunner
+
+from bin.__main__ import riskrelay
+from runtime.clock import utc_now
+from storage.db.engine import close_database, connection, open_database, rows
+from storage.db.models import ALL
+from storage.secrets.key_check import check_keys
+from storage.secrets.vault import Vault
+from tests.support.factories import LOOPBACK, environment
+from tests.support.servers import free_port
+from tests.support.storefront import CLOUD
+from tests.support.workers import RISKRELAY
+
+VAULT: Final = Vault([b"A" * 32])
+#: Another installation's.
+FOREIGN_KEY: Final = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
+
+Contents = dict[str, list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a command ended, and what it said."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def refusal(told: Told) -> str:
+    """Return the one line that a command says which refuses."""
+    assert told.exit_code == 1, told.stdout + told.stderr
+    assert len(told.stderr.splitlines()) == 1, told.stderr
+    assert told.stderr.startswith("riskrelay: ")
+    return told.stderr
+
+
+class Operator:
+    """Types commands into an installation in `folder` on the database at `url`."""
+
+    def __init__(self, folder: Path, url: str, **changes: str) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.url = url
+        settings = {"DATABASE_URL": url, "BIND": f"127.0.0.1:{free_port()}", **CLOUD, **LOOPBACK, **changes}
+        self.environment = environment(folder / "data", **settings)
+
+    def type(self, *words: str | Path, **changes: str) -> Told:
+        """Run a command to its end, in this process: whatever database it has open is closed."""
+        done = CliRunner().invoke(riskrelay, [*map(str, words)], env={**self.environment, **changes})
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+        return Told(done.exit_code, done.stdout, done.stderr)
+
+    def type_apart(self, *words: str | Path, **changes: str) -> Told:
+        """Run a command to its end as a process of its own."""
+        command, env = [RISKRELAY, *map(str, words)], self.environment | changes
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
+        return Told(done.returncode, done.stdout, done.stderr)
+
+    def json(self, *words: str | Path) -> Any:
+        """Run a command that succeeds, and return the record that it prints."""
+        done = self.type(*words, "--json")
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, *words: str | Path, **changes: str) -> str:
+        """Run a command that refuses, and return the one line that it says."""
+        return refusal(self.type(*words, **changes))
+
+    def backed_up(self, name: str = "taken.backup") -> Path:
+        """Take a backup and return its file."""
+        path = self.folder / name
+        done = self.type("backup", path)
+        assert done.exit_code == 0, done.stderr
+        return path
+
+    @contextmanager
+    def database(self) -> Iterator[None]:
+        """Have the installation's database open in this process for a moment."""
+        with opened(self.url):
+            yield
+
+    def contents(self) -> Contents:
+        """Return every row of every table."""
+        with self.database():
+            return contents()
+
+
+@contextmanager
+def opened(url: str) -> Iterator[None]:
+    """Have a database open in this process for a moment."""
+    open_database(url)
+    try:
+        with connection():
+            yield
+    finally:
+        close_database()
+
+
+def contents() -> Contents:
+    """Return every row of every table of the open database."""
+    names = [str(model._meta.table_name) for model in ALL]
+    found = {name: rows(f"SELECT * FROM {name}") for name in names}  # noqa: S608 - our own names
+    return {name: sorted(map(_comparable, lines), key=repr) for name, lines in found.items()}
+
+
+def begin() -> None:
+    """Let the open database know its keys, as the first start does."""
+    check_keys(VAULT, utc_now())
+
+
+def _comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(bytes(value) if isinstance(value, memoryview) else value for value in row)

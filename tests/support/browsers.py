@@ -1,0 +1,71 @@
+"""The machine's own Chromium, and a watch over what goes on in its pages."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from playwright.sync_api import Browser, BrowserContext, Dialog, expect, sync_playwright
+
+from tests.support.runtimes import runtime
+
+#: A browser on a busy machine takes a script of 1.5 MB up in several seconds.
+PATIENCE_MS: Final = 15_000
+expect.set_options(timeout=PATIENCE_MS)
+#: Says what a page was not allowed to do; it runs before anything of the page.
+_TELL: Final = """
+addEventListener("securitypolicyviolation", (event) => {
+  console.error(`violation: ${event.effectiveDirective} ${event.blockedURI}`);
+});
+"""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the machine's own; it ends with the block."""
+    path = runtime("chromium")
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+@dataclass
+class Watch:
+    """What went on in the pages of one context: everything that one is not to see is among its complaints."""
+
+    #: What was logged, what broke, and what the policy of a page forbade.
+    console: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    #: What never came, or came with an error.
+    failed: list[str] = field(default_factory=list)
+
+    def outside(self, home: str) -> list[str]:
+        """Return what was asked for that is neither beneath `home` nor in the page itself."""
+        return [asked for asked in self.asked if not asked.startswith((f"{home}/", "data:"))]
+
+    def complaints(self, home: str) -> list[str]:
+        """Return everything that is not as it should be; nothing but what is beneath `home` may be asked for."""
+        return [*self.console, *self.dialogs, *self.failed, *self.outside(home)]
+
+
+def watch(context: BrowserContext) -> Watch:
+    """Note what goes on in every page of a context from now on."""
+    seen = Watch()
+
+    def dismiss(dialog: Dialog) -> None:
+        seen.dialogs.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    context.set_default_timeout(PATIENCE_MS)
+    context.add_init_script(_TELL)
+    context.on("dialog", dismiss)
+    context.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
+    context.on("weberror", lambda error: seen.console.append(str(error.error)))
+    context.on("request", lambda request: seen.asked.append(request.url))
+    context.on("requestfailed", lambda request: seen.failed.append(f"{request.failure} {request.url}"))
+    context.on(
+        "response", lambda answer: seen.failed.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
+    )
+    return seen

@@ -1,0 +1,107 @@
+"""What an installation may tell others of itself, taken in over a real socket: a Sentry and a collector of traces."""
+
+import gzip
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+from tests.support.fakes import LoopbackServer, Peer, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One span as it arrived, with what its process says of itself."""
+
+    name: str
+    kind: int
+    trace_id: str
+    parent_id: str
+    state: str
+    is_error: bool
+    attributes: dict[str, Any]
+    resource: dict[str, Any]
+
+
+class Collector(LoopbackServer):
+    """Keeps every request it is sent and answers 200 to each."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        super().__init__(self._keep)
+
+    @property
+    def contents(self) -> list[bytes]:
+        """The bodies that arrived, unpacked."""
+        return [_unpacked(request) for request in list(self.requests)]
+
+    @property
+    def everything(self) -> str:
+        """All that arrived, with its headers, to be searched for what must not be there."""
+        heads = [f"{request.line} {request.headers}" for request in list(self.requests)]
+        return "\n".join([*heads, *(content.decode("utf-8", "replace") for content in self.contents)])
+
+    def _keep(self, peer: Peer) -> None:
+        while request := peer.read():
+            self.requests.append(request)
+            peer.answer(200, b"{}")
+
+
+class TraceCollector(Collector):
+    """Takes spans at `endpoint`, as OTEL_EXPORTER_OTLP_ENDPOINT names it."""
+
+    @property
+    def endpoint(self) -> str:
+        """The base URL; the path of the signal is the sender's to add."""
+        return self.url(path="")
+
+    @property
+    def spans(self) -> list[Span]:
+        """Every span that arrived, in order."""
+        return [span for content in self.contents for span in _spans(content)]
+
+
+class Sentry(Collector):
+    """Takes reports at `dsn`."""
+
+    @property
+    def dsn(self) -> str:
+        """What SENTRY_DSN is set to."""
+        return f"http://public-key@127.0.0.1:{self.port}/42"
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Every event that arrived; an envelope is a header, then a header and a line for each item."""
+        return [json.loads(content.splitlines()[2]) for content in self.contents]
+
+
+def _unpacked(request: Request) -> bytes:
+    is_packed = request.headers.get("content-encoding") == "gzip"
+    return gzip.decompress(request.body) if is_packed else request.body
+
+
+def _spans(content: bytes) -> list[Span]:
+    sent = ExportTraceServiceRequest()
+    sent.ParseFromString(content)
+    return [
+        Span(
+            name=span.name,
+            kind=span.kind,
+            trace_id=span.trace_id.hex(),
+            parent_id=span.parent_span_id.hex(),
+            state=span.trace_state,
+            is_error=span.status.code == 2,  # STATUS_CODE_ERROR
+            attributes=_values(span.attributes),
+            resource=_values(group.resource.attributes),
+        )
+        for group in sent.resource_spans
+        for scope in group.scope_spans
+        for span in scope.spans
+    ]
+
+
+def _values(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value") or "") for pair in pairs}

@@ -1,0 +1,71 @@
+"""A person at the console, as far as HTTP goes: keeps the cookie, sends forms with what their page carries."""
+
+import re
+from html import unescape
+from typing import Final
+from urllib.parse import urlencode
+
+import pytest
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from storage.accounts import tokens
+from tests.support.factories import Customer
+
+#: What PUBLIC_BASE_URL comes to in tests, unless one says otherwise.
+ORIGIN: Final = "http://127.0.0.1:8000"
+BROWSER: Final = "Mozilla/5.0 (a browser of the tests)"
+FORM: Final = "application/x-www-form-urlencoded"
+#: For what pages and forms make of their rows by themselves: either database hands them the same ones.
+on_sqlite: Final = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+_CSRF: Final = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+def make_console_token(customer: Customer, *abilities: Ability) -> str:
+    """Store an API token of the customer's user with the ability `console`, or with those that are named."""
+    return tokens.create(customer.email, TokenKind.API, utc_now(), abilities or (Ability.CONSOLE,), "console")[1]
+
+
+class Person:
+    """Looks at pages and sends forms; `cookie` is what the browser keeps."""
+
+    def __init__(self, client: TestClient, browser: str = BROWSER, origin: str | None = ORIGIN) -> None:
+        self.client = client
+        self.browser = browser
+        self.origin = origin
+        self.cookie = ""
+        self.csrf = ""
+
+    def get(self, path: str = "", query: str = "") -> Result:
+        """Look at a page beneath the console; what its forms carry is remembered."""
+        answer = self.client.simulate_get(f"/console{path}", query_string=query, headers=self._headers())
+        found = _CSRF.search(answer.text)
+        self.csrf = unescape(found[1]) if found else self.csrf
+        self._keep(answer)
+        return answer
+
+    def post(self, path: str, /, **fields: str) -> Result:
+        """Send a form with the session's token; a field `csrf` replaces that."""
+        body = urlencode({"csrf": self.csrf, **fields})
+        headers = {**self._headers(), "Content-Type": FORM, **({"Origin": self.origin} if self.origin else {})}
+        answer = self.client.simulate_post(f"/console{path}", body=body, headers=headers)
+        self._keep(answer)
+        return answer
+
+    def sign_in(self, token: str, **fields: str) -> Result:
+        """Trade a token in, and learn what forms carry."""
+        answer = self.post("/sign-in", token=token, **fields)
+        if answer.status_code == 303:
+            self.get("/exports")
+        return answer
+
+    def _keep(self, answer: Result) -> None:
+        given = answer.cookies.get("riskrelay_session")
+        if given is not None:
+            self.cookie = given.value
+
+    def _headers(self) -> dict[str, str]:
+        cookie = {"Cookie": f"riskrelay_session={self.cookie}"} if self.cookie else {}
+        return {"User-Agent": self.browser, **cookie}

@@ -1,0 +1,41 @@
+"""Where the test data of others is: in CORPORA_DIR, or in shared/corpora beside the checkout; never in it.
+
+Tests that need it skip, saying so, where it is absent.
+"""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+CORPORA: Final = Path(os.environ.get("CORPORA_DIR", Path(__file__).resolve().parents[3] / "shared" / "corpora"))
+
+
+def naughty_strings() -> list[str]:
+    """Return the strings that break what reads them carelessly; skips the test where they are absent."""
+    path = CORPORA / "strings" / "blns.json"
+    if not path.is_file():
+        pytest.skip(f"There are no naughty strings in {CORPORA}; set CORPORA_DIR.")
+    strings: list[str] = json.loads(path.read_bytes())
+    return strings
+
+
+def url_texts() -> list[str]:
+    """Return the texts that browsers are tested with as addresses; skips the test where they are absent."""
+    path = CORPORA / "urls" / "urltestdata.json"
+    if not path.is_file():
+        pytest.skip(f"There are no addresses in {CORPORA}; set CORPORA_DIR.")
+    cases = [case for case in json.loads(path.read_bytes()) if isinstance(case, dict)]
+    return list(dict.fromkeys(case["input"] for case in cases))
+
+
+def secrets() -> list[str]:
+    """Return texts that hold a secret, of every vendor's form; skips the test where they are absent."""
+    path = CORPORA / "secrets" / "gitleaks-rule-vectors.json.gz"
+    if not path.is_file():
+        pytest.skip(f"There are no secrets in {CORPORA}; set CORPORA_DIR.")
+    samples = json.loads(gzip.decompress(path.read_bytes()))["true_positive"]
+    return list(dict.fromkeys(sample["text"] for sample in samples))

@@ -1,0 +1,122 @@
+"""Holds answers against what `/openapi.json` tells of them: status, media type, headers and every member of the body.
+
+Every call of the service's tests passes here, so that no test meets an answer that nobody has described.
+"""
+
+from functools import lru_cache
+from typing import Any, Final
+
+from falcon.testing import Result, TestClient
+from jsonschema_rs import Draft202012Validator
+
+from service.openapi.document import document
+from service.openapi.error_responses import HEADER_NAMES
+from service.openapi.resource import ApiDescription
+
+#: Headers of ours that some answers have and others have not.
+_HEADERS: Final = frozenset(HEADER_NAMES.values())
+#: What every route may say without being described: what it takes, and that it takes no other method.
+_OF_ANY_ROUTE: Final = frozenset({405})
+
+
+class Described:
+    """The document of some resources, and what it says of an answer."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told = told
+        self._validators: dict[int, Draft202012Validator] = {}
+
+    def complaints(self, method: str, path: str, answer: Result) -> list[str]:
+        """Return what is undescribed about the answer of a route; its body is looked at as it came."""
+        operation = self.told["paths"][path].get("get" if method == "HEAD" else method.lower())
+        if operation is None:
+            return [] if answer.status_code in _OF_ANY_ROUTE or method == "OPTIONS" else [f"{method} is not described"]
+        response = self._resolved(operation["responses"].get(str(answer.status_code)))
+        if response is None:
+            return [f"status {answer.status_code} is not described"]
+        return [*self._of_headers(response, answer), *self._of_body(response, answer, is_head=method == "HEAD")]
+
+    def _of_headers(self, response: Any, answer: Result) -> list[str]:
+        told = response.get("headers", {})
+        found = [f"{name} is not described" for name in _HEADERS - {*told} if answer.headers.get(name) is not None]
+        for name, reference in told.items():
+            header, value = self._resolved(reference), answer.headers.get(name)
+            if value is None:
+                found += [f"{name} is missing"] if header["required"] else []
+                continue
+            read = int(value) if header["schema"]["type"] == "integer" and value.isdecimal() else value
+            if not self._validator(header["schema"]).is_valid(read):
+                found.append(f"{name} is {value!r}")
+        return found
+
+    def _of_body(self, response: Any, answer: Result, *, is_head: bool) -> list[str]:
+        content = response.get("content")
+        if is_head or content is None:
+            return [f"a body of {len(answer.content)} bytes"] if answer.content else []
+        media_type = answer.headers.get("content-type", "").partition(";")[0]
+        if media_type not in content:
+            return [f"the media type {media_type} is not described"]
+        if not media_type.endswith("json"):
+            return []
+        validator = self._validator(content[media_type]["schema"])
+        found = [f"{'/'.join(map(str, each.instance_path))}: {each.message}" for each in validator.iter_errors(answer.json)]
+        # A status has the codes of its examples.
+        codes = content[media_type].get("examples")
+        if codes and not found and _code(answer.json) not in codes:
+            found.append(f"the code {_code(answer.json)} is not described")
+        return found
+
+    def _validator(self, schema: dict[str, Any]) -> Draft202012Validator:
+        # To make one takes longer than to ask for an answer. Which it is tells its place in the document, which stays as it
+        # is: what answers share, such as headers and errors, stands there once.
+        if id(schema) not in self._validators:
+            whole = {**schema, "components": {"schemas": self.told["components"]["schemas"]}}
+            self._validators[id(schema)] = Draft202012Validator(whole, validate_formats=True)
+        return self._validators[id(schema)]
+
+    def _resolved(self, told: Any) -> Any:
+        while told is not None and "$ref" in told:
+            found = self.told
+            for part in told["$ref"].removeprefix("#/").split("/"):
+                found = found[part]
+            told = found
+        return told
+
+
+def _code(body: Any) -> str:
+    """Return the code of an error, of our form or of RFC 9457."""
+    return str(body.get("error", body)["code"])
+
+
+def require_described(client: TestClient, method: str, path: str, answer: Result) -> None:
+    """Fail where the description does not know of such an answer; unknown paths are none of its."""
+    found = client.app._router.find(path)  # the description is one of the routes, and the path is known by its template
+    description = client.app._router.find(ApiDescription.path)
+    if found is None or description is None:
+        return
+    resource, template = description[0], str(found[3])
+    assert isinstance(resource, ApiDescription)
+    assert _described(resource).complaints(method, template, answer) == [], (method, template, answer.status_code)
+
+
+def _described(description: ApiDescription) -> Described:
+    return _of_paths(_Key(description))
+
+
+class _Key:
+    """A description, the same as another one of the same routes: to write it takes longer than most tests."""
+
+    def __init__(self, description: ApiDescription) -> None:
+        self.resources = description.resources
+        self._paths = tuple(resource.path for resource in self.resources)
+
+    def __hash__(self) -> int:
+        return hash(self._paths)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._paths == other._paths
+
+
+@lru_cache
+def _of_paths(key: _Key) -> Described:
+    return Described(document(key.resources, "https://risk.example.com"))

@@ -1,0 +1,148 @@
+"""Drains for tests: a receiver that answers as it is told and counts, a clock that stands still, and work that is due."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from runtime.clock import utc_now
+from schemas.exports.delivery import Outcome
+from storage.db.engine import execute, rows
+from storage.secrets.vault import Vault
+from tests.support.factories import NOW, Customer, make_approved, make_target
+from tests.support.workers import wait_until
+from worker.delivery.attempt import Courier, Terms
+from worker.delivery.dispatcher import Drain, DrainTerms
+from worker.delivery.outcomes import Schedule
+
+#: Each drain has a name of its own, as each worker process has.
+NUMBERS: Final = itertools.count()
+#: Long enough for a busy machine; whatever waits this long has failed.
+PATIENCE_S: Final = 10.0
+#: A sweep that does not come within a test: what happens was started by a ring.
+NO_SWEEP_S: Final = 600.0
+#: Retries that do not come within a test.
+MUCH_LATER: Final = Schedule((3600, 3600), timedelta(hours=72))
+
+
+class Clock:
+    """Stands still until it is told otherwise, and counts how often somebody looked."""
+
+    def __init__(self) -> None:
+        self.at = NOW
+        self.looks = 0
+
+    def __call__(self) -> datetime:
+        self.looks += 1
+        return self.at
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once."""
+        self.at += timedelta(seconds=seconds)
+
+    def let_everybody_look(self, looks: int = 40) -> None:
+        """Wait until drains have looked at the clock often, at this very moment of it."""
+        seen = self.looks
+        wait_until(lambda: self.looks >= seen + looks)
+
+
+class FakePost:
+    """Answers 202, after `delay_s`, or when `gate` is open; counts what is sent and how much of it at once.
+
+    With the gate closed, `let_through` lets some answers pass. `calls` tells when and where each was sent.
+    """
+
+    def __init__(
+        self, answer: Callable[[str], Outcome] = lambda _url: Outcome(status=202), now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.answer = answer
+        self.gate = threading.Event()
+        self.gate.set()
+        self.delay_s = 0.0
+        self.sent: Counter[str] = Counter()
+        self.calls: list[tuple[datetime, str]] = []
+        self.at_once = self.most_at_once = 0
+        self._let_through = threading.Semaphore(0)
+        self._now = now
+        self._lock = threading.Lock()
+
+    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        with self._lock:
+            self.sent[headers["Idempotency-Key"]] += 1
+            self.calls.append((self._now(), url))
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        self._wait()
+        time.sleep(self.delay_s)
+        with self._lock:
+            self.at_once -= 1
+        return self.answer(url)
+
+    def let_through(self, count: int) -> None:
+        """Let so many of those that wait at the gate be answered."""
+        self._let_through.release(count)
+
+    def to(self, url: str) -> list[datetime]:
+        """Return when something was sent to an address."""
+        return [at for at, where in self.calls if where == url]
+
+    def _wait(self) -> None:
+        gives_up_at = time.monotonic() + PATIENCE_S
+        while not self.gate.is_set() and time.monotonic() < gives_up_at:
+            if self._let_through.acquire(timeout=0.005):
+                return
+
+
+@contextmanager
+def draining(post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **terms: Any) -> Iterator[Drain]:
+    """Start a drain and stop it in the end; what waits at the gate then is let go."""
+    drain = make_drain(post, concurrency, sweep_s, **terms)
+    drain.start()
+    try:
+        yield drain
+    finally:
+        post.gate.set()
+        drain.stop()
+        assert drain.join(PATIENCE_S)
+
+
+def make_drain(
+    post: FakePost,
+    concurrency: int = 8,
+    sweep_s: float = NO_SWEEP_S,
+    now: Callable[[], datetime] = utc_now,
+    schedule: Schedule = MUCH_LATER,
+    **terms: Any,
+) -> Drain:
+    """Return a drain that was not started."""
+    courier = Courier(post, Vault(()), Terms("secret", schedule, now, lambda: 0.0))
+    # On a busy machine every round is a long one: without rests, a ring is answered when nothing is due at all.
+    return Drain(courier, DrainTerms(name(), concurrency, sweep_s, now, **{"quick_round_s": 600.0, **terms}))
+
+
+def name() -> str:
+    """Return the name of one more worker."""
+    return f"worker:test:{next(NUMBERS)}"
+
+
+def approved(
+    customer: Customer, count: int = 1, url: str = "https://tracker.example.com/hook", now: datetime | None = None
+) -> list[str]:
+    """Approve exports for a target that has done well for a while, so that it is not on its ramp."""
+    target = make_target(customer, url)
+    execute("UPDATE targets SET ramp = 16")
+    return [make_approved(customer, target.id, now or utc_now()) for _ in range(count)]
+
+
+def statuses() -> Counter[str]:
+    """Count the exports in each status."""
+    return Counter(status for (status,) in rows("SELECT status FROM exports"))
+
+
+def all_exported(count: int) -> Callable[[], bool]:
+    """Return what tells whether there are `count` exports and all are exported."""
+    return lambda: statuses() == {"exported": count}

@@ -1,0 +1,333 @@
+"""Made-up things that tests act on, each with sensible values and any of them replaceable."""
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from schemas.base.timestamps import to_ms
+from schemas.exports.delivery import Attempted, Claim, Outcome, Timings, Verdict
+from schemas.exports.record import Approval
+from schemas.exports.state_machine import Move
+from schemas.exports.ticket import Source, Ticket
+from schemas.intake.fingerprint import PostbackResult
+from schemas.intake.scanner import Postback
+from schemas.settings.definitions import Settings, load_settings
+from schemas.targets.target import Target, TargetRequest
+from storage.accounts import accounts, projects, sessions, tokens
+from storage.db import identifiers
+from storage.db.engine import execute, rows, transaction, values_list
+from storage.exports import transitions
+from storage.exports.rows import Draft
+from storage.intake import findings
+from storage.targets import targets
+
+NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
+SCANNER_SECRET: Final = "scanner-secret-for-tests"
+WEBHOOK_SECRET: Final = "webhook-secret-for-tests"
+
+#: What an installation that delivers to loopback is run with.
+LOOPBACK: Final = {
+    "TARGET_ALLOW_HTTP": "true",
+    "TARGET_ALLOWED_PORTS": "1-65535",
+    "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8",
+}
+
+_numbers: Final = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    """An account, one user of it, one project, and an API token with every ability but the console."""
+
+    account_id: int
+    user_id: int
+    email: str
+    project_id: int
+    token: str
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header that authenticates it."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+def make_customer(*, may_use_webhooks: bool = True, abilities: tuple[Ability, ...] = ()) -> Customer:
+    """Store a customer in the open database."""
+    number = next(_numbers)
+    account = accounts.add_account(f"Account {number}", NOW, may_use_webhooks=may_use_webhooks)
+    email = f"user{number}@example.com"
+    user = accounts.add_user(email, account.id, NOW)
+    project = projects.add_project(f"Project {number}", account.id, NOW)
+    accounts.grant_project(email, project.id, NOW)
+    _, token = tokens.create(email, TokenKind.API, NOW, abilities)
+    return Customer(account.id, user.id, email, project.id, token)
+
+
+def make_colleague(customer: Customer) -> Customer:
+    """Store another user of the customer's account, who was granted nothing yet, with an API token."""
+    email = f"user{next(_numbers)}@example.com"
+    user = accounts.add_user(email, customer.account_id, NOW)
+    return replace(customer, user_id=user.id, email=email, token=tokens.create(email, TokenKind.API, NOW)[1])
+
+
+def make_platform_token(customer: Customer, *abilities: Ability) -> str:
+    """Store a platform token of the customer's user, with every platform ability unless some are named; return its text."""
+    return tokens.create(customer.email, TokenKind.PLATFORM, NOW, abilities)[1]
+
+
+def make_session(customer: Customer, browser: str = "a browser") -> str:
+    """Sign the customer's user in at the console with a token of its own; return the session's id."""
+    token = tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "console")[1]
+    principal = tokens.principal_for(token, utc_now())
+    assert principal is not None
+    sessions.begin(principal, browser, utc_now())
+    return sessions.live(utc_now(), 1, email=customer.email)[0].id
+
+
+def make_project(customer: Customer, shop_domain: str | None = None, *, is_granted: bool = True) -> int:
+    """Store another project of the customer's account, which its user manages unless not `is_granted`; return its id."""
+    project = projects.add_project(f"Project {next(_numbers)}", customer.account_id, NOW, shop_domain)
+    if is_granted:
+        accounts.grant_project(customer.email, project.id, NOW)
+    return project.id
+
+
+def make_report(project_id: int, granted_to: Customer | None = None) -> int:
+    """Store a report of a project, with a grant on it alone for the user of `granted_to`; return its id."""
+    report = projects.add_report(f"Report {next(_numbers)}", project_id, NOW)
+    if granted_to is not None:
+        accounts.grant_report(granted_to.email, report.id, NOW)
+    return report.id
+
+
+def make_target(customer: Customer, base_url: str = "https://tracker.example.com/hook", name: str = "Tracker") -> Target:
+    """Store an active target that the default secret signs for, and that no worker looks at by itself.
+
+    It was made long ago, so a worker that goes by the real clock would count among the connections of a test's receiver.
+    """
+    request = TargetRequest("generic_webhook", base_url, None, name, None)
+    # At once, because a worker that is there already would take it in between.
+    with transaction():
+        target = targets.create(request, customer.account_id, "self-hosted", "fp:000000000000", NOW, "user:test")
+        execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
+    return target
+
+
+def make_exports(customer: Customer, count: int, now: datetime = NOW) -> list[str]:
+    """Store `count` prepared exports of the customer's project, made by hand, and return their ids."""
+    ticket = Ticket("Missing name", "The field has no name.", "high", "https://shop.example/é", ("a11y",), {"rule": "label"})
+    sources = [Source("manual", f"note-{next(_numbers)}") for _ in range(count)]
+    drafts = [Draft(customer.account_id, customer.project_id, source, ticket) for source in sources]
+    with transaction():
+        return transitions.prepare(drafts, now, "user:test")
+
+
+def make_approved(customer: Customer, target_id: str, now: datetime = NOW) -> str:
+    """Store an export that is approved for a target and due at `now`; return its id."""
+    [export_id] = make_exports(customer, 1, now)
+    transitions.approve(export_id, customer.account_id, Approval(target_id, None), now, "user:test")
+    return export_id
+
+
+def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:
+    """Claim up to `limit` due exports of every target, whatever their turns would allow."""
+    quotas = {row[0]: limit for row in rows("SELECT DISTINCT target_id FROM exports WHERE due_at IS NOT NULL")}
+    return transitions.claim_due(quotas, now, lease_s, worker)
+
+
+def make_failed(
+    customer: Customer, target_id: str, count: int = 1, finished_at: datetime = NOW, status: str = "failed"
+) -> list[str]:
+    """Store exports that failed, or were blocked, at a target at `finished_at`, after two attempts; return their ids."""
+    ids: list[str] = []
+    for _ in range(0, count, 500):
+        batch = make_exports(customer, min(500, count - len(ids)))
+        with transaction():
+            execute(
+                "UPDATE exports SET status = ?, status_reason = 'receiver_gone', target_id = ?, body = ?, attempts = 2, "  # noqa: S608 - our own names
+                f"approved_at = ?, schedule_began_at = ?, finished_at = ? WHERE id IN {values_list(len(batch), 1)}",
+                (status, target_id, b"{}", to_ms(NOW), to_ms(NOW), to_ms(finished_at), *batch),
+            )
+        ids += batch
+    return ids
+
+
+def attempted(claim: Claim, move: Move = Move.DELIVER, at: datetime = NOW, **verdict: Any) -> Attempted:
+    """Return an attempt that was sent for `claim` and judged to be `move`; `verdict` says more of the judgement."""
+    status, outcome = {Move.DELIVER: (202, "delivered"), Move.FAIL: (404, "rejected")}.get(move, (503, "retryable"))
+    judged = Verdict(move, outcome, **verdict)
+    timings = Timings(dns_ms=1, connect_ms=2, tls_ms=3, first_byte_ms=4, total_ms=5)
+    met = Outcome(status=status, address="192.0.2.1", timings=timings)
+    return Attempted(claim, identifiers.new_id(identifiers.ATTEMPT, at), at, "ab" * 16, met, judged)
+
+
+def postback(scan_run_id: int = 42, issues: list[Mapping[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:
+    """Return the body of a postback with one issue, or with `issues`; `changes` replace members."""
+    body = {
+        "scanRunId": scan_run_id,
+        "status": "completed",
+        "page": {
+            "url": "https://shop.example/",
+            "normalizedUrl": "https://shop.example/",
+            "statusCode": 200,
+            "pageType": "home",
+            "responseHeaders": {},
+        },
+        "artifacts": {"screenshotPath": "artifacts/42/home.png"},
+        "issues": [issue()] if issues is None else issues,
+    }
+    return {**body, **changes}
+
+
+def record_postback(posted: Postback, default_project_id: int | None, now: datetime = NOW) -> PostbackResult:
+    """Store a checked postback as the scanner's route does."""
+    return findings.record(findings.look_at(posted, default_project_id), default_project_id, now, "scanner")
+
+
+def issue(code: str = "img-alt", **changes: Any) -> dict[str, Any]:
+    """Return one issue of a postback."""
+    body = {
+        "code": code,
+        "title": "Image without alternative text",
+        "severity": "serious",
+        "description": "Screen readers cannot tell what the picture shows.",
+        "location": "main > img.hero",
+    }
+    return {**body, **changes}
+
+
+def capture(project_id: int, /, **changes: Any) -> dict[str, Any]:
+    """Return the body of an evidence capture with every member but a report; `changes` replace members."""
+    body = {
+        "project_id": project_id,
+        "page_url": "https://shop.example/cart?step=2",
+        "page_title": "Your cart",
+        "selected_text": "The total is missing.",
+        "meta_description": "Everything you chose.",
+        "canonical_url": "https://shop.example/cart",
+        "heading_outline": [{"level": "h1", "text": "Your cart"}, {"level": "h2", "text": "Delivery"}],
+        "captured_at": "2026-03-01T13:00:00.25+01:00",
+        "extension_version": "1.4.0",
+    }
+    return {**body, **changes}
+
+
+def cms_diagnostics(project_id: int, /, **changes: Any) -> dict[str, Any]:
+    """Return the body of a CMS plugin's diagnostics with every member but a report; `changes` replace members."""
+    body = {
+        "project_id": project_id,
+        "platform": "cms_commerce",
+        "site_url": "https://shop.example/",
+        "plugin_version": "2.0.1",
+        "diagnostics": {
+            "cms_version": "6.8",
+            "commerce_plugin_version": "9.3.1",
+            "active_theme": "Storefront Light",
+            "active_plugin_names": ["Forms", "Cache"],
+            "checkout_page_url": "https://shop.example/checkout",
+            "commerce_plugin_status": "active",
+            "visible_browser_symptoms": ["The pay button does nothing.", "The total flickers."],
+        },
+    }
+    return {**body, **changes}
+
+
+def storefront_diagnostics(project_id: int, /, **changes: Any) -> dict[str, Any]:
+    """Return the body of the storefront app's diagnostics with every member but a report; `changes` replace members."""
+    body = {
+        "project_id": project_id,
+        "shop_domain": "snow.shops.example",
+        "shop_name": "Snow",
+        "granted_scopes": ["read_content", "read_themes"],
+        "app_version": "3.1",
+        "diagnostics": {
+            "primary_domain": "www.snow.example",
+            "published_theme_name": "Dawn",
+            "theme_count": 3,
+            "product_count_bucket": "100-500",
+            "checkout_profile_status": "published",
+            "app_embed_status": "enabled",
+            "visible_storefront_symptoms": ["The price is missing."],
+        },
+    }
+    return {**body, **changes}
+
+
+def plain_email(**changes: Any) -> dict[str, Any]:
+    """Return the body of an inbound email in the plain form; `changes` replace members, `from_` the one called `from`."""
+    body = {
+        "message_id": "<1@mail.example>",
+        "from": "Jane Doe <jane@mail.example>",
+        "to": "inbox@service.example",
+        "subject": "The checkout is broken",
+        "text": "The button does nothing on https://shop.example/checkout.",
+        "html": "<p>The button does <b>nothing</b>.</p>",
+        "received_at": "2026-03-01T12:00:00Z",
+    }
+    return {**body, **{"from" if name == "from_" else name: value for name, value in changes.items()}}
+
+
+def postmark_email(**changes: Any) -> dict[str, Any]:
+    """Return the body of an inbound email in Postmark's form; `changes` replace members."""
+    body = {
+        "MessageID": "3f1f2b6c-0000-4000-8000-000000000001",
+        "From": "jane@mail.example",
+        "FromName": "Jane Doe",
+        "FromFull": {"Email": "jane@mail.example", "Name": "Jane Doe", "MailboxHash": ""},
+        "To": "Inbox <inbox@service.example>",
+        "ToFull": [{"Email": "inbox@service.example", "Name": "Inbox", "MailboxHash": ""}],
+        "Cc": "",
+        "CcFull": [],
+        "Bcc": "",
+        "BccFull": [],
+        "OriginalRecipient": "inbox@service.example",
+        "MailboxHash": "",
+        "Subject": "The checkout is broken",
+        "Date": "Sun, 1 Mar 2026 13:00:00 +0100",
+        "TextBody": "The button does nothing on https://shop.example/checkout.",
+        "HtmlBody": "<p>The button does <b>nothing</b>.</p>",
+        "Headers": [{"Name": "X-Spam-Score", "Value": "-0.1"}],
+        "Attachments": [{"Name": "screen.png", "Content": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}],
+    }
+    return {**body, **changes}
+
+
+def environment(data_dir: Path, **changes: str) -> dict[str, str]:
+    """Return the environment of an installation in `data_dir`; nothing of the caller's settings is inherited."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    return {
+        **inherited,
+        "DATA_DIR": str(data_dir),
+        "ENCRYPTION_KEYS": ENCRYPTION_KEY,
+        "SCANNER_SHARED_SECRET": SCANNER_SECRET,
+        "WEBHOOK_SECRET": WEBHOOK_SECRET,
+        **changes,
+    }
+
+
+def make_settings(data_dir: Path, changes: Mapping[str, str] | None = None, **fields: Any) -> Settings:
+    """Return settings of an environment with `changes`, then with single `fields` replaced."""
+    with _environment(environment(data_dir, **(changes or {}))):
+        settings = load_settings(data_dir / "no.env")
+    return replace(settings, **fields)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let this process have exactly `variables` as its environment for a moment."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,211 @@
+"""Small stand-ins for what the tests do not want to be real: a doorbell that remembers, a resolver with given answers.
+
+And servers that are real but misbehave.
+"""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Self
+
+import falcon
+
+from runtime.dns_resolver import Answer, LookupReason, NameLookup, NameLookupFailed
+from runtime.wake_up_queue import Doorbell, Queued
+from schemas.base.errors import RateLimited
+from service.http.rate_limits import Limits
+
+
+class FakeDoorbell(Doorbell):
+    """Counts its rings, and looks where it is told to whenever it is rung."""
+
+    def __init__(self, look: Callable[[], object] = lambda: None) -> None:
+        self.look = look
+        self.seen: list[object] = []
+        self.is_connected = True
+
+    @property
+    def rings(self) -> int:
+        """How often it was rung."""
+        return len(self.seen)
+
+    def ring(self) -> bool:
+        self.seen.append(self.look())
+        return self.is_connected
+
+    def answer(self) -> None:
+        """Nobody waits at this one."""
+
+    def is_reachable(self) -> bool:
+        return self.is_connected
+
+    def queued(self) -> Queued | None:
+        return Queued(0, 0, 0, 0) if self.is_connected else None
+
+
+class FakeLookup(NameLookup):
+    """Answers with the addresses, or fails with the reason, that `table` holds for a name; literals stand for themselves."""
+
+    def __init__(self, table: Mapping[str, Sequence[str] | LookupReason]) -> None:
+        super().__init__()
+        self.table = dict(table)
+        self.asked: list[str] = []
+
+    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        self.asked.append(host)
+        found = self.table.get(host, [host] if _is_literal(host) else LookupReason.NOT_FOUND)
+        if isinstance(found, LookupReason):
+            raise NameLookupFailed(found)
+        return tuple(ip_address(address) for address in found)
+
+
+class OvertakenLimits(Limits):
+    """Has others of an address guess wrongly, once too often, while somebody's token is looked up."""
+
+    def require_unblocked(self, req: falcon.Request) -> None:
+        super().require_unblocked(req)
+        with suppress(RateLimited):
+            while True:
+                self.count_failure(req)
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as a server read it; header names in lower case."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Peer:
+    """One connection, from the side of a server that may misbehave."""
+
+    def __init__(self, connection: socket.socket, number: int, stopping: threading.Event) -> None:
+        self.connection = connection
+        self.number = number
+        self._stopping = stopping
+        self._stream = connection.makefile("rb")
+
+    def read(self) -> Request | None:
+        """Read one request; None when the client hung up."""
+        line = self._stream.readline().decode("latin-1").strip()
+        if not line:
+            return None
+        headers = {}
+        while header := self._stream.readline().decode("latin-1").strip():
+            name, _, value = header.partition(":")
+            headers[name.lower()] = value.strip()
+        return Request(line, headers, self._stream.read(int(headers.get("content-length", "0"))))
+
+    def send(self, data: bytes) -> None:
+        """Send everything at once."""
+        self.connection.sendall(data)
+
+    def answer(self, status: int = 200, body: bytes = b"{}", **headers: str) -> None:
+        """Send a whole answer; underscores in names of headers become hyphens."""
+        lines = [f"HTTP/1.1 {status} Told", f"Content-Length: {len(body)}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.send("\r\n".join([*lines, "", ""]).encode() + body)
+
+    def drip(self, data: Iterable[int], every_s: float = 0.05) -> None:
+        """Send a byte at a time."""
+        for byte in data:
+            self.send(bytes([byte]))
+            if self._stopping.wait(every_s):
+                return
+
+    def wait(self) -> None:
+        """Say nothing until the server stops."""
+        self._stopping.wait()
+
+    def has_hung_up(self) -> bool:
+        """Say whether the client ended the connection, or the server stops."""
+        try:
+            return self._stopping.is_set() or self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        """Hang up, as the end of a connection."""
+        self._stream.close()
+        self.connection.close()
+
+
+class LoopbackServer:
+    """Accepts connections on loopback and does to each, on a thread of its own, what `behave` says; counts them.
+
+    `tls` wraps them first. A client that hangs up ends its thread quietly.
+    """
+
+    def __init__(
+        self,
+        behave: Callable[[Peer], None],
+        tls: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self.connections = 0
+        self._behave = behave
+        self._tls = tls
+        self._stopping = threading.Event()
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server((host, port), backlog=512)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def url(self, host: str = "127.0.0.1", path: str = "/hook") -> str:
+        """The URL to post to."""
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        for connection in list(self._open):
+            with suppress(OSError):  # the client was faster
+                # That of the plain socket: TLS would forget its session under the thread that reads.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # stopped
+            self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(connection, self.connections), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        if self._tls:
+            connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        self._open.add(connection)
+        peer = Peer(connection, number, self._stopping)
+        with suppress(OSError):  # among them everything that TLS says: the client refused us, or hung up
+            if isinstance(connection, ssl.SSLSocket):
+                connection.do_handshake()
+            self._behave(peer)
+        self._open.discard(connection)
+        peer.close()

@@ -1,0 +1,148 @@
+"""The service as it is run: gunicorn with its own configuration, over real sockets."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+COMMAND: Final = ("-P", "-m", "gunicorn", "--config", "python:service.server.gunicorn_config", "service.wsgi:app")
+
+#: Two processes that import everything take a second here; a busy machine may need several times that.
+START_TIMEOUT_S: Final = 30
+#: The service itself waits at most 15 s for what is being answered.
+STOP_TIMEOUT_S: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer; header names are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.content)
+
+
+class Service:
+    """A running service; everything of it ends with the block. `options` are gunicorn's."""
+
+    def __init__(self, environment: Mapping[str, str], *options: str) -> None:
+        self._command = (sys.executable, *COMMAND, *options)
+        self.port = _free_port()
+        self.log = Path(environment["DATA_DIR"]) / "service.log"
+        self._environment = {**environment, "BIND": f"127.0.0.1:{self.port}", "LOG_FORMAT": "json"}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"The service did not start:\n{self.log.read_text()}")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The id of gunicorn's arbiter."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def workers(self) -> list[int]:
+        """The ids of the processes that serve."""
+        return [int(text) for text in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def terminate(self) -> None:
+        """Ask it to end, and return at once."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def exit_code(self) -> int:
+        """Wait for its end and return how it ended."""
+        assert self._process is not None
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """End it and its workers; harmless when it has ended."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        workers = self.workers
+        self._process.kill()
+        self._process.wait()
+        for pid in workers:
+            _kill(pid)
+
+    def connect(self) -> socket.socket:
+        """Open a connection to it."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=STOP_TIMEOUT_S)
+
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None, timeout_s: float = 30
+    ) -> Answer:
+        """Send one request over a connection of its own; a body is JSON, or bytes as they are."""
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        is_json = body is not None and not isinstance(body, bytes)
+        content = json.dumps(body).encode() if is_json else body
+        typed = {"Content-Type": "application/json"} if is_json else {}
+        try:
+            client.request(method, path, content, {**typed, **(headers or {})})
+            return _answer(client.getresponse())
+        finally:
+            client.close()
+
+    def exchange(self, *pieces: bytes) -> Answer:
+        """Send bytes as they are and read one answer."""
+        with self.connect() as connection:
+            for piece in pieces:
+                connection.sendall(piece)
+            return read_answer(connection)
+
+    def _answers(self) -> bool:
+        try:
+            return self.request("GET", "/healthz").status == 200
+        except OSError:
+            return False
+
+
+def read_answer(connection: socket.socket) -> Answer:
+    """Read one answer from a connection."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return _answer(response)
+
+
+def _answer(response: http.client.HTTPResponse) -> Answer:
+    return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,92 @@
+"""Hosts of one installation: each has a folder and lines of its own to the one PostgreSQL and the one Redis."""
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from storage.db.engine import execute, rows, transaction
+from storage.exports.worker_heartbeats import ALIVE_FOR
+from tests.support.factories import environment, make_approved, make_customer, make_target
+from tests.support.gunicorn_process import Service
+from tests.support.relays import Relay
+from tests.support.servers import RedisServer
+from tests.support.workers import WorkerProcess
+
+
+class Host:
+    """One machine: a folder that no other one sees, and two lines that can be cut."""
+
+    def __init__(self, folder: Path, database_url: str, redis: RedisServer) -> None:
+        self.folder = folder
+        folder.mkdir()
+        at = urlsplit(database_url)
+        self._to_postgres = Relay((at.hostname or "", at.port or 0))
+        self._to_redis = Relay(str(redis.folder / "redis.sock"))
+        self.database_url = database_url.replace(f":{at.port}/", f":{self._to_postgres.port}/")
+        self.redis_url = f"redis://127.0.0.1:{self._to_redis.port}/0"
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        for line in (self._to_postgres, self._to_redis):
+            self._stack.enter_context(line)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def cut_off(self) -> None:
+        """Let nothing come or go any more."""
+        self._to_postgres.cut()
+        self._to_redis.cut()
+
+    def mend(self) -> None:
+        """Let everything pass again."""
+        self._to_postgres.mend()
+        self._to_redis.mend()
+
+    def work(self, **changes: str) -> WorkerProcess:
+        """Start a worker here; it ends with the host."""
+        # Before the lines go down: what waits on a line that was cut would keep it up.
+        return self._stack.enter_context(WorkerProcess(self.folder, self.database_url, self.redis_url, **changes))
+
+    def serve(self, **changes: str) -> Service:
+        """Start a service here; it ends with the host."""
+        settings = {"DATABASE_URL": self.database_url, "REDIS_URL": self.redis_url, "WEB_PROCESSES": "1", **changes}
+        return self._stack.enter_context(Service(environment(self.folder, **settings)))
+
+
+def name_of(worker: WorkerProcess) -> str:
+    """What a worker calls itself: in its log, and in the rows that it writes."""
+    [name] = {line["worker"] for line in worker.told if line["message"] == "worker started"}
+    return str(name)
+
+
+def approved_over(url: str, targets: int, each: int) -> list[str]:
+    """Store exports that are approved and due, `each` for so many targets at `url`, which have answered before."""
+    customer = make_customer()
+    # All at once: due one by one, they would be sent as they come, by whoever looks first.
+    with transaction():
+        made = [make_target(customer, url).id for _ in range(targets)]
+        ids = [make_approved(customer, target_id, utc_now()) for target_id in made for _ in range(each)]
+        # A new target is sent one at a time until it has answered; that is not what these stories are about.
+        execute("UPDATE targets SET ramp = 16, concurrency = 8")
+    return ids
+
+
+def delivered_by() -> Counter[str]:
+    """How many exports each worker delivered."""
+    return Counter(dict(rows("SELECT worker, COUNT(*) FROM attempts WHERE outcome = 'delivered' GROUP BY worker")))
+
+
+def claimed_by() -> Counter[str]:
+    """How many claims each worker made."""
+    return Counter(dict(rows("SELECT actor, COUNT(*) FROM audit_entries WHERE action = 'claim' GROUP BY actor")))
+
+
+def count_alive() -> int:
+    """How many workers live just now, as far as they say so."""
+    return int(rows("SELECT COUNT(*) FROM workers WHERE seen_at > ?", (to_ms(utc_now() - ALIVE_FOR),))[0][0])

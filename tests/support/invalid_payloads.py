@@ -1,0 +1,328 @@
+"""Requests with a canary in one place each: every member of every form, every name, header, parameter and part of a path.
+
+The routes come from the application and the places from bodies that name every member of the forms, so that a new route, and
+a member that is added, are among them; `unnamed_members` tells which are not.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from typing import Any, Final
+
+from falcon.inspect import inspect_routes
+
+from service.app import App
+from tests.support.canaries import numbered
+from tests.support.factories import (
+    capture,
+    cms_diagnostics,
+    issue,
+    plain_email,
+    postback,
+    postmark_email,
+    storefront_diagnostics,
+)
+from tests.support.raw_http import EXPORTS, JSON, RECOVERIES, RESULTS, TARGETS, Call, is_of_the_console, target_request
+from tests.support.request_bodies import BY_HAND
+from tests.support.specification import (
+    CAPTURES,
+    CMS,
+    COMPLIANCE,
+    EMAIL,
+    EMAIL_SECRET,
+    SHOP,
+    STOREFRONT,
+    World,
+    signed,
+)
+from tests.support.storefront import ADA, data_request_body, redact_body, shop_body
+
+Pointer = tuple[str | int, ...]
+
+#: Headers that something reads somewhere: here, in the framework, in the server, in a proxy, in what traces requests.
+HEADERS: Final = (
+    *("User-Agent", "Referer", "Cookie", "Origin", "From", "Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host"),
+    *("X-Forwarded-Proto", "X-Real-IP", "X-Anything", "Accept-Language", "Accept-Charset", "Range", "If-Match", "If-Range"),
+    *("If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "Date", "Pragma", "Cache-Control", "Max-Forwards"),
+    *("Proxy-Authorization", "Traceparent", "Tracestate", "Baggage", "Sentry-Trace", "X-B3-TraceId", "X-Amzn-Trace-Id"),
+    *("X-Http-Method-Override", "Content-Language", "Content-Location", "Content-Disposition", "Digest", "Signature"),
+    *("X-Scanner-Secret", "X-Email-Webhook-Secret", "X-Platform-Topic", "X-Platform-Shop-Domain", "X-Service-Signature"),
+    *("X-Api-Key", "X-Csrf-Token", "Last-Event-Id", "Prefer", "Want-Digest", "Webhook-Id", "Webhook-Signature"),
+)
+#: Answers about them are refusals; each is tried by itself.
+DECIDING: Final = ("Accept", "Content-Type", "Content-Encoding", "Authorization", "X-Platform-Hmac-Sha256")
+
+_ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
+_HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}}
+#: What a message with an attachment is in the plain form.
+_ATTACHED: Final = [{"name": "a.png", "content_type": "image/png", "size_bytes": 8}]
+_ENCLOSED: Final = [{"Name": "b.png", "Data": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}]
+_REACHED: Final = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Spoiled:
+    """A request with the word of `number` in one place; `place` names route and member, list indices as `*`."""
+
+    place: str
+    number: int
+    call: Call
+
+
+def unnamed_members(app: App, world: World) -> dict[str, set[str]]:
+    """Return by route which members of forms no request of this module names."""
+    lacking: dict[str, set[str]] = {}
+    for method, route, operation in _operations(app, world):
+        told = {name for call in _calls(world, method, route) for name in _names(call.body)}
+        if unnamed := set(operation.known_names) - told:
+            lacking[f"{method} {route}"] = unnamed
+    return lacking
+
+
+def requests(app: App, world: World) -> Iterator[Spoiled]:
+    """Yield every request with one place spoiled; the numbers of their words are their own."""
+    numbers = iter(range(1, 100_000))
+    for method, route, operation in _operations(app, world):
+        for which, base in enumerate(_calls(world, method, route)):
+            name = f"{method} {route}"
+            if which == 0:
+                yield from _around(name, base, numbers)
+            for place, call, number in _within(route, base, numbers):
+                if operation.has_dry_run:
+                    dry = next(numbers)
+                    yield Spoiled(f"{name} dry {place}", dry, _dry(_renumbered(call, dry), route))
+                yield Spoiled(f"{name} {place}", number, _resigned(route, call))
+    for method, path in (("GET", "/{}"), ("POST", "/api/{}"), ("GET", "/api/ticket-exports/{}/{}"), ("PUT", "/{}")):
+        number = next(numbers)
+        yield Spoiled(f"{method} nowhere", number, Call(method, path.replace("{}", numbered(number))))
+
+
+def base_calls(app: App, world: World) -> Iterator[tuple[str, Call]]:
+    """Yield every request as it should be, by its route."""
+    for method, route, _ in _operations(app, world):
+        for call in _calls(world, method, route):
+            yield route, call
+
+
+def leaves(value: Any, pointer: Pointer = ()) -> Iterator[tuple[Pointer, Any]]:
+    """Yield what stands at the ends of a JSON value, with its pointer."""
+    if isinstance(value, dict | list) and value:
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*pointer, key))
+    else:
+        yield pointer, value
+
+
+def changed(value: Any, pointer: Pointer, to: Any) -> Any:
+    """Return a copy of a JSON value with something else at a pointer."""
+    if not pointer:
+        return to
+    copy = deepcopy(value)
+    *parents, last = pointer
+    inner = copy
+    for step in parents:
+        inner = inner[step]
+    inner[last] = to
+    return copy
+
+
+def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
+    """Spoil what is around a body: headers all at once, since none decides; what decides, the query and ids one by one."""
+    number = next(numbers)
+    word = numbered(number)
+    taken = {header.lower() for header, _ in base.headers}
+    headers = tuple((header, word) for header in HEADERS if header.lower() not in taken)
+    cookies = (("Cookie", f"session={word}"), ("X-" + word, word))
+    yield Spoiled(f"{name} headers", number, replace(base.plus(*headers, *cookies), query=f"{word}={word}&token={word}"))
+    for header in DECIDING:
+        number = next(numbers)
+        value = f"Bearer {numbered(number)}" if header == "Authorization" else f"text/{numbered(number)}"
+        yield Spoiled(f"{name} header {header}", number, base.without(header).plus((header, value)))
+    for header in ("X-Request-Id", "Idempotency-Key"):
+        number = next(numbers)
+        yield Spoiled(f"{name} header {header}", number, base.plus((header, numbered(number))))
+        number = next(numbers)
+        # In a form that is refused, or replaced.
+        yield Spoiled(f"{name} header {header}, unfit", number, base.plus((header, f"{numbered(number)} \xe9")))
+    for parameters in (("cursor", "limit", "status", "source"), ("dry_run",)):
+        number = next(numbers)
+        query = "&".join(f"{parameter}={numbered(number)}" for parameter in parameters)
+        yield Spoiled(f"{name} ?{parameters[0]}", number, replace(base, query=query))
+    for step in re.findall(r"(?:exp|rec|ses|tgt)_[0-9A-Z]{26}", base.path):
+        number = next(numbers)
+        for known in (step[:4], ""):
+            path = base.path.replace(step, f"{known}{numbered(number)}")
+            yield Spoiled(f"{name} id in the path", number, replace(base, path=path))
+    if base.method == "POST":
+        # Every kind has its turn within a few routes.
+        for kind, form in islice(cycle(_BODIES.items()), number % len(_BODIES), number % len(_BODIES) + _BODIES_EACH):
+            number = next(numbers)
+            yield Spoiled(f"{name} body {kind}", number, replace(base, body=form.replace("{}", numbered(number)).encode()))
+
+
+_BODIES_EACH: Final = 4
+#: Bodies of which nothing can be read.
+_BODIES: Final = {
+    "text": "{}",
+    "cut": '{"{}": "{}',
+    "repeated names": '{"{}": 1, "{}": 2}',
+    "more behind it": '{} {"{}": 1}',
+    "text of JSON": '"{}"',
+    "list": '["{}"]',
+    "no number": '{"{}": NaN, "b": {}}',
+    "half a pair": '{"{}": "\\ud800"}',
+    "form": "{}={}&b={}",
+    "parts": '--{}\r\nContent-Disposition: form-data; name="{}"; filename="{}"\r\n\r\n{}\r\n--{}--\r\n',
+    "zero": '{"{}": "\\u0000"}',
+}
+
+
+def _within(route: str, base: Call, numbers: Iterator[int]) -> Iterator[tuple[str, Call, int]]:
+    """Spoil each member's value, and add to each object a member of an unknown name."""
+    if not base.body:
+        return
+    sample = json.loads(base.body)
+    for pointer, old in leaves(sample):
+        number = next(numbers)
+        body = _fresh(route, sample, number)
+        yield _written(pointer), base.with_json(changed(body, pointer, _shaped(old, numbered(number)))), number
+    for pointer, _ in _objects(sample):
+        number = next(numbers)
+        body = _fresh(route, sample, number)
+        more = {**_at(body, pointer), numbered(number): {numbered(number): [numbered(number)]}}
+        yield f"{_written(pointer)}/?", base.with_json(changed(body, pointer, more)), number
+
+
+def fresh(route: str, body: Any, number: int) -> Any:
+    """Return a body that says what none before it has said: of what is known already nothing would be stored."""
+    return _fresh(route, body, number)
+
+
+def _fresh(route: str, body: Any, number: int) -> Any:
+    if route == RESULTS:
+        known = {"code": f"rule-{number}"}
+        issues = [{**each, **known} for each in body["issues"]]
+        return {**body, "issues": issues, "page": {**body["page"], "url": f"https://shop.example/{number}"}}
+    if route == EMAIL:
+        name = "message_id" if "message_id" in body else "MessageID"
+        return {**body, name: f"<{number}@mail.example>"}
+    return body
+
+
+def _shaped(old: Any, word: str) -> Any:
+    """Return the word in the form of what it replaces, so that it may be taken."""
+    if not isinstance(old, str):
+        return word
+    if old.startswith("http"):
+        return f"{old.rstrip('/')}/{word}?{word}={word}"
+    if "@" in old:
+        return re.sub(r"[\w.-]+@", f"{word}@", old)
+    if _REACHED.fullmatch(old) and not old[0].isdecimal():
+        return f"{word}.{old}"
+    return word
+
+
+def _renumbered(call: Call, number: int) -> Call:
+    return replace(call, body=re.sub(rb"cnry\d{5}yrnc", numbered(number).encode(), call.body))
+
+
+def _dry(call: Call, route: str) -> Call:
+    return replace(_resigned(route, call), query="dry_run=true")
+
+
+def _resigned(route: str, call: Call) -> Call:
+    return signed(call) if route == COMPLIANCE else call
+
+
+def _objects(value: Any, pointer: Pointer = ()) -> Iterator[tuple[Pointer, dict[str, Any]]]:
+    if isinstance(value, dict):
+        yield pointer, value
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from _objects(value[key], (*pointer, key))
+
+
+def _at(value: Any, pointer: Pointer) -> Any:
+    for step in pointer:
+        value = value[step]
+    return value
+
+
+def _written(pointer: Pointer) -> str:
+    return "".join("/*" if isinstance(step, int) else f"/{step}" for step in pointer)
+
+
+def _names(body: bytes) -> Iterator[str]:
+    for _, members in _objects(json.loads(body) if body else None):
+        yield from members
+
+
+def _operations(app: App, world: World) -> Iterator[tuple[str, str, Any]]:
+    """Yield method, route and what stands before it; routes without such are open, and have no body."""
+    for route in inspect_routes(app):
+        if is_of_the_console(route.path):
+            continue
+        found = app._router.find(_reached(route.path, world))
+        resource = found[0] if found else None
+        for method in sorted(each.method for each in route.methods if not each.internal and each.method != "HEAD"):
+            yield method, route.path, getattr(resource, "operations", {}).get(method, _Open())
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What stands before a route that is open to everybody: nothing."""
+
+    known_names: frozenset[str] = frozenset()
+    has_dry_run: bool = False
+
+
+def _reached(route: str, world: World) -> str:
+    ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
+    return route.format(**ids, session_id=world.session_id, file="index.css")
+
+
+def _calls(world: World, method: str, route: str) -> list[Call]:
+    """Return the requests to a route as they should be, one for each form that it takes; `{}` where none is known."""
+    path, tokens = _reached(route, world), (world.customer.token, world.platform_token)
+    headers = {**_credentials(route, *tokens), **(JSON if method == "POST" else {}), "Accept": "application/json"}
+    bodies = _bodies(world).get(route, [{}]) if method == "POST" else []
+    call = Call(method, path, tuple(headers.items()))
+    return [_resigned(route, _topical(route, call.with_json(body), body)) for body in bodies] or [call]
+
+
+def _credentials(route: str, token: str, platform_token: str) -> Mapping[str, str]:
+    if route in {CAPTURES, CMS, STOREFRONT}:
+        return {"Authorization": f"Bearer {platform_token}"}
+    secrets = {RESULTS: {"X-Scanner-Secret": "scanner-secret-for-tests"}, EMAIL: {"X-Email-Webhook-Secret": EMAIL_SECRET}}
+    return secrets.get(route, {"Authorization": f"Bearer {token}"})
+
+
+def _topical(route: str, call: Call, body: Any) -> Call:
+    if route != COMPLIANCE:
+        return call
+    topics = {"orders_to_redact": "customers/redact", "orders_requested": "customers/data_request"}
+    topic = next((topics[name] for name in topics if name in body), "shop/redact")
+    return call.plus(("X-Platform-Topic", topic), ("X-Platform-Shop-Domain", SHOP))
+
+
+def _bodies(world: World) -> dict[str, list[Any]]:
+    project_id, report = world.customer.project_id, {"report_id": world.report_id}
+    mailbox = {"Email": "bob@mail.example", "Name": "Bob", "MailboxHash": ""}
+    return {
+        RESULTS: [postback(42, issues=[_ISSUE], page=_HEADED)],
+        EMAIL: [
+            plain_email(attachments=_ATTACHED, cc="Bob <bob@mail.example>"),
+            postmark_email(CcFull=[mailbox], BccFull=[mailbox], Attachments=[*postmark_email()["Attachments"], *_ENCLOSED]),
+        ],
+        TARGETS: [target_request(max_per_minute=60)],
+        EXPORTS: [{**BY_HAND, "project_id": project_id}],
+        f"{EXPORTS}/{{export_id}}/approve": [{"target_id": world.target_id, "ticket_digest": "sha256:" + "0" * 64}],
+        RECOVERIES: [{"target_id": world.target_id, "since": "24h"}],
+        CAPTURES: [{**capture(project_id), **report}],
+        CMS: [{**cms_diagnostics(project_id), **report}],
+        STOREFRONT: [{**storefront_diagnostics(project_id), **report}],
+        COMPLIANCE: [redact_body(ADA, SHOP), data_request_body(ADA, SHOP), shop_body(SHOP)],
+    }

@@ -1,0 +1,179 @@
+"""Rows for every table of a database, whatever its schema's version: made from what the database says of its own columns.
+
+Nothing here names a table that could be forgotten. Foreign keys lead to rows that are there; what a CHECK allows is found by
+trying, from a seed, so that the rows are the same in every run. Every word that a CHECK lists stands in some row.
+"""
+
+import random
+import re
+from collections.abc import Container, Mapping
+from typing import Any, Final
+
+from peewee import BooleanField, IntegrityError
+
+from schemas.base.timestamps import to_ms
+from storage.db.columns import JsonField
+from storage.db.engine import database, execute, is_sqlite, rows
+from storage.db.models import ALL
+from tests.support.factories import NOW
+
+#: The tightest table lets one in sixty-four of such rows in.
+TRIES: Final = 3000
+#: Of a table without a list of words.
+ROWS: Final = 3
+
+_TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":null,"labels":[],"evidence":{}}'
+
+#: What code reads again, and so needs a form; % is the row's number.
+FORMS: Final[dict[tuple[str, str], str]] = {
+    ("compliance_requests", "result"): "redacted",
+    ("exports", "id"): f"exp_01J{'0' * 19}%",
+    ("exports", "ticket"): _TICKET,
+    ("exports", "preview_problems"): "[]",
+    ("exports", "source_type"): "manual",
+    ("findings", "id"): f"fnd_01J{'0' * 19}%",
+    ("findings", "severity"): "high",
+    ("inbound_refusals", "problems"): "[]",
+    ("inbound_refusals", "source"): "scanner",
+    ("projects", "shop_domain"): "Shop%.Example",
+    ("recoveries", "id"): f"rec_01J{'0' * 19}%",
+    ("targets", "id"): f"tgt_01J{'0' * 19}%",
+    ("targets", "base_url"): "https://tracker%.example/hook",
+    ("targets", "provider_key"): "generic_webhook",
+    ("targets", "deployment_mode"): "self-hosted",
+    ("tokens", "abilities"): '["ticket-exports:read"]',
+}
+
+_FIELDS: Final = {
+    (str(model._meta.table_name), field.column_name): field for model in ALL for field in model._meta.sorted_fields
+}
+
+
+def tables() -> list[str]:
+    """Return the tables but for the migrations' own."""
+    return sorted(name for name in database.get_tables() if name != "schema_migrations" and not name.startswith("sqlite_"))
+
+
+def fill() -> None:
+    """Put rows into every table of the open database, those that others refer to first."""
+    keys = {table: database.get_foreign_keys(table) for table in tables()}
+    while keys:
+        ready = [name for name, found in keys.items() if not {key.dest_table for key in found} & keys.keys() - {name}]
+        assert ready, f"A circle of foreign keys: {[*keys]}"
+        for table in ready:
+            _Filler(table, keys.pop(table)).fill()
+
+
+def content(columns: dict[str, list[str]] | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Return every row of every table, or of those `columns` alone, in the order of their keys."""
+    found = {}
+    for table, names in (columns or {table: column_names(table) for table in tables()}).items():
+        key = ", ".join(database.get_primary_keys(table))
+        stored = rows(f"SELECT {', '.join(names)} FROM {table} ORDER BY {key}")  # noqa: S608 - our own names
+        found[table] = [dict(zip(names, map(_plain, row), strict=True)) for row in stored]
+    return found
+
+
+def column_names(table: str) -> list[str]:
+    return [column.name for column in database.get_columns(table)]
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+class _Filler:
+    """Fills one table."""
+
+    def __init__(self, table: str, keys: list[Any]) -> None:
+        self._table = table
+        self._chance = random.Random(table)
+        self._checks = _checks(table)
+        counted = _counted(table)
+        self._columns = [column for column in database.get_columns(table) if column.name not in counted]
+        self._parents = {
+            key.column: [value for (value,) in rows(f"SELECT {key.dest_column} FROM {key.dest_table} ORDER BY 1")]  # noqa: S608 - our own names
+            for key in keys
+        }
+        self._words = {column.name: words for column in self._columns if (words := self._listed(column.name))}
+
+    def fill(self) -> None:
+        count = max([ROWS, *map(len, self._words.values())])
+        for n in range(1, count + 1):
+            # Each word of the longest list in turn.
+            fixed = {name: words[n - 1] for name, words in self._words.items() if len(words) == count}
+            # A table may be for one row.
+            assert self._make(n, fixed) or n > 1, f"No row of {self._table} could be made."
+        for n, name in enumerate(self._empty(), count + 1):
+            assert self._make(n, {name: None}), f"No row of {self._table} with a {name} could be made."
+
+    def _empty(self) -> list[str]:
+        """Return the columns without a value, so far."""
+        names = [column.name for column in self._columns]
+        [counts] = rows(f"SELECT {', '.join(f'COUNT({name})' for name in names)} FROM {self._table}")  # noqa: S608 - our own names
+        return [name for name, values in zip(names, counts, strict=True) if values == 0]
+
+    def _make(self, n: int, fixed: Mapping[str, str | None]) -> bool:
+        """Try rows until the database takes one; False where it takes none. A `fixed` column has a value, or that one."""
+        names = [column.name for column in self._columns]
+        places = ", ".join("?" * len(names))
+        insert = f"INSERT INTO {self._table} ({', '.join(names)}) VALUES ({places})"  # noqa: S608 - our own names
+        for _ in range(TRIES if n == 1 or self._checks else 1):
+            try:
+                execute(insert, [fixed.get(column.name) or self._value(column, n, fixed) for column in self._columns])
+            except IntegrityError:
+                continue
+            return True
+        return False
+
+    def _value(self, column: Any, n: int, fixed: Container[str]) -> Any:
+        if column.null and column.name not in fixed and self._chance.random() < 0.5:
+            return None
+        if column.name in self._parents:
+            return self._parents[column.name][(n - 1) % len(self._parents[column.name])]
+        if column.name in self._words:
+            return self._chance.choice(self._words[column.name])
+        return self._made_up(column, n)
+
+    def _made_up(self, column: Any, n: int) -> Any:
+        place = (self._table, column.name)
+        field, kind = _FIELDS.get(place), column.data_type.lower()
+        if place in FORMS:
+            return FORMS[place].replace("%", f"{n:04}")
+        if isinstance(field, JsonField):
+            return f'{{"n":{n}}}'
+        if isinstance(field, BooleanField) or kind == "boolean":
+            return bool(n % 2)
+        if kind in {"blob", "bytea"}:
+            return f"{column.name}-{n}".encode()
+        if kind == "bigint" and not column.primary_key:
+            return to_ms(NOW) - n
+        if kind in {"integer", "bigint"}:
+            return n
+        return n + 0.5 if kind.startswith("double") else f"{column.name}-{n:020}"
+
+    def _listed(self, column: str) -> list[str]:
+        """Return the words that CHECKs list for a column."""
+        literal = r"'([^']*)'(?:::text)?"
+        before = rf"\b{column}\)?(?:::text)?\s*(?:=|IN)\s*(?:ANY\s*)?\(*\s*(?:ARRAY\[)?"
+        lists = re.findall(rf"{before}((?:{literal},?\s*)+)", self._checks)
+        return sorted({word for found in lists for word in re.findall(literal, found[0])})
+
+
+def _checks(table: str) -> str:
+    """Return what the database says of a table's CHECKs."""
+    if is_sqlite():
+        [(made,)] = rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
+        return "\n".join(re.findall(r"CHECK.*", made, re.DOTALL))
+    found = rows(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'c' AND conrelid = ?::regclass", (table,)
+    )
+    return "\n".join(check for (check,) in found)
+
+
+def _counted(table: str) -> set[str]:
+    """Return the columns that the database counts up by itself."""
+    if not is_sqlite():
+        return {column.name for column in database.get_columns(table) if str(column.default).startswith("nextval")}
+    [(made,)] = rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
+    return {*re.findall(r"(\w+) INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", made)}

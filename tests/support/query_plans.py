@@ -1,0 +1,121 @@
+"""What a database does for a statement: the statements that a verb runs, and each one's plan."""
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage.db.engine import database, is_sqlite, rows, transaction
+
+#: Tables that grow with every delivery.
+GROWING: Final = frozenset({"exports", "attempts", "audit_entries"})
+#: Indexes that a condition on another column alone would read from one end to the other.
+FIRST_COLUMNS: Final = {"exports_waiting": "target_id", "exports_recoverable": "target_id"}
+#: What may stand between a table and its other name.
+_NAMED: Final = re.compile(r"(?:FROM|JOIN|UPDATE|INTO)\s+(\w+)(?:\s+(?:AS\s+)?(\w+))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as the driver got it."""
+
+    sql: str
+    parameters: Sequence[Any]
+
+
+class _Listener(logging.Handler):
+    """Keeps what peewee logs of each statement."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.heard: list[Statement] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told: Any = record.msg
+        if isinstance(told, tuple):
+            self.heard.append(Statement(told[0], told[1] or ()))
+
+
+class _TakenBack(Exception):
+    """What was done is to be undone."""
+
+
+@contextmanager
+def taken_back() -> Iterator[None]:
+    """Undo what is written inside, so that it can be measured again."""
+    with suppress(_TakenBack), transaction():
+        yield
+        raise _TakenBack
+
+
+@contextmanager
+def statements() -> Iterator[list[Statement]]:
+    """Collect the statements that run inside, but for those that begin and end transactions."""
+    logger, listener = logging.getLogger("peewee"), _Listener()
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(listener)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    found: list[Statement] = []
+    try:
+        yield found
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+        logger.propagate = propagates
+        found += [each for each in listener.heard if re.match(r"\s*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
+
+
+def plan_of(statement: Statement) -> list[str]:
+    """Return the steps of a statement's plan, a line each."""
+    if is_sqlite():
+        cursor = database.execute_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)
+        return [str(row[3]) for row in cursor.fetchall()]
+    cursor = database.execute_sql(f"EXPLAIN {statement.sql}", statement.parameters)
+    return [str(row[0]) for row in cursor.fetchall()]
+
+
+def read_whole(statement: Statement, growing: Collection[str] = GROWING) -> list[str]:
+    """Return the steps that read a growing table, or an index of it, from one end to the other."""
+    if is_sqlite():
+        return _scans_of_sqlite(statement, growing)
+    cursor = database.execute_sql(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters)
+    return list(_scans_of_postgresql(cursor.fetchone()[0][0]["Plan"], growing))
+
+
+def indexes_read(statement: Statement) -> set[str]:
+    """Return the names of the indexes that a statement's plan reads."""
+    known = "SELECT name FROM sqlite_master WHERE type = 'index'" if is_sqlite() else "SELECT indexname FROM pg_indexes"
+    plan = " ".join(plan_of(statement))
+    return {name for (name,) in rows(known) if re.search(rf"\b{name}\b", plan)}
+
+
+def _scans_of_sqlite(statement: Statement, growing: Collection[str]) -> list[str]:
+    tables = {alias or table: table for table, alias in _NAMED.findall(statement.sql)}
+    tables |= {table: table for table in growing}
+    # "ANY" skips the first column of an index: a step for each of its values.
+    scans = [step for step in plan_of(statement) if step.startswith("SCAN ") or "(ANY(" in step]
+    return [step for step in scans if tables.get(step.split()[1]) in growing]
+
+
+def _scans_of_postgresql(node: Mapping[str, Any], growing: Collection[str]) -> Iterator[str]:
+    if _reads_growing_table(node, growing) and not _is_bounded(node):
+        yield f"{node['Node Type']} of {node.get('Relation Name', '')} {node.get('Index Name', '')}".strip()
+    for child in node.get("Plans", ()):
+        yield from _scans_of_postgresql(child, growing)
+
+
+def _reads_growing_table(node: Mapping[str, Any], growing: Collection[str]) -> bool:
+    """Tell whether a step reads one: by itself, or its index for the step above, which names the table."""
+    if node["Node Type"] == "Bitmap Heap Scan":
+        return False
+    return node["Node Type"] == "Bitmap Index Scan" or ("Scan" in node["Node Type"] and node.get("Relation Name") in growing)
+
+
+def _is_bounded(node: Mapping[str, Any]) -> bool:
+    """Tell whether a step begins at a place of an index: the condition must be on the column that the index is sorted by."""
+    condition = str(node.get("Index Cond", ""))
+    first = FIRST_COLUMNS.get(node.get("Index Name", ""))
+    return bool(condition) and (first is None or re.search(rf"\b{first}\b", condition) is not None)

@@ -1,0 +1,164 @@
+"""Redis as others run it: on a port, with passwords, with a replica, and with Sentinels that make it the master."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from bin.processes.embedded_redis import find_server
+from tests.support.servers import RedisServer, Server, free_port
+
+#: Characters that a URL has another use for.
+PASSWORD: Final = "p@ss:w/rd?#%"
+ENCODED: Final = "p%40ss%3Aw%2Frd%3F%23%25"
+#: What docs/scaling.md tells to give a user of Redis's own.
+RIGHTS: Final = ("~rq:*", "~riskrelay:*", "resetchannels", "+@all", "-@dangerous", "+info")
+SERVICE: Final = "riskrelay"
+
+
+class PortRedis(RedisServer):
+    """A Redis on a port of loopback beside its socket; it wants PASSWORD, of the user `riskrelay` or of the usual one."""
+
+    def __init__(self, replica_of: "PortRedis | None" = None, also_at: str | None = None) -> None:
+        super().__init__()
+        self.port = free_port()
+        self._master = replica_of
+        self._at = ["127.0.0.1", *([also_at] if also_at else [])]
+
+    @property
+    def url(self) -> str:
+        """Say where clients find it."""
+        return f"redis://:{ENCODED}@127.0.0.1:{self.port}/0"
+
+    def role(self) -> str:
+        """Tell whether it is `master` or `slave` just now."""
+        with redis.Redis.from_url(self.url) as client:
+            return str(client.info("replication")["role"])
+
+    def stand_still(self) -> None:
+        """Let it take calls and answer none, as a machine that hangs."""
+        self._send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._send(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it; one that stands still could not."""
+        if self.is_running:
+            self.go_on()
+        super().stop()
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _ask(self) -> None:
+        with redis.Redis.from_url(self.url, retry=None) as client:
+            client.ping()
+
+    def _command(self) -> list[str]:
+        settings = {
+            "port": str(self.port),
+            "requirepass": PASSWORD,
+            "masterauth": PASSWORD,
+            "unixsocketperm": "700",
+            # The pause before a replica gets its first copy is for those that come together.
+            "repl-diskless-sync-delay": "0",
+        }
+        words = [word for name, value in settings.items() for word in (f"--{name}", value)] + ["--bind", *self._at]
+        if self._master is not None:
+            words += ["--replicaof", "127.0.0.1", str(self._master.port)]
+        usual = super()._command()
+        port = usual.index("--port")
+        return [*usual[:port], *usual[port + 2 :], *words, "--user", "riskrelay", "on", f">{PASSWORD}", *RIGHTS]
+
+
+class SentinelServer(Server):
+    """A Sentinel that watches one master; without `password` it answers everybody."""
+
+    stop_signal = signal.SIGTERM
+    death_signal = signal.SIGKILL
+    ready_errors = (redis.exceptions.RedisError,)
+
+    def __init__(self, master_port: int, quorum: int, password: str | None = None) -> None:
+        super().__init__((os.geteuid(), os.getegid()))
+        self.port = free_port()
+        self._password = password
+        # It writes what it learns into this file.
+        self._file.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
+            f"sentinel monitor {SERVICE} 127.0.0.1 {master_port} {quorum}\n"
+            f'sentinel auth-pass {SERVICE} "{PASSWORD}"\n'
+            f"sentinel down-after-milliseconds {SERVICE} 400\nsentinel failover-timeout {SERVICE} 2000\n"
+            + (f'requirepass "{password}"\n' if password else "")
+        )
+
+    @property
+    def url(self) -> str:
+        """Say where it answers, without its password."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def state(self) -> dict[str, str]:
+        """Tell what it knows of the master."""
+        with self._client() as client:
+            found: dict[str, str] = client.sentinel_master(SERVICE)
+            return found
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "sentinel.conf"
+
+    def _client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, password=self._password, retry=Retry(NoBackoff(), 0), decode_responses=True)
+
+    def _ask(self) -> None:
+        with self._client() as client:
+            client.ping()
+
+    def _command(self) -> list[str]:
+        return [str(find_server()), str(self._file), "--sentinel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Two servers, one of them the master, and the Sentinels that decide which."""
+
+    servers: tuple[PortRedis, PortRedis]
+    sentinels: tuple[SentinelServer, ...]
+
+    @property
+    def url(self) -> str:
+        """Say where clients find whichever is the master."""
+        places = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        return f"redis+sentinel://:{ENCODED}@{places}/{SERVICE}"
+
+    def master(self) -> PortRedis:
+        """Return the one that the Sentinels name."""
+        port = int(self.sentinels[-1].state()["port"])
+        return next(each for each in self.servers if each.port == port)
+
+    def is_complete(self) -> bool:
+        """Tell whether every Sentinel knows the others and the replica, so that each could make it the master."""
+        wanted = (1, len(self.sentinels) - 1)
+        states = [each.state() for each in self.sentinels]
+        return all((int(each["num-slaves"]), int(each["num-other-sentinels"])) == wanted for each in states)
+
+
+@contextmanager
+def watched(wait_until: Callable[..., object], sentinels: int = 3) -> Iterator[Watched]:
+    """Run a master, its replica and Sentinels that know each other."""
+    with ExitStack() as stack:
+        master = stack.enter_context(PortRedis())
+        replica = stack.enter_context(PortRedis(replica_of=master))
+        watching = [stack.enter_context(SentinelServer(master.port, sentinels // 2 + 1)) for _ in range(sentinels)]
+        made = Watched((master, replica), tuple(watching))
+        wait_until(made.is_complete, 30)
+        yield made

@@ -1,0 +1,90 @@
+"""Requests with a body, each as it should be, and every place in them that may say something else."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final
+
+from falcon.testing import Result, TestClient
+
+from service.app import create_app
+from tests.support.factories import make_customer, make_settings
+from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.raw_http import EXPORTS, Call
+from tests.support.specification import World, everything, make_world, signed
+
+#: The routes that take a body: those of the specification, and the ticket made by hand.
+ENDPOINTS: Final = (1, 2, 3, 4, 6, 7, 8, 9)
+WHICH: Final = (*map(str, ENDPOINTS), "by hand")
+BY_HAND: Final = {
+    "ticket": {
+        "title": "Missing name",
+        "description": "The field has no name.",
+        "severity": "high",
+        "page_url": "https://shop.example/",
+        "labels": ["a11y"],
+        "evidence": {"rule": "label"},
+    },
+    "source": {"type": "manual", "id": "note-1"},
+}
+
+
+def patient_world(folder: Path) -> World:
+    """Fill the open database with one installation for many requests; they do not depend on each other."""
+    customer = make_customer()
+    told = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
+    doorbell = FakeDoorbell()
+    client = TestClient(create_app(told, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    return make_world(told, client, doorbell, customer)
+
+
+def calls(world: World) -> dict[str, Call]:
+    """Every request with a body, as it should be."""
+    by_hand = Call("POST", EXPORTS, world.call(4).headers).with_json(BY_HAND)
+    return {**{str(endpoint): world.call(endpoint) for endpoint in ENDPOINTS}, "by hand": by_hand}
+
+
+def send(world: World, which: str, body: Any) -> Result:
+    """Send one of them with another body."""
+    call = calls(world)[which].with_json(body)
+    return (signed(call) if which == "9" else call).send(world.client)
+
+
+def send_raw(world: World, which: str, raw: bytes) -> Result:
+    """Send one of them with bytes for a body."""
+    there = calls(world)[which]
+    call = Call(there.method, there.path, there.headers, raw)
+    return (signed(call) if which == "9" else call).send(world.client)
+
+
+def changed(body: Any, path: list[int], how: str, name: str, value: Any) -> Any:
+    """Return the body with one thing changed somewhere inside."""
+    if not path or not isinstance(body, dict | list) or not body:
+        return value
+    place = sorted(body)[path[0] % len(body)] if isinstance(body, dict) else path[0] % len(body)
+    if len(path) == 1 and how == "remove":
+        del body[place]
+    elif len(path) == 1 and how == "add" and isinstance(body, dict):
+        body[name] = value
+    else:
+        body[place] = changed(body[place], path[1:], how, name, value)
+    return body
+
+
+def texts(body: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every text in a body."""
+    if isinstance(body, str):
+        yield path
+    elif isinstance(body, dict | list):
+        for place in body if isinstance(body, dict) else range(len(body)):
+            yield from texts(body[place], (*path, place))
+
+
+def put(body: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """Return a copy of the body with another value at a path."""
+    copy = deepcopy(body)
+    inner = copy
+    for place in path[:-1]:
+        inner = inner[place]
+    inner[path[-1]] = value
+    return copy

@@ -1,0 +1,247 @@
+"""The nine endpoints as the specification's table of statements calls them: one request each that is as it should be."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.base.principal import Ability, TokenKind
+from schemas.settings.definitions import Settings
+from storage.accounts import projects, tokens
+from storage.exports import recoveries
+from tests.support.factories import NOW, SCANNER_SECRET, Customer, make_customer, make_session, make_target, postback
+from tests.support.fakes import FakeDoorbell
+from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS, Call, prepared, target_request
+
+EMAIL_SECRET: Final = "email-secret-for-tests"
+STOREFRONT_SECRET: Final = "storefront-secret-for-tests"
+SHOP: Final = "snowdevil.example.com"
+
+EMAIL: Final = "/api/email/webhook"
+CAPTURES: Final = "/api/browser-extension/evidence-captures"
+CMS: Final = "/api/cms-plugins/cms-commerce/diagnostics"
+STOREFRONT: Final = "/api/storefront-app/diagnostics"
+COMPLIANCE: Final = "/api/storefront-app/webhooks/compliance"
+
+#: Takes a member away.
+ABSENT: Final = object()
+
+
+@dataclass
+class World:
+    """An installation in `cloud` mode with a customer, tokens of every kind, a target, and a second customer."""
+
+    settings: Settings
+    client: TestClient
+    doorbell: FakeDoorbell
+    customer: Customer
+    other: Customer
+    platform_token: str
+    report_id: int
+    other_report_id: int
+    export_id: str
+    target_id: str
+    recovery_id: str
+    session_id: str
+
+    def call(self, endpoint: int) -> Call:
+        """Return a request to one of the nine endpoints as it should be."""
+        return _CALLS[endpoint](self)
+
+    def send(self, endpoint: int, /, **members: Any) -> Result:
+        """Send it with members changed: `page__url=…` is `page.url`."""
+        return self.changed(endpoint, **members).send(self.client)
+
+    def changed(self, endpoint: int, /, **members: Any) -> Call:
+        """Return it with members changed; a signed body is signed again."""
+        call = self.call(endpoint)
+        if not members:
+            return call
+        body = json.loads(call.body)
+        for path, value in members.items():
+            _put(body, path.split("__"), value)
+        changed = call.with_json(body)
+        return signed(changed) if endpoint == 9 else changed
+
+    def status(self, export_id: str | None = None) -> dict[str, Any]:
+        """Poll an export."""
+        path = f"{EXPORTS}/{export_id or self.export_id}"
+        record: dict[str, Any] = self.client.simulate_get(path, headers=self.customer.bearer).json
+        return record
+
+
+def everything(customer: Customer) -> dict[str, str]:
+    """Return the settings of an installation that serves every route, with every secret set."""
+    return {
+        "DEPLOYMENT_MODE": "cloud",
+        "DEFAULT_PROJECT_ID": str(customer.project_id),
+        "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
+        "STOREFRONT_WEBHOOK_SECRET": STOREFRONT_SECRET,
+    }
+
+
+def make_world(settings: Settings, client: TestClient, doorbell: FakeDoorbell, customer: Customer) -> World:
+    """Fill an installation whose default project is the customer's."""
+    other = make_customer()
+    project = projects.add_project("Another", customer.account_id, NOW)
+    target = make_target(customer)
+    recovering = recoveries.begin(make_target(customer).id, NOW, utc_now(), "user:test")
+    abilities = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
+    return World(
+        settings=settings,
+        client=client,
+        doorbell=doorbell,
+        customer=customer,
+        other=other,
+        platform_token=tokens.create(customer.email, TokenKind.PLATFORM, utc_now(), abilities)[1],
+        report_id=projects.add_report("Report", customer.project_id, NOW).id,
+        other_report_id=projects.add_report("Elsewhere", project.id, NOW).id,
+        export_id=prepared(client, 1),
+        target_id=target.id,
+        recovery_id=recovering.id,
+        session_id=make_session(customer),
+    )
+
+
+def signed(call: Call, secret: str = STOREFRONT_SECRET) -> Call:
+    """Return a call with the signature of its body."""
+    digest = hmac.new(secret.encode(), call.body, hashlib.sha256).digest()
+    return call.without("X-Platform-Hmac-Sha256").plus(("X-Platform-Hmac-Sha256", base64.b64encode(digest).decode()))
+
+
+def instead(call: Call, name: str, value: str) -> Call:
+    """Return a call with another value in a header."""
+    return call.without(name).plus((name, value))
+
+
+def _put(body: dict[str, Any], path: list[str], value: Any) -> None:
+    *parents, name = path
+    for parent in parents:
+        body = body[parent]
+    if value is ABSENT:
+        del body[name]
+    else:
+        body[name] = value
+
+
+def _call(path: str, headers: dict[str, str], body: Any) -> Call:
+    accepted = {**headers, **JSON, "Accept": "application/json"}
+    return Call("POST", path, tuple(accepted.items())).with_json(deepcopy(body))
+
+
+def _email(_world: World) -> Call:
+    body = {
+        "message_id": "<1@mail.example>",
+        "from": "Jane <jane@mail.example>",
+        "to": "inbox@service.example",
+        "subject": "The checkout is broken",
+        "text": "The button does nothing.",
+        "html": "<p>The button does nothing.</p>",
+        "received_at": "2026-03-01T12:00:00Z",
+    }
+    return _call(EMAIL, {"X-Email-Webhook-Secret": EMAIL_SECRET}, body)
+
+
+def _capture(world: World) -> Call:
+    body = {
+        "project_id": world.customer.project_id,
+        "report_id": world.report_id,
+        "page_url": "https://shop.example/cart",
+        "page_title": "Your cart",
+        "selected_text": "The total is wrong.",
+        "meta_description": "A cart.",
+        "canonical_url": "https://shop.example/cart",
+        "heading_outline": [{"level": "h1", "text": "Cart"}],
+        "captured_at": "2026-03-01T12:00:00Z",
+        "extension_version": "1.2.3",
+    }
+    return _call(CAPTURES, _platform(world), body)
+
+
+def _cms(world: World) -> Call:
+    body = {
+        "project_id": world.customer.project_id,
+        "report_id": world.report_id,
+        "platform": "cms_commerce",
+        "site_url": "https://shop.example/",
+        "plugin_version": "4.5.6",
+        "diagnostics": {
+            "cms_version": "6.5",
+            "commerce_plugin_version": "9.1",
+            "active_theme": "Plain",
+            "active_plugin_names": ["Forms", "Gallery"],
+            "checkout_page_url": "https://shop.example/checkout",
+            "commerce_plugin_status": "active",
+            "visible_browser_symptoms": ["The button does nothing."],
+        },
+    }
+    return _call(CMS, _platform(world), body)
+
+
+def _storefront(world: World) -> Call:
+    body = {
+        "project_id": world.customer.project_id,
+        "report_id": world.report_id,
+        "shop_domain": SHOP,
+        "shop_name": "Snow Devil",
+        "granted_scopes": ["read_content", "read_products", "read_themes"],
+        "app_version": "7.8.9",
+        "diagnostics": {
+            "primary_domain": "shop.example",
+            "published_theme_name": "Dawn",
+            "theme_count": 3,
+            "product_count_bucket": "100-999",
+            "checkout_profile_status": "published",
+            "app_embed_status": "enabled",
+            "visible_storefront_symptoms": ["The price is missing."],
+        },
+    }
+    return _call(STOREFRONT, _platform(world), body)
+
+
+def _compliance(_world: World) -> Call:
+    headers = {"X-Platform-Topic": "customers/redact", "X-Platform-Shop-Domain": SHOP}
+    body = {
+        "shop_id": 954889,
+        "shop_domain": SHOP,
+        "customer": {"id": 191167, "email": "john@mail.example", "phone": "555-625-1199"},
+        "orders_to_redact": [299938, 280263],
+    }
+    return signed(_call(COMPLIANCE, headers, body))
+
+
+def _platform(world: World) -> dict[str, str]:
+    return {"Authorization": f"Bearer {world.platform_token}"}
+
+
+def _approve(world: World) -> Call:
+    return _call(f"{EXPORTS}/{world.export_id}/approve", world.customer.bearer, {"target_id": world.target_id})
+
+
+def _read(world: World) -> Call:
+    return Call("GET", f"{EXPORTS}/{world.export_id}", (*world.customer.bearer.items(), ("Accept", "application/json")))
+
+
+_CALLS: Final[dict[int, Callable[[World], Call]]] = {
+    1: lambda _world: _call(RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(42)),
+    2: _email,
+    3: lambda world: _call(TARGETS, world.customer.bearer, target_request(deployment_mode="webhook-only")),
+    4: _approve,
+    5: _read,
+    6: _capture,
+    7: _cms,
+    8: _storefront,
+    9: _compliance,
+}
+
+
+def without_body(call: Call) -> Call:
+    """Return a call that says nothing."""
+    return replace(call, body=b"")

@@ -1,0 +1,290 @@
+"""A storefront's compliance webhooks, and persons whose traces stand wherever outside input is kept."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from falcon.testing import Result, TestClient
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from schemas.compliance.requests import Order, Subject, Topic
+from schemas.exports.record import Approval
+from schemas.exports.state_machine import Move
+from service.app import create_app
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import execute, rows, transaction, values_list
+from storage.db.identifiers import CAPTURE, new_id
+from storage.db.models import ALL
+from storage.exports import transitions
+from storage.secrets.vault import Vault
+from tests.support.factories import (
+    SCANNER_SECRET,
+    Customer,
+    attempted,
+    capture,
+    claim_due,
+    cms_diagnostics,
+    issue,
+    make_platform_token,
+    make_settings,
+    make_target,
+    plain_email,
+    postback,
+    storefront_diagnostics,
+)
+from tests.support.fakes import FakeDoorbell, FakeLookup
+
+SECRET: Final = "storefront-secret-for-tests"
+EMAIL_SECRET: Final = "email-secret-for-tests"
+SHOP: Final = "snow.shops.example"
+WEBHOOKS: Final = "/api/storefront-app/webhooks/compliance"
+#: What an installation that takes these webhooks is run with.
+CLOUD: Final = {
+    "DEPLOYMENT_MODE": "cloud",
+    "STOREFRONT_WEBHOOK_SECRET": SECRET,
+    "EMAIL_WEBHOOK_SECRET": EMAIL_SECRET,
+}
+
+_TABLES: Final = [str(model._meta.table_name) for model in ALL]
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A customer of a shop; every member is found nowhere else in a test."""
+
+    id: int
+    email: str
+    phone: str
+    orders: tuple[int, ...]
+
+    @property
+    def subject(self) -> Subject:
+        """The person as a request names them."""
+        return Subject(str(self.id), self.email, self.phone, tuple(map(str, self.orders)))
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The member `customer` of a webhook's body."""
+        return {"id": self.id, "email": self.email, "phone": self.phone}
+
+    @property
+    def traces(self) -> tuple[str, ...]:
+        """What no text may hold when the person is forgotten, in lower case."""
+        name = self.email.partition("@")[0].lower()
+        line = self.phone.split()[-2:]
+        return (name, str(self.id), " ".join(line), "-".join(line), *map(str, self.orders))
+
+
+ADA: Final = Person(88191167, "Ada.Canary@mail.example", "+1 555 625 1199", (770299938, 770280263))
+BOB: Final = Person(88191168, "bob.canary@mail.example", "+1 555 625 1200", (770299939, 770280264))
+
+
+def redact_body(person: Person, shop: str = SHOP) -> dict[str, Any]:
+    """Return the body of `customers/redact`."""
+    return {"shop_id": 954889, "shop_domain": shop, "customer": person.body, "orders_to_redact": list(person.orders)}
+
+
+def data_request_body(person: Person, shop: str = SHOP) -> dict[str, Any]:
+    """Return the body of `customers/data_request`."""
+    body = {"shop_id": 954889, "shop_domain": shop, "customer": person.body, "orders_requested": list(person.orders)}
+    return {**body, "data_request": {"id": 9999}}
+
+
+def shop_body(shop: str = SHOP) -> dict[str, Any]:
+    """Return the body of `shop/redact`."""
+    return {"shop_id": 954889, "shop_domain": shop}
+
+
+def signature(body: bytes, secret: str = SECRET) -> str:
+    """Return the signature of a body as the platform writes it."""
+    return base64.b64encode(hmac.digest(secret.encode(), body, hashlib.sha256)).decode()
+
+
+def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, **headers: str) -> Result:
+    """Post a signed webhook; `headers` replace its own, `_` for `-`."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent = {"X-Platform-Hmac-Sha256": signature(raw), "X-Platform-Topic": topic, "X-Platform-Shop-Domain": shop, **_JSON}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    return client.simulate_post(WEBHOOKS, body=raw, headers=sent)
+
+
+def order(topic: Topic, person: Person | None = None, shop: str = SHOP) -> tuple[Order, bytes]:
+    """Return what a webhook comes to, and its bytes."""
+    bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
+    body = shop_body(shop) if person is None else bodies[topic](person, shop)
+    return Order(topic, shop, None if person is None else person.subject), json.dumps(body).encode()
+
+
+def receive(topic: Topic, vault: Vault, person: Person | None = None, shop: str = SHOP) -> str:
+    """Store an order as the service does, and return its id."""
+    request_id = compliance_requests.receive(*order(topic, person, shop), vault, utc_now(), "storefront")
+    assert request_id is not None
+    return request_id
+
+
+def cloud_client(folder: Path, **changes: str) -> TestClient:
+    """The application of a cloud installation over the open database."""
+    return TestClient(create_app(make_settings(folder, {**CLOUD, **changes}), FakeDoorbell(), FakeLookup({})))
+
+
+def give_shop(customer: Customer, shop: str = SHOP) -> Customer:
+    """Make a customer's project the one of a shop."""
+    assert execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (shop, customer.project_id)) == 1
+    return customer
+
+
+Ids = dict[str, set[str]]
+
+
+def all_ids() -> Ids:
+    """Return the ids of every row of every table."""
+    return {name: {str(row[0]) for row in rows(f"SELECT * FROM {name}")} for name in _TABLES}  # noqa: S608 - our own names
+
+
+def stored(only: Ids | None = None, without: Ids | None = None) -> str:
+    """Return every value of every table, or of some rows, in lower case."""
+    told = []
+    for name in _TABLES:
+        found = rows(f"SELECT * FROM {name}")  # noqa: S608 - our own names
+        kept = [row for row in found if only is None or str(row[0]) in only[name]]
+        told += [repr(row) for row in kept if without is None or str(row[0]) not in without[name]]
+    return "\n".join(sorted(told)).lower()
+
+
+def traces_of(person: Person, text: str) -> list[str]:
+    """Return what of a person stands in a text."""
+    return [trace for trace in person.traces if trace in text]
+
+
+def plant_captures(customer: Customer, person: Person, count: int) -> None:
+    """Store many captures that speak of a person, without an export each."""
+    now_ms = to_ms(utc_now())
+    columns = "id, project_id, page_url, selected_text, created_at"
+    for first in range(0, count, 500):
+        made = [new_id(CAPTURE, utc_now()) for _ in range(min(500, count - first))]
+        values = [(each, customer.project_id, "https://shop.example/", f"For {person.email}.", now_ms) for each in made]
+        places = values_list(5, len(values))
+        with transaction():
+            execute(f"INSERT INTO evidence_captures ({columns}) VALUES {places}", [cell for row in values for cell in row])  # noqa: S608 - our own names
+
+
+class Planter:
+    """Leaves a person's traces with one customer, through the routes that take them in, each request with a key."""
+
+    def __init__(self, client: TestClient, customer: Customer) -> None:
+        self.client = client
+        self.customer = customer
+        self._platform = {"Authorization": f"Bearer {make_platform_token(customer)}"}
+        self._target = make_target(customer)
+
+    def plant(self, person: Person, shop: str | None = SHOP) -> dict[str, str]:
+        """Leave traces of every kind; return the export of each kind of trace."""
+        made = {
+            "capture": self._capture(person),
+            "diagnostics": self._diagnostics(person, shop),
+            "cms": self._cms(person),
+            "email": self._email(person),
+            "finding": self._finding(person),
+            "by hand": self._by_hand(person, "by hand", project_id=self.customer.project_id),
+            "without a project": self._by_hand(person, "without a project"),
+        }
+        made |= self._on_their_way(person)
+        assert set(made.values()) <= {row[0] for row in rows("SELECT id FROM exports")}
+        return made
+
+    def _post(self, path: str, headers: Mapping[str, str], body: Any, key: str) -> Any:
+        answer = self.client.simulate_post(path, headers={**headers, **_JSON, "Idempotency-Key": key}, json=body)
+        assert answer.status_code in {200, 201, 202}, answer.text
+        return answer.json
+
+    def _capture(self, person: Person) -> str:
+        # The address percent-encoded in a URL, and an order in a heading.
+        body = capture(
+            self.customer.project_id,
+            page_url=f"https://shop.example/account?email={person.email.replace('@', '%40')}",
+            selected_text=f"Signed in as {person.email.upper()}.",
+            heading_outline=[{"level": "h1", "text": f"Order #{person.orders[0]}"}],
+        )
+        made = self._post("/api/browser-extension/evidence-captures", self._platform, body, f"capture-{person.email}")
+        return str(made["handoff"]["ticket_export_id"])
+
+    def _diagnostics(self, person: Person, shop: str | None) -> str:
+        told = {"visible_storefront_symptoms": [f"Customer {person.id} cannot pay order {person.orders[1]}."]}
+        body = storefront_diagnostics(self.customer.project_id, shop_domain=shop or "any.shops.example", diagnostics=told)
+        made = self._post("/api/storefront-app/diagnostics", self._platform, body, f"diagnostics-{person.id}")
+        return str(made["handoff"]["ticket_export_id"])
+
+    def _cms(self, person: Person) -> str:
+        told = {"visible_browser_symptoms": f"They called from {person.phone.lstrip('+').replace(' ', '-')}."}
+        body = cms_diagnostics(self.customer.project_id, diagnostics=told)
+        made = self._post("/api/cms-plugins/cms-commerce/diagnostics", self._platform, body, f"cms-{person.id}")
+        return str(made["handoff"]["ticket_export_id"])
+
+    def _email(self, person: Person) -> str:
+        body = plain_email(
+            message_id=f"<m-{self.customer.project_id}-{person.orders[0]}@mail.example>",
+            from_=f"Somebody <{person.email}>",
+            to=f"inbox+p{self.customer.project_id}@service.example",
+            attachments=[{"name": f"invoice-{person.orders[0]}.pdf", "content_type": "application/pdf"}],
+        )
+        headers = {"X-Email-Webhook-Secret": EMAIL_SECRET}
+        made = self._post("/api/email/webhook", headers, body, f"{self.customer.project_id}-{person.email}")
+        return str(rows("SELECT export_id FROM inbound_emails WHERE id = ?", (made["id"],))[0][0])
+
+    def _finding(self, person: Person) -> str:
+        run = self.customer.project_id * 1000 + person.id % 10
+        execute(
+            "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (?, ?, 'running', 1, 1)",
+            (run, self.customer.project_id),
+        )
+        page = {
+            "url": f"https://shop.example/{person.id}",
+            "responseHeaders": {"X-Customer": person.email, f"X-{person.id}": "1"},
+        }
+        flaw = issue(title=f"Name of {person.email} without a label", location=f"#order-{person.orders[0]}", seen=person.id)
+        body = postback(run, [flaw], page=page)
+        made = self._post("/api/scanner/results", {"X-Scanner-Secret": SCANNER_SECRET}, body, f"scan-{run}-{person.id}")
+        return str(made["ticket_exports"][0])
+
+    def _by_hand(self, person: Person, key: str, **members: Any) -> str:
+        ticket = {"title": f"Call {person.phone}", "description": f"{person.email} waits for order {person.orders[0]}."}
+        body = {"ticket": ticket, "source": {"type": "manual", "id": f"customer-{person.id}"}, **members}
+        made = self._post("/api/ticket-exports", self.customer.bearer, body, f"{key}-{person.phone.replace(' ', '-')}")
+        return str(made["id"])
+
+    def _on_their_way(self, person: Person) -> dict[str, str]:
+        """Leave exports in every status an approval leads to; those that were tried have an attempt."""
+        made = {name: self._approved(person, name) for name in ("exported", "failed", "retry_scheduled", "delivering")}
+        now = utc_now()
+        claims = {claim.export_id: claim for claim in claim_due(100, now, 3600, "worker:test")}
+        due = attempted(claims[made["retry_scheduled"]], Move.RESCHEDULE, now, next_attempt_at=now.replace(year=2040))
+        told = {
+            "provider_ticket_id": f"T-{person.id}",
+            "provider_ticket_url": f"https://tracker.example/?for={person.email}",
+        }
+        delivered = attempted(claims[made["exported"]], Move.DELIVER, now, **told)
+        failed = attempted(claims[made["failed"]], Move.FAIL, now, reason="receiver_rejected")
+        # Receivers answer with what they like.
+        failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))
+        assert transitions.record_attempts([delivered, failed, due], now, "worker:test") == {
+            made["exported"],
+            made["failed"],
+            made["retry_scheduled"],
+        }
+        made["approved"] = self._approved(person, "approved")
+        execute("UPDATE exports SET due_at = ? WHERE id = ?", (to_ms(now.replace(year=2040)), made["approved"]))
+        return made
+
+    def _approved(self, person: Person, name: str) -> str:
+        export_id = self._by_hand(person, name, project_id=self.customer.project_id)
+        path = f"/api/ticket-exports/{export_id}/approve"
+        self._post(path, self.customer.bearer, {"target_id": self._target.id}, f"approve-{name}-{person.id}")
+        assert transitions.get(export_id).target_id == Approval(self._target.id, None).target_id
+        return export_id

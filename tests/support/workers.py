@@ -1,0 +1,212 @@
+"""Real worker daemons as processes, what they deliver to, and a stopwatch for what they are to bring about."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+
+from runtime import wake_up_queue
+from runtime.clock import utc_now
+from runtime.wake_up_queue import Doorbell
+from storage.db.engine import execute, rows
+from storage.exports import transitions
+from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
+from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.servers import RedisServer
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
+
+#: A start takes about a second; a machine that runs everything at once gets its time.
+START_WITHIN_S: Final = 30.0
+#: A sweep a second finds what no ring told of; the rest is a busy machine's.
+BY_A_SWEEP_S: Final = 5.0
+
+
+def wait_until(is_so: Callable[[], object], timeout_s: float = 15.0) -> float:
+    """Wait until `is_so()`, at most `timeout_s` seconds; return how long it took."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < timeout_s, "It did not come to pass."
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def approved(url: str, count: int = 1, at: datetime | None = None) -> list[str]:
+    """Store exports that are approved for a new target at `url` and due, now or since `at`; return their ids."""
+    customer = make_customer()
+    target = make_target(customer, url)
+    return [make_approved(customer, target.id, at or utc_now()) for _ in range(count)]
+
+
+def approved_each(url: str, count: int, at: datetime | None = None) -> list[str]:
+    """The same, each for a target of its own: a new one is sent a few at a time until it has answered."""
+    return [export_id for _ in range(count) for export_id in approved(url, at=at)]
+
+
+def forget_workers() -> None:
+    """Let the next worker take its share as if those that died here had been dead for long."""
+    execute("DELETE FROM workers")
+
+
+def is_exported(export_id: str) -> Callable[[], bool]:
+    """Return what tells whether an export has arrived."""
+    return lambda: transitions.get(export_id).status == "exported"
+
+
+def all_are(status: str) -> Callable[[], bool]:
+    """Return what tells whether every export is in this status."""
+    return lambda: rows("SELECT DISTINCT status FROM exports") == [(status,)]
+
+
+def ring(redis: RedisServer) -> bool:
+    """Ring as the service does; tell whether Redis took part."""
+    return Doorbell(wake_up_queue.connect(redis.url)).ring()
+
+
+class WorkerProcess:
+    """A `bin/riskrelay work` of its own; it is killed at the end, if it has not ended before."""
+
+    command: tuple[str, ...] = (RISKRELAY, "work")
+    #: What its log says when it is where a test can go on.
+    first_words = "worker started"
+
+    def __init__(self, folder: Path, database_url: str, redis_url: str, **changes: str) -> None:
+        folder.mkdir(exist_ok=True)
+        self.log = folder / f"worker-{time.monotonic_ns()}.log"
+        settings = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "LOG_FORMAT": "json", **LOOPBACK, **changes}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=folder,
+                env=environment(folder, **settings),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """The lines of its log."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def has_told(self, message: str) -> bool:
+        """Say whether its log holds a line with exactly this message."""
+        return any(line["message"] == message for line in self.told)
+
+    def __enter__(self) -> Self:
+        try:
+            wait_until(lambda: self.has_told(self.first_words) or self.process.poll() is not None, START_WITHIN_S)
+            assert self.process.poll() is None, self.log.read_text()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it as a crash does; harmless when it has ended."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = 15.0) -> int:
+        """Wait for its end and return the exit code."""
+        return self.process.wait(timeout_s)
+
+    def cpu_s(self) -> float:
+        """The processor time it has taken so far."""
+        fields = self._stat()
+        ticks_per_s = 100  # USER_HZ, the same on every Linux
+        return (int(fields[11]) + int(fields[12])) / ticks_per_s
+
+    def is_stopped(self) -> bool:
+        """Tell whether it stands still, as after SIGSTOP."""
+        return self._stat()[0] == "T"
+
+    def _stat(self) -> list[str]:
+        """What the kernel says about it, from its state on."""
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+
+
+class UnluckyWorker(WorkerProcess):
+    """A worker that begins at `go()` and meets with what `tests/journeys/crashing_worker.py` takes as options."""
+
+    first_words = "waiting for its cue"
+
+    def __init__(self, folder: Path, database_url: str, redis_url: str, *options: str, **changes: str) -> None:
+        # -P as the launcher: the folder it runs in is no place to import from, the checkout is.
+        self.command = (sys.executable, "-P", "-m", "tests.journeys.crashing_worker", *options)
+        super().__init__(folder, database_url, redis_url, PYTHONPATH=str(ROOT), **changes)
+
+    def go(self) -> None:
+        """Let it begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+
+class SteppingClock:
+    """A clock beside the real one, for workers that are given its file: it differs by what it was stepped last."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "clock"
+        self.offset_s = 0.0
+        self.step_to(0.0)
+
+    def step_to(self, offset_s: float) -> None:
+        """Let it differ from the real one by `offset_s` seconds from now on."""
+        self.offset_s = offset_s
+        beside = self.path.with_suffix(".new")
+        beside.write_text(str(offset_s))
+        beside.replace(self.path)
+
+    def now(self) -> datetime:
+        """What it shows."""
+        return utc_now() + timedelta(seconds=self.offset_s)
+
+
+class CountingReceiver(LoopbackServer):
+    """Keeps every request and answers 202 to each, or to none before `gate` is open; it thinks for `pause_s` seconds."""
+
+    def __init__(self, port: int = 0, pause_s: float = 0.0, host: str = "127.0.0.1") -> None:
+        self.requests: list[Request] = []
+        self._pause_s = pause_s
+        self.gate = threading.Event()
+        self.gate.set()
+        super().__init__(self._behave_well, host=host, port=port)
+
+    @property
+    def keys(self) -> list[str]:
+        """The Idempotency-Key of each request, in order."""
+        return [request.headers["idempotency-key"] for request in self.requests]
+
+    def of(self, export_id: str) -> list[Request]:
+        """The requests that carried one export, in order."""
+        return [request for request in list(self.requests) if request.headers["idempotency-key"] == export_id]
+
+    def _behave_well(self, peer: Peer) -> None:
+        while request := peer.read():
+            self.requests.append(request)
+            while not self.gate.wait(0.05):
+                if peer.has_hung_up():
+                    return
+            time.sleep(self._pause_s)
+            peer.answer(202, b'{"id": "T-1"}')
+
+    def __exit__(self, *error: object) -> None:
+        self.gate.set()
+        super().__exit__(*error)

@@ -1,0 +1,626 @@
+"""Compliance requests are carried out to the end: what is to be found is found, what is to be forgotten stands nowhere."""
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from falcon.testing import TestClient
+
+from runtime.clock import utc_now
+from schemas.base.errors import Conflict, Forbidden
+from schemas.base.principal import Ability, TokenKind, TokenPrincipal
+from schemas.compliance.requests import Order, Request, Result, Subject, Topic
+from schemas.intake.evidence import CaptureForm
+from storage.compliance import erasure
+from storage.compliance import requests as compliance_requests
+from storage.db.engine import _SQLITE_PRAGMAS, execute, rows, transaction
+from storage.db.engine import database as db
+from storage.exports import transitions
+from storage.intake import handoffs
+from storage.secrets.key_check import check_keys
+from storage.secrets.vault import Vault
+from tests.service.conftest import LogLines
+from tests.support.factories import (
+    Customer,
+    attempted,
+    capture,
+    claim_due,
+    make_approved,
+    make_customer,
+    make_platform_token,
+    make_project,
+    make_report,
+    make_target,
+)
+from tests.support.storefront import (
+    ADA,
+    BOB,
+    SHOP,
+    Ids,
+    Planter,
+    all_ids,
+    cloud_client,
+    data_request_body,
+    give_shop,
+    plant_captures,
+    receive,
+    redact_body,
+    send_webhook,
+    shop_body,
+    stored,
+    traces_of,
+)
+from worker.background.compliance import Clerk, _InHand
+
+KEY: Final = b"A" * 32
+OTHER_SHOP: Final = "sun.shops.example"
+
+
+@pytest.fixture
+def vault() -> Vault:
+    return Vault([KEY])
+
+
+@pytest.fixture
+def clerk(vault: Vault) -> Clerk:
+    return Clerk(vault, "worker:test", utc_now)
+
+
+@pytest.fixture
+def shop(customer: Customer) -> Customer:
+    return give_shop(customer)
+
+
+@pytest.fixture
+def client(shop: Customer, tmp_path: Path) -> TestClient:
+    return cloud_client(tmp_path)
+
+
+@pytest.fixture
+def logged() -> Iterator[LogLines]:
+    """What is logged meanwhile, down to DEBUG."""
+    handler, root = LogLines(), logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield handler
+    root.setLevel(level)
+    root.removeHandler(handler)
+
+
+def newer(before: Ids) -> Ids:
+    return {table: ids - before[table] for table, ids in all_ids().items()}
+
+
+def carry_out(clerk: Clerk) -> None:
+    while clerk.carry_out_next():
+        pass
+
+
+def newest() -> Request:
+    return max(compliance_requests.ledger(), key=lambda line: line.id)
+
+
+# --- erasing a person
+
+
+def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
+    client: TestClient, shop: Customer, clerk: Clerk, logged: LogLines
+) -> None:
+    Planter(client, shop).plant(ADA)
+    assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
+    carry_out(clerk)
+    assert set(traces_of(ADA, stored())) == set(ADA.traces)
+    before = all_ids()
+    Planter(client, give_shop(make_customer(), OTHER_SHOP)).plant(ADA, OTHER_SHOP)
+    elsewhere, before = newer(before), all_ids()
+    Planter(client, shop).plant(BOB)
+    bobs = newer(before)
+    untouched = (stored(elsewhere), stored(bobs))
+    assert len(elsewhere["exports"]) == len(bobs["exports"]) == 12
+    assert set(traces_of(ADA, untouched[0])) == set(ADA.traces)
+    assert set(traces_of(BOB, untouched[1])) == set(BOB.traces)
+
+    assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
+    carry_out(clerk)
+
+    assert (stored(elsewhere), stored(bobs)) == untouched
+    assert traces_of(ADA, stored(without=elsewhere)) == []
+    assert logged.lines
+    assert traces_of(ADA, logged.text.lower()) == []
+    line = newest()
+    assert (line.topic, line.status, line.result) == (Topic.CUSTOMER_REDACT, "done", Result.REDACTED)
+    assert dict(line.counts) == {
+        "evidence_captures": 1,
+        "diagnostics": 2,
+        "handoffs": 3,
+        "inbound_emails": 1,
+        "findings": 1,
+        "page_results": 1,
+        "attempts": 1,
+        "exports": 12,
+        "idempotency_keys": 17,
+        "compliance_requests": 1,
+    }
+
+
+def test_what_waits_is_never_sent_and_what_is_finished_stays_so(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+    made = Planter(client, shop).plant(ADA)
+    [held] = [transitions.get(made["delivering"])]
+    lease = rows("SELECT lease FROM exports WHERE id = ?", (held.id,))[0][0]
+    assert lease is not None
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(clerk)
+    ended = {name: (transitions.get(each).status.value, transitions.get(each).status_reason) for name, each in made.items()}
+    prepared = ("capture", "diagnostics", "cms", "email", "finding", "by hand", "without a project")
+    assert ended == {
+        **dict.fromkeys(prepared, ("dismissed", "redacted")),
+        "approved": ("failed", "redacted"),
+        "retry_scheduled": ("failed", "redacted"),
+        "delivering": ("failed", "redacted"),
+        "exported": ("exported", None),
+        "failed": ("failed", "receiver_rejected"),
+    }
+    later = utc_now().replace(year=2050)
+    assert claim_due(100, later, 6, "worker:test") == []
+    for export_id in made.values():
+        export = transitions.get(export_id)
+        assert export.ticket == {
+            "title": "Redacted",
+            "description": "",
+            "severity": "info",
+            "page_url": None,
+            "labels": [],
+            "evidence": {},
+        }
+        assert (export.preview_problems, export.provider_ticket_id, export.provider_ticket_url) == ((), None, None)
+        assert export.finished_at is not None
+        assert export.due_at is None
+    assert {bytes(row[0]) for row in rows("SELECT body FROM exports WHERE body IS NOT NULL")} == {b""}
+    assert {row[0] for row in rows("SELECT source_id FROM exports WHERE source_type = 'manual'")} == {"redacted"}
+    assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
+
+
+@pytest.mark.parametrize("name", ["failed", "delivering", "approved"])
+def test_a_redacted_export_cannot_be_retried(name: str, client: TestClient, shop: Customer, clerk: Clerk) -> None:
+    export_id = Planter(client, shop).plant(ADA)[name]
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(clerk)
+    with pytest.raises(Conflict, match="was redacted"):
+        transitions.retry(export_id, None, utc_now(), "operator")
+    assert transitions.get(export_id).status == "failed"
+
+
+def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
+    client: TestClient, shop: Customer, clerk: Clerk
+) -> None:
+    export_id = make_approved(shop, make_target(shop).id, utc_now())
+    execute("UPDATE exports SET ticket = ? WHERE id = ?", (json.dumps({"title": ADA.email}), export_id))
+    [claim] = claim_due(1, utc_now(), 60, "worker:test")
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(clerk)
+    before = stored()
+    now = utc_now()
+    assert transitions.record_attempts([attempted(claim, provider_ticket_id=ADA.email)], now, "worker:test") == set()
+    transitions.renew([claim], now, 60)
+    assert transitions.postpone([claim], now, "worker:test") == 0
+    assert stored() == before
+
+
+def test_a_repeated_request_gets_a_redacted_answer_and_does_no_work(
+    client: TestClient, shop: Customer, clerk: Clerk
+) -> None:
+    headers = {**shop.bearer, "Content-Type": "application/json", "Idempotency-Key": "one"}
+    body = {"ticket": {"title": f"Call {ADA.email}"}, "project_id": shop.project_id}
+    assert client.simulate_post("/api/ticket-exports", headers=headers, json=body).status_code == 201
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(clerk)
+    answer = client.simulate_post("/api/ticket-exports", headers=headers, json=body)
+    assert (answer.status_code, answer.json) == (201, {"redacted": True})
+    assert answer.headers["idempotency-replayed"] == "true"
+    assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
+
+
+def test_an_email_that_was_redacted_does_not_come_back(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+    planter = Planter(client, shop)
+    planter.plant(ADA)
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(clerk)
+    execute("DELETE FROM idempotency_keys")
+    planter._email(ADA)
+    assert rows("SELECT sender, recipients, subject, text, attachments FROM inbound_emails") == [("", "[]", "", "", "[]")]
+
+
+def test_the_audit_trail_names_the_request_and_never_the_person(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+    Planter(client, shop).plant(ADA)
+    request_id = receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(clerk)
+    entries = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (request_id,))
+    assert entries[0] == ("storefront", "receive_compliance_request", "customers/redact")
+    assert entries[1][:2] == ("worker:test", "finish_compliance_request")
+    assert entries[1][2].startswith("redacted attempts=1 diagnostics=2 evidence_captures=1 exports=12 ")
+    statement = "SELECT action, status_before, status_after, reason FROM audit_entries WHERE actor = ?"
+    redacted = rows(statement, (request_id,))
+    assert len(redacted) == 12
+    assert ("dismiss", "prepared", "dismissed", "redacted") in redacted
+    assert ("withdraw", "delivering", "failed", "redacted") in redacted
+    assert ("redact", "exported", "exported", "redacted") in redacted
+
+
+# --- being cut off
+
+
+class Killed(BaseException):
+    """What ends a worker at some moment, as far as the database can tell."""
+
+
+class Mortal:
+    """A clock that ends its worker at the `lives`th look, far enough from the last one for its lease to lapse."""
+
+    def __init__(self, round_: int, lives: int) -> None:
+        self._base = utc_now() + timedelta(seconds=round_ * (compliance_requests.LEASE_S + 1))
+        self._lives = lives
+
+    def __call__(self) -> datetime:
+        self._lives -= 1
+        if self._lives < 0:
+            raise Killed
+        return self._base
+
+
+@pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT, Topic.DATA_REQUEST])
+def test_a_request_that_is_cut_off_again_and_again_is_finished_and_counted_once(
+    topic: Topic, client: TestClient, shop: Customer, vault: Vault
+) -> None:
+    Planter(client, shop).plant(ADA)
+    request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA)
+    partial = set()
+    for round_ in range(200):
+        clerk = Clerk(vault, f"worker:{round_}", Mortal(round_, 2 + round_ * 2))
+        try:
+            while clerk.carry_out_next():
+                pass
+        except Killed:
+            partial.add(tuple(sorted(compliance_requests.get(request_id).counts.items())))
+            continue
+        break
+    line = compliance_requests.get(request_id)
+    assert line.status == "done"
+    assert len(partial) > 3
+    counted = {name: line.counts[name] for name in ("evidence_captures", "diagnostics", "inbound_emails", "findings")}
+    assert counted == {"evidence_captures": 1, "diagnostics": 2, "inbound_emails": 1, "findings": 1}
+    assert line.counts["exports"] == 12
+    assert line.attempts > 3
+    if topic is Topic.CUSTOMER_REDACT:
+        assert traces_of(ADA, stored()) == []
+
+
+def test_who_overslept_its_lease_erases_and_writes_nothing(client: TestClient, shop: Customer, vault: Vault) -> None:
+    Planter(client, shop).plant(ADA)
+    request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
+    held = compliance_requests.claim_next(utc_now())
+    assert held is not None
+    later = utc_now() + timedelta(seconds=compliance_requests.LEASE_S + 1)
+    heir = compliance_requests.claim_next(later)
+    assert heir is not None
+    assert heir.lease != held.lease
+    before = stored()
+    slept = _InHand(held, vault, "worker:slept", lambda: later)
+    with pytest.raises(compliance_requests.LeaseLost):
+        slept.carry_out()
+    assert stored() == before
+    assert compliance_requests.get(request_id).attempts == 2
+
+
+def test_two_workers_never_serve_one_shop_at_once_but_two_shops_they_do(customer: Customer, vault: Vault) -> None:
+    give_shop(customer)
+    first, second = receive(Topic.CUSTOMER_REDACT, vault, ADA), receive(Topic.CUSTOMER_REDACT, vault, BOB)
+    elsewhere = receive(Topic.CUSTOMER_REDACT, vault, ADA, OTHER_SHOP)
+    now = utc_now()
+    taken = [compliance_requests.claim_next(now) for _ in range(3)]
+    assert [held and held.id for held in taken] == [first, elsewhere, None]
+    assert taken[0] is not None
+    with transaction():
+        compliance_requests.finish(taken[0], Result.REDACTED, {}, None, now, "worker:test")
+    freed = compliance_requests.claim_next(now)
+    assert freed is not None
+    assert freed.id == second
+
+
+# --- what breaks
+
+
+def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
+    client: TestClient, shop: Customer, vault: Vault, logged: LogLines
+) -> None:
+    Planter(client, shop).plant(ADA)
+    request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
+    now, waits = utc_now(), []
+    for _ in range(9):
+        foreign = Clerk(Vault([b"B" * 32]), "worker:test", lambda now=now: now)  # type: ignore[misc]  # mypy takes no default
+        assert foreign.carry_out_next()
+        assert not foreign.carry_out_next()
+        line = compliance_requests.get(request_id)
+        assert (line.status, line.last_error) == ("received", "WrongEncryptionKey")
+        assert line.next_run_at is not None
+        waits.append(round((line.next_run_at - now).total_seconds()))
+        now = line.next_run_at
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
+    assert traces_of(ADA, logged.text.lower()) == []
+    mended = Clerk(vault, "worker:test", lambda: now)
+    assert mended.carry_out_next()
+    line = compliance_requests.get(request_id)
+    assert (line.status, line.last_error, line.attempts, mended.done) == ("done", None, 10, 1)
+    assert traces_of(ADA, stored()) == []
+
+
+def vault_before(vault: Vault) -> Vault:
+    """Return one of this installation that seals with a key that is gone by now."""
+    check_keys(vault, utc_now())
+    return Vault([b"B" * 32, b"A" * 32])
+
+
+def test_a_request_that_breaks_off_holds_up_no_other(client: TestClient, shop: Customer, vault: Vault) -> None:
+    broken = receive(Topic.CUSTOMER_REDACT, vault_before(vault), ADA)
+    sound = receive(Topic.CUSTOMER_REDACT, vault, BOB)
+    clerk = Clerk(vault, "worker:test", utc_now)
+    carry_out(clerk)
+    assert (clerk.done, clerk.broken_off) == (1, 1)
+    assert compliance_requests.get(broken).status == "received"
+    assert compliance_requests.get(sound).status == "done"
+
+
+# --- asking for data
+
+
+def report_on(request_id: str, vault: Vault) -> dict[str, Any]:
+    report = compliance_requests.report_of(request_id, vault)
+    assert report is not None
+    return report
+
+
+def test_a_data_request_reports_what_is_held_wherever_it_is(
+    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+) -> None:
+    Planter(client, shop).plant(ADA)
+    Planter(client, shop).plant(BOB)
+    before = stored()
+    request_id = receive(Topic.DATA_REQUEST, vault, ADA)
+    carry_out(clerk)
+    line = compliance_requests.get(request_id)
+    assert (line.result, line.has_report) == (Result.REPORTED, True)
+    assert dict(line.counts) == {
+        "evidence_captures": 1,
+        "diagnostics": 2,
+        "inbound_emails": 1,
+        "findings": 1,
+        "page_results": 1,
+        "attempts": 1,
+        "exports": 12,
+    }
+    report = report_on(request_id, vault)
+    assert report["subject"] == ADA.subject.record()
+    assert report["result"] == "reported"
+    assert len(report["records"]) == 19
+    [capture] = [record for record in report["records"] if record["table"] == "evidence_captures"]
+    assert set(capture["texts"]) == {"page_url", "selected_text", "heading_outline/0/text"}
+    told = json.dumps(report).lower()
+    assert traces_of(ADA, told) == list(ADA.traces)
+    assert traces_of(BOB, told) == []
+    # Asked for, not erased; and nothing of the report can be read in the database.
+    everything = stored()
+    assert all(row in everything for row in before.splitlines() if "audit" not in row)
+    raw = rows("SELECT report_sealed, subject_sealed FROM compliance_requests WHERE id = ?", (request_id,))[0]
+    assert ADA.email.encode() not in bytes(raw[0])
+    assert raw[1] is None
+
+
+def test_a_data_request_about_a_stranger_says_so(client: TestClient, shop: Customer, clerk: Clerk, vault: Vault) -> None:
+    Planter(client, shop).plant(ADA)
+    request_id = receive(Topic.DATA_REQUEST, vault, BOB)
+    carry_out(clerk)
+    line = compliance_requests.get(request_id)
+    assert (line.result, dict(line.counts), line.has_report) == (Result.NOTHING_HELD, {}, True)
+    report = report_on(request_id, vault)
+    assert (report["result"], report["records"]) == ("nothing_held", [])
+
+
+@pytest.mark.parametrize("topic", Topic)
+def test_an_unknown_shop_is_recorded_and_that_is_all(customer: Customer, clerk: Clerk, vault: Vault, topic: Topic) -> None:
+    give_shop(customer)
+    request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA, OTHER_SHOP)
+    carry_out(clerk)
+    line = compliance_requests.get(request_id)
+    assert (line.status, line.result, line.has_report) == ("done", Result.UNKNOWN_SHOP, False)
+    assert rows("SELECT subject_sealed FROM compliance_requests") == [(None,)]
+
+
+def test_a_report_about_another_person_loses_only_what_mentions_who_is_forgotten(
+    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+) -> None:
+    Planter(client, shop).plant(BOB)
+    body = {"ticket": {"title": f"{BOB.email} and {ADA.email}"}, "project_id": shop.project_id}
+    assert client.simulate_post("/api/ticket-exports", headers=shop.bearer, json=body).status_code == 201
+    request_id = receive(Topic.DATA_REQUEST, vault, BOB)
+    carry_out(clerk)
+    before = report_on(request_id, vault)
+    receive(Topic.CUSTOMER_REDACT, vault, ADA)
+    carry_out(clerk)
+    after = report_on(request_id, vault)
+    assert len(after["records"]) == len(before["records"]) - 1
+    assert traces_of(ADA, json.dumps(after).lower()) == []
+    assert compliance_requests.get(request_id).has_report
+
+
+def test_a_report_about_the_same_person_under_another_name_is_erased(
+    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+) -> None:
+    Planter(client, shop).plant(ADA)
+    asked = Order(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
+    request_id = compliance_requests.receive(asked, b"1", vault, utc_now(), "storefront")
+    assert request_id is not None
+    carry_out(clerk)
+    assert compliance_requests.get(request_id).has_report
+    redaction_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
+    assert compliance_requests.get(request_id).subject_pseudonym != compliance_requests.get(redaction_id).subject_pseudonym
+    carry_out(clerk)
+    assert not compliance_requests.get(request_id).has_report
+
+
+def test_a_report_that_does_not_open_is_not_spared(client: TestClient, shop: Customer, clerk: Clerk, vault: Vault) -> None:
+    old = vault_before(vault)
+    request_id = receive(Topic.DATA_REQUEST, old, BOB)
+    carry_out(Clerk(old, "worker:test", utc_now))
+    assert compliance_requests.get(request_id).has_report
+    receive(Topic.CUSTOMER_REDACT, vault, ADA)
+    carry_out(clerk)
+    assert not compliance_requests.get(request_id).has_report
+
+
+# --- erasing a shop
+
+
+def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
+    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault, logged: LogLines
+) -> None:
+    report_id = make_report(shop.project_id, shop)
+    Planter(client, shop).plant(ADA)
+    receive(Topic.DATA_REQUEST, vault, ADA)
+    carry_out(clerk)
+    before = all_ids()
+    elsewhere_customer = give_shop(make_customer(), OTHER_SHOP)
+    Planter(client, elsewhere_customer).plant(ADA, OTHER_SHOP)
+    elsewhere = newer(before)
+    untouched = stored(elsewhere)
+
+    assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
+    carry_out(clerk)
+
+    assert stored(elsewhere) == untouched
+    assert traces_of(ADA, stored(without=elsewhere)) == []
+    assert traces_of(ADA, logged.text.lower()) == []
+    assert rows("SELECT name, shop_domain FROM projects WHERE id = ?", (shop.project_id,)) == [
+        (f"Redacted project {shop.project_id}", None)
+    ]
+    assert rows("SELECT title FROM reports WHERE id = ?", (report_id,)) == [(f"Redacted report {report_id}",)]
+    line = newest()
+    assert (line.result, line.subject_pseudonym, line.shop_domain) == (Result.REDACTED, None, SHOP)
+    assert {name: line.counts[name] for name in ("grants", "tokens", "projects", "reports", "exports")} == {
+        "grants": 2,
+        "tokens": 1,
+        "projects": 1,
+        "reports": 1,
+        "exports": 12,
+    }
+    assert not any(each.has_report for each in compliance_requests.ledger())
+
+
+def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
+    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+) -> None:
+    make_project(shop)
+    for title in (f"The cart of https://{SHOP}/cart is empty", "The cart is empty"):
+        body = {"ticket": {"title": title}}
+        assert client.simulate_post("/api/ticket-exports", headers=shop.bearer, json=body).status_code == 201
+    receive(Topic.SHOP_REDACT, vault)
+    carry_out(clerk)
+    left = rows("SELECT id FROM exports WHERE redacted_at IS NULL")
+    assert [transitions.get(row[0]).ticket["title"] for row in left] == ["The cart is empty"]
+
+
+def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer, vault: Vault) -> None:
+    """Somebody uploads at every moment of the redaction; what a search has passed already would stay for good."""
+    uploader = TokenPrincipal(1, shop.user_id, shop.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
+    handed_in: list[str] = []
+    refused: list[bool] = []
+
+    def meanwhile() -> datetime:
+        # Each id before the last one, so that a search that has begun never comes to it.
+        at = utc_now() - timedelta(seconds=len(handed_in))
+        try:
+            made = handoffs.record_capture(CaptureForm().read(capture(shop.project_id)), uploader, at)
+            handed_in.append(made.id)
+        except Forbidden:
+            refused.append(True)
+        return utc_now()
+
+    receive(Topic.SHOP_REDACT, vault)
+    carry_out(Clerk(vault, "worker:test", meanwhile))
+    assert newest().result is Result.REDACTED
+    assert handed_in
+    assert refused
+    assert rows("SELECT COUNT(*) FROM evidence_captures") == [(0,)]
+    assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
+
+
+def test_a_user_with_another_project_keeps_the_token(shop: Customer, clerk: Clerk, vault: Vault) -> None:
+    make_platform_token(shop)
+    make_platform_token(shop, Ability.UPLOAD_EVIDENCE)
+    kept = make_project(shop)
+    receive(Topic.SHOP_REDACT, vault)
+    carry_out(clerk)
+    assert rows("SELECT COUNT(*) FROM tokens WHERE revoked_at IS NOT NULL") == [(0,)]
+    assert rows("SELECT project_id FROM grants WHERE user_id = ?", (shop.user_id,)) == [(kept,)]
+
+
+def test_only_the_storefronts_tokens_are_revoked(shop: Customer, clerk: Clerk, vault: Vault) -> None:
+    make_platform_token(shop, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
+    make_platform_token(shop, Ability.UPLOAD_EVIDENCE)
+    receive(Topic.SHOP_REDACT, vault)
+    carry_out(clerk)
+    revoked = rows("SELECT abilities FROM tokens WHERE revoked_at IS NOT NULL")
+    assert revoked == [('["storefront-app:diagnostics-upload"]',)]
+
+
+def test_diagnostics_that_name_a_shop_go_with_it_whatever_their_project(
+    customer: Customer, clerk: Clerk, vault: Vault, tmp_path: Path
+) -> None:
+    Planter(cloud_client(tmp_path), customer).plant(ADA, shop=OTHER_SHOP)
+    assert rows("SELECT COUNT(*) FROM diagnostics WHERE shop_domain = ?", (OTHER_SHOP,)) == [(1,)]
+    request_id = receive(Topic.SHOP_REDACT, vault, shop=OTHER_SHOP)
+    carry_out(clerk)
+    assert rows("SELECT COUNT(*) FROM diagnostics") == [(1,)]
+    assert dict(compliance_requests.get(request_id).counts) == {
+        "diagnostics": 1,
+        "handoffs": 1,
+        "exports": 1,
+        "idempotency_keys": 1,
+    }
+    assert compliance_requests.get(request_id).result is Result.REDACTED
+
+
+# --- many, and the files beneath
+
+
+def test_more_rows_than_a_slice_are_all_found(shop: Customer, clerk: Clerk, vault: Vault) -> None:
+    plant_captures(shop, ADA, 2 * erasure.SLICE + 7)
+    plant_captures(shop, BOB, erasure.SLICE + 3)
+    request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
+    carry_out(clerk)
+    assert dict(compliance_requests.get(request_id).counts) == {"evidence_captures": 2 * erasure.SLICE + 7}
+    assert rows("SELECT COUNT(*) FROM evidence_captures") == [(erasure.SLICE + 3,)]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+    planter = Planter(client, shop)
+    # Some builds of SQLite have it on by themselves; what was asked for here is on in all of them.
+    assert _SQLITE_PRAGMAS["secure_delete"] == 1
+    assert rows("PRAGMA secure_delete") == [(1,)]
+    planter.plant(ADA)
+    # Long enough for pages of its own, which a change or a deletion gives back.
+    execute("UPDATE evidence_captures SET selected_text = ?", (f"{ADA.email} " * 800,))
+    execute("UPDATE inbound_emails SET text = ?", (f"{ADA.email} " * 800,))
+    planter.plant(BOB)
+    files = [Path(f"{db.database}{end}") for end in ("", "-wal")]
+    held = b"".join(file.read_bytes() for file in files if file.exists()).lower()
+    assert all(trace.encode() in held for trace in ADA.traces)
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(clerk)
+    held = b"".join(file.read_bytes() for file in files if file.exists()).lower()
+    assert [trace for trace in ADA.traces if trace.encode() in held] == []
+    assert all(trace.encode() in held for trace in BOB.traces)

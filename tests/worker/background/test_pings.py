@@ -1,0 +1,186 @@
+"""A ping is signed as a delivery is, sent once, and marks its target as a delivery would."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from schemas.exports.delivery import Outcome, Timings
+from schemas.targets.pings import PingResult
+from schemas.targets.target import Target
+from schemas.version import VERSION
+from storage.db.engine import connection, database, release, rows
+from storage.secrets.vault import Vault
+from storage.targets import pings, targets
+from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, make_target
+from worker.background.pings import Pinger
+from worker.http.signed_request import SignedPost
+from worker.http.signing import SignatureVerdict, verify
+
+VAULT: Final = Vault([b"k" * 32])
+TOOK: Final = Timings(total_ms=12)
+
+
+class FakePost:
+    """Remembers what it was asked to send and whether a connection was held meanwhile, and answers as it is told."""
+
+    def __init__(self, outcome: Outcome | Exception) -> None:
+        self.outcome = outcome
+        self.sent: list[tuple[str, dict[str, str], bytes]] = []
+        self.held: list[bool] = []
+
+    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        self.sent.append((url, headers, body))
+        self.held.append(not database.is_closed())
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def pinger(post: FakePost, secret: str | None = WEBHOOK_SECRET) -> Pinger:
+    return Pinger(SignedPost(post, VAULT, secret), "worker", lambda: NOW + timedelta(seconds=1))
+
+
+def asked(target: Target) -> str:
+    return pings.request(target.id, target.account_id, NOW, "user:test")
+
+
+def pinged(target: Target, outcome: Outcome | Exception, secret: str | None = WEBHOOK_SECRET) -> PingResult | None:
+    """Ask for a ping that meets `outcome`, and return what came of it."""
+    ping_id = asked(target)
+    assert pinger(FakePost(outcome), secret).carry_out_next()
+    return pings.get(ping_id).result
+
+
+def judgement(post: FakePost, secret: str) -> SignatureVerdict:
+    [(_, headers, body)] = post.sent
+    return verify(secret.encode(), headers, body, int(headers["X-Service-Timestamp"]), lambda _nonce: False)
+
+
+def test_without_a_ping_there_is_nothing_to_do(database: str) -> None:
+    post = FakePost(Outcome(status=202))
+    assert not pinger(post).carry_out_next()
+    assert post.sent == []
+
+
+def test_what_a_receiver_gets(customer: Customer) -> None:
+    target = make_target(customer, name="Tracker „Ü“")
+    ping_id, post = asked(target), FakePost(Outcome(status=202))
+    assert pinger(post).carry_out_next()
+    [(url, headers, body)] = post.sent
+    assert url == target.base_url
+    assert json.loads(body) == {
+        "id": ping_id,
+        "type": "target.ping",
+        "version": 1,
+        "created_at": "2026-03-01T12:00:00.000Z",
+        "target": {"id": target.id, "name": "Tracker „Ü“"},
+    }
+    assert {name: headers[name] for name in ("Content-Type", "User-Agent", "Idempotency-Key", "X-Request-Id")} == {
+        "Content-Type": "application/json",
+        "User-Agent": f"RiskRelay/{VERSION}",
+        "Idempotency-Key": ping_id,
+        "X-Request-Id": ping_id,
+    }
+    assert len(headers) == 7  # and the three of the signature
+    assert judgement(post, WEBHOOK_SECRET) is SignatureVerdict.OK
+
+
+def test_a_targets_own_secret_signs_its_ping(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.set_secret(target.id, "of its own", VAULT, NOW)
+    asked(target)
+    post = FakePost(Outcome(status=202))
+    pinger(post).carry_out_next()
+    assert judgement(post, "of its own") is SignatureVerdict.OK
+    assert judgement(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
+
+
+# what was met; what the client hears; how the target is connected then, its status, the status' reason
+MET: Final[list[tuple[Outcome | Exception, PingResult, tuple[str, str, str | None]]]] = [
+    (Outcome(status=200, timings=TOOK), PingResult(True, 200, None, 12), ("connected", "active", None)),
+    # Any 2xx is an arrival, and a body says nothing more about a ping.
+    (Outcome(status=204, body=b"{", timings=TOOK), PingResult(True, 204, None, 12), ("connected", "active", None)),
+    # A receiver that asks for time: a delivery would come again and think no worse of it.
+    (Outcome(status=503, retry_after="60"), PingResult(False, 503, "receiver_unavailable", 0), ("unknown", "active", None)),
+    (Outcome(status=429), PingResult(False, 429, "receiver_rate_limited", 0), ("unknown", "active", None)),
+    (Outcome(status=302), PingResult(False, 302, "redirect_refused", 0), ("failing", "active", None)),
+    (Outcome(status=401), PingResult(False, 401, "receiver_unauthorized", 0), ("failing", "active", None)),
+    (
+        Outcome(status=401, body=b'{"code": "WEBHOOK_SIGNATURE_INVALID"}'),
+        PingResult(False, 401, "WEBHOOK_SIGNATURE_INVALID", 0),
+        ("failing", "active", None),
+    ),
+    (Outcome(status=422), PingResult(False, 422, "receiver_rejected", 0), ("unknown", "active", None)),
+    # Gone is gone, whoever asks.
+    (Outcome(status=410), PingResult(False, 410, "receiver_gone", 0), ("failing", "disabled", "receiver_gone")),
+    (Outcome(error="connect_refused"), PingResult(False, None, "connect_refused", 0), ("failing", "active", None)),
+    (
+        Outcome(error="deadline_exceeded", timings=Timings(total_ms=15000)),
+        PingResult(False, None, "deadline_exceeded", 15000),
+        ("failing", "active", None),
+    ),
+    (
+        Outcome(error="address_private", refused=True),
+        PingResult(False, None, "address_private", 0),
+        ("failing", "blocked", "address_private"),
+    ),
+    (RuntimeError("a bug"), PingResult(False, None, "internal_error", 0), ("failing", "active", None)),
+]
+
+
+@pytest.mark.parametrize(("met", "told", "after"), MET)
+def test_what_was_met_is_told_and_marks_the_target(
+    customer: Customer, met: Outcome | Exception, told: PingResult, after: tuple[str, str, str | None]
+) -> None:
+    target = make_target(customer)
+    assert pinged(target, met) == told
+    marked = targets.get(target.id, None)
+    assert (marked.connected_status, marked.status.value, marked.status_reason) == after
+    assert (marked.last_success_at is not None) == told.delivered
+
+
+def test_a_ping_turns_nothing_on(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.turn(target.id, "pause", NOW, "user:test", "client")
+    assert pinged(target, Outcome(status=200)) == PingResult(True, 200, None, 0)
+    after = targets.get(target.id, None)
+    assert (after.status.value, after.status_reason, after.connected_status) == ("paused", "client", "connected")
+
+
+def test_without_a_secret_nothing_is_sent(customer: Customer) -> None:
+    target = make_target(customer)
+    assert pinged(target, Outcome(status=200), None) == PingResult(False, None, "no_secret", 0)
+
+
+def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
+    target = make_target(customer)
+    ping_id = asked(target)
+
+    def give_up_meanwhile(url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        with connection():
+            pings.give_up(ping_id, NOW)
+        return Outcome(status=200)
+
+    Pinger(SignedPost(give_up_meanwhile, VAULT, WEBHOOK_SECRET), "worker", lambda: NOW).carry_out_next()
+    assert pings.get(ping_id).result == PingResult(False, None, "worker_lost", None)
+    assert targets.get(target.id, None).connected_status == "unknown"
+
+
+def test_nobody_holds_the_database_while_the_receiver_is_asked(customer: Customer) -> None:
+    asked(make_target(customer))
+    release()
+    post = FakePost(Outcome(status=200))
+    assert pinger(post).carry_out_next()
+    assert post.held == [False]
+    assert database.is_closed()
+
+
+@pytest.mark.parametrize(
+    "look", [lambda: rows("SELECT COUNT(*) FROM attempts"), lambda: rows("SELECT COUNT(*) FROM exports")]
+)
+def test_a_ping_is_no_attempt_of_an_export(customer: Customer, look: Callable[[], Any]) -> None:
+    pinged(make_target(customer), Outcome(status=200))
+    assert look() == [(0,)]

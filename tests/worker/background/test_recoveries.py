@@ -1,0 +1,119 @@
+"""A worker carries on what a command began, a batch at a time, and rings for each."""
+
+import pytest
+
+from runtime.clock import utc_now
+from schemas.targets.target import Target
+from storage.db.engine import database as peewee_database
+from storage.db.engine import execute, rows
+from storage.exports import recoveries
+from storage.exports.recoveries import BATCH, Held, Progress
+from tests.support.factories import NOW, Customer, make_failed, make_target
+from tests.support.fakes import FakeDoorbell
+from worker.background.recoveries import Recoverer
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    return make_target(customer)
+
+
+def abandoned(target: Target) -> Held:
+    """Begin a recovery whose command died long ago."""
+    return recoveries.begin(target.id, NOW, NOW, "operator")
+
+
+def status_counts() -> dict[str, int]:
+    return dict(rows("SELECT status, COUNT(*) FROM exports GROUP BY status"))
+
+
+def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, BATCH + 2)
+    held = abandoned(target)
+    bell = FakeDoorbell(status_counts)
+    recoverer = Recoverer(bell, utc_now)
+    looks = [recoverer.carry_out_next() for _ in range(4)]
+    assert looks == [True, True, True, False]
+    assert recoveries.get(held.id).status == "done"
+    # Each ring comes after the commit of its batch, and none for an end that put nothing back.
+    assert bell.seen == [{"approved": BATCH, "failed": 2}, {"approved": BATCH + 2}]
+
+
+def test_what_a_command_still_holds_is_left_to_it(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id)
+    held = recoveries.begin(target.id, NOW, utc_now(), "operator")
+    assert not Recoverer(FakeDoorbell(), utc_now).carry_out_next()
+    assert recoveries.get(held.id).done == 0
+
+
+def test_one_recovery_follows_the_other(customer: Customer) -> None:
+    made = [make_target(customer) for _ in range(3)]
+    for target in made:
+        make_failed(customer, target.id)
+    held = [abandoned(target) for target in made]
+    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    while recoverer.carry_out_next():
+        pass
+    assert [recoveries.get(each.id).status for each in held] == ["done"] * 3
+    assert status_counts() == {"approved": 3}
+
+
+def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id)
+    halted = abandoned(target)
+    other = make_target(customer)
+    make_failed(customer, other.id)
+    execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (target.id,))
+    second = abandoned(other)
+    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    while recoverer.carry_out_next():
+        pass
+    assert (recoveries.get(halted.id).status, recoveries.get(second.id).status) == ("running", "done")
+
+
+def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, BATCH + 1)
+    held = abandoned(target)
+    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    assert recoverer.carry_out_next()
+    recoveries.cancel(held.id, utc_now(), "operator")
+    assert recoverer.carry_out_next()
+    assert not recoverer.carry_out_next()
+    assert status_counts() == {"approved": BATCH, "failed": 1}
+
+
+def test_a_redis_that_is_away_is_asked_once_a_recovery_and_stops_nothing(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 2 * BATCH)
+    held = abandoned(target)
+    bell = FakeDoorbell()
+    bell.is_connected = False
+    recoverer = Recoverer(bell, utc_now)
+    while recoverer.carry_out_next():
+        pass
+    assert (recoveries.get(held.id).status, bell.rings) == ("done", 1)
+    bell.is_connected = True
+    make_failed(customer, target.id)
+    abandoned(target)
+    while recoverer.carry_out_next():
+        pass
+    assert bell.rings == 2
+
+
+def test_no_connection_is_held_while_the_doorbell_rings(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id)
+    abandoned(target)
+    peewee_database.close()
+    bell = FakeDoorbell(peewee_database.is_closed)
+    recoverer = Recoverer(bell, utc_now)
+    while recoverer.carry_out_next():
+        pass
+    assert bell.seen == [True]
+
+
+def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target: Target) -> None:
+    make_failed(customer, target.id, 3)
+    held = recoveries.begin(target.id, NOW, utc_now(), "operator")
+    bell = FakeDoorbell()
+    recoverer = Recoverer(bell, utc_now)
+    assert (recoverer.put_back(held).moved, recoverer.put_back(held).progress) == (3, Progress.DONE)
+    assert bell.rings == 1

@@ -1,0 +1,143 @@
+"""A worker removes what is over by itself: hour by hour, one worker at a time, and not when it was just started."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Final
+
+import pytest
+
+from storage.db import locks
+from storage.db.engine import connection, execute, rows
+from storage.db.locks import Lock
+from storage.maintenance import retention
+from storage.maintenance.retention import EXPORTS_AT_ONCE, Cutoffs
+from tests.support.dispatchers import Clock
+from tests.support.factories import NOW, Customer, make_exports
+from tests.support.workers import wait_until
+from worker.background.retention import FIRST_LOOK_AFTER, LOOK_EVERY, Janitor
+from worker.background.tasks import Errand
+
+OLD: Final = NOW - timedelta(days=91)
+#: Long enough for a busy machine.
+AT_ONCE_S: Final = 5.0
+
+
+def until(now: datetime) -> Cutoffs:
+    return retention.cutoffs(now, timedelta(days=90), timedelta(hours=72))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def janitor(customer: Customer, clock: Clock) -> Janitor:
+    """One that was started long enough ago."""
+    made = Janitor(until, "worker:test", clock)
+    clock.advance(FIRST_LOOK_AFTER.total_seconds())
+    return made
+
+
+def left() -> int:
+    return int(rows("SELECT COUNT(*) FROM exports")[0][0])
+
+
+def work(janitor: Janitor) -> int:
+    """Let it do all that it does now; return in how many parts."""
+    parts = 0
+    while janitor.carry_out_next():
+        parts += 1
+    return parts
+
+
+@contextmanager
+def held_elsewhere() -> Iterator[None]:
+    """Hold the lock on another connection, as another process would."""
+    taken, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with connection(), locks.alone(Lock.PRUNE):
+            taken.set()
+            over.wait(AT_ONCE_S)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert taken.wait(AT_ONCE_S)
+    yield
+    over.set()
+    holder.join()
+
+
+def test_what_is_over_goes_in_small_parts(customer: Customer, janitor: Janitor, caplog: pytest.LogCaptureFixture) -> None:
+    make_exports(customer, EXPORTS_AT_ONCE + 1, OLD)
+    make_exports(customer, 1, NOW)
+    with caplog.at_level(logging.INFO, "worker.background.retention"):
+        assert work(janitor) == 2
+    assert left() == 1
+    [told] = caplog.records
+    assert vars(told)["count"] == EXPORTS_AT_ONCE + 1
+
+
+def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: Clock) -> None:
+    make_exports(customer, 1, OLD)
+    janitor = Janitor(until, "worker:test", clock)
+    clock.advance(FIRST_LOOK_AFTER.total_seconds() - 1)
+    assert work(janitor) == 0
+    assert left() == 1
+    clock.advance(1)
+    assert work(janitor) == 1
+    assert left() == 0
+
+
+def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clock: Clock, janitor: Janitor) -> None:
+    assert work(janitor) == 0
+    make_exports(customer, 1, OLD)
+    clock.advance(LOOK_EVERY.total_seconds() - 1)
+    assert work(janitor) == 0
+    clock.advance(1)
+    assert work(janitor) == 1
+
+
+def test_a_clock_that_is_set_back_makes_no_rest_longer(customer: Customer, clock: Clock, janitor: Janitor) -> None:
+    assert work(janitor) == 0
+    make_exports(customer, 1, OLD)
+    clock.advance(-60)
+    assert work(janitor) == 1
+
+
+def test_what_another_one_is_at_is_left_to_it_for_an_hour(customer: Customer, clock: Clock, janitor: Janitor) -> None:
+    make_exports(customer, 1, OLD)
+    with held_elsewhere():
+        assert work(janitor) == 0
+    assert work(janitor) == 0
+    assert left() == 1
+    clock.advance(LOOK_EVERY.total_seconds())
+    assert work(janitor) == 1
+
+
+def test_a_look_that_broke_off_begins_anew(customer: Customer, janitor: Janitor) -> None:
+    make_exports(customer, EXPORTS_AT_ONCE + 1, OLD)
+    assert janitor.carry_out_next()
+    execute("ALTER TABLE page_results RENAME TO gone")
+    with pytest.raises(Exception, match="page_results"):
+        work(janitor)
+    execute("ALTER TABLE gone RENAME TO page_results")
+    make_exports(customer, 1, OLD)
+    assert work(janitor) == 1
+    assert left() == 0
+
+
+def test_it_stops_after_the_part_in_hand(customer: Customer, clock: Clock, janitor: Janitor) -> None:
+    many = EXPORTS_AT_ONCE * 25
+    make_exports(customer, many, OLD)
+    errand = Errand("retention", janitor.carry_out_next, 600)
+    errand.start()
+    wait_until(lambda: left() < many)
+    errand.stop()
+    errand.join(AT_ONCE_S)
+    assert not any(thread.name == "retention" for thread in threading.enumerate())
+    assert left() > 0

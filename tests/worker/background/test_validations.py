@@ -1,0 +1,139 @@
+"""A look is made with no connection held, recorded once, and holds up nobody else."""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+import pytest
+
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import Target
+from schemas.targets.validations import Validation
+from storage.db.engine import connection, database, execute, release, rows
+from storage.targets import targets, validations
+from tests.support.factories import NOW, Customer, make_target
+from tests.support.workers import wait_until
+from worker.background.tasks import Errand
+from worker.background.validations import Inspector
+
+LEASE_S: Final = 30.0
+DUE: Final = NOW + timedelta(days=1)
+PASSED: Final = Validation()
+
+
+class FakeInspect:
+    """Remembers what it was asked to look at and whether a connection was held meanwhile, and finds what it is told."""
+
+    def __init__(self, found: Validation | Exception = PASSED, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.seen: list[str] = []
+        self.held: list[bool] = []
+        self._found = found
+        self._meanwhile = meanwhile
+
+    def __call__(self, url: str) -> Validation:
+        self.seen.append(url)
+        self.held.append(not database.is_closed())
+        self._meanwhile()
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+def make_due(customer: Customer, base_url: str = "https://tracker.example.com/hook") -> Target:
+    """Store a target that is looked at by itself from `DUE` on."""
+    target = make_target(customer, base_url)
+    execute("UPDATE targets SET validation_due_at = ? WHERE id = ?", (to_ms(DUE), target.id))
+    return target
+
+
+def inspector(inspect: FakeInspect, now: datetime = DUE) -> Inspector:
+    return Inspector(inspect, "worker", lambda: now, LEASE_S)
+
+
+def test_without_a_due_target_there_is_nothing_to_do(customer: Customer) -> None:
+    make_due(customer)
+    inspect = FakeInspect()
+    assert not inspector(inspect, NOW).carry_out_next()
+    assert inspect.seen == []
+
+
+def test_what_a_look_finds_is_recorded(customer: Customer) -> None:
+    target = make_due(customer)
+    inspect = FakeInspect(Validation("tls_certificate"))
+    working = inspector(inspect)
+    assert working.carry_out_next()
+    assert inspect.seen == [target.base_url]
+    after = targets.get(target.id, None)
+    assert (after.validation_status, after.validation_reason, after.validated_at) == ("failed", "tls_certificate", DUE)
+    [entry] = rows("SELECT actor, reason FROM audit_entries WHERE action = 'validate_target'")
+    assert entry == ("worker", "tls_certificate")
+    assert not working.carry_out_next()
+
+
+def test_nobody_holds_the_database_while_the_network_is_asked(customer: Customer) -> None:
+    make_due(customer)
+    release()
+    inspect = FakeInspect()
+    assert inspector(inspect).carry_out_next()
+    assert inspect.held == [False]
+    assert database.is_closed()
+
+
+def test_what_comes_back_after_another_worker_took_over_is_not_written(customer: Customer) -> None:
+    target = make_due(customer)
+
+    def another_takes_over() -> None:
+        later = DUE + timedelta(seconds=LEASE_S)
+        with connection():
+            look = validations.claim_next(later, LEASE_S)
+            assert look is not None
+            validations.finish(look, Validation(), later, "another")
+
+    assert inspector(FakeInspect(Validation("tls_failed"), another_takes_over)).carry_out_next()
+    assert targets.get(target.id, None).validation_status == "passed"
+
+
+def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(customer: Customer) -> None:
+    target = make_due(customer)
+    before = targets.get(target.id, None)
+    assert inspector(FakeInspect(Validation("dns_overloaded"))).carry_out_next()
+    assert targets.get(target.id, None) == before
+    assert rows("SELECT 1 FROM audit_entries WHERE action = 'validate_target'") == []
+    lapsed = DUE + timedelta(seconds=LEASE_S)
+    assert inspector(FakeInspect(), lapsed).carry_out_next()
+    assert targets.get(target.id, None).validated_at == lapsed
+
+
+def test_a_look_that_breaks_is_made_again_when_its_claim_lapses(customer: Customer) -> None:
+    target = make_due(customer)
+    broken = FakeInspect(RuntimeError("a bug"))
+    with pytest.raises(RuntimeError):
+        inspector(broken).carry_out_next()
+    assert not inspector(broken).carry_out_next()
+    assert inspector(FakeInspect(), DUE + timedelta(seconds=LEASE_S)).carry_out_next()
+    assert targets.get(target.id, None).validation_status == "passed"
+
+
+def test_a_receiver_that_hangs_holds_up_its_own_look_alone(customer: Customer) -> None:
+    hanging, other = make_due(customer, "https://hanging.example.com/"), make_due(customer)
+    gate = threading.Event()
+
+    def inspect(url: str) -> Validation:
+        if "hanging" in url:
+            gate.wait(30)
+        return Validation()
+
+    working = Inspector(inspect, "worker", lambda: DUE, LEASE_S)
+    errands = [Errand(f"look-{number}", working.carry_out_next, 600) for number in range(2)]
+    for errand in errands:
+        errand.start()
+    try:
+        wait_until(lambda: targets.get(other.id, None).validated_at == DUE)
+        assert targets.get(hanging.id, None).validated_at == NOW
+    finally:
+        gate.set()
+        for errand in errands:
+            errand.stop()
+            errand.join(10)
+    assert targets.get(hanging.id, None).validated_at == DUE

@@ -1,0 +1,251 @@
+"""One delivery: what is sent is signed, fresh and named, and whatever goes wrong comes back as a verdict."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pytest
+
+from schemas.exports.delivery import Attempted, Claim, Outcome
+from schemas.exports.state_machine import Move
+from schemas.version import VERSION
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from storage.targets.targets import secret_context
+from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, claim_due, make_approved, make_target
+from worker.delivery.attempt import Courier, Terms
+from worker.delivery.outcomes import Schedule
+from worker.http.signing import SignatureVerdict, verify
+
+KEY: Final = b"k" * 32
+OWN_SECRET: Final = "the target's own secret"
+BODY: Final = '{"id":"exp_1","title":"Ü"}'.encode()
+CLAIM: Final = Claim(
+    export_id="exp_1",
+    lease="lse_1",
+    attempt=3,
+    try_number=1,
+    target_id="tgt_1",
+    base_url="https://tracker.example.com/hook",
+    secret_sealed=None,
+    body=BODY,
+    schedule_began_at=NOW,
+    claimed_at=NOW,
+)
+
+
+@dataclass
+class FakePost:
+    """Remembers what it was asked to send, and answers as it is told."""
+
+    answer: Callable[[], Outcome] = lambda: Outcome(status=202)
+    sent: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+
+    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        self.sent.append((url, headers, body))
+        return self.answer()
+
+
+class Clock:
+    """Advances by a second and a half with every look."""
+
+    def __init__(self) -> None:
+        self.at = NOW
+
+    def __call__(self) -> datetime:
+        self.at += timedelta(seconds=1.5)
+        return self.at
+
+
+def courier(
+    post: FakePost, secret: str | None = WEBHOOK_SECRET, keys: tuple[bytes, ...] = (KEY,), retries: int = 2
+) -> Courier:
+    schedule = Schedule((5,) * retries, timedelta(hours=1))
+    return Courier(post, Vault(keys), Terms(secret, schedule, Clock(), lambda: 0.0, lambda claim, _now: claim))
+
+
+def delivered(by: Courier, claim: Claim = CLAIM) -> Attempted:
+    """Have an attempt made that nothing speaks against."""
+    attempted = by.deliver(claim)
+    assert attempted is not None
+    return attempted
+
+
+def sealed(secret: str, target_id: str = CLAIM.target_id, key: bytes = KEY) -> bytes:
+    return Vault([key]).seal(secret, secret_context(target_id))
+
+
+def signature(post: FakePost, secret: str) -> SignatureVerdict:
+    _, headers, body = post.sent[-1]
+    return verify(secret.encode(), headers, body, int(headers["X-Service-Timestamp"]), lambda _nonce: False)
+
+
+def test_the_headers_are_those_of_the_contract_and_no_others() -> None:
+    post = FakePost()
+    attempt = delivered(courier(post))
+    [(url, headers, body)] = post.sent
+    assert (url, body) == (CLAIM.base_url, BODY)
+    assert set(headers) == {
+        "Content-Type",
+        "User-Agent",
+        "X-Service-Timestamp",
+        "X-Service-Nonce",
+        "X-Service-Signature",
+        "Idempotency-Key",
+        "X-Request-Id",
+    }
+    assert headers["Content-Type"] == "application/json"
+    assert headers["User-Agent"] == f"RiskRelay/{VERSION}"
+    assert headers["X-Service-Timestamp"] == str(int(attempt.started_at.timestamp()))
+    assert re.fullmatch(r"[0-9a-f]{32}", headers["X-Service-Nonce"])
+    assert re.fullmatch(r"sha256=[0-9a-f]{64}", headers["X-Service-Signature"])
+    assert headers["Idempotency-Key"] == CLAIM.export_id
+    assert headers["X-Request-Id"] == attempt.id
+    assert attempt.id.startswith("att_")
+
+
+def test_the_signature_verifies_with_the_default_secret() -> None:
+    post = FakePost()
+    courier(post).deliver(CLAIM)
+    assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.OK
+    assert signature(post, "another") is SignatureVerdict.SIGNATURE_WRONG
+
+
+def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_key() -> None:
+    post = FakePost(lambda: Outcome(status=503))
+    carrier = courier(post)
+    first, second = delivered(carrier), delivered(carrier, CLAIM._replace(attempt=4, try_number=2))
+    (_, before, body), (_, after, body_again) = post.sent
+    assert body == body_again == BODY
+    assert before["Idempotency-Key"] == after["Idempotency-Key"]
+    for name in ("X-Service-Timestamp", "X-Service-Nonce", "X-Service-Signature", "X-Request-Id"):
+        assert before[name] != after[name], name
+    assert (first.nonce, second.nonce) == (before["X-Service-Nonce"], after["X-Service-Nonce"])
+    assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.OK
+
+
+def test_a_targets_own_secret_wins_over_the_default() -> None:
+    post = FakePost()
+    courier(post).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
+    assert signature(post, OWN_SECRET) is SignatureVerdict.OK
+    assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
+
+
+def test_a_rotated_secret_signs_the_next_delivery() -> None:
+    post = FakePost()
+    carrier = courier(post)
+    for secret in (OWN_SECRET, "rotated"):
+        carrier.deliver(CLAIM._replace(secret_sealed=sealed(secret)))
+        assert signature(post, secret) is SignatureVerdict.OK
+
+
+def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new_one(customer: Customer) -> None:
+    post, vault, target = FakePost(), Vault([KEY]), make_target(customer)
+    carrier = Courier(post, vault, Terms(WEBHOOK_SECRET, Schedule((5,), timedelta(hours=1)), Clock(), lambda: 0.0))
+    for before, after in ((None, OWN_SECRET), (OWN_SECRET, "rotated")):
+        make_approved(customer, target.id)
+        [claim] = claim_due(1, NOW, 60, "worker:test")
+        assert (claim.secret_sealed is None) == (before is None)
+        targets.set_secret(target.id, after, vault, NOW)
+        carrier.deliver(claim)
+        assert signature(post, after) is SignatureVerdict.OK
+
+
+def test_an_older_key_still_opens_a_secret() -> None:
+    post = FakePost()
+    courier(post, keys=(b"n" * 32, KEY)).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
+    assert signature(post, OWN_SECRET) is SignatureVerdict.OK
+
+
+# what is sealed, the default secret, the keys there are, the error
+UNSENDABLE: Final = [
+    (None, None, (KEY,), "no_secret"),  # nobody gave one
+    (sealed(OWN_SECRET, key=b"o" * 32), WEBHOOK_SECRET, (KEY,), "secret_unreadable"),  # sealed with a key we do not have
+    (sealed(OWN_SECRET, "tgt_2"), WEBHOOK_SECRET, (KEY,), "secret_unreadable"),  # moved from another target's row
+    (sealed(OWN_SECRET), WEBHOOK_SECRET, (), "secret_unreadable"),  # no keys at all
+    (b"", WEBHOOK_SECRET, (KEY,), "secret_unreadable"),
+    (b"\x01short", WEBHOOK_SECRET, (KEY,), "secret_unreadable"),
+]
+
+
+# Named by their place: what is sealed looks otherwise every time.
+@pytest.mark.parametrize(("blob", "default", "keys", "error"), UNSENDABLE, ids=range(len(UNSENDABLE)))
+def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
+    blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
+) -> None:
+    post = FakePost()
+    attempt = delivered(courier(post, default, keys), CLAIM._replace(secret_sealed=blob))
+    assert post.sent == []
+    assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, error)
+
+
+def test_an_empty_secret_signs_nothing() -> None:
+    post = FakePost()
+    attempt = delivered(courier(post, ""))
+    assert post.sent == []
+    assert attempt.verdict.error_code == "internal_error"
+
+
+@pytest.mark.parametrize("broken", [RuntimeError("a bug"), ValueError(), OSError(), MemoryError(), RecursionError()])
+def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
+    def fail() -> Outcome:
+        raise broken
+
+    attempt = delivered(courier(FakePost(fail)))
+    assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, "internal_error")
+    assert attempt.claim is CLAIM
+
+
+def test_what_a_receiver_says_is_kept_without_the_secret_that_it_may_have_echoed() -> None:
+    body = f'{{"error": "expected {WEBHOOK_SECRET}"}}'.encode()
+    attempt = delivered(courier(FakePost(lambda: Outcome(status=401, body=body))))
+    assert attempt.outcome.kept == '{"error": "expected [redacted]"}'
+    assert delivered(courier(FakePost())).outcome.kept is None
+
+
+@pytest.mark.parametrize("secret", ['"', "id", ":", "T-1", "ticket"])
+def test_a_secret_from_before_there_was_a_least_length_spoils_no_answer(secret: str) -> None:
+    post = FakePost(lambda: Outcome(status=200, body=b'{"id": "T-1", "note": "a ticket"}'))
+    attempt = delivered(courier(post), CLAIM._replace(secret_sealed=sealed(secret)))
+    assert attempt.verdict.provider_ticket_id == "T-1"
+    assert attempt.outcome.kept is not None
+    assert secret not in attempt.outcome.kept.replace("[redacted]", "")
+
+
+def test_a_log_of_a_broken_delivery_holds_neither_secret_nor_body(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Outcome:
+        raise RuntimeError("a bug")
+
+    courier(FakePost(fail)).deliver(CLAIM)
+    assert "delivery broke" in caplog.text
+    assert WEBHOOK_SECRET not in caplog.text
+    assert BODY.decode() not in caplog.text
+
+
+# try number, whether it is sent; two retries are three tries
+TRIES: Final = [(1, True), (3, True), (4, False), (5, False)]
+
+
+@pytest.mark.parametrize(("try_number", "is_sent"), TRIES)
+def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) -> None:
+    post = FakePost()
+    attempt = delivered(courier(post, retries=2), CLAIM._replace(try_number=try_number))
+    assert bool(post.sent) == is_sent
+    if not is_sent:
+        verdict = attempt.verdict
+        assert (verdict.move, verdict.reason, verdict.error_code) == (Move.FAIL, "attempts_exhausted", "worker_lost")
+
+
+def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:
+    attempt = delivered(courier(FakePost(lambda: Outcome(status=500))))
+    assert attempt.started_at == NOW + timedelta(seconds=1.5)
+    assert attempt.verdict.next_attempt_at == NOW + timedelta(seconds=3 + 5)
+
+
+def test_chance_stays_within_what_the_judge_takes() -> None:
+    terms = Terms(None, Schedule((), timedelta()), lambda: datetime.now(UTC))
+    drawn = [terms.jitter() for _ in range(1000)]
+    assert -1 <= min(drawn) < -0.5
+    assert 0.5 < max(drawn) <= 1

@@ -1,0 +1,511 @@
+"""The drain against real databases: what is due is sent once, whatever is slow, late, broken, or away for a moment."""
+
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from runtime.clock import utc_now
+from schemas.base.timestamps import to_ms
+from schemas.exports.delivery import Claim, Outcome
+from storage.db import schema_version
+from storage.db.engine import close_database, connection, database, execute, open_database, release, rows
+from storage.exports import transitions
+from storage.secrets.vault import Vault
+from storage.targets import targets
+from tests.support.dispatchers import (
+    NO_SWEEP_S,
+    PATIENCE_S,
+    Clock,
+    FakePost,
+    all_exported,
+    approved,
+    draining,
+    make_drain,
+    name,
+    statuses,
+)
+from tests.support.factories import NOW, Customer, make_approved, make_customer
+from tests.support.workers import wait_until
+from worker.delivery.attempt import Courier, Terms
+from worker.delivery.dispatcher import PATIENCE_S as DRAIN_PATIENCE_S
+from worker.delivery.dispatcher import RENEW_S, Drain, DrainTerms
+from worker.delivery.outcomes import Schedule
+
+
+def assert_sent_once(post: FakePost, export_ids: list[str]) -> None:
+    assert post.sent == dict.fromkeys(export_ids, 1)
+    attempts = Counter(export_id for (export_id,) in rows("SELECT export_id FROM attempts WHERE outcome = 'delivered'"))
+    assert attempts == dict.fromkeys(export_ids, 1)
+
+
+def test_what_is_due_at_the_start_is_exported_with_one_attempt_each(customer: Customer) -> None:
+    ids, post = approved(customer, 100), FakePost()
+    with draining(post):
+        wait_until(all_exported(100))
+    assert_sent_once(post, ids)
+    assert set(rows("SELECT attempts, lease, due_at FROM exports")) == {(1, None, None)}
+    [(connected,)] = rows("SELECT connected_status FROM targets")
+    assert connected == "connected"
+
+
+def test_what_is_not_due_yet_is_left_alone(customer: Customer) -> None:
+    [later] = approved(customer)
+    execute("UPDATE exports SET due_at = due_at + 60000 WHERE id = ?", (later,))
+    post = FakePost()
+    with draining(post) as drain:
+        drain.drain()
+    assert (post.sent, statuses()) == ({}, {"approved": 1})
+
+
+def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Customer) -> None:
+    approved(customer)
+    answers = iter([Outcome(status=503), Outcome(status=202)])
+    schedule = Schedule((0.3,), timedelta(hours=72))
+    courier = Courier(FakePost(lambda _url: next(answers)), Vault(()), Terms("secret", schedule, utc_now))
+    drain = Drain(courier, DrainTerms(name(), 8, NO_SWEEP_S, utc_now))
+    drain.start()
+    try:
+        wait_until(lambda: statuses() == {"exported": 1}, NO_SWEEP_S / 4)
+    finally:
+        drain.stop()
+        assert drain.join(PATIENCE_S)
+
+
+def test_a_ring_is_heard_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
+    post = FakePost()
+    post.delay_s = 0.1
+    with draining(post) as drain:
+        drain.drain()
+        for _ in range(3):
+            ids = approved(customer, 2)
+            began = time.monotonic()
+            drain.drain()
+            assert time.monotonic() - began < PATIENCE_S
+            assert {transitions.get(export_id).status for export_id in ids} == {"exported"}
+
+
+def test_a_ring_that_comes_within_a_look_is_answered_by_the_next_one(customer: Customer) -> None:
+    looking, may_go_on = threading.Event(), threading.Event()
+
+    def now() -> datetime:
+        at = utc_now()
+        if threading.current_thread().name == "drain" and not may_go_on.is_set():
+            looking.set()
+            may_go_on.wait(PATIENCE_S)
+        return at
+
+    post = FakePost()
+    post.delay_s = 0.2
+    with draining(post, now=now) as drain:
+        assert looking.wait(PATIENCE_S)
+        [export_id] = approved(customer)
+        threading.Timer(0.2, may_go_on.set).start()
+        drain.drain()
+        assert transitions.get(export_id).status == "exported"
+
+
+def test_a_ring_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
+    approved(customer)
+    post = FakePost()
+    post.gate.clear()
+    with draining(post) as drain:
+        wait_until(lambda: post.at_once == 1)
+        began = time.monotonic()
+        drain.drain(timeout_s=0.2)
+        assert 0.2 <= time.monotonic() - began < PATIENCE_S / 2
+        assert statuses() == {"delivering": 1}
+
+
+def test_a_lost_ring_costs_one_sweep(customer: Customer) -> None:
+    post = FakePost()
+    with draining(post, sweep_s=0.2):
+        time.sleep(0.3)
+        approved(customer)
+        wait_until(all_exported(1))
+
+
+def test_no_more_is_sent_at_once_than_there_are_threads(customer: Customer) -> None:
+    for number in range(3):
+        approved(customer, 20, f"https://tracker-{number}.example.com/hook")
+    post = FakePost()
+    post.delay_s = 0.02
+    with draining(post, concurrency=5):
+        wait_until(all_exported(60))
+    assert post.most_at_once == 5
+
+
+def test_no_more_is_claimed_than_can_soon_be_sent(customer: Customer) -> None:
+    approved(customer, 60)
+    post = FakePost()
+    post.gate.clear()
+    with draining(post, concurrency=10):
+        wait_until(lambda: post.at_once == 5)
+        time.sleep(0.7)
+        # One target takes half the threads at most.
+        assert statuses() == {"delivering": 5, "approved": 55}
+
+
+def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None:
+    gate = threading.Event()
+
+    def answer(url: str) -> Outcome:
+        if "slow" in url:
+            gate.wait(60)
+        return Outcome(status=202)
+
+    [slow] = approved(customer, 1, "https://slow.example.com/")
+    post = FakePost(answer)
+    with draining(post, concurrency=4) as drain:
+        wait_until(lambda: post.sent[slow])
+        approved(customer, 100)
+        # No ring: with answers outstanding, the drain looks by itself.
+        wait_until(lambda: statuses()["exported"] == 100)
+        # A ring is heard while an answer is outstanding. A sign of life may have woken the drain once, no more.
+        heard_s = []
+        for count in range(101, 106):
+            approved(customer, 1)
+            threading.Thread(target=drain.drain, args=[PATIENCE_S]).start()
+            heard_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]  # mypy takes no default
+        assert sorted(heard_s)[1] < DRAIN_PATIENCE_S / 2
+        assert transitions.get(slow).status == "delivering"
+        gate.set()
+        wait_until(all_exported(106))
+
+
+def test_leases_are_renewed_while_a_delivery_lasts(customer: Customer) -> None:
+    ids, post, thief = approved(customer, 3), FakePost(), FakePost()
+    post.gate.clear()
+    with draining(post, lease_s=0.8, renew_s=0.2):
+        wait_until(lambda: post.at_once == 3)
+        with draining(thief, sweep_s=0.05):
+            time.sleep(1.5)
+        assert thief.sent == {}
+        post.gate.set()
+        wait_until(all_exported(3))
+    assert_sent_once(post, ids)
+
+
+def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(customer: Customer) -> None:
+    [export_id] = approved(customer)
+    late, heir = FakePost(lambda _url: Outcome(status=404)), FakePost()
+    late.gate.clear()
+    # With room for one, the worker that overslept cannot take over from itself.
+    with draining(late, concurrency=1, lease_s=0.2, renew_s=600):
+        wait_until(lambda: late.at_once == 1)
+        with draining(heir, sweep_s=0.05):
+            wait_until(all_exported(1))
+        late.gate.set()
+        wait_until(lambda: late.at_once == 0)
+    assert transitions.get(export_id).status == "exported"
+    assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
+
+
+def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(customer: Customer) -> None:
+    [held_id] = approved(customer, now=NOW)
+    post, clock = FakePost(), StepsWithinATransaction()
+    post.gate.clear()
+    with draining(post, concurrency=8, now=clock, renew_s=600) as drain:
+        wait_until(lambda: post.at_once == 1)
+        # At the same target: what is due there lets a worker look at what is held there.
+        make_approved(customer, str(transitions.get(held_id).target_id), NOW)
+        clock.is_to_step = True
+        drain.drain(1.0)
+        wait_until(lambda: not clock.is_to_step)
+        # By then a tick has seen that its clock was set, and renewed the lease.
+        wait_until(lambda: rows("SELECT due_at FROM exports WHERE id = ?", (held_id,))[0][0] > to_ms(clock.at))
+        assert transitions.get(held_id).attempts == 1
+        post.gate.set()
+        wait_until(lambda: transitions.get(held_id).status == "exported")
+    assert post.sent[held_id] == 1
+
+
+class StepsWithinATransaction(Clock):
+    """A clock that is set an hour ahead once, while whoever reads it is in the middle of a transaction."""
+
+    is_to_step = False
+
+    def __call__(self) -> datetime:
+        if self.is_to_step and database.in_transaction():
+            self.is_to_step = False
+            self.advance(3600)
+        return super().__call__()
+
+
+def test_an_answer_of_failure_is_written_with_its_next_attempt(customer: Customer) -> None:
+    [export_id] = approved(customer)
+    with draining(FakePost(lambda _url: Outcome(status=503))) as drain:
+        drain.drain()
+    export = transitions.get(export_id)
+    assert (export.status, export.attempts) == ("retry_scheduled", 1)
+    assert export.due_at is not None
+    assert export.due_at > utc_now() + timedelta(minutes=45)
+
+
+def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -> None:
+    [export_id] = approved(customer)
+    target_id = transitions.get(export_id).target_id
+    assert target_id is not None
+    targets.turn(target_id, "pause", utc_now(), "operator")
+    post = FakePost()
+    with draining(post) as drain:
+        drain.drain()
+        assert (post.sent, statuses()) == ({}, {"approved": 1})
+        targets.turn(target_id, "resume", utc_now(), "operator")
+        drain.drain()
+        assert statuses() == {"exported": 1}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "target", "first", "others"),
+    [
+        # The policy refused the address: nothing else goes there either.
+        (
+            Outcome(error="address_private", refused=True),
+            ("blocked", "address_private"),
+            ("blocked", "address_private"),
+            ("blocked", "target_blocked"),
+        ),
+        # The receiver is gone: what waits for it is not left waiting.
+        (Outcome(status=410), ("disabled", "receiver_gone"), ("failed", "receiver_gone"), ("failed", "target_disabled")),
+    ],
+)
+def test_what_waits_for_a_target_that_is_turned_off_ends_visibly_and_unsent(
+    customer: Customer, outcome: Outcome, target: tuple[str, str], first: tuple[str, str], others: tuple[str, str]
+) -> None:
+    approved(customer, 20)
+    execute(
+        "UPDATE exports SET status = 'retry_scheduled', due_at = due_at + 3600000 WHERE id = (SELECT MAX(id) FROM exports)"
+    )
+    post = FakePost(lambda _url: outcome)
+    with draining(post, concurrency=2, sweep_s=0.05):
+        wait_until(lambda: statuses().total() == statuses()[others[0]])
+    assert rows("SELECT status, status_reason FROM targets") == [target]
+    assert set(rows("SELECT status, status_reason FROM exports")) == {first, others}
+    assert sum(post.sent.values()) == 1
+    assert rows("SELECT count(*) FROM audit_entries WHERE reason = ? AND actor LIKE ?", (others[1], "worker:%")) == [(19,)]
+
+
+# ---------------------------------------------------------------- stopping
+
+
+def test_stopping_finishes_what_runs_and_gives_back_what_was_not_begun(customer: Customer) -> None:
+    approved(customer, 40)
+    post = FakePost()
+    post.delay_s = 0.05
+    drain = make_drain(post, concurrency=8)
+    drain.start()
+    wait_until(lambda: statuses()["exported"] >= 4)
+    post.gate.clear()
+    wait_until(lambda: post.at_once == 4)
+    drain.stop()
+    wait_until(lambda: statuses()["delivering"] == 4)
+    sent = sum(post.sent.values())
+    post.gate.set()
+    assert drain.join(PATIENCE_S)
+    assert sum(post.sent.values()) == sent
+    assert statuses()["exported"] == sent
+    assert statuses()["delivering"] == 0
+    # What was given back counts no attempt and is due at once.
+    waiting = rows("SELECT attempts, lease FROM exports WHERE status <> 'exported'")
+    assert set(waiting) == {(0, None)}
+    with draining(FakePost()):
+        wait_until(all_exported(40))
+
+
+def test_stopping_while_idle_is_quick_and_may_be_said_twice(database: str) -> None:
+    drain = make_drain(FakePost())
+    drain.start()
+    time.sleep(0.1)
+    began = time.monotonic()
+    drain.stop()
+    drain.stop()
+    assert drain.join(PATIENCE_S)
+    # Before its next sign of life would have woken it anyway.
+    assert time.monotonic() - began < RENEW_S - 0.5
+
+
+def test_who_waits_for_a_ring_is_let_go_when_the_drain_stops(customer: Customer) -> None:
+    approved(customer)
+    post = FakePost()
+    post.gate.clear()
+    drain = make_drain(post)
+    drain.start()
+    waiting = threading.Thread(target=drain.drain)
+    waiting.start()
+    wait_until(lambda: post.at_once == 1)
+    drain.stop()
+    post.gate.set()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert drain.join(PATIENCE_S)
+
+
+# ---------------------------------------------------------------- what breaks
+
+
+@contextmanager
+def database_away(database: str) -> Iterator[None]:
+    """Lock SQLite by another connection; on PostgreSQL end every backend, and let nobody in again until the end."""
+    if database.startswith("sqlite"):
+        with sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None) as locker:
+            locker.execute("BEGIN EXCLUSIVE")
+            yield
+            locker.execute("ROLLBACK")
+        locker.close()
+        return
+    server, _, name = database.rpartition("/")
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as other:
+        other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        yield
+        other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+def exported_in(database: str) -> int:
+    """Count in a connection of our own: that of the test may have been ended."""
+    if database.startswith("sqlite"):
+        reader: Any = sqlite3.connect(database.removeprefix("sqlite:///"))
+    else:
+        reader = psycopg.connect(database)
+    try:
+        return int(reader.execute("SELECT count(*) FROM exports WHERE status = 'exported'").fetchone()[0])
+    finally:
+        reader.close()
+
+
+def test_a_database_away_between_sending_and_recording_costs_no_second_delivery(database: str, customer: Customer) -> None:
+    ids, post = approved(customer, 10), FakePost()
+    post.gate.clear()
+    with draining(post, concurrency=8, sweep_s=0.1):
+        wait_until(lambda: post.at_once == 4)
+        with database_away(database):
+            post.gate.set()
+            wait_until(lambda: post.at_once == 0)
+            time.sleep(0.5)
+        wait_until(lambda: exported_in(database) == 10)
+    assert post.sent == dict.fromkeys(ids, 1)
+
+
+def test_a_database_away_for_longer_than_a_lease_makes_nobody_take_what_others_hold(
+    database: str, customer: Customer
+) -> None:
+    [export_id], post, thief = approved(customer), FakePost(), FakePost()
+    post.gate.clear()
+    terms = {"lease_s": 2.0, "renew_s": 0.8}
+    with ExitStack() as running:
+        running.enter_context(draining(post, 8, 0.05, **terms))
+        wait_until(lambda: post.at_once == 1)
+        for _ in range(4):
+            running.enter_context(draining(thief, 1, 0.05, **terms))
+        wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(5,)])
+        release()
+        with database_away(database):
+            time.sleep(3.0)
+        time.sleep(2.0)
+        post.gate.set()
+        wait_until(all_exported(1))
+    assert thief.sent == {}
+    assert transitions.get(export_id).attempts == 1
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_lease_is_counted_from_when_it_was_written_however_long_others_kept_the_database(
+    database: str, customer: Customer
+) -> None:
+    post = FakePost()
+    post.gate.clear()
+    with draining(post, lease_s=3.0, renew_s=1.2) as drain:
+        wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(1,)])
+        [export_id] = approved(customer)
+        with database_away(database):
+            threading.Thread(target=drain.drain, args=[PATIENCE_S]).start()
+            time.sleep(1.0)
+        wait_until(lambda: post.at_once == 1)
+        assert lease_left_s(export_id) > 2.4
+        claimed_until = transitions.get(export_id).due_at
+        with database_away(database):
+            time.sleep(2.4)
+        wait_until(lambda: transitions.get(export_id).due_at != claimed_until)
+        assert lease_left_s(export_id) > 2.4
+        post.gate.set()
+        wait_until(all_exported(1))
+
+
+def lease_left_s(export_id: str) -> float:
+    due_at = transitions.get(export_id).due_at
+    assert due_at is not None
+    return (due_at - utc_now()).total_seconds()
+
+
+def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(customer: Customer) -> None:
+    ids = approved(customer, 3)
+    [poisonous] = approved(customer, 1, "https://poison.example.com/")
+    # What no bigint holds, in a column that both databases check or convert.
+    huge = Outcome(status=10**30)
+    post = FakePost(lambda url: huge if "poison" in url else Outcome(status=202))
+    with draining(post, concurrency=4, sweep_s=0.05):
+        wait_until(lambda: {transitions.get(export_id).status for export_id in ids} == {"exported"})
+        assert post.sent[poisonous] == 1
+    assert [post.sent[export_id] for export_id in ids] == [1, 1, 1]
+    assert transitions.get(poisonous).status == "delivering"
+
+
+class BrokenCourier(Courier):
+    """Breaks off at every first attempt."""
+
+    def deliver(self, claim: Claim) -> Any:
+        if claim.attempt == 1:
+            raise RuntimeError("a bug")
+        return super().deliver(claim)
+
+
+def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer) -> None:
+    approved(customer, 5)
+    post = FakePost()
+    courier = BrokenCourier(post, Vault(()), Terms("secret", Schedule((60,), timedelta(hours=1)), utc_now))
+    drain = Drain(courier, DrainTerms(name(), 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
+    drain.start()
+    wait_until(all_exported(5))
+    drain.stop()
+    assert drain.join(PATIENCE_S)
+    assert set(post.sent.values()) == {1}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_database_that_is_migrated_late_is_drained_from_then_on(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "sqlite":
+        open_database(f"sqlite:///{tmp_path / 'empty.db'}")
+    else:
+        # Here a missing table is no outage, but an error that nobody expects.
+        open_database(request.getfixturevalue("postgres_server").create_database())
+    with draining(FakePost(), sweep_s=0.05), connection():
+        time.sleep(0.2)
+        schema_version.migrate()
+        approved(make_customer())
+        wait_until(all_exported(1))
+    close_database()
+
+
+def test_two_drains_share_the_work_and_send_nothing_twice(customer: Customer) -> None:
+    ids, one, other = approved(customer, 300), FakePost(), FakePost()
+    one.delay_s = other.delay_s = 0.005
+    with draining(one), draining(other):
+        wait_until(all_exported(300))
+    assert one.sent
+    assert other.sent
+    assert_sent_once_by(ids, one, other)
+
+
+def assert_sent_once_by(export_ids: list[str], *posts: FakePost) -> None:
+    assert sum((post.sent for post in posts), Counter[str]()) == dict.fromkeys(export_ids, 1)

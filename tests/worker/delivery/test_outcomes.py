@@ -1,0 +1,480 @@
+"""What an outcome means: the table of outcomes, the schedule, Retry-After, and answers that are out to do harm."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.exports.delivery import Health, Outcome, Verdict
+from schemas.exports.response_excerpt import kept_answer
+from schemas.exports.state_machine import Move
+from schemas.targets.target import TargetStatus
+from worker.delivery import outcomes
+from worker.delivery.outcomes import Schedule, judge
+
+NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+DAY_S: Final = 24 * 3600
+PLAN: Final = Schedule((5, 30, 120), timedelta(hours=72))
+#: One that no age limit cuts short.
+LONG_PLAN: Final = Schedule((5, 30, 120), timedelta(days=365))
+
+
+def judged(
+    outcome: Outcome,
+    try_number: int = 1,
+    jitter: float = 0.0,
+    began_at: datetime = NOW,
+    plan: Schedule = PLAN,
+    now: datetime = NOW,
+) -> Verdict:
+    return judge(outcome, try_number, began_at, now, jitter, plan)
+
+
+def answer(status: int, body: object = None, retry_after: str | None = None) -> Outcome:
+    return Outcome(status=status, retry_after=retry_after, body=b"" if body is None else json.dumps(body).encode())
+
+
+def wait_s(verdict: Verdict, now: datetime = NOW) -> float:
+    assert verdict.next_attempt_at is not None, verdict
+    return (verdict.next_attempt_at - now).total_seconds()
+
+
+# status, what the body's code is, then: the move, its reason, the error code, how the target is connected, what it turns to
+TABLE: Final = [
+    # 2xx, whatever kind of success it is
+    (200, None, Move.DELIVER, None, None, "connected", None),
+    (201, None, Move.DELIVER, None, None, "connected", None),
+    (202, "ACCEPTED", Move.DELIVER, None, None, "connected", None),
+    (204, None, Move.DELIVER, None, None, "connected", None),
+    (299, None, Move.DELIVER, None, None, "connected", None),
+    # a success whose body complains of something else than the rate is a success
+    (200, "WEBHOOK_VALIDATION_FAILED", Move.DELIVER, None, None, "connected", None),
+    # 3xx: we go nowhere else
+    (300, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (301, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (302, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (304, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (307, "WEBHOOK_SIGNATURE_INVALID", Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (308, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    # 401 and 403: the signature where the body says so, else anything about us
+    (401, None, Move.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
+    (401, "WEBHOOK_SIGNATURE_INVALID", Move.FAIL, "WEBHOOK_SIGNATURE_INVALID", "WEBHOOK_SIGNATURE_INVALID", "failing", None),
+    (403, "WEBHOOK_SIGNATURE_INVALID", Move.FAIL, "WEBHOOK_SIGNATURE_INVALID", "WEBHOOK_SIGNATURE_INVALID", "failing", None),
+    (403, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
+    (403, "FORBIDDEN", Move.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
+    # 410: the receiver is gone for good, and its target with it
+    (410, None, Move.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
+    (410, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
+    # later: 408, 425, 429 and every 5xx but two
+    (408, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (425, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (429, None, Move.RESCHEDULE, None, "receiver_rate_limited", None, None),
+    (500, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (500, "WEBHOOK_VALIDATION_FAILED", Move.RESCHEDULE, None, "WEBHOOK_VALIDATION_FAILED", None, None),
+    (502, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (503, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (504, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (520, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (599, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    # other 4xx, and the two 5xx that waiting does not change
+    (400, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (400, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "WEBHOOK_VALIDATION_FAILED", "WEBHOOK_VALIDATION_FAILED", None, None),
+    (404, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (409, "SOMETHING_OF_ITS_OWN", Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (413, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (422, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "WEBHOOK_VALIDATION_FAILED", "WEBHOOK_VALIDATION_FAILED", None, None),
+    (501, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (505, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    # a body that says "rate limited" is a 429, whatever number it stands under, but for one that accepts
+    (200, "WEBHOOK_RATE_LIMITED", Move.DELIVER, None, None, "connected", None),
+    (302, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (400, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (401, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (410, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (429, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (501, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    # numbers that are no HTTP
+    (199, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (600, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (999, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "move", "reason", "error", "connected", "turns_to"), TABLE)
+@pytest.mark.parametrize("nested", [False, True], ids=["code", "error.code"])
+def test_an_answer_means_what_the_table_says(
+    status: int,
+    code: str | None,
+    move: Move,
+    reason: str | None,
+    error: str | None,
+    connected: str | None,
+    turns_to: TargetStatus | None,
+    nested: bool,
+) -> None:
+    body = None if code is None else {"error": {"code": code}} if nested else {"code": code}
+    verdict = judged(answer(status, body))
+    assert (verdict.move, verdict.reason, verdict.error_code) == (move, reason, error)
+    assert (verdict.effect.connected, verdict.effect.status) == (connected, turns_to)
+    assert (verdict.next_attempt_at is not None) == (move is Move.RESCHEDULE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "dns_not_found",
+        "connect_refused",
+        "tls_certificate",
+        "deadline_exceeded",
+        "connection_closed",
+        "bad_answer",
+        "no_secret",
+        "secret_unreadable",
+        "internal_error",
+    ],
+)
+def test_no_answer_is_tried_again_and_the_target_is_failing(error: str) -> None:
+    verdict = judged(Outcome(error=error))
+    assert (verdict.move, verdict.outcome, verdict.error_code) == (Move.RESCHEDULE, "retryable", error)
+    assert (verdict.effect.connected, verdict.effect.status) == ("failing", None)
+    assert wait_s(verdict) == 5
+
+
+def test_an_outcome_of_nothing_at_all_is_tried_again() -> None:
+    assert judged(Outcome()).error_code == "no_answer"
+
+
+def test_what_our_policy_refuses_blocks_the_export_and_its_target() -> None:
+    verdict = judged(Outcome(error="address_private", refused=True))
+    assert (verdict.move, verdict.outcome) == (Move.BLOCK, "refused")
+    assert (verdict.reason, verdict.error_code) == ("address_private", "address_private")
+    effect = verdict.effect
+    assert (effect.connected, effect.status, effect.reason) == ("failing", TargetStatus.BLOCKED, "address_private")
+
+
+# what came, then: the target's health, whether it has too much at once, how long it is held and why
+TARGETS: Final = [
+    (answer(202), Health.WELL, False, None, None),
+    # a ticket that is refused for what it says tells nothing of the receiver
+    (answer(422), Health.UNKNOWN, False, None, None),
+    (answer(501), Health.UNKNOWN, False, None, None),
+    # whoever we are to it, or wherever it has gone, nothing will arrive
+    (answer(401), Health.ILL, False, None, None),
+    (answer(302), Health.ILL, False, None, None),
+    (answer(410), Health.ILL, False, None, None),
+    (answer(500), Health.ILL, False, None, None),
+    (answer(408), Health.ILL, False, None, None),
+    (Outcome(error="connect_refused"), Health.ILL, False, None, None),
+    # too slow is too much at once
+    (Outcome(error="deadline_exceeded"), Health.ILL, True, None, None),
+    (Outcome(error="connect_timeout"), Health.ILL, True, None, None),
+    # a 503 pauses where it says for how long, a 429 always
+    (answer(503), Health.ILL, True, None, None),
+    (answer(503, retry_after="7"), Health.ILL, True, 7, "receiver_unavailable"),
+    (answer(503, retry_after="soon"), Health.ILL, True, None, None),
+    (answer(500, retry_after="7"), Health.ILL, False, None, None),
+    (answer(429), Health.ILL, True, 30, "rate_limited"),
+    (answer(429, retry_after="7"), Health.ILL, True, 7, "rate_limited"),
+    (answer(429, retry_after="0"), Health.ILL, True, None, None),
+    (answer(400, {"code": "WEBHOOK_RATE_LIMITED"}), Health.ILL, True, 30, "rate_limited"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "health", "is_overloaded", "hold_s", "hold_reason"), TARGETS)
+@pytest.mark.parametrize("try_number", [1, 4], ids=["to be tried again", "the last try"])
+def test_an_answer_tells_how_its_target_is(
+    outcome: Outcome, health: Health, is_overloaded: bool, hold_s: float | None, hold_reason: str | None, try_number: int
+) -> None:
+    effect = judged(outcome, try_number).effect
+    assert (effect.health, effect.is_overloaded) == (health, is_overloaded)
+    assert (effect.hold_s, effect.hold_reason) == (hold_s, hold_reason)
+
+
+def test_an_export_is_not_planned_into_the_pause_of_its_own_answer() -> None:
+    # The schedule says 5 s, and the pause of a 429 that names no time is 30 s.
+    assert wait_s(judged(answer(429))) == 30
+    # Where the schedule is the longer one it stands.
+    assert wait_s(judged(answer(429), try_number=3)) == 120
+
+
+def test_a_target_that_is_gone_is_disabled_with_the_reason() -> None:
+    assert judged(answer(410)).effect.reason == "receiver_gone"
+
+
+# try number (1 is the first), seconds until the next; None: there is none
+SCHEDULE: Final = [
+    (1, 5),  # after the first failure
+    (2, 30),
+    (3, 120),  # the last retry: three entries are three retries
+    (4, None),  # the fourth attempt was the last
+    (5, None),  # one too many, as after a crash
+]
+
+
+@pytest.mark.parametrize(("try_number", "expected_s"), SCHEDULE)
+@pytest.mark.parametrize("outcome", [answer(503), Outcome(error="connect_refused")], ids=["answer", "no answer"])
+def test_n_delays_are_n_retries_and_n_plus_one_attempts(try_number: int, expected_s: int | None, outcome: Outcome) -> None:
+    verdict = judged(outcome, try_number)
+    if expected_s is not None:
+        assert (verdict.move, wait_s(verdict)) == (Move.RESCHEDULE, expected_s)
+        return
+    assert (verdict.move, verdict.outcome, verdict.reason) == (Move.FAIL, "exhausted", "attempts_exhausted")
+    assert verdict.error_code == ("receiver_unavailable" if outcome.status else "connect_refused")
+    assert verdict.effect.connected == "failing"
+
+
+def test_no_schedule_at_all_is_one_attempt() -> None:
+    assert judged(answer(500), plan=Schedule((), timedelta(hours=1))).reason == "attempts_exhausted"
+
+
+# jitter, seconds after a scheduled 120 s
+JITTERS: Final = [(-1.0, 102.0), (-0.5, 111.0), (0.0, 120.0), (0.5, 129.0), (1.0, 138.0)]
+
+
+@pytest.mark.parametrize(("jitter", "expected_s"), JITTERS)
+def test_jitter_moves_a_scheduled_delay_by_15_percent_at_most(jitter: float, expected_s: float) -> None:
+    assert wait_s(judged(answer(500), 3, jitter)) == pytest.approx(expected_s, abs=1e-3)
+
+
+# Retry-After, what it comes to in seconds; None: it does not count
+RETRY_AFTER: Final = [
+    ("1", 1),
+    ("120", 120),
+    (" 7 ", 7),  # space around it
+    ("0007", 7),
+    (str(DAY_S), DAY_S),
+    (str(DAY_S + 1), DAY_S),  # capped at a day
+    ("999999999", DAY_S),
+    ("0" * 400, None),
+    ("0" * 400 + "9", 9),
+    ("9" * 400, DAY_S),  # a number that is longer than any integer worth parsing
+    ("0", None),  # now: the schedule decides
+    ("-5", None),
+    ("+5", None),
+    ("1.5", None),
+    ("1e3", None),
+    ("0x10", None),
+    ("soon", None),
+    ("", None),
+    ("   ", None),
+    ("²", None),  # a digit to some
+    ("٣", None),  # a decimal of another script: no HTTP
+    ("\x00", None),
+    (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90),
+    ("Sun, 01 Mar 2026 12:01:00 GMT", 60),
+    ("Sunday, 01-Mar-26 12:01:00 GMT", 60),  # RFC 850, obsolete but to be read
+    ("Sun Mar  1 12:01:00 2026", 60),  # asctime, obsolete too; it is in GMT
+    ("Sun, 01 Mar 2026 13:01:00 +0100", 60),
+    ("Sun, 01 Mar 2026 11:59:59 GMT", None),  # past
+    ("Sun, 01 Mar 2026 12:00:00 GMT", None),  # now
+    ("Mon, 01 Jan 1900 00:00:00 GMT", None),
+    ("Fri, 31 Dec 9999 23:59:59 GMT", DAY_S),
+    ("Fri, 31 Dec 99999 23:59:59 GMT", None),
+    ("Fri, 31 Dec 99999999999999999999 23:59:59 GMT", None),
+    ("Sun, 99 Mar 2026 12:01:00 GMT", None),
+    ("Sun, 01 Mar 2026 12:01:00 +999999999", None),
+]
+
+
+#: Those of them that name a moment which is no longer to come.
+NOW_OR_BEFORE: Final = {
+    "0",
+    "0" * 400,
+    "Sun, 01 Mar 2026 11:59:59 GMT",
+    "Sun, 01 Mar 2026 12:00:00 GMT",
+    "Mon, 01 Jan 1900 00:00:00 GMT",
+}
+
+
+@pytest.mark.parametrize(("text", "expected_s"), RETRY_AFTER)
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_honoured_to_the_second(text: str, expected_s: int | None, status: int) -> None:
+    verdict = judged(answer(status, retry_after=text), plan=LONG_PLAN)
+    assert verdict.retry_after_s == expected_s
+    # A 429 pauses its target for 30 s where it names no moment at all; one that names a past one leaves it to the schedule.
+    unsaid_s = 30 if status == 429 and text not in NOW_OR_BEFORE else 5
+    assert wait_s(verdict) == (unsaid_s if expected_s is None else expected_s)
+    assert verdict.effect.hold_s == (expected_s or (30 if unsaid_s == 30 else None))
+
+
+@pytest.mark.parametrize("status", [408, 425, 500, 502, 504])
+def test_retry_after_on_other_statuses_does_not_count(status: int) -> None:
+    verdict = judged(answer(status, retry_after="120"))
+    assert (verdict.retry_after_s, wait_s(verdict)) == (None, 5)
+
+
+def test_retry_after_counts_where_the_body_says_rate_limited() -> None:
+    verdict = judged(answer(400, {"code": "WEBHOOK_RATE_LIMITED"}, retry_after="120"))
+    assert (verdict.retry_after_s, wait_s(verdict)) == (120, 120)
+
+
+def test_a_date_between_two_seconds_is_rounded_up_never_down() -> None:
+    now = NOW + timedelta(milliseconds=250)
+    verdict = judged(answer(503, retry_after="Sun, 01 Mar 2026 12:01:00 GMT"), now=now)
+    assert wait_s(verdict, now) == 60
+    assert verdict.next_attempt_at is not None
+    assert verdict.next_attempt_at >= NOW + timedelta(seconds=60)
+
+
+# jitter, seconds after a Retry-After of 20 s, of 3600 s
+LATENESS: Final = [(-1.0, 23.0, 3610.0), (-0.5, 21.5, 3605.0), (0.0, 20.0, 3600.0), (0.5, 21.5, 3605.0), (1.0, 23.0, 3610.0)]
+
+
+@pytest.mark.parametrize(("jitter", "after_20_s", "after_an_hour"), LATENESS)
+def test_jitter_makes_a_retry_after_later_only_and_by_ten_seconds_at_most(
+    jitter: float, after_20_s: float, after_an_hour: float
+) -> None:
+    assert wait_s(judged(answer(429, retry_after="20"), jitter=jitter)) == pytest.approx(after_20_s, abs=1e-3)
+    assert wait_s(judged(answer(429, retry_after="3600"), jitter=jitter)) == pytest.approx(after_an_hour, abs=1e-3)
+
+
+def test_a_shorter_retry_after_wins_over_the_schedule_too() -> None:
+    assert wait_s(judged(answer(429, retry_after="2"), try_number=3)) == 2
+
+
+# seconds since the schedule began, seconds until the next attempt (5 by schedule), whether it is still made; 100 s at most
+AGES: Final = [
+    (0, True),
+    (94, True),  # due at second 99
+    (95, True),  # due at second 100 exactly
+    (96, False),  # due at second 101
+    (1000, False),
+]
+
+
+@pytest.mark.parametrize(("age_s", "is_tried_again"), AGES)
+def test_no_attempt_is_planned_beyond_the_age_limit(age_s: int, is_tried_again: bool) -> None:
+    plan = Schedule((5, 30), timedelta(seconds=100))
+    verdict = judged(answer(500), began_at=NOW - timedelta(seconds=age_s), plan=plan)
+    assert verdict.reason == (None if is_tried_again else "attempts_exhausted")
+    assert verdict.move is (Move.RESCHEDULE if is_tried_again else Move.FAIL)
+
+
+def test_a_retry_after_beyond_the_age_limit_ends_the_export() -> None:
+    verdict = judged(answer(503, retry_after="101"), plan=Schedule((5,), timedelta(seconds=100)))
+    assert (verdict.reason, verdict.retry_after_s) == ("attempts_exhausted", 101)
+
+
+# the body of a 201, the ticket's id, the ticket's link
+TICKETS: Final = [
+    ({"id": "T-1", "url": "https://t.example/1"}, "T-1", "https://t.example/1"),
+    ({"ticket_id": "T-2", "ticket_url": "https://t.example/2"}, "T-2", "https://t.example/2"),
+    ({"id": "other", "ticket_id": "T-3", "url": "https://o.example/", "ticket_url": "http://t.example/3"}, "T-3", "http://t.example/3"),
+    ({"id": 42, "url": None}, "42", None),  # a number is an id too
+    ({"id": True}, None, None),  # a truth is none
+    ({"id": 4.2}, None, None),
+    ({"id": ""}, None, None),
+    ({"id": "x" * 500}, "x" * 500, None),
+    ({"id": "x" * 501}, None, None),  # longer than we keep
+    ({"id": "a\nb"}, None, None),  # not to be shown
+    ({"id": "a\u0000b"}, None, None),  # no database takes it
+    ({"id": "a\u202eb"}, None, None),  # reads backwards
+    ({"id": "\ud800"}, None, None),  # half a character
+    ({"id": ["T-1"], "ticket_id": {"T": 1}}, None, None),
+    ({"id": "T-4", "url": "javascript:alert(1)"}, "T-4", None),
+    ({"id": "T-5", "url": "//t.example/5"}, "T-5", None),
+    ({"ticket_id": None, "id": "T-6"}, "T-6", None),
+    ({"data": {"id": "T-7"}}, None, None),
+    ([{"id": "T-8"}], None, None),
+    ("T-9", None, None),
+    (None, None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "ticket_id", "url"), TICKETS)
+def test_a_ticket_is_read_from_a_success(body: Any, ticket_id: str | None, url: str | None) -> None:
+    verdict = judged(answer(201, body))
+    assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (ticket_id, url)
+    assert verdict.move is Move.DELIVER
+
+
+@pytest.mark.parametrize("filler", ["", "long " * 600], ids=["looked at already", "longer than what is looked at"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bool) -> None:
+    said = {
+        "filler": filler,
+        "id": "4242 4242 4242 4242",
+        "url": "https://ada:Zk3jD92kd0qLw81m@tracker.example.com/1",
+    }
+    outcome = answer(201, said)
+    verdict = judged(outcome._replace(kept=kept_answer(outcome.body) if is_kept else None))
+    assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (None, None)
+    assert verdict.move is Move.DELIVER
+
+
+def test_space_before_an_answer_is_no_matter() -> None:
+    outcome = Outcome(status=201, body=b' \r\n{"id": "T-1"}\n')
+    assert judged(outcome).provider_ticket_id == "T-1"
+
+
+def test_a_failure_names_no_ticket() -> None:
+    assert judged(answer(503, {"id": "T-1"})).provider_ticket_id is None
+
+
+HOSTILE: Final = [
+    b'{"code":' * 100_000,  # deep objects
+    b'{"a":' + b"[" * 200_000,  # deep arrays
+    b'{"id": ' + b"9" * 60_000 + b"}",  # an integer that int() refuses
+    b'{"id": 1e999, "code": NaN}',
+    b'{"code": "\xff\xfe"}',  # no UTF-8
+    b"\xff\xfe{\x00}\x00",  # UTF-16
+    b"\xef\xbb\xbf{}",  # a mark in front
+    b'{"error": null, "code": {"code": "WEBHOOK_RATE_LIMITED"}}',
+    b'{"error": [{"code": "WEBHOOK_RATE_LIMITED"}]}',
+    b'{"code": ["WEBHOOK_RATE_LIMITED"]}',
+    b'{"id": "T-1"',  # cut short
+    b"[" * 65_536,
+    b"{" * 65_536,
+    b"\x00" * 65_536,
+    b"null",
+    b"",
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(("status", "move"), [(200, Move.DELIVER), (401, Move.FAIL), (500, Move.RESCHEDULE)])
+def test_a_hostile_body_changes_nothing(body: bytes, status: int, move: Move) -> None:
+    verdict = judged(Outcome(status=status, body=body))
+    assert verdict.move is move
+    assert verdict == judged(Outcome(status=status))
+
+
+_names: Final = st.sampled_from(["code", "error", "id", "url", "ticket_id", "ticket_url"]) | st.text()
+_json: Final = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(sorted(outcomes.RECEIVER_CODES)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+_bodies: Final = st.binary() | _json.map(lambda value: json.dumps(value).encode())
+_dates: Final = st.from_regex(
+    r"(Mon, )?\d{1,3} [A-Z][a-z]{2} \d{1,25} \d\d:\d\d(:\d\d)? ([+-]\d{1,12}|GMT|[A-Z]{1,4})", fullmatch=True
+)
+
+
+@given(
+    status=st.none() | st.integers(100, 999),
+    body=_bodies,
+    retry_after=st.none() | st.text() | _dates | st.integers().map(str),
+    try_number=st.integers(1, 5),
+    jitter=st.floats(-1, 1),
+)
+def test_whatever_a_receiver_answers_there_is_one_verdict_and_it_keeps_the_limits(
+    status: int | None, body: bytes, retry_after: str | None, try_number: int, jitter: float
+) -> None:
+    outcome = Outcome(status=status, error="x" if status is None else None, body=body, retry_after=retry_after)
+    verdict = judged(outcome, try_number, jitter)
+    assert verdict.move in {Move.DELIVER, Move.RESCHEDULE, Move.FAIL}
+    assert (verdict.next_attempt_at is not None) == (verdict.move is Move.RESCHEDULE)
+    assert verdict.retry_after_s is None or 0 < verdict.retry_after_s <= DAY_S
+    if verdict.move is Move.RESCHEDULE:
+        scheduled = PLAN.delays_s[try_number - 1]
+        least = scheduled * 0.85 if verdict.retry_after_s is None else verdict.retry_after_s
+        most = scheduled * 1.15 if verdict.retry_after_s is None else verdict.retry_after_s + 10
+        assert least - 1e-3 <= wait_s(verdict) <= most + 1e-3
+    for text in (verdict.provider_ticket_id, verdict.provider_ticket_url):
+        assert text is None or (0 < len(text) <= 500 and text.isprintable())
+    assert verdict == judged(outcome._replace(), try_number, jitter)

@@ -1,0 +1,276 @@
+"""What attempts meet marks their targets, once for all that came back together, and whoever marks them beside."""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from schemas.base.timestamps import to_ms
+from schemas.exports.delivery import Attempted, Health, TargetEffect
+from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
+from schemas.targets.throttle_state import Turn
+from storage.db.engine import connection, execute, is_sqlite, rows, transaction
+from storage.secrets.vault import Vault
+from storage.targets import targets, throttle_state
+from tests.support.factories import NOW, Customer, attempted, claim_due, make_approved, make_target
+from worker.delivery import target_effects
+from worker.delivery.target_effects import News
+
+LATER: Final = NOW + timedelta(minutes=1)
+VAULT: Final = Vault([b"k" * 32])
+WELL: Final = TargetEffect("connected", health=Health.WELL)
+ILL: Final = TargetEffect("failing", health=Health.ILL)
+BLOCKED: Final = TargetEffect("failing", TargetStatus.BLOCKED, "address_private", Health.ILL)
+GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", Health.ILL)
+LIMITED: Final = TargetEffect(health=Health.ILL, is_overloaded=True, hold_s=30, hold_reason=RATE_LIMITED)
+
+
+def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> list[News]:
+    with transaction():
+        return target_effects.record({target_id: effects}, now, "worker")
+
+
+def turn_of(target_id: str) -> Turn:
+    return throttle_state.read([target_id])[target_id]
+
+
+def status_of(target_id: str) -> tuple[str, str | None]:
+    target = targets.get(target_id, None)
+    return target.status.value, target.status_reason
+
+
+def met(customer: Customer, target_id: str, effects: Sequence[TargetEffect]) -> list[Attempted]:
+    """Return attempts of as many claims of the target, each with its effect."""
+    for _ in effects:
+        make_approved(customer, target_id)
+    claims = [claim for claim in claim_due(len(effects), NOW, 6, "worker") if claim.target_id == target_id]
+    attempts = [attempted(claim) for claim in claims]
+    return [one._replace(verdict=one.verdict._replace(effect=effect)) for one, effect in zip(attempts, effects, strict=True)]
+
+
+def test_effects_are_gathered_by_target_in_their_order_from_attempts_that_moved_something(customer: Customer) -> None:
+    one, other = make_target(customer).id, make_target(customer).id
+    attempts = [*met(customer, one, [WELL, ILL, GONE]), *met(customer, other, [LIMITED])]
+    moved = {attempt.claim.export_id for attempt in attempts} - {attempts[2].claim.export_id}
+    assert target_effects.effects_of(attempts, moved) == {one: [WELL, ILL], other: [LIMITED]}
+    assert target_effects.effects_of(attempts, set()) == {}
+
+
+def test_what_deliveries_met_marks_the_target(customer: Customer) -> None:
+    target = make_target(customer)
+    record(target.id, WELL, ILL)
+    after = targets.get(target.id, None)
+    assert (after.connected_status, after.last_success_at) == ("failing", LATER)
+    assert after.status is TargetStatus.ACTIVE
+    assert (turn_of(target.id).failures_in_row, turn_of(target.id).failing_since) == (1, LATER)
+
+
+@pytest.mark.parametrize(("effect", "status"), [(BLOCKED, "blocked"), (GONE, "disabled")])
+def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
+    customer: Customer, effect: TargetEffect, status: str
+) -> None:
+    target_id = make_target(customer).id
+    record(target_id, *[ILL] * 5)
+    held = turn_of(target_id)
+    assert held.held_reason == BREAKER_OPEN
+    record(target_id, effect)
+    # It says nothing new of the turn, and all the more of the target.
+    assert replace(turn_of(target_id), status=held.status) == held
+    assert status_of(target_id) == (status, effect.reason)
+
+
+def test_a_tick_marks_all_its_targets_and_no_other(customer: Customer) -> None:
+    well, ill, held, other = (make_target(customer).id for _ in range(4))
+    before = turn_of(other)
+    with transaction():
+        target_effects.record({held: [LIMITED], well: [WELL], ill: [ILL] * 5}, LATER, "worker")
+    assert turn_of(well).connected == "connected"
+    assert (turn_of(ill).held_reason, turn_of(ill).held_until) == (BREAKER_OPEN, LATER + timedelta(seconds=1))
+    assert (turn_of(held).held_reason, turn_of(held).held_until) == (RATE_LIMITED, LATER + timedelta(seconds=30))
+    assert turn_of(other) == before
+
+
+def test_a_refused_address_blocks_the_target_with_its_reason(customer: Customer) -> None:
+    target = make_target(customer)
+    record(target.id, BLOCKED)
+    assert status_of(target.id) == ("blocked", "address_private")
+    [entry] = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
+    assert entry == ("worker", "target_blocked", "address_private")
+
+
+def test_the_last_word_about_a_target_that_is_turned_off_twice_stands(customer: Customer) -> None:
+    target = make_target(customer)
+    record(target.id, GONE, BLOCKED, WELL)
+    assert status_of(target.id) == ("blocked", "address_private")
+
+
+def test_a_paused_target_is_turned_off_too(customer: Customer) -> None:
+    target = make_target(customer)
+    targets.turn(target.id, "pause", NOW, "operator")
+    record(target.id, GONE)
+    assert status_of(target.id) == ("disabled", "receiver_gone")
+
+
+@pytest.mark.parametrize("status", ["inactive", "blocked", "disabled"])
+def test_a_delivery_turns_nothing_that_is_off_already(customer: Customer, status: str) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET status = ?, status_reason = 'operator' WHERE id = ?", (status, target.id))
+    told = rows("SELECT COUNT(*) FROM audit_entries")
+    record(target.id, GONE)
+    assert status_of(target.id) == (status, "operator")
+    assert rows("SELECT COUNT(*) FROM audit_entries") == told
+
+
+def test_a_target_that_has_only_failed_for_five_days_is_disabled(customer: Customer) -> None:
+    target = make_target(customer)
+    record(target.id, ILL, now=NOW)
+    record(target.id, ILL, now=NOW + timedelta(days=4, hours=23))
+    assert status_of(target.id) == ("active", None)
+    record(target.id, ILL, now=NOW + timedelta(days=5))
+    assert status_of(target.id) == ("disabled", "failing_for_days")
+    [entry] = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
+    assert entry == ("worker", "target_disabled", "failing_for_days")
+
+
+def test_a_success_in_five_days_is_enough(customer: Customer) -> None:
+    target = make_target(customer)
+    record(target.id, ILL, now=NOW)
+    record(target.id, WELL, now=NOW + timedelta(days=3))
+    record(target.id, ILL, now=NOW + timedelta(days=6))
+    assert status_of(target.id) == ("active", None)
+
+
+def test_whoever_resumes_a_target_gives_it_five_days_more(customer: Customer) -> None:
+    target = make_target(customer)
+    record(target.id, ILL, now=NOW)
+    record(target.id, ILL, now=NOW + timedelta(days=5))
+    targets.turn(target.id, "resume", NOW + timedelta(days=6), "operator")
+    record(target.id, ILL, now=NOW + timedelta(days=6))
+    assert status_of(target.id) == ("active", None)
+
+
+def test_what_is_new_of_a_target_is_told_once(customer: Customer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, target_effects.__name__)
+    target_id = make_target(customer).id
+    tick = timedelta(minutes=1)
+    for at, effects in enumerate(
+        [
+            [WELL, ILL],  # nothing to tell
+            [LIMITED],  # paused
+            [LIMITED, LIMITED],  # and once more, after that was over
+            [ILL] * 3,  # with the one of before and two overloads: the breaker opens
+            [ILL],  # a probe: known already
+            [WELL],  # it closes
+            [GONE],
+            [GONE],  # it is off already
+        ]
+    ):
+        target_effects.tell(record(target_id, *effects, now=LATER + at * tick))
+    told = [(each.levelname, each.message, vars(each)["target_id"], vars(each)["reason"]) for each in caplog.records]
+    paused = ("INFO", "target is paused, its receiver asks for it", target_id, RATE_LIMITED)
+    assert told == [
+        paused,
+        paused,
+        ("WARNING", "target keeps failing, only single attempts go to it", target_id, None),
+        ("INFO", "target answers again", target_id, None),
+        ("WARNING", "target is disabled now, nothing more goes to it", target_id, "receiver_gone"),
+    ]
+
+
+def test_a_target_that_does_well_has_its_row_written_once_a_second(customer: Customer) -> None:
+    target = make_target(customer)
+    execute("UPDATE targets SET ramp = 16")
+    record(target.id, WELL, now=NOW)
+    for tick in range(1, 50):
+        record(target.id, WELL, now=NOW + timedelta(milliseconds=20 * tick))
+    assert targets.get(target.id, None).last_success_at == NOW
+    record(target.id, WELL, now=NOW + timedelta(seconds=1))
+    assert targets.get(target.id, None).last_success_at == NOW + timedelta(seconds=1)
+
+
+def test_nothing_met_changes_nothing(customer: Customer) -> None:
+    target = make_target(customer)
+    with transaction():
+        target_effects.record({}, LATER, "worker")
+        target_effects.record({"tgt_gone": [ILL]}, LATER, "worker")
+    assert targets.get(target.id, "fp:000000000000") == target
+
+
+# ---------------------------------------------------------------- beside others
+
+
+def together(*works: Callable[[], Any]) -> None:
+    """Run works at once, each on a thread and a connection of its own; raise what any of them raises."""
+
+    def run(work: Callable[[], Any]) -> None:
+        with connection():
+            work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        for each in [pool.submit(run, work) for work in works]:
+            each.result(timeout=60)
+
+
+def test_workers_that_mark_the_same_targets_in_any_order_wait_for_each_other_and_never_in_a_ring(customer: Customer) -> None:
+    """PostgreSQL ends one of two that wait in a ring with an error, which would come out here."""
+    ids = [make_target(customer).id for _ in range(6)]
+
+    def mark(order: Sequence[str], rounds: int = 60) -> None:
+        for _ in range(rounds):
+            with transaction():
+                target_effects.record({target_id: [ILL, LIMITED] for target_id in order}, LATER, "worker")
+
+    together(lambda: mark(ids), lambda: mark(ids[::-1]), lambda: mark(ids[3:] + ids[:3]))
+    for target_id in ids:
+        assert (turn_of(target_id).concurrency, turn_of(target_id).held_reason) == (1.0, RATE_LIMITED)
+
+
+def test_what_two_workers_find_out_at_once_counts_twice(customer: Customer) -> None:
+    target = make_target(customer)
+    # Far from the breaker: four of them open it.
+    together(*[lambda: record(target.id, ILL)] * 4)
+    assert turn_of(target.id).failures_in_row == 4
+
+
+class VaultWithAWorkerAtWork(Vault):
+    """Seals while a worker writes, where the database lets it: on SQLite it has to wait for the operator."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__([b"k" * 32])
+        self._work = work
+
+    def seal(self, secret: str, context: str) -> bytes:
+        if not is_sqlite():
+            together(self._work)
+        return super().seal(secret, context)
+
+
+def test_a_new_secret_does_not_undo_what_a_worker_found_out_meanwhile(customer: Customer) -> None:
+    target = make_target(customer)
+
+    def block() -> None:
+        record(target.id, BLOCKED)
+
+    targets.set_secret(target.id, "s", VaultWithAWorkerAtWork(block), LATER)
+    if is_sqlite():
+        block()
+    assert status_of(target.id) == ("blocked", "address_private")
+    assert targets.get(target.id, None).connected_status == "failing"
+    assert targets.get(target.id, None).secret_fingerprint == VAULT.fingerprint("s")
+
+
+def test_a_hold_stands_whoever_changes_the_target_at_the_same_moment(customer: Customer) -> None:
+    target = make_target(customer)
+
+    def pause_and_limit() -> None:
+        targets.turn(target.id, "pause", NOW, "operator")
+        targets.set_limit(target.id, 30, NOW, "operator")
+
+    together(lambda: record(target.id, LIMITED), pause_and_limit)
+    assert rows("SELECT status, max_per_minute, held_until, held_reason FROM targets") == [
+        ("paused", 30, to_ms(LATER + timedelta(seconds=30)), RATE_LIMITED)
+    ]

@@ -1,0 +1,445 @@
+"""Drains beside each other and targets that ask them to wait: whose turn it is, how much at once, and who is not held up."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from schemas.base.timestamps import to_ms
+from schemas.exports.delivery import Outcome
+from storage.db.engine import execute, rows, transaction
+from storage.exports import transitions
+from storage.targets import targets, throttle_state
+from tests.support.dispatchers import Clock, FakePost, approved, draining, statuses
+from tests.support.factories import NOW, Customer, make_approved
+from tests.support.many_rows import many_targets, many_waiting
+from tests.support.workers import wait_until
+from worker.delivery import throttle
+from worker.delivery.dispatcher import Drain
+
+BUSY_URL: Final = "https://busy.example.com/hook"
+OTHER_URL: Final = "https://other.example.com/hook"
+DELIVERED: Final = Outcome(status=202)
+REFUSED: Final = Outcome(error="connect_refused")
+#: With a clock that stands still, leases need not be renewed for their own sake; signs of life come often enough.
+STANDING: Final[dict[str, Any]] = {"lease_s": 10**6, "renew_s": 0.02}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@contextmanager
+def drains(post: FakePost, clock: Clock, count: int = 2, concurrency: int = 8, **terms: Any) -> Iterator[list[Drain]]:
+    """Start drains that know of each other before anything is due for them."""
+    with ExitStack() as running:
+        started = [running.enter_context(draining(post, concurrency, now=clock, **STANDING | terms)) for _ in range(count)]
+        wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(count,)])
+        clock.let_everybody_look()
+        yield started
+
+
+def first_then(first: Outcome, *more: Outcome, then: Outcome = DELIVERED) -> Callable[[str], Outcome]:
+    """Answer the first requests to the busy target with these outcomes, everything else with `then`."""
+    answers = iter([first, *more])
+    return lambda url: next(answers, then) if url == BUSY_URL else DELIVERED
+
+
+def target_of(url: str) -> str:
+    [(target_id,)] = rows("SELECT id FROM targets WHERE base_url = ?", (url,))
+    return str(target_id)
+
+
+def of(url: str, columns: str) -> list[tuple[Any, ...]]:
+    """Return columns of the exports for an address."""
+    return rows(f"SELECT {columns} FROM exports WHERE target_id = ?", (target_of(url),))  # noqa: S608 - our own names
+
+
+def ask_to_wait(status: int, seconds: float) -> Outcome:
+    return Outcome(status=status, retry_after=str(seconds))
+
+
+# ---------------------------------------------------------------- a receiver that asks to wait
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_target(
+    customer: Customer, clock: Clock, status: int
+) -> None:
+    post = FakePost(now=clock)
+    post.answer = lambda url: ask_to_wait(status, 30) if url == BUSY_URL and clock.at == NOW else DELIVERED
+    with drains(post, clock):
+        approved(customer, 40, BUSY_URL, NOW)
+        approved(customer, 40, OTHER_URL, NOW)
+        # Everything for the other target, and for this one what was open when it said so.
+        wait_until(lambda: statuses()["exported"] == 40 and not statuses()["delivering"])
+        asked = len(post.to(BUSY_URL))
+        assert 1 <= asked <= 8
+        for seconds in (1, 28, 0.999):
+            clock.advance(seconds)
+            clock.let_everybody_look()
+        assert len(post.to(BUSY_URL)) == asked
+        # Waiting counts no attempt.
+        assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * (40 - asked) + [1] * asked
+        clock.advance(0.001)
+        wait_until(lambda: statuses()["exported"] == 80)
+    assert set(post.to(BUSY_URL)) == {NOW, NOW + timedelta(seconds=30)}
+    assert sum(attempts for (attempts,) in of(BUSY_URL, "attempts")) == len(post.to(BUSY_URL)) == 40 + asked
+
+
+def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Customer, clock: Clock) -> None:
+    post = FakePost(now=clock)
+    with drains(post, clock, count=1):
+        post.gate.clear()
+        approved(customer, 40, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 4)
+        post.let_through(4)
+        # As many again are being sent, and others are claimed to follow them.
+        wait_until(lambda: sum(post.sent.values()) == 8 and statuses()["delivering"] > 4)
+        post.answer = lambda _url: ask_to_wait(429, 30)
+        post.let_through(1)
+        wait_until(lambda: statuses()["delivering"] == 3)
+        post.gate.set()
+        wait_until(lambda: not statuses()["delivering"])
+        clock.let_everybody_look()
+        assert sum(post.sent.values()) == 8
+        # What was given back counts no attempt.
+        assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * 32 + [1] * 8
+
+
+def test_a_503_without_a_time_makes_nobody_wait(customer: Customer, clock: Clock) -> None:
+    post = FakePost(first_then(Outcome(status=503)), clock)
+    with drains(post, clock):
+        approved(customer, 20, BUSY_URL, NOW)
+        wait_until(lambda: statuses() == {"exported": 19, "retry_scheduled": 1})
+    assert rows("SELECT held_until, held_reason FROM targets") == [(None, None)]
+
+
+def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock: Clock) -> None:
+    post = FakePost(first_then(ask_to_wait(429, 30)), clock)
+    with drains(post, clock, concurrency=32):
+        approved(customer, 1, BUSY_URL, NOW)
+        wait_until(lambda: statuses() == {"retry_scheduled": 1})
+        post.gate.clear()
+        for _ in range(30):
+            more_for(BUSY_URL, customer)
+        clock.advance(30)
+        for at_once in (1, 2, 4):
+            wait_until(lambda expected=at_once: post.at_once == expected)  # type: ignore[misc]  # mypy takes no default
+            clock.let_everybody_look()
+            assert post.at_once == at_once
+            post.let_through(at_once)
+
+
+def more_for(url: str, customer: Customer) -> str:
+    """Approve one more export for a target that is there."""
+    return make_approved(customer, target_of(url), NOW)
+
+
+def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: Clock) -> None:
+    approved(customer, 5, BUSY_URL, NOW)
+    post = FakePost(first_then(*[ask_to_wait(429, 30)] * 5), clock)
+    with drains(post, clock, count=1):
+        wait_until(lambda: statuses()["retry_scheduled"] and not statuses()["delivering"])
+    asked = len(post.calls)
+    with drains(post, clock, count=1):
+        clock.advance(29)
+        clock.let_everybody_look()
+        assert len(post.calls) == asked
+        post.answer = lambda _url: DELIVERED
+        clock.advance(1)
+        wait_until(lambda: statuses() == {"exported": 5})
+
+
+def test_whoever_resumes_a_target_ends_its_wait(customer: Customer, clock: Clock) -> None:
+    post = FakePost(first_then(ask_to_wait(429, 3600)), clock)
+    with drains(post, clock):
+        [first] = approved(customer, 1, BUSY_URL, NOW)
+        wait_until(lambda: statuses() == {"retry_scheduled": 1})
+        waiting = more_for(BUSY_URL, customer)
+        clock.let_everybody_look()
+        assert transitions.get(waiting).status == "approved"
+        targets.turn(target_of(BUSY_URL), "resume", clock.at, "operator")
+        wait_until(lambda: transitions.get(waiting).status == "exported")
+        # The one that was tried keeps its own time.
+        assert transitions.get(first).status == "retry_scheduled"
+
+
+# ---------------------------------------------------------------- an agreed pace
+
+
+#: What is claimed at one moment is to be sent before the clock goes on.
+IN_HAND: Final = "SELECT 1 FROM exports WHERE status = 'delivering' LIMIT 1"
+
+
+def is_used_up(target_ids: list[str], now: datetime) -> bool:
+    return not any(throttle.pace(turn, now) for turn in throttle_state.read(sorted(target_ids)).values())
+
+
+def test_a_pace_is_kept_by_two_drains_together(customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Two targets, so that each drain may lock one while it wants the other."""
+    paced = [many_targets(customer, number, 1, f"https://paced-{number}.example.com/")[0] for number in range(2)]
+    for target_id in paced:
+        targets.set_limit(target_id, 600, NOW, "operator")
+    many_waiting(customer, 0, 2000, (0, 2), NOW)
+    post = FakePost(now=clock)
+    with drains(post, clock, concurrency=32):
+        for _ in range(150):
+            wait_until(lambda: is_used_up(paced, clock.at) and not rows(IN_HAND))
+            clock.advance(0.5)
+    for number in range(2):
+        sent = post.to(f"https://paced-{number}.example.com/")
+        assert most_in_a_minute(sent) <= 600
+        assert len(sent) >= 0.95 * 600 / 60 * 75
+    assert "database away" not in caplog.text
+
+
+def most_in_a_minute(moments: Sequence[datetime]) -> int:
+    """Return the most that was sent in any 60 seconds, both ends included."""
+    within: deque[datetime] = deque()
+    most = 0
+    for moment in sorted(moments):
+        within.append(moment)
+        while moment - within[0] > timedelta(minutes=1):
+            within.popleft()
+        most = max(most, len(within))
+    return most
+
+
+# ---------------------------------------------------------------- the breaker
+
+
+def test_five_failures_open_the_breaker_and_single_probes_look_until_one_succeeds(customer: Customer, clock: Clock) -> None:
+    post = FakePost(lambda _url: REFUSED, clock)
+    with drains(post, clock):
+        post.gate.clear()
+        approved(customer, 40, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 8)
+        post.let_through(8)
+        wait_until(lambda: held_reason() == "breaker_open")
+        clock.let_everybody_look()
+        post.gate.set()
+        wait_until(lambda: not statuses()["delivering"])
+        sent = len(post.calls)
+        # Five in a row, and what was open beside them.
+        assert 8 <= sent <= 16
+        for wait_s in (1, 2, 4, 8):
+            clock.advance(wait_s - 0.001)
+            clock.let_everybody_look()
+            assert len(post.calls) == sent
+            clock.advance(0.001)
+            sent += 1
+            wait_until(lambda expected=sent: rows("SELECT COUNT(*) FROM attempts") == [(expected,)])  # type: ignore[misc]  # mypy takes no default
+            clock.let_everybody_look()
+            assert len(post.calls) == sent
+        post.answer = lambda _url: DELIVERED
+        clock.advance(16)
+        wait_until(lambda: statuses() == {"exported": 40 - sent, "retry_scheduled": sent})
+    assert rows("SELECT held_until, failures_in_row, failing_since FROM targets") == [(None, 0, None)]
+
+
+def held_reason() -> str | None:
+    [(reason,)] = rows("SELECT held_reason FROM targets")
+    return None if reason is None else str(reason)
+
+
+def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_waits_for_it(
+    customer: Customer, clock: Clock
+) -> None:
+    post = FakePost(lambda _url: REFUSED, clock)
+    approved(customer, 10, BUSY_URL, NOW)
+    execute("UPDATE targets SET failing_since = ?, failures_in_row = 9", (to_ms(NOW - timedelta(days=5)),))
+    with drains(post, clock, count=1):
+        wait_until(lambda: statuses() == {"failed": 10})
+    assert rows("SELECT status, status_reason FROM targets") == [("disabled", "failing_for_days")]
+    assert set(rows("SELECT status_reason, due_at FROM exports")) == {("target_disabled", None)}
+    assert len(post.calls) == 1
+
+
+# ---------------------------------------------------------------- what people do while claims wait
+
+
+@pytest.fixture
+def in_lane(customer: Customer, clock: Clock) -> Iterator[tuple[FakePost, list[str]]]:
+    """A drain that has four requests open, and claims that wait to follow them; yields those claims' exports."""
+    post = FakePost(now=clock)
+    with drains(post, clock, count=1):
+        post.gate.clear()
+        approved(customer, 40, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 4)
+        post.let_through(4)
+        wait_until(lambda: sum(post.sent.values()) == 8 and statuses()["delivering"] > 4)
+        claimed = {export_id for (export_id,) in rows("SELECT id FROM exports WHERE status = 'delivering'")}
+        yield post, sorted(claimed - set(post.sent))
+
+
+# what a person does to the target, what ends all that was not sent
+TURNED_OFF: Final = [("pause", None), ("disable", "target_disabled")]
+
+
+@pytest.mark.parametrize(("verb", "reason"), TURNED_OFF)
+def test_nothing_starts_after_a_person_has_turned_the_target_off(
+    in_lane: tuple[FakePost, list[str]], clock: Clock, verb: str, reason: str | None
+) -> None:
+    post, _ = in_lane
+    targets.turn(target_of(BUSY_URL), verb, clock.at, "operator")
+    clock.advance(1)
+    post.gate.set()
+    # What was open is finished and written.
+    wait_until(lambda: statuses()["exported"] == 8 and not statuses()["delivering"])
+    clock.let_everybody_look()
+    assert sum(post.sent.values()) == 8
+    left = rows("SELECT status_reason, attempts FROM exports WHERE status <> 'exported'")
+    assert Counter(left) == {(reason, 0): 32}
+
+
+def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(in_lane: tuple[FakePost, list[str]], clock: Clock) -> None:
+    post, waiting = in_lane
+    with transaction():
+        transitions.redact(waiting, clock.at, "operator")
+    clock.advance(1)
+    post.gate.set()
+    wait_until(lambda: statuses() == {"exported": 40 - len(waiting), "failed": len(waiting)})
+    assert not set(waiting) & set(post.sent)
+    assert {transitions.get(export_id).status_reason for export_id in waiting} == {"redacted"}
+
+
+# ---------------------------------------------------------------- who is held up
+
+
+def test_a_target_that_hangs_holds_up_no_other(customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    post, quick = FakePost(now=clock), FakePost(now=clock)
+    post.gate.clear()
+
+    class Either(FakePost):
+        """Hangs for the one, answers the others."""
+
+        def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+            return (post if url == BUSY_URL else quick)(url, headers, body)
+
+    with drains(Either(), clock, count=1):
+        approved(customer, 50, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 4)
+        for number in range(3):
+            approved(customer, 100, f"https://quick-{number}.example.com/", NOW)
+        wait_until(lambda: statuses()["exported"] == 300)
+        assert (sum(post.sent.values()), statuses()["delivering"]) == (4, 4)
+        post.gate.set()
+        wait_until(lambda: statuses() == {"exported": 350})
+    assert "broke off" not in caplog.text
+
+
+def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, clock: Clock) -> None:
+    """While it was quick, much more was claimed for it than there are threads."""
+    post, quick = FakePost(now=clock), FakePost(now=clock)
+    post.gate.clear()
+
+    class Either(FakePost):
+        """Hangs for the one, answers the others."""
+
+        def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+            return (post if url == BUSY_URL else quick)(url, headers, body)
+
+    with drains(Either(), clock, count=1):
+        approved(customer, 200, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 4)
+        post.let_through(40)
+        wait_until(lambda: statuses()["exported"] == 40 and statuses()["delivering"] > 8)
+        approved(customer, 20, OTHER_URL, NOW)
+        wait_until(lambda: len(quick.calls) == 20)
+        assert post.at_once == 4
+        post.gate.set()
+        wait_until(lambda: statuses() == {"exported": 220})
+
+
+def test_with_every_thread_busy_the_drain_goes_on_looking(
+    customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    post = FakePost(now=clock)
+    with drains(post, clock, count=1):
+        post.gate.clear()
+        approved(customer, 20, BUSY_URL, NOW)
+        approved(customer, 20, OTHER_URL, NOW)
+        wait_until(lambda: post.at_once == 8)
+        clock.let_everybody_look()
+        post.gate.set()
+        wait_until(lambda: statuses() == {"exported": 40})
+    assert "broke off" not in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_all_drains_together_have_no_more_open_than_a_target_takes(customer: Customer, clock: Clock, count: int) -> None:
+    post = FakePost(now=clock)
+    post.gate.clear()
+    with drains(post, clock, count, concurrency=40):
+        approved(customer, 200, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 16)
+        clock.let_everybody_look()
+        for _ in range(20):
+            post.let_through(5)
+            clock.let_everybody_look(5)
+        post.gate.set()
+        wait_until(lambda: statuses() == {"exported": 200})
+    assert post.most_at_once == 16
+
+
+def let_pass(seconds: float, clock: Clock, count: int) -> None:
+    """Let time pass in steps in which no drain takes another one for dead, that had no turn on a busy machine."""
+    while seconds > 0:
+        step_s = min(seconds, 5.0)
+        clock.advance(step_s)
+        seconds -= step_s
+        wait_until(lambda: rows("SELECT COUNT(*) FROM workers WHERE seen_at = ?", (to_ms(clock.at),)) == [(count,)])
+
+
+def test_all_drains_together_make_one_probe(customer: Customer, clock: Clock) -> None:
+    post = FakePost(lambda _url: REFUSED, now=clock)
+    post.gate.clear()
+    with drains(post, clock, 3):
+        approved(customer, 20, BUSY_URL, NOW)
+        execute("UPDATE targets SET failures_in_row = 5, held_reason = 'breaker_open', held_until = ?", (to_ms(NOW),))
+        # What was claimed before this was written is not a probe.
+        wait_until(lambda: post.at_once)
+        begun = len(post.calls)
+        post.let_through(begun)
+        wait_until(lambda: not statuses()["delivering"])
+        for wait_s in (2, 4, 8, 16):
+            # Counted first: a drain may look at the very moment of the change.
+            begun = len(post.calls)
+            let_pass(wait_s, clock, 3)
+            wait_until(lambda before=begun: len(post.calls) > before)  # type: ignore[misc]  # mypy takes no default
+            clock.let_everybody_look()
+            assert (len(post.calls), post.at_once) == (begun + 1, 1)
+            post.let_through(1)
+            wait_until(lambda: not statuses()["delivering"])
+
+
+def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer, clock: Clock) -> None:
+    post = FakePost(now=clock)
+    post.gate.clear()
+    execute("INSERT INTO workers (name, started_at, seen_at) VALUES ('killed', ?, ?)", (to_ms(NOW), to_ms(NOW)))
+    with draining(post, 40, now=clock, **STANDING):
+        approved(customer, 40, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 8)
+        clock.advance(5.999)
+        clock.let_everybody_look()
+        assert post.at_once == 8
+        clock.advance(0.001)
+        wait_until(lambda: post.at_once == 16)
+
+
+def test_a_worker_that_stops_leaves_its_share_at_once(customer: Customer, clock: Clock) -> None:
+    post = FakePost(now=clock)
+    with draining(post, 40, now=clock, **STANDING):
+        with draining(post, 40, now=clock, **STANDING):
+            wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
+        assert rows("SELECT COUNT(*) FROM workers") == [(1,)]
+        clock.let_everybody_look()
+        post.gate.clear()
+        approved(customer, 40, BUSY_URL, NOW)
+        wait_until(lambda: post.at_once == 16)
+    assert rows("SELECT COUNT(*) FROM workers") == [(0,)]

@@ -1,0 +1,261 @@
+"""Whatever a peer or a name server drips or withholds, over TLS or not: a post is back when its deadline has passed."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from runtime.dns_resolver import Answer, NameLookup
+from tests.support.fakes import FakeLookup, LoopbackServer, Peer
+from tests.support.receivers import (
+    DEADLINE_S,
+    DRIPPED_BODIES,
+    NAME,
+    SLACK_S,
+    always,
+    drip_body_of,
+    drip_headers,
+    made_client,
+    make_certificate,
+    post,
+    say_nothing,
+    timed,
+)
+from worker.http.client import HttpClient
+from worker.http.deadline import Exchange, Lifeline, Watchdog
+
+
+@pytest.fixture
+def hurried() -> Iterator[HttpClient]:
+    """A client with a short deadline."""
+    with made_client(deadline_s=DEADLINE_S) as made:
+        yield made
+
+
+def _drip_status_line(peer: Peer) -> None:
+    peer.read()
+    peer.drip(b"HTTP/1.1 " + b"2" * 1000)
+
+
+def _drip_interim_answers(peer: Peer) -> None:
+    peer.read()
+    for _ in range(1000):
+        peer.drip(b"HTTP/1.1 100 Continue\r\n\r\n", 0.01)
+
+
+def _read_and_say_nothing(peer: Peer) -> None:
+    peer.read()
+    peer.wait()
+
+
+@pytest.mark.parametrize(
+    "behave", [drip_headers, _drip_status_line, _drip_interim_answers, say_nothing, _read_and_say_nothing]
+)
+def test_a_peer_that_never_ends_its_headers_is_left_at_the_deadline(
+    hurried: HttpClient, behave: Callable[[Peer], None]
+) -> None:
+    with LoopbackServer(behave) as server:
+        outcome, took_s = timed(hurried, server.url())
+    assert (outcome.status, outcome.error) == (None, "deadline_exceeded")
+    assert DEADLINE_S - 0.01 <= took_s <= DEADLINE_S + SLACK_S
+
+
+@pytest.mark.parametrize("head", DRIPPED_BODIES.values(), ids=list(DRIPPED_BODIES))
+def test_a_dripped_body_ends_at_the_deadline_and_its_status_counts(head: bytes) -> None:
+    # Long enough for a head to come on a busy machine.
+    deadline_s = 3 * DEADLINE_S
+    with made_client(deadline_s=deadline_s) as client, LoopbackServer(drip_body_of(head)) as server:
+        outcome, took_s = timed(client, server.url())
+    assert (outcome.status, outcome.error) == (201, None)
+    assert took_s <= deadline_s + SLACK_S
+
+
+def test_a_peer_that_reads_nothing_of_a_large_body_is_left_at_the_deadline() -> None:
+    # A connect timeout below the deadline must not bound the sending.
+    with LoopbackServer(say_nothing) as server, made_client(deadline_s=DEADLINE_S, connect_timeout_s=0.1) as client:
+        outcome, took_s = timed(client, server.url(), b"x" * 64 * 1024 * 1024)
+    assert outcome.error == "deadline_exceeded"
+    assert DEADLINE_S - 0.01 <= took_s <= DEADLINE_S + SLACK_S
+
+
+def test_a_connection_that_is_used_again_is_watched_again(hurried: HttpClient) -> None:
+    def behave(peer: Peer) -> None:
+        peer.read()
+        peer.answer()
+        drip_headers(peer)
+
+    with LoopbackServer(behave) as server:
+        assert post(hurried, server.url()).status == 200
+        outcome, took_s = timed(hurried, server.url())
+        assert server.connections == 1
+    assert outcome.error == "deadline_exceeded"
+    assert took_s <= DEADLINE_S + SLACK_S
+
+
+def test_the_end_of_one_post_does_not_hit_the_next_on_the_same_connection() -> None:
+    def behave(peer: Peer) -> None:
+        while peer.read():
+            time.sleep(0.1)
+            peer.answer()
+
+    with LoopbackServer(behave) as server, made_client(deadline_s=1) as client:
+        outcomes = [post(client, server.url()) for _ in range(12)]
+        assert server.connections == 1
+    assert [outcome.status for outcome in outcomes] == [200] * 12
+
+
+def test_a_slow_name_server_is_left_at_the_deadline() -> None:
+    hung = threading.Event()
+
+    def resolve(*_: object, **__: object) -> Sequence[tuple[object, ...]]:
+        hung.wait(10)
+        return []
+
+    with made_client(lookup=NameLookup(getaddrinfo=resolve), deadline_s=DEADLINE_S) as client:
+        outcome, took_s = timed(client, f"http://{NAME}/hook")
+    hung.set()
+    assert outcome.error == "dns_timeout"
+    assert took_s <= DEADLINE_S + SLACK_S
+
+
+def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
+    class Slow(FakeLookup):
+        def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+            time.sleep(DEADLINE_S * 0.9)
+            return super().resolve(host, port, timeout_s)
+
+    slow = Slow({NAME: ["127.0.0.1"]})
+    with LoopbackServer(drip_headers) as server, made_client(lookup=slow, deadline_s=DEADLINE_S) as client:
+        outcome, took_s = timed(client, server.url(NAME))
+    assert outcome.error == "deadline_exceeded"
+    assert took_s <= DEADLINE_S + SLACK_S
+
+
+def test_a_lookup_that_overstays_leaves_nothing_to_dial() -> None:
+    class Late(FakeLookup):
+        def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+            time.sleep(DEADLINE_S + 0.1)
+            return super().resolve(host, port, timeout_s)
+
+    late = Late({NAME: ["127.0.0.1"]})
+    with LoopbackServer(always()) as server, made_client(lookup=late, deadline_s=DEADLINE_S) as client:
+        assert post(client, server.url(NAME)).error == "deadline_exceeded"
+        assert server.connections == 0
+
+
+def _drip_handshake(peer: Peer) -> None:
+    peer.drip(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc" + bytes(1000))
+
+
+@pytest.mark.parametrize("behave", [_drip_handshake, say_nothing])
+def test_a_handshake_that_never_ends_is_left_at_the_deadline(behave: Callable[[Peer], None]) -> None:
+    with LoopbackServer(behave) as server, made_client(deadline_s=DEADLINE_S, connect_timeout_s=0.1) as client:
+        outcome, took_s = timed(client, f"https://{NAME}:{server.port}/")
+    assert outcome.error == "deadline_exceeded"
+    assert DEADLINE_S - 0.01 <= took_s <= DEADLINE_S + SLACK_S
+
+
+@pytest.mark.parametrize("behave", [drip_headers, drip_body_of(DRIPPED_BODIES["on a connection to be closed"])])
+def test_the_deadline_holds_over_tls_too(tmp_path: Path, behave: Callable[[Peer], None]) -> None:
+    context, authority = make_certificate(tmp_path)
+    with LoopbackServer(behave, context) as server, made_client(deadline_s=DEADLINE_S, verify=authority) as client:
+        outcome, took_s = timed(client, server.url(NAME))
+    assert outcome.error == "deadline_exceeded" or outcome.status == 201
+    assert took_s <= DEADLINE_S + SLACK_S
+
+
+@contextmanager
+def silent_port(host: str) -> Iterator[int]:
+    """Yield a port whose queue is full, so that the kernel lets further connections wait."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind((host, 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        time.sleep(0.05)
+        yield address[1]
+
+
+def test_a_connect_that_takes_too_long_is_given_up() -> None:
+    with silent_port("127.0.0.1") as port, made_client(connect_timeout_s=0.3) as client:
+        outcome, took_s = timed(client, f"http://127.0.0.1:{port}/")
+    assert outcome.error == "connect_timeout"
+    assert 0.29 <= took_s < 0.3 + SLACK_S
+
+
+def test_a_dead_address_leaves_time_for_the_next() -> None:
+    lookup = FakeLookup({NAME: ["127.0.0.2", "127.0.0.1"]})
+    with (
+        silent_port("127.0.0.2") as port,
+        LoopbackServer(always(), port=port) as server,
+        made_client(lookup=lookup, connect_timeout_s=0.6) as client,
+    ):
+        outcome = post(client, server.url(NAME))
+    assert (outcome.status, outcome.address) == (200, "127.0.0.1")
+
+
+# ---------------------------------------------------------------- the watchdog
+
+
+@pytest.mark.parametrize(("left_s", "may_be_kept"), [(60, True), (0, False), (-1, False)])
+def test_a_connection_that_was_let_go_is_not_cut_and_past_the_deadline_not_kept(left_s: int, may_be_kept: bool) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        lifeline, exchange, next_one = Lifeline(here), Exchange(time.monotonic() + left_s), Exchange(time.monotonic() + 60)
+        exchange.watch(lifeline, "")
+        assert lifeline.let_go(exchange) is may_be_kept
+        next_one.watch(lifeline, "")
+        exchange.expire()  # the watchdog comes late
+        here.sendall(b"x")
+        assert there.recv(1) == b"x"
+        next_one.expire()
+        assert there.recv(1) == b""
+
+
+def test_a_connection_that_comes_after_the_deadline_is_cut_at_once() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        exchange = Exchange(time.monotonic())
+        exchange.expire()
+        exchange.watch(Lifeline(here), "")
+        assert there.recv(1) == b""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watchdog_that_a_fault_ended_is_followed_by_another() -> None:
+    ended: list[threading.Thread] = []
+
+    def tidy() -> bool:
+        if not ended:
+            ended.append(threading.current_thread())
+            raise RuntimeError("A fault in what is called.")
+        return False
+
+    watchdog = Watchdog(tidy, tidy_every_s=0.01)
+    here, there = socket.socketpair()
+    with here, there:
+        _watch_briefly(watchdog, here)
+        ended[0].join(SLACK_S)
+        assert not ended[0].is_alive()
+        _watch_briefly(watchdog, here)
+        there.settimeout(SLACK_S)
+        assert there.recv(1) == b""  # cut
+
+
+def _watch_briefly(watchdog: Watchdog, connected: socket.socket) -> None:
+    """Watch an exchange over `connected` until some time after its deadline."""
+    exchange = Exchange(time.monotonic() + DEADLINE_S)
+    watchdog.watch(exchange)
+    lifeline = Lifeline(connected.dup())
+    exchange.watch(lifeline, "")
+    time.sleep(DEADLINE_S * 2)
+    watchdog.forget(exchange)
+    lifeline.close()

@@ -1,0 +1,121 @@
+"""Where a post may go: the address that is dialled is the one that was judged, whatever the name says before and after."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from runtime.dns_resolver import LookupReason
+from schemas.url_policy.target_url import TargetPolicy
+from tests.support.fakes import FakeLookup, LoopbackServer, Peer, Request
+from tests.support.receivers import NAME, RebindingLookup, always, made_client, post
+from worker.http.client import HttpClient
+
+
+@pytest.fixture
+def client() -> Iterator[HttpClient]:
+    with made_client() as made:
+        yield made
+
+
+def test_a_closed_port_is_refused(client: HttpClient) -> None:
+    with LoopbackServer(always()) as server:
+        url = server.url()
+    outcome = post(client, url)
+    assert (outcome.error, outcome.refused) == ("connect_refused", False)
+
+
+@pytest.mark.parametrize("reason", list(LookupReason))
+def test_a_name_without_an_address_names_why(reason: LookupReason) -> None:
+    with made_client(lookup=FakeLookup({NAME: reason})) as client:
+        outcome = post(client, f"http://{NAME}/")
+    assert (outcome.error, outcome.refused) == (reason.value, False)
+
+
+# URL, what is refused; nothing of it may reach the network
+REFUSED_URLS: Final = [
+    ("ftp://receiver.example.com/", "scheme_not_allowed"),
+    ("http://user:password@receiver.example.com/", "userinfo"),
+    ("http://localhost/", "local_suffix"),
+    ("http://0x7f000001/", "host_numeric"),
+    ("http://169.254.169.254/", "address_metadata"),
+    ("http://10.0.0.1/", "address_private"),
+]
+
+
+@pytest.mark.parametrize(("url", "reason"), REFUSED_URLS)
+def test_a_url_that_the_policy_refuses_is_not_even_looked_up(url: str, reason: str) -> None:
+    lookup = FakeLookup({NAME: ["127.0.0.1"]})
+    with made_client(lookup=lookup) as client:
+        outcome = post(client, url)
+    assert (outcome.error, outcome.refused, outcome.address) == (reason, True, None)
+    assert lookup.asked == []
+
+
+# what the name resolves to, the verdict; 127.0.0.0/8 is open
+MIXED: Final = [
+    (["127.0.0.1", "10.0.0.1"], "address_private"),  # one bad answer refuses all
+    (["10.0.0.1", "127.0.0.1"], "address_private"),
+    (["127.0.0.1", "169.254.169.254"], "address_metadata"),
+    (["127.0.0.1", "fe80::1"], "address_link_local"),
+    (["::ffff:10.0.0.1"], "address_private"),
+]
+
+
+@pytest.mark.parametrize(("addresses", "reason"), MIXED)
+def test_one_bad_address_refuses_the_whole_name(addresses: list[str], reason: str) -> None:
+    with LoopbackServer(always()) as server, made_client(lookup=FakeLookup({NAME: addresses})) as client:
+        outcome = post(client, server.url(NAME))
+        assert server.connections == 0
+    assert (outcome.error, outcome.refused) == (reason, True)
+    assert outcome.address is None
+
+
+def test_a_name_that_leads_to_loopback_is_refused_unless_it_is_opened() -> None:
+    shut = TargetPolicy(allow_http=True, allowed_ports=((1, 65535),))
+    with LoopbackServer(always()) as server, made_client(shut) as client:
+        outcome = post(client, server.url(NAME))
+        assert server.connections == 0
+    assert (outcome.error, outcome.refused) == ("address_loopback", True)
+
+
+def test_a_name_is_asked_once_a_connection_and_the_answer_that_was_judged_is_dialled() -> None:
+    lookup = RebindingLookup(["127.0.0.2"], ["10.0.0.1"])
+    with LoopbackServer(always(), host="127.0.0.2") as server, made_client(lookup=lookup) as client:
+        outcomes = [post(client, server.url(NAME)) for _ in range(3)]
+        assert (server.connections, lookup.asked) == (1, 1)
+    assert [(outcome.status, outcome.address) for outcome in outcomes] == [(200, "127.0.0.2")] * 3
+
+
+def test_a_name_that_turned_bad_is_refused_when_it_is_dialled_again() -> None:
+    def behave(peer: Peer) -> None:
+        peer.read()
+        peer.answer(Connection="close")
+
+    lookup = RebindingLookup(["127.0.0.1"], ["10.0.0.1"])
+    with LoopbackServer(behave) as server, made_client(lookup=lookup) as client:
+        assert post(client, server.url(NAME)).status == 200
+        assert post(client, server.url(NAME)).error == "address_private"
+        assert server.connections == 1
+
+
+def test_the_environment_sends_nothing_elsewhere_and_adds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Request] = []
+
+    def behave(peer: Peer) -> None:
+        while request := peer.read():
+            seen.append(request)
+            peer.answer()
+
+    (tmp_path / ".netrc").write_text(f"machine {NAME} login me password secret\ndefault login me password secret\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    with LoopbackServer(always()) as proxy, LoopbackServer(behave) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "elsewhere.example.com")
+        with made_client() as client:
+            assert post(client, server.url(NAME)).status == 200
+        assert proxy.connections == 0
+    assert "authorization" not in seen[0].headers

@@ -1,0 +1,1 @@
+"""Background tasks: pings, validations, recoveries, retention, compliance."""

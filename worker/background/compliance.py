@@ -1,0 +1,166 @@
+"""Carries compliance requests out: search and report, or search and erase, in steps that may be cut off anywhere.
+
+A step is one transaction: it erases, counts what it erased and renews the lease, or does none of the three. What was erased
+is not found again, so whoever takes a request up begins its search anew and finds what is left. A search that erases nothing
+writes its report at the end, in one piece. Logs name the request and never the person.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from schemas.base.errors import WrongEncryptionKey
+from schemas.compliance.requests import Result, Subject, Topic, report_record, without_mentions
+from schemas.compliance.subject_matching import Mentions
+from storage.compliance import erasure
+from storage.compliance import requests as compliance_requests
+from storage.compliance.erasure import STORES, UNASSIGNED, UNASSIGNED_OF_ONE_SHOP, Found
+from storage.compliance.requests import Held, LeaseLost
+from storage.db.engine import OUTAGES, connection, transaction
+from storage.secrets.vault import Vault
+
+#: What is due within a month may wait for the next look; a ring makes it sooner.
+LOOK_EVERY_S: Final = 5.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Clerk:
+    """Carries out what the ledger has waiting, one request after the other; tells how many it did and how many broke off."""
+
+    def __init__(self, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
+        self.done = 0
+        self.broken_off = 0
+        self._vault = vault
+        self._worker = worker
+        self._now = now
+
+    def carry_out_next(self) -> bool:
+        """Take up the request that has waited longest; tell whether there was one."""
+        with connection():
+            # A look costs no write lock; most looks of an idle worker end here.
+            held = compliance_requests.claim_next(self._now()) if compliance_requests.any_waiting(self._now()) else None
+            if held is None:
+                return False
+            self._carry_out(held)
+        return True
+
+    def _carry_out(self, held: Held) -> None:
+        _log.info("compliance request %s is taken up", held.id, extra={"worker": self._worker})
+        try:
+            _InHand(held, self._vault, self._worker, self._now).carry_out()
+            erasure.empty_log()
+            self.done += 1
+        except OUTAGES:
+            # Nothing can be written now, not even that it broke off: the lease lapses.
+            raise
+        except LeaseLost:
+            _log.warning("compliance request %s was taken over", held.id, extra={"worker": self._worker})
+        except Exception as broken:  # noqa: BLE001 - whatever it was, the request waits and says so, and others go on
+            _log.exception("compliance request %s broke off", held.id, extra={"worker": self._worker})
+            self.broken_off += 1
+            compliance_requests.postpone(held, type(broken).__name__, self._now())
+
+
+class _InHand:
+    """One request that a worker holds, and what was done for it so far."""
+
+    def __init__(self, held: Held, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
+        self._held = held
+        self._vault = vault
+        self._worker = worker
+        self._now = now
+        # A search counts anew what it finds; an erasure goes on from what another worker erased.
+        self._counts: Counter[str] = Counter() if held.topic is Topic.DATA_REQUEST else Counter(held.counts)
+
+    def carry_out(self) -> None:
+        """Do all of it. Raises LeaseLost, and WrongEncryptionKey where the subject cannot be read."""
+        if not self._counts and not erasure.is_known(self._held.shop_domain):
+            self._finish(Result.UNKNOWN_SHOP)
+        elif self._held.topic is Topic.DATA_REQUEST:
+            self._report()
+        elif self._held.topic is Topic.CUSTOMER_REDACT:
+            self._redact_customer()
+        else:
+            self._redact_shop()
+
+    def _report(self) -> None:
+        subject = compliance_requests.subject_of(self._held, self._vault)
+        mentions, records = Mentions(subject), list[dict[str, Any]]()
+        for store in (*STORES, UNASSIGNED):
+            for found in erasure.mentioning(store, self._held.shop_domain, mentions):
+                records += [each.record() for each in found]
+                self._step(partial(Counter, {store.table: len(found)}))
+        result = Result.REPORTED if records else Result.NOTHING_HELD
+        report = report_record(self._held.id, self._held.shop_domain, subject, result, records, self._now())
+        self._finish(result, compliance_requests.seal_report(self._held.id, report, self._vault))
+
+    def _redact_customer(self) -> None:
+        subject = compliance_requests.subject_of(self._held, self._vault)
+        mentions = Mentions(subject)
+        for store in (*STORES, UNASSIGNED):
+            self._erase_mentioning(store, mentions)
+        self._redact_answers(mentions)
+        for request_id, pseudonym in compliance_requests.reported(self._held.shop_domain):
+            is_theirs = pseudonym is not None and pseudonym == self._held.subject_pseudonym
+            self._step(partial(self._redact_report, request_id, None if is_theirs else mentions))
+        self._finish(Result.REDACTED)
+
+    def _redact_shop(self) -> None:
+        shop = self._held.shop_domain
+        # First: what its people hand in meanwhile would outlive a search that has passed, and nothing finds it afterwards.
+        self._step(partial(erasure.revoke_access, shop, self._now(), self._held.id))
+        for store in (*STORES, UNASSIGNED_OF_ONE_SHOP):
+            for ids in erasure.all_of(store, shop):
+                self._step(partial(store.erase, ids, self._now(), self._held.id))
+        self._erase_mentioning(UNASSIGNED, Mentions(Subject(), [shop]))
+        self._redact_answers(None)
+        for request_id, _ in compliance_requests.reported(shop):
+            self._step(partial(self._redact_report, request_id, None))
+        self._finish(Result.REDACTED, beforehand=partial(erasure.forget_shop, shop))
+
+    def _erase_mentioning(self, store: erasure.Store, mentions: Mentions) -> None:
+        for found in erasure.mentioning(store, self._held.shop_domain, mentions):
+            self._step(partial(self._erase, store, found))
+
+    def _erase(self, store: erasure.Store, found: list[Found]) -> Counter[str]:
+        return store.erase([each.id for each in found], self._now(), self._held.id) if found else Counter()
+
+    def _redact_answers(self, mentions: Mentions | None) -> None:
+        for answers in erasure.answers_telling():
+            self._step(partial(erasure.redact_answers, answers, mentions, self._now(), self._held.id))
+
+    def _redact_report(self, request_id: str, mentions: Mentions | None) -> Counter[str]:
+        """Take what mentions out of the report of another request; without `mentions` erase it."""
+        report = None if mentions is None else self._legible(request_id)
+        rest = None if report is None or mentions is None else without_mentions(report, mentions.in_text)
+        if report is not None and rest == report:
+            return Counter()
+        sealed = None if rest is None else compliance_requests.seal_report(request_id, rest, self._vault)
+        compliance_requests.replace_report(request_id, sealed, self._now(), self._held.id)
+        return Counter({"compliance_requests": 1})
+
+    def _legible(self, request_id: str) -> dict[str, Any] | None:
+        """Return a report; None for one that does not open: whose key may come back one day cannot be spared."""
+        try:
+            return compliance_requests.report_of(request_id, self._vault)
+        except WrongEncryptionKey:
+            return None
+
+    def _step(self, work: Callable[[], Counter[str]]) -> None:
+        """Do one step, count what it did and hold on to the request, all or nothing. Raises LeaseLost."""
+        with transaction():
+            counts = self._counts + work()
+            compliance_requests.renew(self._held, counts, self._now())
+        self._counts = counts
+
+    def _finish(
+        self, result: Result, report_sealed: bytes | None = None, beforehand: Callable[[], Counter[str]] = Counter
+    ) -> None:
+        with transaction():
+            counts = self._counts + beforehand()
+            compliance_requests.finish(self._held, result, counts, report_sealed, self._now(), self._worker)
+        _log.info("compliance request %s is done", self._held.id, extra={"worker": self._worker})

@@ -1,0 +1,69 @@
+"""What a worker does beside deliveries: one thread an errand, so that a long one holds up no other.
+
+An errand is looked for when the doorbell rings and every `sweep_s` seconds; its table says what is to be done, and a claim
+in it keeps two workers from doing the same.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from runtime.outages import Outage
+from storage.db.engine import OUTAGES
+from worker import outages
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Errand:
+    """Calls `carry_out_next`, which tells whether there was something to do, until there is nothing more.
+
+    `carry_out_next` takes a database connection where it needs one, and never holds it while it waits for the network.
+    """
+
+    def __init__(
+        self, name: str, carry_out_next: Callable[[], bool], sweep_s: float, outage: Outage = outages.DATABASE
+    ) -> None:
+        self._carry_out_next = carry_out_next
+        self._outage = outage
+        self._sweep_s = sweep_s
+        self._woken = threading.Event()
+        self._is_stopping = False
+        # A daemon thread: what it has in hand when the process ends lapses, and another worker takes it up.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; its first look is at once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Begin nothing more. Takes no lock, so that a signal handler may call it."""
+        self._is_stopping = True
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for what is in hand, at most `timeout_s` seconds after `stop`."""
+        self._woken.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            # Before looking: what is asked for after this wakes it again.
+            self._woken.clear()
+            self._until_nothing_is_left()
+            self._woken.wait(self._sweep_s)
+
+    def _until_nothing_is_left(self) -> None:
+        try:
+            while not self._is_stopping and self._carry_out_next():
+                pass
+        except OUTAGES as gone:
+            self._outage.note(gone)
+        except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
+            _log.exception("errand %s broke off", self._thread.name)
+        else:
+            self._outage.over()

@@ -1,0 +1,1 @@
+"""Delivery: dispatcher, claim planner, target queues, attempt, outcomes, throttle."""

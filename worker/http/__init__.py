@@ -1,0 +1,1 @@
+"""Outbound HTTP: guarded client, connection pool, dialer, deadline, response parser, signing."""
