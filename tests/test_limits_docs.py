@@ -50,7 +50,7 @@ def listed() -> Iterator[Row]:
     """Yield the lines of every list of limits."""
     lines = iter(TEXT.splitlines())
     for line in lines:
-        if line == "| what | limit | held by | beyond it |":
+        if line == "| what | limit | defined by | beyond the limit |":
             next(lines)
             for told in takewhile(lambda each: each.startswith("|"), lines):
                 yield Row(*(cell.strip() for cell in told.strip("|").split("|")))
