@@ -8,7 +8,7 @@ from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.base.shop_domain import normalised_shop_domain
 from storage.accounts import projects
-from storage.db.models import Project
+from storage.db.models import ProjectRow
 
 
 def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -40,10 +40,10 @@ def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> N
 def list_projects(as_json: bool) -> None:
     """List the projects."""
     with opened():
-        records = [_record(row) for row in Project.select().order_by(Project.id)]
+        records = [_record(row) for row in ProjectRow.select().order_by(ProjectRow.id)]
         columns = ("id", "name", "account_id", "shop_domain")
         print_records(records, as_json, columns, "There are no projects; see `project add`.")
 
 
-def _record(row: Project) -> dict[str, object]:
+def _record(row: ProjectRow) -> dict[str, object]:
     return {"id": row.id, "name": row.name, "account_id": row.account.id, "shop_domain": row.shop_domain}

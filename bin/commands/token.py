@@ -12,7 +12,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
 from storage.accounts import tokens
-from storage.db.models import Token
+from storage.db.models import TokenRow
 
 #: What a person reads of a token in a list.
 _COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
@@ -61,7 +61,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
 def list_tokens(as_json: bool) -> None:
     """List tokens; never the tokens themselves."""
     with opened():
-        records = [_record(row) for row in Token.select().order_by(Token.id)]
+        records = [_record(row) for row in TokenRow.select().order_by(TokenRow.id)]
         print_records(records, as_json, _COLUMNS, "There are no tokens; see `token create`.")
 
 
@@ -89,7 +89,7 @@ def revoke(token_id: int | None, email: str | None, as_json: bool) -> None:
             print_records(revoked, as_json, _COLUMNS, "This user had no token left to revoke.")
 
 
-def _record(row: Token) -> dict[str, object]:
+def _record(row: TokenRow) -> dict[str, object]:
     return {
         "id": row.id,
         "kind": row.kind,

@@ -7,7 +7,7 @@ from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from storage.accounts import accounts
-from storage.db.models import User
+from storage.db.models import UserRow
 
 
 @click.group()
@@ -32,9 +32,9 @@ def add(email: str, account_id: int, as_json: bool) -> None:
 def list_users(as_json: bool) -> None:
     """List the users."""
     with opened():
-        records = [_record(row) for row in User.select().order_by(User.id)]
+        records = [_record(row) for row in UserRow.select().order_by(UserRow.id)]
         print_records(records, as_json, ("id", "email", "account_id"), "There are no users; see `user add`.")
 
 
-def _record(row: User) -> dict[str, object]:
+def _record(row: UserRow) -> dict[str, object]:
     return {"id": row.id, "email": row.email, "account_id": row.account.id}

@@ -16,7 +16,7 @@ from storage.accounts.accounts import user_by_email
 from storage.accounts.audit_log import Entry, append, append_all
 from storage.db.columns import JsonField
 from storage.db.engine import rows, transaction
-from storage.db.models import Token
+from storage.db.models import TokenRow
 
 PREFIX: Final = "rrt_"
 #: 27 base62 digits hold 160 bits: no guessing, no birthday.
@@ -46,7 +46,7 @@ def create(
     abilities: Sequence[Ability] = (),
     name: str = "",
     expires: timedelta | None = None,
-) -> tuple[Token, str]:
+) -> tuple[TokenRow, str]:
     """Make a token for a user and return its row and the text that is shown once.
 
     Raises NotFound for the user, Conflict for an ability that this kind cannot have.
@@ -56,7 +56,7 @@ def create(
         raise Conflict(f"A token of kind {kind} cannot have: {', '.join(foreign)}.")
     text = _new_text()
     with transaction():
-        row = Token.create(
+        row = TokenRow.create(
             user=user_by_email(email),
             kind=kind.value,
             name=name,
@@ -69,24 +69,24 @@ def create(
     return row, text
 
 
-def revoke(token_id: int, now: datetime) -> Token:
+def revoke(token_id: int, now: datetime) -> TokenRow:
     """Revoke a token; it stops with the next request. Raises NotFound."""
     with transaction():
-        row = Token.get_or_none(Token.id == token_id)
+        row = TokenRow.get_or_none(TokenRow.id == token_id)
         if row is None:
             raise NotFound(f"There is no token {token_id}; see `bin/riskrelay token list`.")
-        if Token.update(revoked_at=now).where(Token.id == token_id, Token.revoked_at.is_null()).execute():
+        if TokenRow.update(revoked_at=now).where(TokenRow.id == token_id, TokenRow.revoked_at.is_null()).execute():
             append(now, "operator", "revoke_token", f"token:{token_id}")
-        return Token.get_by_id(token_id)
+        return TokenRow.get_by_id(token_id)
 
 
-def revoke_all(email: str, now: datetime) -> list[Token]:
+def revoke_all(email: str, now: datetime) -> list[TokenRow]:
     """Revoke every token of a user and return those that were not revoked before. Raises NotFound for the user."""
     with transaction():
         revoked = rows(_REVOKE_ALL, (to_ms(now), user_by_email(email).id))
         ids = sorted(row[0] for row in revoked)
         append_all([Entry(to_ms(now), "operator", "revoke_token", f"token:{token_id}") for token_id in ids])
-        return list(Token.select().where(Token.id << ids).order_by(Token.id))
+        return list(TokenRow.select().where(TokenRow.id << ids).order_by(TokenRow.id))
 
 
 def principal_for(text: str, now: datetime) -> TokenPrincipal | None:

@@ -21,7 +21,7 @@ from storage.db.columns import JsonField, MomentField
 from storage.db.engine import database
 
 
-class Table(Model):
+class BaseModel(Model):
     """A table of the one database this process has open."""
 
     class Meta:
@@ -29,7 +29,7 @@ class Table(Model):
         legacy_table_names = False
 
 
-class Account(Table):
+class AccountRow(BaseModel):
     """The owner of projects, targets and exports."""
 
     id = AutoField()
@@ -41,11 +41,11 @@ class Account(Table):
         table_name = "accounts"
 
 
-class User(Table):
+class UserRow(BaseModel):
     """A person of an account."""
 
     id = AutoField()
-    account = ForeignKeyField(Account)
+    account = ForeignKeyField(AccountRow)
     email = TextField(unique=True)
     created_at = MomentField()
 
@@ -53,11 +53,11 @@ class User(Table):
         table_name = "users"
 
 
-class Project(Table):
+class ProjectRow(BaseModel):
     """A website of an account; findings are unique within it."""
 
     id = AutoField()
-    account = ForeignKeyField(Account)
+    account = ForeignKeyField(AccountRow)
     name = TextField()
     shop_domain = TextField(null=True)
     created_at = MomentField()
@@ -66,11 +66,11 @@ class Project(Table):
         table_name = "projects"
 
 
-class Report(Table):
+class ReportRow(BaseModel):
     """A report of a project; a grant may be for it alone."""
 
     id = AutoField()
-    project = ForeignKeyField(Project)
+    project = ForeignKeyField(ProjectRow)
     title = TextField()
     created_at = MomentField()
 
@@ -78,24 +78,24 @@ class Report(Table):
         table_name = "reports"
 
 
-class Grant(Table):
+class GrantRow(BaseModel):
     """Who may manage a whole project or one report: exactly one of both is set."""
 
     id = AutoField()
-    user = ForeignKeyField(User)
-    project = ForeignKeyField(Project, null=True)
-    report = ForeignKeyField(Report, null=True)
+    user = ForeignKeyField(UserRow)
+    project = ForeignKeyField(ProjectRow, null=True)
+    report = ForeignKeyField(ReportRow, null=True)
     created_at = MomentField()
 
     class Meta:
         table_name = "grants"
 
 
-class ScanRun(Table):
+class ScanRunRow(BaseModel):
     """One run of a scanner; the id is the scanner's own."""
 
     id = BigIntegerField(primary_key=True)
-    project = ForeignKeyField(Project)
+    project = ForeignKeyField(ProjectRow)
     status = TextField()
     created_at = MomentField()
     updated_at = MomentField()
@@ -104,11 +104,11 @@ class ScanRun(Table):
         table_name = "scan_runs"
 
 
-class PageResult(Table):
+class PageResultRow(BaseModel):
     """What one scan run saw of one page; a repeated postback replaces it."""
 
     id = BigAutoField()
-    scan_run = ForeignKeyField(ScanRun)
+    scan_run = ForeignKeyField(ScanRunRow)
     url = TextField()
     normalized_url = TextField(null=True)
     status_code = IntegerField(null=True)
@@ -121,19 +121,19 @@ class PageResult(Table):
         table_name = "page_results"
 
 
-class Finding(Table):
+class FindingRow(BaseModel):
     """One issue on one page of a project, known again over scan runs by its fingerprint."""
 
     id = TextField(primary_key=True)
-    project = ForeignKeyField(Project)
+    project = ForeignKeyField(ProjectRow)
     fingerprint = TextField()
     code = TextField()
     title = TextField()
     severity = TextField()
     page_url = TextField()
     location = TextField()
-    first_scan_run = ForeignKeyField(ScanRun, backref="+")
-    last_scan_run = ForeignKeyField(ScanRun, backref="+")
+    first_scan_run = ForeignKeyField(ScanRunRow, backref="+")
+    last_scan_run = ForeignKeyField(ScanRunRow, backref="+")
     first_seen_at = MomentField()
     last_seen_at = MomentField()
     times_seen = IntegerField()
@@ -142,11 +142,11 @@ class Finding(Table):
         table_name = "findings"
 
 
-class Target(Table):
+class TargetRow(BaseModel):
     """A ticket export target."""
 
     id = TextField(primary_key=True)
-    account = ForeignKeyField(Account)
+    account = ForeignKeyField(AccountRow)
     provider_key = TextField()
     base_url = TextField()
     deployment_mode = TextField()
@@ -189,18 +189,18 @@ class Target(Table):
         table_name = "targets"
 
 
-class Export(Table):
+class ExportRow(BaseModel):
     """One ticket on its way to one target. `storage.exports.transitions` alone writes `status`."""
 
     id = TextField(primary_key=True)
-    account = ForeignKeyField(Account)
-    project = ForeignKeyField(Project, null=True)
+    account = ForeignKeyField(AccountRow)
+    project = ForeignKeyField(ProjectRow, null=True)
     source_type = TextField()
     source_id = TextField()
     scan_run_id = BigIntegerField(null=True)
     status = TextField()
     status_reason = TextField(null=True)
-    target = ForeignKeyField(Target, null=True)
+    target = ForeignKeyField(TargetRow, null=True)
     ticket = JsonField()
     ticket_digest = TextField()
     preview_problems = JsonField()
@@ -233,11 +233,11 @@ class Export(Table):
         table_name = "exports"
 
 
-class Attempt(Table):
+class AttemptRow(BaseModel):
     """One signed POST of one export. At most one of an export's attempts is `delivered`."""
 
     id = TextField(primary_key=True)
-    export = ForeignKeyField(Export)
+    export = ForeignKeyField(ExportRow)
     number = IntegerField()
     started_at = MomentField()
     outcome = TextField()
@@ -261,12 +261,12 @@ class Attempt(Table):
         table_name = "attempts"
 
 
-class EvidenceCapture(Table):
+class EvidenceCaptureRow(BaseModel):
     """What a person captured with the browser extension."""
 
     id = TextField(primary_key=True)
-    project = ForeignKeyField(Project)
-    report = ForeignKeyField(Report, null=True)
+    project = ForeignKeyField(ProjectRow)
+    report = ForeignKeyField(ReportRow, null=True)
     page_url = TextField()
     page_title = TextField(null=True)
     selected_text = TextField(null=True)
@@ -281,12 +281,12 @@ class EvidenceCapture(Table):
         table_name = "evidence_captures"
 
 
-class Diagnostic(Table):
+class DiagnosticRow(BaseModel):
     """What a CMS plugin or the storefront app reported of its site; a plugin names the site, the app its shop."""
 
     id = TextField(primary_key=True)
-    project = ForeignKeyField(Project)
-    report = ForeignKeyField(Report, null=True)
+    project = ForeignKeyField(ProjectRow)
+    report = ForeignKeyField(ReportRow, null=True)
     platform = TextField()
     site_url = TextField(null=True)
     shop_domain = TextField(null=True)
@@ -301,16 +301,16 @@ class Diagnostic(Table):
         table_name = "diagnostics"
 
 
-class Handoff(Table):
+class HandoffRow(BaseModel):
     """Ties an uploaded capture or diagnostic to its project, its report and the export that it prepared."""
 
     id = TextField(primary_key=True)
     source_type = TextField()
     source_id = TextField(unique=True)
-    project = ForeignKeyField(Project)
-    report = ForeignKeyField(Report, null=True)
-    user = ForeignKeyField(User)
-    export = ForeignKeyField(Export, unique=True)
+    project = ForeignKeyField(ProjectRow)
+    report = ForeignKeyField(ReportRow, null=True)
+    user = ForeignKeyField(UserRow)
+    export = ForeignKeyField(ExportRow, unique=True)
     status = TextField()
     created_at = MomentField()
 
@@ -318,11 +318,11 @@ class Handoff(Table):
         table_name = "handoffs"
 
 
-class InboundEmail(Table):
+class InboundEmailRow(BaseModel):
     """An email that a provider posted: its text, and its attachments by name and size alone."""
 
     id = TextField(primary_key=True)
-    project = ForeignKeyField(Project)
+    project = ForeignKeyField(ProjectRow)
     #: A digest of the message id, by which a repeat is known also after what the message said is gone.
     message_sha256 = TextField()
     sender = TextField()
@@ -331,14 +331,14 @@ class InboundEmail(Table):
     text = TextField()
     attachments = JsonField()
     sent_at = MomentField(null=True)
-    export = ForeignKeyField(Export, unique=True)
+    export = ForeignKeyField(ExportRow, unique=True)
     created_at = MomentField()
 
     class Meta:
         table_name = "inbound_emails"
 
 
-class ComplianceRequest(Table):
+class ComplianceRequestRow(BaseModel):
     """A storefront's compliance webhook: an order while it waits, the ledger's line when it is done."""
 
     id = TextField(primary_key=True)
@@ -371,11 +371,11 @@ class ComplianceRequest(Table):
         table_name = "compliance_requests"
 
 
-class Ping(Table):
+class PingRow(BaseModel):
     """A test event that a client asked for; a worker sends it and the service waits for what came of it."""
 
     id = TextField(primary_key=True)
-    target = ForeignKeyField(Target)
+    target = ForeignKeyField(TargetRow)
     #: The keyed request that asked for it: one that comes again meanwhile waits for the same ping.
     request_sha256 = TextField(null=True, unique=True)
     requested_at = MomentField()
@@ -390,13 +390,13 @@ class Ping(Table):
         table_name = "pings"
 
 
-class DeliveryHour(Table):
+class DeliveryHourRow(BaseModel):
     """What one worker's attempts at a target came to in one hour; charts add these up instead of attempts.
 
     Each worker has rows of its own, since two that counted in one would wait for each other.
     """
 
-    target = ForeignKeyField(Target)
+    target = ForeignKeyField(TargetRow)
     #: The hour's beginning.
     hour_at = MomentField()
     worker = TextField()
@@ -408,7 +408,7 @@ class DeliveryHour(Table):
         primary_key = CompositeKey("target", "hour_at", "worker")
 
 
-class InboundRefusal(Table):
+class InboundRefusalRow(BaseModel):
     """The last thing that an inbound source was refused, without a word of what it sent."""
 
     source = TextField(primary_key=True)
@@ -423,7 +423,7 @@ class InboundRefusal(Table):
         table_name = "inbound_refusals"
 
 
-class Worker(Table):
+class WorkerRow(BaseModel):
     """A worker process that is alive, as long as it says so; targets' concurrency is shared out among them."""
 
     name = TextField(primary_key=True)
@@ -434,11 +434,11 @@ class Worker(Table):
         table_name = "workers"
 
 
-class Recovery(Table):
+class RecoveryRow(BaseModel):
     """Exports of one target that failed, put back on their way by hand, a batch at a time."""
 
     id = TextField(primary_key=True)
-    target = ForeignKeyField(Target)
+    target = ForeignKeyField(TargetRow)
     #: What failed or was blocked since then is put back.
     since = MomentField()
     status = TextField()
@@ -458,11 +458,11 @@ class Recovery(Table):
         table_name = "recoveries"
 
 
-class Token(Table):
+class TokenRow(BaseModel):
     """An API or platform token; only the SHA-256 of what the client holds."""
 
     id = AutoField()
-    user = ForeignKeyField(User)
+    user = ForeignKeyField(UserRow)
     kind = TextField()
     name = TextField()
     abilities = JsonField()
@@ -475,11 +475,11 @@ class Token(Table):
         table_name = "tokens"
 
 
-class ConsoleSession(Table):
+class ConsoleSessionRow(BaseModel):
     """A person at the console: stands for an API token until it is idle for too long, ended, or the token is."""
 
     id = TextField(primary_key=True)
-    token = ForeignKeyField(Token)
+    token = ForeignKeyField(TokenRow)
     #: Of what the browser's cookie holds.
     secret_sha256 = TextField(unique=True)
     #: Of the browser's User-Agent: a cookie that another browser brings was stolen.
@@ -495,7 +495,7 @@ class ConsoleSession(Table):
         table_name = "console_sessions"
 
 
-class IntegrationSecret(Table):
+class IntegrationSecretRow(BaseModel):
     """A shared secret that an operator set; it replaces the environment's."""
 
     name = TextField(primary_key=True)
@@ -507,7 +507,7 @@ class IntegrationSecret(Table):
         table_name = "integration_secrets"
 
 
-class IdempotencyKey(Table):
+class IdempotencyKeyRow(BaseModel):
     """A request that was answered, with its answer; unique per principal, method, route and key."""
 
     id = BigAutoField()
@@ -525,7 +525,7 @@ class IdempotencyKey(Table):
         table_name = "idempotency_keys"
 
 
-class AuditEntry(Table):
+class AuditEntryRow(BaseModel):
     """One thing that happened, appended and never changed."""
 
     id = BigAutoField()
@@ -541,7 +541,7 @@ class AuditEntry(Table):
         table_name = "audit_entries"
 
 
-class Installation(Table):
+class InstallationRow(BaseModel):
     """This installation itself: one row."""
 
     id = IntegerField(primary_key=True)
@@ -553,7 +553,7 @@ class Installation(Table):
         table_name = "installation"
 
 
-class Redaction(Table):
+class RedactionRow(BaseModel):
     """A row that a compliance request erased or emptied, by its id alone; a restored backup forgets it again."""
 
     id = BigAutoField()
@@ -566,33 +566,33 @@ class Redaction(Table):
         table_name = "redactions"
 
 
-ALL: tuple[type[Table], ...] = (
-    Account,
-    User,
-    Project,
-    Report,
-    Grant,
-    ScanRun,
-    PageResult,
-    Finding,
-    Target,
-    Export,
-    Attempt,
-    EvidenceCapture,
-    Diagnostic,
-    Handoff,
-    InboundEmail,
-    ComplianceRequest,
-    Ping,
-    DeliveryHour,
-    InboundRefusal,
-    Worker,
-    Recovery,
-    Token,
-    ConsoleSession,
-    IntegrationSecret,
-    IdempotencyKey,
-    AuditEntry,
-    Installation,
-    Redaction,
+ALL: tuple[type[BaseModel], ...] = (
+    AccountRow,
+    UserRow,
+    ProjectRow,
+    ReportRow,
+    GrantRow,
+    ScanRunRow,
+    PageResultRow,
+    FindingRow,
+    TargetRow,
+    ExportRow,
+    AttemptRow,
+    EvidenceCaptureRow,
+    DiagnosticRow,
+    HandoffRow,
+    InboundEmailRow,
+    ComplianceRequestRow,
+    PingRow,
+    DeliveryHourRow,
+    InboundRefusalRow,
+    WorkerRow,
+    RecoveryRow,
+    TokenRow,
+    ConsoleSessionRow,
+    IntegrationSecretRow,
+    IdempotencyKeyRow,
+    AuditEntryRow,
+    InstallationRow,
+    RedactionRow,
 )

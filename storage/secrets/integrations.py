@@ -16,7 +16,7 @@ from schemas.settings.definitions import Settings
 from storage.accounts.audit_log import append
 from storage.db.columns import JsonField
 from storage.db.engine import first_row, rows, transaction
-from storage.db.models import IntegrationSecret
+from storage.db.models import IntegrationSecretRow
 from storage.secrets.encrypted_columns import SHARED_SECRET
 from storage.secrets.vault import Vault
 
@@ -118,15 +118,15 @@ class SharedSecrets:
             "updated_at": now,
         }
         with transaction():
-            IntegrationSecret.insert(name=integration.value, **columns).on_conflict(
-                conflict_target=[IntegrationSecret.name], update=columns
+            IntegrationSecretRow.insert(name=integration.value, **columns).on_conflict(
+                conflict_target=[IntegrationSecretRow.name], update=columns
             ).execute()
             append(now, "operator", "set_secret", integration.value)
         return str(columns["secret_fingerprint"])
 
     def states(self) -> list[SecretState]:
         """Return what may be shown of every integration's secret."""
-        stored = {row.name: row.secret_fingerprint for row in IntegrationSecret.select()}
+        stored = {row.name: row.secret_fingerprint for row in IntegrationSecretRow.select()}
         return [self._state(integration, stored.get(integration.value)) for integration in Integration]
 
     def _state(self, integration: Integration, fingerprint: str | None) -> SecretState:

@@ -10,7 +10,7 @@ from schemas.targets.validations import VALID_FOR, Validation
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
-from storage.db.models import Target as TargetRow
+from storage.db.models import TargetRow
 from storage.secrets.encrypted_columns import TARGET_SECRET
 from storage.secrets.vault import Vault
 

@@ -62,7 +62,7 @@ class Row(NamedTuple):
     provider_ticket_id: str | None
 
 
-class TargetRow(NamedTuple):
+class ObservedTarget(NamedTuple):
     """A target as it is stored."""
 
     id: str
@@ -71,7 +71,7 @@ class TargetRow(NamedTuple):
     base_url: str
 
 
-class AttemptRow(NamedTuple):
+class ObservedAttempt(NamedTuple):
     """An attempt as it is stored."""
 
     id: str
@@ -109,7 +109,7 @@ class Model:
         self.clock = receiver.clock
         self.known: dict[str, Known] = {}
         self.rows: dict[str, Row] = {}
-        self.targets: dict[str, TargetRow] = {}
+        self.targets: dict[str, ObservedTarget] = {}
         self.workers: list[MortalWorker] = []
         #: Whether workers were at work since the last look, and whether one of them had slept before.
         self.worked = self.woke = False
@@ -117,7 +117,7 @@ class Model:
         self.asked: Counter[tuple[str, str]] = Counter()
         #: Whether somebody is being forgotten: from the acknowledged request until it is carried out.
         self.forgetting = False
-        self._attempts: dict[str, AttemptRow] = {}
+        self._attempts: dict[str, ObservedAttempt] = {}
         self._arrivals: list[Arrival] = []
         self._holds: dict[str, datetime] = {}
         #: Targets that said since the last look that they are no more.
@@ -294,7 +294,7 @@ class Model:
         delivered = Counter(each.export_id for each in self._attempts.values() if each.outcome == "delivered")
         assert set(delivered.values()) <= {1}, f"delivered more than once: {delivered}"
 
-    def _check_attempt(self, attempt: AttemptRow, arrival: Arrival | None, reason: str | None) -> None:
+    def _check_attempt(self, attempt: ObservedAttempt, arrival: Arrival | None, reason: str | None) -> None:
         known = self.known[attempt.export_id]
         if attempt.outcome == "exhausted":
             spent = known.tries > len(RETRIES_S)
@@ -392,14 +392,14 @@ def _exports() -> list[Row]:
     return [Row(*_moments(row, {7, 10, 11, 12, 13}, blob=4)) for row in rows(asked)]
 
 
-def _targets() -> list[TargetRow]:
+def _targets() -> list[ObservedTarget]:
     asked = "SELECT id, status, held_until, base_url FROM targets"
-    return [TargetRow(*_moments(row, {2})) for row in rows(asked)]
+    return [ObservedTarget(*_moments(row, {2})) for row in rows(asked)]
 
 
-def _attempts() -> list[AttemptRow]:
+def _attempts() -> list[ObservedAttempt]:
     asked = "SELECT id, export_id, number, outcome, response_status, error_code, retry_after_s, nonce FROM attempts"
-    return [AttemptRow(*row) for row in rows(asked)]
+    return [ObservedAttempt(*row) for row in rows(asked)]
 
 
 def _moments(row: tuple[Any, ...], places: set[int], blob: int | None = None) -> list[Any]:

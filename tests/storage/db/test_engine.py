@@ -31,7 +31,7 @@ from storage.db.engine import (
     values_list,
 )
 from storage.db.engine import database as db
-from storage.db.models import Account
+from storage.db.models import AccountRow
 from tests.support.factories import NOW, Customer
 from tests.support.servers import PostgresServer
 
@@ -122,7 +122,7 @@ def test_an_interrupt_within_a_commit_is_told_as_what_it_is(sqlite_url: str, ope
     with pytest.raises(KeyboardInterrupt):
         be_interrupted()
     with connection():
-        assert [account.name for account in Account.select()] == ["Kept"]
+        assert [account.name for account in AccountRow.select()] == ["Kept"]
 
 
 def test_a_transaction_within_another_one_joins_it(database: str) -> None:
@@ -169,7 +169,7 @@ def test_readers_are_not_kept_waiting_by_a_writer(database: str) -> None:
 def test_a_broken_statement_does_not_spoil_the_connection(customer: Customer) -> None:
     for _ in range(3):
         with pytest.raises(IntegrityError):
-            Account.create(id=customer.account_id, name="taken", may_use_webhooks=True, created_at=NOW)
+            AccountRow.create(id=customer.account_id, name="taken", may_use_webhooks=True, created_at=NOW)
         assert count() == 1
 
 

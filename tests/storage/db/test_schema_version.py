@@ -39,7 +39,7 @@ from storage.db.columns import JsonField, MomentField
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.db.engine import database as db
 from storage.db.locks import Lock
-from storage.db.models import ALL, Export, Table
+from storage.db.models import ALL, BaseModel, ExportRow
 from storage.db.schema_version import Standing, UnfitDatabase
 from storage.exports import attempts, idempotency, transitions
 from storage.targets import pings, targets, throttle_state, validations
@@ -118,11 +118,11 @@ def empty(empty_url: str) -> Iterator[str]:
     close_database()
 
 
-def name_of(model: type[Table]) -> str:
+def name_of(model: type[BaseModel]) -> str:
     return str(model._meta.table_name)
 
 
-def fields_of(model: type[Table]) -> list[Field]:
+def fields_of(model: type[BaseModel]) -> list[Field]:
     return list(model._meta.sorted_fields)
 
 
@@ -389,7 +389,7 @@ def tables() -> list[str]:
 
 
 @pytest.mark.parametrize("model", ALL, ids=name_of)
-def test_columns_are_those_of_the_model(database: str, model: type[Table]) -> None:
+def test_columns_are_those_of_the_model(database: str, model: type[BaseModel]) -> None:
     key = {field.name for field in model._meta.get_primary_keys()}  # type: ignore[no-untyped-call]  # peewee has no types for it
     declared = {field.column_name: (type_of(field), field.null, field.name in key) for field in fields_of(model)}
     found = {
@@ -403,7 +403,7 @@ def db_columns(table: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", ALL, ids=name_of)
-def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Customer, model: type[Table]) -> None:
+def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Customer, model: type[BaseModel]) -> None:
     declared = {
         (field.column_name, name_of(field.rel_model), field.rel_field.column_name)
         for field in fields_of(model)
@@ -412,7 +412,7 @@ def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Cus
     found = {(key.column, key.dest_table, key.dest_column) for key in db.get_foreign_keys(name_of(model))}
     assert found == declared
     whole = [index.columns[0] for index in db.get_indexes(name_of(model)) if where_of(index) is None]
-    assert {column for column, _, _ in declared} - {*whole} == ({"target_id"} if model is Export else set())
+    assert {column for column, _, _ in declared} - {*whole} == ({"target_id"} if model is ExportRow else set())
 
 
 def test_a_targets_exports_are_indexed_for_what_is_asked_of_them_alone(customer: Customer) -> None:

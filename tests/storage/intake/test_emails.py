@@ -15,7 +15,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.intake.email import Accepted, InboundEmail
 from schemas.intake.email_forms import EmailForm
 from storage.db.engine import close_database, connection, database, open_database, rows, transaction
-from storage.db.models import InboundEmail as Row
+from storage.db.models import InboundEmailRow
 from storage.exports import transitions
 from storage.intake import emails
 from tests.support.factories import NOW, Customer, make_customer, plain_email, postmark_email
@@ -39,7 +39,7 @@ def test_an_email_is_stored_and_prepares_one_export_that_names_it(customer: Cust
     accepted = emails.accept(EmailForm().read(postmark_email()), customer.project_id, NOW, "email")
     assert accepted.id.startswith("eml_")
     assert not accepted.is_duplicate
-    [row] = list(Row.select())
+    [row] = list(InboundEmailRow.select())
     assert (row.id, row.project.id, row.sender) == (accepted.id, customer.project_id, "Jane Doe <jane@mail.example>")
     assert row.recipients == ["Inbox <inbox@service.example>"]
     assert row.subject == "The checkout is broken"
@@ -112,7 +112,7 @@ def test_an_email_for_no_project_is_refused_and_nothing_stays(
 def test_every_text_is_read_back_as_it_came(customer: Customer) -> None:
     text = "é \U0001f600 \u202e \x07 '; DROP TABLE exports; -- \r\n\\u0000 %s ? {}"
     accept(customer, subject=text, text=text, attachments=[{"name": text, "content_type": text}])
-    [row] = list(Row.select())
+    [row] = list(InboundEmailRow.select())
     assert (row.subject, row.text) == (text, text)
     assert row.attachments == [{"name": text, "content_type": text, "size_bytes": None}]
 

@@ -17,8 +17,7 @@ from schemas.intake.diagnostics import CmsDiagnosticsForm, Diagnostics, Storefro
 from schemas.intake.evidence import Capture, CaptureForm
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction
-from storage.db.models import Diagnostic, EvidenceCapture
-from storage.db.models import Handoff as HandoffRow
+from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
 from storage.exports import transitions
 from storage.intake import handoffs
 from tests.support.factories import (
@@ -88,7 +87,7 @@ def test_a_capture_is_stored_as_it_was_sent(customer: Customer) -> None:
 
     handoff = handoffs.record_capture(sent, principal(customer), NOW)
 
-    row = EvidenceCapture.get_by_id(handoff.source.id)
+    row = EvidenceCaptureRow.get_by_id(handoff.source.id)
     assert belonging("evidence_captures", row.id) == (customer.project_id, report_id)
     assert (row.page_url, row.page_title, row.selected_text) == (sent.page_url, sent.page_title, sent.selected_text)
     assert (row.meta_description, row.canonical_url) == (sent.meta_description, sent.canonical_url)
@@ -115,7 +114,7 @@ def test_a_plugins_diagnostics_are_stored_as_they_were_sent(customer: Customer) 
 
     handoff = handoffs.record_diagnostics(sent, principal(customer), NOW)
 
-    row = Diagnostic.get_by_id(handoff.source.id)
+    row = DiagnosticRow.get_by_id(handoff.source.id)
     assert belonging("diagnostics", row.id) == (customer.project_id, report_id)
     assert (row.platform, row.created_at) == ("cms_commerce", NOW)
     assert (row.site_url, row.client_version) == ("https://shop.example/", "2.0.1")
@@ -130,7 +129,7 @@ def test_the_apps_diagnostics_are_stored_as_they_were_sent(customer: Customer) -
 
     handoff = handoffs.record_diagnostics(sent, principal(customer), NOW)
 
-    row = Diagnostic.get_by_id(handoff.source.id)
+    row = DiagnosticRow.get_by_id(handoff.source.id)
     assert belonging("diagnostics", row.id) == (customer.project_id, None)
     assert (row.shop_domain, row.shop_name) == ("snow.shops.example", "Snow")
     assert (row.granted_scopes, row.client_version) == (["read_content", "read_themes"], "3.1")
@@ -225,7 +224,7 @@ def test_all_of_it_is_one_transaction(customer: Customer) -> None:
 @pytest.mark.parametrize("captured_at", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"])
 def test_any_moment_is_kept(customer: Customer, captured_at: str) -> None:
     handoff = handoffs.record_capture(captured(customer.project_id, captured_at=captured_at), principal(customer), NOW)
-    assert EvidenceCapture.get_by_id(handoff.source.id).captured_at == datetime.fromisoformat(captured_at)
+    assert EvidenceCaptureRow.get_by_id(handoff.source.id).captured_at == datetime.fromisoformat(captured_at)
 
 
 def test_texts_of_any_characters_are_kept(customer: Customer) -> None:
@@ -233,7 +232,7 @@ def test_texts_of_any_characters_are_kept(customer: Customer) -> None:
     handoff = handoffs.record_capture(captured(customer.project_id, selected_text=text), principal(customer), NOW)
     told = {"visible_storefront_symptoms": [text]}
     other = handoffs.record_diagnostics(from_app(customer.project_id, diagnostics=told), principal(customer), NOW)
-    assert EvidenceCapture.get_by_id(handoff.source.id).selected_text == text
-    assert Diagnostic.get_by_id(other.source.id).diagnostics["visible_storefront_symptoms"] == [text]
+    assert EvidenceCaptureRow.get_by_id(handoff.source.id).selected_text == text
+    assert DiagnosticRow.get_by_id(other.source.id).diagnostics["visible_storefront_symptoms"] == [text]
     [(ticket,)] = rows("SELECT ticket FROM exports WHERE id = ?", (handoff.ticket_export_id,))
     assert json.loads(ticket)["evidence"]["selected_text"] == text
