@@ -1,6 +1,6 @@
-"""The reference that is made from the code: the README's tables, docs/commands.md, docs/settings.md, codes of errors.
+"""Generates the reference from the code: docs/commands.md, docs/settings.md, the tables of error codes, test vectors.
 
-`make docs` writes them; a test fails while they differ from the code.
+`make docs` writes the files; a test fails while they differ from the code.
 """
 
 import re
@@ -22,7 +22,6 @@ from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Setting
 from service.http.error_responses import STATUS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-README: Final = ROOT / "README.md"
 COMMANDS: Final = ROOT / "docs" / "commands.md"
 SETTINGS_PAGE: Final = ROOT / "docs" / "settings.md"
 ERROR_CODES: Final = ROOT / "docs" / "error-codes.md"
@@ -62,10 +61,8 @@ class Leaf:
 
 def documents() -> dict[Path, str]:
     """Return every document that is made from the code, as it should be."""
-    tables = {"settings": settings_table(), "commands": commands_table()}
     codes = {"error codes": error_codes_table(), "field codes": field_codes_table()}
     return {
-        README: with_tables(README.read_text(encoding="utf-8"), tables),
         COMMANDS: commands_page(),
         SETTINGS_PAGE: settings_page(),
         ERROR_CODES: with_tables(ERROR_CODES.read_text(encoding="utf-8"), codes),
@@ -85,14 +82,6 @@ def _with_table(document: str, name: str, table: str) -> str:
     between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
     # A function, since in a text the backslashes would have a meaning.
     return between.sub(lambda _: f"\n{table}\n", document)
-
-
-def settings_table() -> str:
-    """Return the table of settings, and which of them are secrets."""
-    rows = [f"| `{each.name}` | {_default(each)} | {each.meaning} |" for each in SETTINGS]
-    secrets = ", ".join(f"`{each.name}`" for each in SETTINGS if each.is_secret)
-    told = _wrapped(f"Secrets, which are better kept in files (`<NAME>_FILE`): {secrets}.")
-    return "\n".join(["| name | default | |", "|---|---|---|", *rows, "", *told])
 
 
 def settings_page() -> str:
@@ -140,12 +129,6 @@ def _sentence(kind: type[RiskRelayError]) -> str:
     return _cell(" ".join((kind.__doc__ or "").split()))
 
 
-def commands_table() -> str:
-    """Return the table of verbs, each with its commands and what it is for."""
-    rows = [f"| {_shape(verb)} | {_summary(verb)} |" for verb in VERBS]
-    return "\n".join(["| command | |", "|---|---|", *rows, ""])
-
-
 def commands_page() -> str:
     """Return docs/commands.md."""
     head = [
@@ -183,18 +166,10 @@ def _default(setting: Setting) -> str:
     return setting.shown or (f"`{setting.default}`" if setting.default else NOTHING)
 
 
-def _shape(verb: str) -> str:
-    """Return a verb with the words that may follow it: `secret list` · `secret set scanner|email`."""
-    last: dict[tuple[str, ...], list[str]] = {}
-    for leaf in leaves(verb):
-        last.setdefault(leaf.words[:-1], []).append(leaf.words[-1])
-    return " · ".join(f"`{' '.join([*first, _cell('|'.join(words))])}`" for first, words in last.items())
-
-
 def _summary(verb: str) -> str:
     with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
         command = riskrelay.get_command(context, verb)
-        return _cell(_paragraphs(command.help)[0]) if command is not None and command.help else ""
+        return _paragraphs(command.help)[0] if command is not None and command.help else ""
 
 
 def _section(verb: str) -> Iterator[str]:

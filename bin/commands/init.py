@@ -31,7 +31,7 @@ FIRST_TOKEN = "first-token"  # noqa: S105 - the name of a file
 SECRET_BYTES = 32
 
 _HEADER = """\
-# Settings of this installation; the README lists them all. The environment comes before this file.
+# Settings of this installation; docs/settings.md lists all settings. The environment takes precedence over this file.
 # Keep a copy of ENCRYPTION_KEYS somewhere safe: without it, stored secrets cannot be read again.
 """
 
