@@ -39,7 +39,7 @@ from bench.deliveries import (
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
 from bin.commands.work import WORK_ALONE
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from storage.db.engine import transaction
 from tests.support.factories import make_target
 from tests.support.receivers import make_certificate
@@ -224,13 +224,13 @@ def _approved_under_load(stage: _Stage, count: int) -> list[float]:
         # A target of its own: of one target, what came first goes first.
         with transaction():
             target_id = make_target(seeded.customer, stage.receiver.url).id
-        bell = Doorbell(connect(env["REDIS_URL"]))
+        wake_ups = WakeUpQueue(connect(env["REDIS_URL"]))
         seeded.turn("resume")
         approved_ms: dict[str, float] = {}
         for export_id in ids:
             approved_ms[export_id] = time.time() * 1000
             approve([export_id], seeded.customer, [target_id])
-            bell.ring()
+            wake_ups.notify()
             time.sleep(_APPROVE_EVERY_S)
             if finished() >= count:
                 break

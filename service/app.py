@@ -5,7 +5,7 @@ from typing import Any
 import falcon
 
 from runtime.dns_resolver import NameLookup
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.compliance import ComplianceWebhooks
 from service.api.email import EmailWebhook
@@ -40,7 +40,7 @@ App = falcon.App[falcon.Request, falcon.Response]
 
 def create_app(
     settings: Settings,
-    doorbell: Doorbell | None = None,
+    wake_ups: WakeUpQueue | None = None,
     lookup: NameLookup | None = None,
     limits: Limits | None = None,
     rooms: Rooms | None = None,
@@ -48,15 +48,15 @@ def create_app(
 ) -> App:
     """Return the WSGI application; the database is open already (`storage.db.engine.open_database`).
 
-    `doorbell` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
+    `wake_ups` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
     `refusals` are written for the console by whoever has begun them.
     """
     limits = limits or Limits(settings)
-    bell, lookup = doorbell or Doorbell(connect(settings.redis_url)), lookup or NameLookup()
+    wake_ups, lookup = wake_ups or WakeUpQueue(connect(settings.redis_url)), lookup or NameLookup()
     app: App = falcon.App(middleware=[Manners(Requests()), Admission(settings.max_body_bytes, limits, rooms)])
-    resources = served(settings, bell, lookup)
+    resources = served(settings, wake_ups, lookup)
     if RouteFamily.CONSOLE in settings.route_families:
-        console = console_of(settings, bell, lookup, limits)
+        console = console_of(settings, wake_ups, lookup, limits)
         resources += console.resources
         refusals = refusals or Refusals()
         refusals.watch(resources)
@@ -68,27 +68,27 @@ def create_app(
     return app
 
 
-def console_of(settings: Settings, bell: Doorbell, lookup: NameLookup, limits: Limits) -> Console:
+def console_of(settings: Settings, wake_ups: WakeUpQueue, lookup: NameLookup, limits: Limits) -> Console:
     """Return the console, over the same verbs as the API."""
     vault = Vault(settings.encryption_keys)
-    return Console(settings, limits, vault, bell, *_verbs(settings, vault, bell, lookup))
+    return Console(settings, limits, vault, wake_ups, *_verbs(settings, vault, wake_ups, lookup))
 
 
 def _verbs(
-    settings: Settings, vault: Vault, bell: Doorbell, lookup: NameLookup
+    settings: Settings, vault: Vault, wake_ups: WakeUpQueue, lookup: NameLookup
 ) -> tuple[AddressCheck, TargetMoves, ExportDecisions]:
     fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
     check = AddressCheck(settings, lookup)
-    moves = TargetMoves(check, bell, fingerprint, settings.delivery_timeout_s)
+    moves = TargetMoves(check, wake_ups, fingerprint, settings.delivery_timeout_s)
     return check, moves, ExportDecisions(check, has_default_secret=fingerprint is not None)
 
 
-def served(settings: Settings, bell: Doorbell, lookup: NameLookup) -> tuple[Any, ...]:
+def served(settings: Settings, wake_ups: WakeUpQueue, lookup: NameLookup) -> tuple[Any, ...]:
     """Return the resources of the API that an installation serves, each with its `path` and its responders."""
     vault = Vault(settings.encryption_keys)
     once = Once(settings.idempotency_ttl)
     webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    check, moves, decisions = _verbs(settings, vault, bell, lookup)
+    check, moves, decisions = _verbs(settings, vault, wake_ups, lookup)
     page = ApiPage()
 
     resources = (
@@ -99,26 +99,26 @@ def served(settings: Settings, bell: Doorbell, lookup: NameLookup) -> tuple[Any,
         TargetValidation(once, moves),
         TargetPing(once, moves),
         TargetSwitch("pause", once, moves),
-        TargetResumption(once, moves, bell),
+        TargetResumption(once, moves, wake_ups),
         TargetSwitch("disable", once, moves),
         TicketExports(once, settings.public_base_url),
         TicketExport(),
         TicketExportAttempts(settings.public_base_url),
-        TicketExportApproval(once, decisions, bell, settings.public_base_url),
-        TicketExportRetry(once, decisions, bell, settings.public_base_url),
+        TicketExportApproval(once, decisions, wake_ups, settings.public_base_url),
+        TicketExportRetry(once, decisions, wake_ups, settings.public_base_url),
         TicketExportDismissal(once, decisions),
-        TicketExportRecoveries(once, bell, settings.public_base_url),
+        TicketExportRecoveries(once, wake_ups, settings.public_base_url),
         TicketExportRecovery(),
         RecoveryCancellation(once),
         EvidenceCaptures(once),
         CmsDiagnostics(once),
         StorefrontDiagnostics(once),
-        ComplianceWebhooks(SharedSecrets(settings, vault), vault, bell),
+        ComplianceWebhooks(SharedSecrets(settings, vault), vault, wake_ups),
         ConsoleSessions(settings.public_base_url),
         ConsoleSessionRevocation(once),
         Health(),
-        Readiness(Checks(bell, vault)),
-        Metrics(settings.data_dir, bell),
+        Readiness(Checks(wake_ups, vault)),
+        Metrics(settings.data_dir, wake_ups),
         page,
         page.files,
     )

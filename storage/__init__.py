@@ -1,1 +1,1 @@
-"""Memory: the only room that knows the database; it also keeps what both doors share (clock, logs, doorbell, names)."""
+"""Memory: the only room that knows the database; it also keeps what both doors share (clock, logs, wake-ups, names)."""

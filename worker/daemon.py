@@ -1,7 +1,7 @@
-"""The worker daemon: composes the tools, then listens to the doorbell while the drain looks by itself once a second.
+"""The worker daemon: composes the tools, then listens for wake-ups while the drain looks by itself once a second.
 
 RQ runs in the main thread and only wakes the drain; when Redis is away there is nothing to listen to and deliveries go on.
-Whatever lies in the queue is a ring and nothing else: who can write to Redis does not choose what runs here.
+Whatever lies in the queue is a wake-up and nothing else: who can write to Redis does not choose what runs here.
 SIGTERM: nothing more is claimed, what is being sent is finished, exit 0. A second signal ends the process at once; the
 leases lapse and another worker takes over.
 """
@@ -53,9 +53,9 @@ from worker.metrics import Attempts
 
 #: How soon a daemon that lost Redis looks for it again.
 REDIS_RETRY_S: Final = 1.0
-#: A ring is heard by one worker. Redis gives the next one to who has waited longest, so one ring more reaches another.
+#: A wake-up reaches one worker. Redis gives the next one to the worker that waited longest, so one more reaches another.
 PASS_ON_EVERY_S: Final = 0.2
-#: How long one wait for a ring lasts, and so how late the listener may notice a signal.
+#: How long one wait for a wake-up lasts, and so how late the listener may notice a signal.
 LISTEN_S: Final = 1
 #: Beyond that wait, how long a Redis that says nothing is waited for.
 _SILENCE_S: Final = 2
@@ -84,7 +84,7 @@ def run(settings: Settings) -> int:
     _compare(clock)
     drain = compose(settings, clock)
     errands = compose_errands(settings, clock.now)
-    bell = wake_up_queue.Doorbell(wake_up_queue.connect(settings.redis_url))
+    wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
     passing_on = _PassingOn()
 
     def begin_nothing_more() -> None:
@@ -92,16 +92,16 @@ def run(settings: Settings) -> int:
         for errand in errands:
             errand.stop()
 
-    def answer_ring() -> None:
-        bell.answer()
+    def on_wake_up() -> None:
+        wake_ups.acknowledge()
         for errand in errands:
             errand.wake()
         drain.drain()
         if drain.leaves_to_others and passing_on.may_pass():
-            bell.ring()
+            wake_ups.notify()
 
     stop = _Stop(begin_nothing_more)
-    jobs.install(answer_ring)
+    jobs.install(on_wake_up)
     drain.start()
     for errand in errands:
         errand.start()
@@ -165,7 +165,7 @@ def compose_pinger(settings: Settings, at_once: int, now: Now = utc_now) -> Ping
 
 
 class _PassingOn:
-    """Rings again for what another worker is to send, but not round and round among those who cannot."""
+    """Limits how often a worker notifies the others, so that busy workers do not wake each other endlessly."""
 
     def __init__(self) -> None:
         self._from = 0.0
@@ -207,7 +207,7 @@ class _Stop:
             os._exit(1)
 
 
-class _Ring(Job):
+class _WakeUp(Job):
     """A job of the queue: whatever function, callbacks or webhooks it names, it means "look"."""
 
     def perform(self) -> None:
@@ -226,20 +226,20 @@ class _Ring(Job):
         """Ask no address that Redis names."""
 
 
-class _RingListener(SimpleWorker):
-    """An RQ worker that answers rings and takes no other orders, neither signals nor commands that come through Redis."""
+class _WakeUpListener(SimpleWorker):
+    """An RQ worker that takes wake-ups and no other orders, neither signals nor commands that come through Redis."""
 
     max_connection_wait_time = REDIS_RETRY_S
 
     def __init__(self, client: Redis, stop: _Stop) -> None:
         self._stop = stop
-        rings = wake_up_queue.queue(client)
-        rings.job_class = _Ring
+        wake_ups = wake_up_queue.queue(client)
+        wake_ups.job_class = _WakeUp
         super().__init__(
-            [rings],
+            [wake_ups],
             connection=client,
             serializer=JSONSerializer,
-            job_class=_Ring,
+            job_class=_WakeUp,
             worker_ttl=LISTEN_S + _RQ_MARGIN_S,
             log_job_description=False,
         )
@@ -249,15 +249,15 @@ class _RingListener(SimpleWorker):
         return LISTEN_S + _SILENCE_S
 
     def heartbeat(self, *args: Any, **kwargs: Any) -> None:
-        """RQ calls this before each wait for a ring: the place to end, with nothing half done."""
+        """RQ calls this before each wait for a wake-up: the place to end, with nothing half done."""
         if not (args or kwargs):
             self._end_if_wanted()
         super().heartbeat(*args, **kwargs)
         outages.REDIS.over()
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
-        """Tell in our form that a ring broke off; RQ would log the words of the error."""
-        _log.error("a ring broke off", exc_info=exc_info[1])
+        """Log in our form that a wake-up job failed; RQ would log the error's text."""
+        _log.error("wake-up job failed", exc_info=exc_info[1])
 
     def handle_job_failure(self, job: Job, queue: Queue, started_job_registry: Any = None, exc_string: str = "") -> None:
         """Keep no words of an error in Redis."""
@@ -281,13 +281,13 @@ class _RingListener(SimpleWorker):
 
 
 def _listen(redis_url: str, stop: _Stop) -> None:
-    """Answer rings until told to stop or until Redis is gone."""
+    """Take wake-ups until a stop is requested or Redis is gone."""
     client = wake_up_queue.connect(redis_url, timeout_s=None)
     try:
-        _RingListener(client, stop).work(logging_level="WARNING")
+        _WakeUpListener(client, stop).work(logging_level="WARNING")
     except RedisError as gone:
         outages.REDIS.note(gone)
-    except Exception:  # noqa: BLE001 - rings only save time; whatever is wrong with them, the sweep goes on
+    except Exception:  # noqa: BLE001 - wake-ups only save time; whatever is wrong with them, the sweep goes on
         _log.exception("not listening, sweeping on")
     finally:
         client.close()
@@ -319,7 +319,7 @@ def _compliance(settings: Settings, now: Now) -> Errand:
 
 
 def _recoveries(settings: Settings, now: Now) -> Errand:
-    recoverer = Recoverer(wake_up_queue.Doorbell(wake_up_queue.connect(settings.redis_url)), now)
+    recoverer = Recoverer(wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url)), now)
     return Errand("recoveries", recoverer.carry_out_next, RECOVERIES_LOOK_S)
 
 

@@ -6,13 +6,13 @@ _deliver_due: Callable[[], None] | None = None
 
 
 def install(deliver: Callable[[], None]) -> None:
-    """Say what a ring does in this process."""
+    """Set what a wake-up does in this process."""
     global _deliver_due  # noqa: PLW0603 - RQ finds a job by its module and name, so the module must know
     _deliver_due = deliver
 
 
 def deliver_due() -> None:
-    """Deliver what is due; this is what a ring names."""
+    """Deliver what is due; the job that a wake-up queues."""
     if _deliver_due is None:
-        raise RuntimeError("Rings are answered by `bin/riskrelay work`, not by a bare RQ worker.")
+        raise RuntimeError("Wake-ups are for `bin/riskrelay work`, not for a plain RQ worker.")
     _deliver_due()

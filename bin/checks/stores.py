@@ -31,7 +31,7 @@ LONG_LOG_BYTES: Final = 256 * 1024**2
 #: Signatures and leases bear some seconds; a receiver refuses what is five minutes off.
 SKEW_S: Final = 2.0
 WRONG_CLOCK_S: Final = 60.0
-#: A ring is worth less than the sweep when it takes a tenth of the sweep's period.
+#: A wake-up is worth less than the sweep when it takes a tenth of the sweep's period.
 SLOW_REDIS_S: Final = 0.1
 #: Redis is asked as long as an operator waits without wondering.
 REDIS_WITHIN_S: Final = 2.0

@@ -18,7 +18,7 @@ from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from runtime.dns_resolver import NameLookup
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.content_policy import rules
@@ -97,7 +97,7 @@ def approve(export_id: str, target_id: str, as_json: bool) -> None:
     with opened() as settings:
         account_id = transitions.get(export_id).account_id
         record = transitions.approve(export_id, account_id, Approval(target_id, None), utc_now(), "operator")
-        Doorbell(connect(settings.redis_url)).ring()
+        WakeUpQueue(connect(settings.redis_url)).notify()
         print_record(export_record(record, utc_now()), as_json)
 
 
@@ -122,7 +122,7 @@ def retry(export_id: str, as_json: bool) -> None:
         validation = _look_at_blocked(export_id, settings)
         has_secret = settings.webhook_secret is not None
         record = transitions.retry(export_id, None, utc_now(), "operator", validation, has_default_secret=has_secret)
-        Doorbell(connect(settings.redis_url)).ring()
+        WakeUpQueue(connect(settings.redis_url)).notify()
         print_record(export_record(record, utc_now()), as_json)
 
 
@@ -283,7 +283,7 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
     """Begin a recovery and work at it; tell by the exit code whether it came to its end."""
     held = recoveries.begin(target_id, since, utc_now(), "operator")
     with _Interruption() as interruption:
-        progress = _put_back(held, Recoverer(Doorbell(connect(settings.redis_url)), utc_now), interruption)
+        progress = _put_back(held, Recoverer(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
     if progress is Progress.MOVED:
         recoveries.give_back(held, utc_now())
         raise Refused(f"Interrupted; a worker carries {held.id} on, unless `export recover --cancel {held.id}`.")
@@ -298,7 +298,7 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
 def _put_back(held: Held, recoverer: Recoverer, interruption: "_Interruption") -> Progress:
     """Put back batch after batch, until nothing is left or somebody interrupts; a bar shows how far it is on a terminal."""
     total = recoveries.get(held.id).total
-    # Each batch takes a connection of its own: none is held while the doorbell rings.
+    # Each batch takes a connection of its own: none is held while workers are notified.
     engine.release()
     with click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         while (step := recoverer.put_back(held)).progress is Progress.MOVED and not interruption.is_wanted:

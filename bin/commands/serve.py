@@ -11,7 +11,7 @@ import click
 
 from bin.cli.installation import Refused, alone, daemon_settings, require_migrated, warn_of_strange_names
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
 from storage.db.engine import OUTAGES, close_database, connection, open_database, place, why
 from storage.db.locks import Lock
@@ -62,7 +62,7 @@ def require_keys(settings: Settings) -> None:
 
 def warn_of_redis_away(settings: Settings) -> None:
     """Tell that a Redis of the operator's own does not answer; nothing waits for it."""
-    if not (settings.redis_embedded or Doorbell(connect(settings.redis_url)).is_reachable()):
+    if not (settings.redis_embedded or WakeUpQueue(connect(settings.redis_url)).is_reachable()):
         _log.warning("Redis does not answer; see REDIS_URL. Nothing is lost: workers find what is due")
 
 

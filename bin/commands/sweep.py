@@ -1,4 +1,4 @@
-"""`sweep`: ring for what is due; for cron, where no daemon sweeps by itself."""
+"""`sweep`: wake the workers if exports are due; for cron, where no daemon sweeps by itself."""
 
 from contextlib import nullcontext
 
@@ -8,7 +8,7 @@ from bin.cli.installation import alone, opened
 from bin.cli.number_types import LIMIT
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from storage.db.locks import Lock
 from storage.exports import transitions
 
@@ -21,10 +21,10 @@ from storage.exports import transitions
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Count no further.")
 @json_option
 def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
-    """Ring the doorbell if exports are due or their leases have lapsed; one sweep at a time."""
+    """Wake the workers if exports are due or leases have expired; one sweep at a time."""
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = transitions.count_due(utc_now(), limit)
-        rung = bool(due) and not dry_run and Doorbell(connect(settings.redis_url)).ring()
-        print_record({"due": due, "rung": rung}, as_json)
-    if due and not dry_run and not rung:
+        is_notified = bool(due) and not dry_run and WakeUpQueue(connect(settings.redis_url)).notify()
+        print_record({"due": due, "rung": is_notified}, as_json)
+    if due and not dry_run and not is_notified:
         raise SystemExit(1)

@@ -3,7 +3,7 @@
 A server found on PATH or inside .venv runs as a child on a unix socket: no
 port is open, and the socket's folder (mode 0700) is the password. Its
 append-only file lies in the data folder, so a restart loses at most a second
-of doorbell rings, which the sweep makes good.
+of wake-ups, which the sweep makes good.
 
 The child ignores the terminal's Ctrl-C (its own session), so that its parent
 stops it after everything that still needs it. It ends in order when its

@@ -250,7 +250,7 @@ SETTINGS: Final = (
         "deliveries that each worker process makes at once",
     ),
     Setting(
-        "SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker looks for what is due without being rung for"
+        "SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker looks for what is due without a wake-up"
     ),
     Setting("MAX_BODY_BYTES", "max_body_bytes", values.whole(1024), "1048576", "larger request bodies are refused"),
     Setting(

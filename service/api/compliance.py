@@ -13,7 +13,7 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, WrongEncryptionKey
 from schemas.compliance.requests import (
     SHOP_HEADER,
@@ -44,23 +44,23 @@ class ComplianceWebhooks:
     family = RouteFamily.HANDOFFS
     source = InboundSource.COMPLIANCE
 
-    def __init__(self, secrets: SharedSecrets, vault: Vault, doorbell: Doorbell) -> None:
+    def __init__(self, secrets: SharedSecrets, vault: Vault, wake_ups: WakeUpQueue) -> None:
         self._verify = StorefrontSignature(secrets)
         # A customer's email and orders are what these bodies are about; nothing of them is stored in the clear.
         admit = Operation(self._admit, ComplianceForm(), Body.SIGNED, has_dry_run=True, inspected=lambda _: None)
         self.operations = {"POST": admit}
         self._vault = vault
-        self._doorbell = doorbell
+        self._wake_ups = wake_ups
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Store the wish, once, and ring for a worker."""
+        """Store the wish, once, and notify the workers."""
         order = order_from(req.context.envelope, req.context.payload)
         if req.context.is_dry_run:
             resp.content_type = falcon.MEDIA_JSON
             resp.data = json.dumps(rehearsed(lambda: self._tell(req, order))).encode()
             return
         if self._receive(req, order, utc_now()):
-            self._doorbell.ring()
+            self._wake_ups.notify()
         resp.status = falcon.HTTP_204
 
     def _tell(self, req: falcon.Request, order: Order) -> dict[str, Any]:

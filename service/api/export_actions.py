@@ -1,13 +1,13 @@
 """What a client decides about an export: to approve it for a target, to have it tried again, to put it aside.
 
-What makes an export due rings the doorbell, once that is committed. An export in a state that forbids the move is refused
+Once an export that became due is committed, the workers are notified. An export in a state that forbids the move is refused
 with 409.
 """
 
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.record import ApprovalForm, Export, export_record
@@ -25,17 +25,17 @@ class TicketExportApproval:
     path = f"{EXPORTS}/{{export_id}}/approve"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, once: Once, decisions: ExportDecisions, doorbell: Doorbell, public_base_url: str) -> None:
+    def __init__(self, once: Once, decisions: ExportDecisions, wake_ups: WakeUpQueue, public_base_url: str) -> None:
         self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), ApprovalForm())}
         self._once = once
         self._decisions = decisions
-        self._doorbell = doorbell
+        self._wake_ups = wake_ups
         self._public_base_url = public_base_url
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Freeze the ticket, make it due, and ring once that is committed."""
+        """Freeze the ticket, make it due, and notify the workers once that is committed."""
         self._once.answer(req, resp, lambda: self._approve(req, export_id))
-        self._doorbell.ring()
+        self._wake_ups.notify()
 
     def _approve(self, req: falcon.Request, export_id: str) -> Answer:
         export = self._decisions.approve(export_id, req.context.principal, req.context.payload)
@@ -51,19 +51,19 @@ class TicketExportRetry:
     path = f"{EXPORTS}/{{export_id}}/retry"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, once: Once, decisions: ExportDecisions, doorbell: Doorbell, public_base_url: str) -> None:
+    def __init__(self, once: Once, decisions: ExportDecisions, wake_ups: WakeUpQueue, public_base_url: str) -> None:
         self.operations = {"POST": _decision()}
         self._once = once
         self._decisions = decisions
-        self._doorbell = doorbell
+        self._wake_ups = wake_ups
         self._public_base_url = public_base_url
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Make it due, and ring once that is committed."""
+        """Make it due, and notify the workers once that is committed."""
         self._once.answer(
             req, resp, lambda: self._retry(req, export_id), beforehand=lambda: self._look_at_blocked(req, export_id)
         )
-        self._doorbell.ring()
+        self._wake_ups.notify()
 
     def _look_at_blocked(self, req: falcon.Request, export_id: str) -> None:
         req.context.validation = self._decisions.look_at_blocked(export_id, req.context.principal)

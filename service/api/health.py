@@ -6,7 +6,7 @@ from typing import Final
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import NoEncryptionKey
 from schemas.settings.definitions import RouteFamily
 from storage.db import schema_version
@@ -48,13 +48,13 @@ class Health:
 class Checks:
     """Asks what everything depends on, for `/readyz` and for the console."""
 
-    def __init__(self, doorbell: Doorbell, vault: Vault) -> None:
-        self._doorbell = doorbell
+    def __init__(self, wake_ups: WakeUpQueue, vault: Vault) -> None:
+        self._wake_ups = wake_ups
         self._vault = vault
 
     def found(self) -> dict[str, str]:
         """Return what each of CHECKS came to, in their order: `ok`, `unavailable`, `not_current`, `wrong`, `unknown`."""
-        checks = self._of_the_database() | {"redis": OK if self._doorbell.is_reachable() else UNAVAILABLE}
+        checks = self._of_the_database() | {"redis": OK if self._wake_ups.is_reachable() else UNAVAILABLE}
         return {name: checks[name] for name in CHECKS}
 
     def _of_the_database(self) -> dict[str, str]:

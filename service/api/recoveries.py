@@ -10,7 +10,7 @@ from typing import Final
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import NoMembers, problem
 from schemas.base.principal import Ability, TokenKind
@@ -32,12 +32,12 @@ class TicketExportRecoveries:
     path = RECOVERIES
     family = RouteFamily.EXPORTS
 
-    def __init__(self, once: Once, doorbell: Doorbell, public_base_url: str) -> None:
+    def __init__(self, once: Once, wake_ups: WakeUpQueue, public_base_url: str) -> None:
         reading = _reading()
         beginning = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, for_webhooks=True), RecoveryForm())
         self.operations = {"GET": reading, "HEAD": reading, "POST": beginning}
         self._once = once
-        self._doorbell = doorbell
+        self._wake_ups = wake_ups
         self._url = public_base_url + self.path
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -49,9 +49,9 @@ class TicketExportRecoveries:
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Begin one, and ring for a worker to carry it out once that is committed."""
+        """Begin one, and notify the workers once that is committed."""
         self._once.answer(req, resp, lambda: self._begin(req))
-        self._doorbell.ring()
+        self._wake_ups.notify()
 
     def _begin(self, req: falcon.Request) -> Answer:
         asked, principal, now = req.context.payload, req.context.principal, utc_now()

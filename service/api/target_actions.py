@@ -7,7 +7,7 @@ Turning off is open to every account that has a target; what dials or delivers n
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
@@ -55,14 +55,14 @@ class TargetSwitch(_TargetAction):
 class TargetResumption(_TargetAction):
     """Delivers to a target again, once its address has passed the URL policy again."""
 
-    def __init__(self, once: Once, moves: TargetMoves, doorbell: Doorbell) -> None:
+    def __init__(self, once: Once, moves: TargetMoves, wake_ups: WakeUpQueue) -> None:
         super().__init__("resume", once, moves, for_webhooks=True)
-        self._doorbell = doorbell
+        self._wake_ups = wake_ups
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Resume it, and ring for the exports that waited."""
+        """Resume it, and notify the workers of the exports that waited."""
         self._once.answer(req, resp, lambda: self._resume(req, target_id), beforehand=lambda: self._look(req, target_id))
-        self._doorbell.ring()
+        self._wake_ups.notify()
 
     def _look(self, req: falcon.Request, target_id: str) -> None:
         req.context.is_looked_at = self._moves.look_before_resuming(target_id, req.context.principal)

@@ -4,7 +4,7 @@ from typing import Any
 
 import falcon
 
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import RiskRelayError
 from schemas.settings.definitions import Settings
 from service.api.health import Checks
@@ -34,7 +34,7 @@ from storage.secrets.vault import Vault
 class Console:
     """The console over the verbs that the API has; `resources` are its routes.
 
-    `bell` is rung, once it is committed, for whatever becomes due.
+    `wake_ups` is notified, once that is committed, of whatever becomes due.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Console:
         settings: Settings,
         limits: Limits,
         vault: Vault,
-        bell: Doorbell,
+        wake_ups: WakeUpQueue,
         check: AddressCheck,
         moves: TargetMoves,
         decisions: ExportDecisions,
@@ -55,11 +55,11 @@ class Console:
             WithSlash(frame),
             Sessions(frame),
             SessionRevocation(frame),
-            Overview(frame, Checks(bell, vault)),
+            Overview(frame, Checks(wake_ups, vault)),
             Exports(frame),
             ExportPage(frame),
-            Approve(frame, decisions, bell),
-            Retry(frame, decisions, bell),
+            Approve(frame, decisions, wake_ups),
+            Retry(frame, decisions, wake_ups),
             Dismiss(frame, decisions),
             Findings(frame),
             Targets(frame, vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None),
@@ -67,17 +67,17 @@ class Console:
             Validate(frame, moves),
             PingTarget(frame, moves),
             Turn("pause", frame, moves),
-            Resume(frame, moves, bell),
+            Resume(frame, moves, wake_ups),
             Turn("disable", frame, moves),
             SetSecret(frame, moves, vault),
-            Recover(frame, bell),
+            Recover(frame, wake_ups),
             Recoveries(frame),
             RecoveryPage(frame, moves),
             CancelRecovery(frame),
             Integrations(frame, settings, vault),
             Compliance(frame),
             Audit(frame),
-            Queue(frame, bell),
+            Queue(frame, wake_ups),
             SettingsPage(frame, settings, vault),
         )
 

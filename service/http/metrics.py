@@ -18,7 +18,7 @@ from prometheus_client import Counter, Histogram, Metric
 from runtime import metrics
 from runtime.clock import utc_now
 from runtime.metrics import PAGE_FOR_S, PREFIX, Role, gauge, gauges
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.timestamps import from_ms
 from schemas.exports.state_machine import ExportStatus
 from schemas.settings.definitions import RouteFamily
@@ -88,9 +88,9 @@ class Metrics:
     path = "/metrics"
     family = RouteFamily.HEALTH
 
-    def __init__(self, data_dir: Path, doorbell: Doorbell) -> None:
+    def __init__(self, data_dir: Path, wake_ups: WakeUpQueue) -> None:
         self._data_dir = data_dir
-        self._doorbell = doorbell
+        self._wake_ups = wake_ups
         self._census = Census(data_dir / "metrics" / "census.json")
         self._page = b""
         self._good_until = 0.0
@@ -109,7 +109,7 @@ class Metrics:
     def _everything(self) -> Iterator[Metric]:
         now = utc_now()
         yield metrics.build_info()
-        yield gauge("redis_up", "Whether Redis answers.", self._doorbell.is_reachable())
+        yield gauge("redis_up", "Whether Redis answers.", self._wake_ups.is_reachable())
         figures = self._census.figures(now)
         if figures is not None:
             yield gauge("database_up", "Whether the database answers and is fit for use.", figures.is_up)

@@ -1,7 +1,7 @@
 """What a person or a client decides about an export, by the same rules whoever asks: approve, retry, dismiss.
 
 Each leaves from the states that `schemas.exports.state_machine` names; from any other one it is refused. Whoever makes an
-export due rings the doorbell, once that is committed. No transaction and no connection is held while a resolver is asked.
+export due notifies the workers once that is committed. No transaction and no connection is held while a resolver is asked.
 """
 
 from runtime.clock import utc_now

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.principal import TokenPrincipal
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
 from schemas.targets.target import RESUMABLE, Target
@@ -33,10 +33,10 @@ class TargetMoves:
     """Everything that may be done to one target of the caller's account. Every verb raises TargetNotFound."""
 
     def __init__(
-        self, check: AddressCheck, doorbell: Doorbell, default_secret_fingerprint: str | None, delivery_timeout_s: float
+        self, check: AddressCheck, wake_ups: WakeUpQueue, default_secret_fingerprint: str | None, delivery_timeout_s: float
     ) -> None:
         self._check = check
-        self._doorbell = doorbell
+        self._wake_ups = wake_ups
         self._default_secret_fingerprint = default_secret_fingerprint
         self._end_within_s = delivery_timeout_s + _MARGIN_S
 
@@ -69,7 +69,7 @@ class TargetMoves:
         return can_be_resumed
 
     def resume(self, target_id: str, principal: TokenPrincipal, *, is_looked_at: bool) -> None:
-        """Deliver to it again; `is_looked_at` as `look_before_resuming` told. Ring once that is committed."""
+        """Deliver to it again; `is_looked_at` as `look_before_resuming` told. Notifies the workers after the commit."""
         if is_looked_at:
             targets.record_validation(target_id, principal.account_id, Validation(), utc_now(), principal.key)
         self.turn(target_id, "resume", principal)
@@ -95,7 +95,7 @@ class TargetMoves:
         """
         ping_id = pings.request(target_id, principal.account_id, utc_now(), principal.key, request_sha256)
         engine.release()
-        self._doorbell.ring()
+        self._wake_ups.notify()
         _wait(
             lambda: _stage(pings.get(ping_id)),
             lambda: pings.withdraw(ping_id, utc_now()),
@@ -110,7 +110,7 @@ class TargetMoves:
         """Wait until a worker has looked; where none does in time, what was found here is recorded."""
         asked_at = validations.ask(target_id, principal.account_id, utc_now(), principal.key)
         engine.release()
-        self._doorbell.ring()
+        self._wake_ups.notify()
         _wait(
             lambda: _stage(validations.get(target_id, asked_at, utc_now())),
             lambda: validations.withdraw(target_id, asked_at, utc_now(), principal.key),

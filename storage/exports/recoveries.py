@@ -113,7 +113,7 @@ def begin(target_id: str, since: datetime, now: datetime, actor: str) -> Held:
 def order(target_id: str, account_id: int, since: datetime, now: datetime, actor: str) -> Recovery:
     """Make a recovery as `begin` does, of a target of one account, that nobody holds: a worker takes it up at once.
 
-    Ring once that is committed. Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
+    Notify the workers after the commit. Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
     """
     return get(_begin(target_id, account_id, since, now, actor, None, to_ms(now)), account_id)
 

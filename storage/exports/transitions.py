@@ -419,7 +419,7 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
     """Let claims lapse `lease_s` seconds after `now` instead; those that somebody else took meanwhile stay taken."""
-    # In the order of ids, as every lock of many exports: a redaction of the same ones waits, and never in a ring.
+    # In the order of ids, as every lock of many exports: a redaction of the same ones waits, and never deadlocks.
     held = sorted((claim.export_id, claim.lease) for claim in claims)
     if not held:
         return
@@ -523,7 +523,7 @@ def _latest_of_each(attempts: Sequence[Attempted]) -> list[Attempted]:
     """Drop what an earlier claim of the same export came to: a worker can take over from itself. In the order of ids."""
     by_age = sorted(attempts, key=lambda attempt: attempt.claim.attempt)
     latest = {attempt.claim.export_id: attempt for attempt in by_age}
-    # As every lock of many exports: a redaction of the same ones waits, and never in a ring.
+    # As every lock of many exports: a redaction of the same ones waits, and never deadlocks.
     return [latest[export_id] for export_id in sorted(latest)]
 
 

@@ -197,7 +197,7 @@ def _replace(named: _Named, values: Sequence[tuple[_Value, str]], vault: Vault) 
 
 
 def _lock(place: Place, ids: Sequence[str]) -> None:
-    """Take the rows in the order in which others take them, so that nobody waits in a ring; SQLite has one writer."""
+    """Take the rows in the order in which others take them, so that nothing deadlocks; SQLite has one writer."""
     if not is_sqlite():
         within = values_list(len(ids), 1)
         rows(

@@ -1,7 +1,7 @@
 """Targets' turns: which targets something waits for, what is remembered of each, and writing that down.
 
 The look is one step of an index a target, however many exports wait or have finished. Turns of many targets are read and
-written in the order of their ids, so that two workers that mark the same ones never wait for each other in a ring.
+written in the order of their ids, so that two workers that write the same ones never deadlock.
 """
 
 from collections.abc import Iterable, Sequence

@@ -29,7 +29,7 @@ from service.operations.targets import BY_CLIENT
 from tests.docs.named import command_lines, inline_commands, is_target_word, make_targets, typed, wrong_in_inline, wrong_with
 from tests.docs.snippets import PAGES, ROOT, inline_codes
 from tests.support.factories import make_settings
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import is_of_the_console
 from worker.delivery.outcomes import RECEIVER_CODES
 from worker.delivery.throttle import GIVEN_UP
@@ -146,7 +146,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
     settings = make_settings(tmp_path_factory.mktemp("app"), {"DEPLOYMENT_MODE": "cloud"})
     return {
         (method.method, route.path)
-        for route in inspect_routes(create_app(settings, FakeDoorbell(), FakeLookup({})))
+        for route in inspect_routes(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
         for method in route.methods
         # HEAD is GET without a body; OPTIONS is the framework's.
         if not method.internal and method.method != "HEAD"

@@ -33,7 +33,7 @@ from tests.support.factories import ENCRYPTION_KEY, WEBHOOK_SECRET, Customer, ma
 from tests.support.fakes import LoopbackServer, Peer, Request
 from tests.support.runtimes import runtime
 from tests.support.servers import RedisServer
-from tests.support.workers import WorkerProcess, ring, wait_until
+from tests.support.workers import WorkerProcess, notify_workers, wait_until
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 #: The first compilation of Go's standard library takes a minute of both processors.
@@ -213,7 +213,7 @@ def stories(
             if f"{name} limited" in receivers
         }
         with WorkerProcess(folder, url, redis_server.url, RETRY_SCHEDULE="1,1,1,1"):
-            ring(redis_server)
+            notify_workers(redis_server)
             wait_until(lambda: all(story.is_over for story in told.values()), PATIENCE_S)
         yield told
 

@@ -89,14 +89,14 @@ class MortalWorker:
         """Tell whether it may have lost a lease: dead, asleep, or beside one that started just when the clock was set."""
         return self.is_dead or self.was_asleep or self.was_misled
 
-    def begin(self, rings: int = 1) -> None:
-        """Start, and hear so many rings."""
+    def begin(self, notifications: int = 1) -> None:
+        """Start, and receive so many notifications."""
         self._drain.start()
-        # Daemons: nobody answers those who rang for one that died.
-        ringers = [threading.Thread(target=self._drain.drain, args=(PATIENCE_S,), daemon=True) for _ in range(rings)]
-        for ringer in ringers:
-            ringer.start()
-        threading.Thread(target=self._wait_for, args=(ringers,), daemon=True).start()
+        # Daemons: nobody answers the calls to one that died.
+        callers = [threading.Thread(target=self._drain.drain, args=(PATIENCE_S,), daemon=True) for _ in range(notifications)]
+        for caller in callers:
+            caller.start()
+        threading.Thread(target=self._wait_for, args=(callers,), daemon=True).start()
 
     def end(self) -> None:
         """Wait until nothing is due, or it met its fate; one that lives on leaves, one that is dead is buried."""
@@ -113,9 +113,9 @@ class MortalWorker:
         """Go on where it stood, to the end."""
         self._over.clear()
         self._awake.set()
-        ringer = threading.Thread(target=self._drain.drain, args=(PATIENCE_S,))
-        ringer.start()
-        self._wait_for([ringer])
+        caller = threading.Thread(target=self._drain.drain, args=(PATIENCE_S,))
+        caller.start()
+        self._wait_for([caller])
         self._leave()
 
     def kill(self) -> None:
@@ -124,9 +124,9 @@ class MortalWorker:
         self._awake.set()
         self._bury()
 
-    def _wait_for(self, ringers: Sequence[threading.Thread]) -> None:
-        for ringer in ringers:
-            ringer.join()
+    def _wait_for(self, callers: Sequence[threading.Thread]) -> None:
+        for caller in callers:
+            caller.join()
         self._over.set()
 
     def _leave(self) -> None:
@@ -212,9 +212,9 @@ class MortalWorker:
         self._over.set()
 
 
-def all_at_once(workers: Sequence[MortalWorker], rings: int) -> None:
+def all_at_once(workers: Sequence[MortalWorker], notifications: int) -> None:
     """Let workers work beside each other until each is done, dead or asleep."""
     for worker in workers:
-        worker.begin(rings)
+        worker.begin(notifications)
     for worker in workers:
         worker.end()

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from runtime import clock as storage_clock
 from runtime import wake_up_queue
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.compliance import requests as compliance_requests
@@ -89,23 +89,23 @@ hands = st.sampled_from([1, 2, 4])
 #: Tickets, each of somebody who may ask to be forgotten, or of nobody.
 people = st.lists(st.booleans(), min_size=1, max_size=5)
 moods = st.lists(st.sampled_from(sorted(MOODS)), min_size=1, max_size=3)
-#: How the service dies within a request: at the n-th look at its clock, or before it rings; or does not.
-deaths = st.sampled_from(["no", "no", "no", "ring", 1, 2, 3, 4, 5])
+#: How the service dies within a request: at the n-th look at its clock, or before it notifies; or does not.
+deaths = st.sampled_from(["no", "no", "no", "notify", 1, 2, 3, 4, 5])
 
 
 class ServiceDied(BaseException):
     """The end of the process that answered; nothing of the framework catches it."""
 
 
-class MortalDoorbell(Doorbell):
-    """Rings, unless the service dies before."""
+class MortalWakeUpQueue(WakeUpQueue):
+    """Notifies, unless the service dies before."""
 
     dies = False
 
-    def ring(self) -> bool:
+    def notify(self) -> bool:
         if self.dies:
             raise ServiceDied
-        return super().ring()
+        return super().notify()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class House:
     receiver: MoodyReceiver
     lookup: FakeLookup
     client: HttpClient
-    bell: MortalDoorbell
+    wake_ups: MortalWakeUpQueue
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
         self.platform = {"Authorization": f"Bearer {make_platform_token(self.customer)}"}
         self.settings = replace(house.settings, default_project_id=self.customer.project_id)
         self.vault = Vault(self.settings.encryption_keys)
-        self.client = TestClient(create_app(self.settings, house.bell, house.lookup))
+        self.client = TestClient(create_app(self.settings, house.wake_ups, house.lookup))
         self.scanner_secret = SCANNER_SECRET
         self.model = Model(house.receiver)
         self.sleepers: list[MortalWorker] = []
@@ -199,14 +199,14 @@ class Machine(RuleBasedStateMachine):
             if next(looks) == death:
                 raise ServiceDied
 
-        self.clock.fuse, self.house.bell.dies = fuse, death == "ring"
+        self.clock.fuse, self.house.wake_ups.dies = fuse, death == "notify"
         try:
             return self._send(path, body, headers)
         except ServiceDied:
             release()
             return None
         finally:
-            self.clock.fuse, self.house.bell.dies = (lambda: None), False
+            self.clock.fuse, self.house.wake_ups.dies = (lambda: None), False
 
     def pick(self, number: int, *statuses: str) -> str | None:
         """Return one of the exports, by a number that says the same in every run; mostly one in these statuses."""
@@ -224,11 +224,11 @@ class Machine(RuleBasedStateMachine):
         """Return where a target leads to."""
         return self.house.receiver.places[f"/hook/{self.target_ids.index(target_id)}"]
 
-    def rang(self) -> None:
-        """See that a ring waits for the workers, if Redis could take one."""
+    def is_notified(self) -> None:
+        """See that a wake-up waits for the workers, if Redis could take one."""
         if self.is_redis_well:
             with wake_up_queue.connect(self.house.redis.url) as client:
-                assert wake_up_queue.queue(client).count >= 1, "something is due and nobody rang"
+                assert wake_up_queue.queue(client).count >= 1, "something is due and no wake-up waits"
 
     # --- what comes in
 
@@ -316,8 +316,8 @@ class Machine(RuleBasedStateMachine):
         assert answer.status_code == expected, f"{answer.text}; {row}"
         if expected == 202 and row.target_id is None:
             self.model.ask("approve", [export_id])
-            # A service that died before it rang rings when it answers the repeat.
-            self.rang()
+            # A service that died before it notified the workers does so when it answers the repeat.
+            self.is_notified()
 
     @rule(number=anything, death=deaths)
     def dismiss(self, number: int, death: str | int) -> None:
@@ -344,7 +344,7 @@ class Machine(RuleBasedStateMachine):
         assert answer.status_code == (202 if may else 409), f"{answer.text}; {row}, {target}"
         if may and target is not None:
             self.model.ask("retry", [export_id])
-            self.rang()
+            self.is_notified()
             if was_blocked:
                 self.model.resumed(target.id)
 
@@ -376,7 +376,7 @@ class Machine(RuleBasedStateMachine):
         since = datetime(2020, 1, 1, tzinfo=NOW.tzinfo)
         with connection():
             held = recoveries.begin(target_id, since, self.clock.at, "operator")
-        recoverer = Recoverer(self.house.bell, storage_clock.utc_now)
+        recoverer = Recoverer(self.house.wake_ups, storage_clock.utc_now)
         while recoverer.put_back(held).progress is recoveries.Progress.MOVED:
             pass
         self.model.ask("retry", wanted)
@@ -469,13 +469,13 @@ class Machine(RuleBasedStateMachine):
         self.model.workers.append(made)
         return made
 
-    def work(self, workers: list[MortalWorker], rings: int = 1) -> None:
-        """Let workers work, and hear the rings that lie in Redis."""
+    def work(self, workers: list[MortalWorker], notifications: int = 1) -> None:
+        """Let workers work, and take the wake-ups that lie in Redis."""
         if self.is_redis_well:
             with wake_up_queue.connect(self.house.redis.url) as client:
                 client.delete(wake_up_queue.queue(client).key)
-        self.house.bell.answer()
-        all_at_once(workers, rings)
+        self.house.wake_ups.acknowledge()
+        all_at_once(workers, notifications)
         self.model.worked = True
         for worker in workers:
             # Who has just started cannot know that the clock was set, and takes a lease for lapsed before it is renewed.
@@ -484,9 +484,9 @@ class Machine(RuleBasedStateMachine):
         for worker in workers:
             assert worker.is_asleep or worker.is_dead or not rows("SELECT 1 FROM workers WHERE name = ?", (worker.name,))
 
-    @rule(concurrency=hands, rings=st.integers(1, 3))
-    def drain(self, concurrency: int, rings: int) -> None:
-        self.work([self.worker(concurrency)], rings)
+    @rule(concurrency=hands, notifications=st.integers(1, 3))
+    def drain(self, concurrency: int, notifications: int) -> None:
+        self.work([self.worker(concurrency)], notifications)
 
     @rule(of_whom=people, at=anything, chosen=moods, concurrency=hands)
     def approve_and_drain(self, of_whom: list[bool], at: int, chosen: list[str], concurrency: int) -> None:
@@ -780,7 +780,7 @@ def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest
     lookup = FakeLookup({})
     client = HttpClient(made.target_policy, lookup, DEADLINE_S, DEADLINE_S, connections=16)
     with MoodyReceiver(clock) as receiver:
-        yield House(made, redis, receiver, lookup, client, MortalDoorbell(wake_up_queue.connect(redis.url)))
+        yield House(made, redis, receiver, lookup, client, MortalWakeUpQueue(wake_up_queue.connect(redis.url)))
         client.close()
 
 

@@ -21,10 +21,10 @@ from service.http.large_body_limiter import LARGE_BYTES
 from storage.db.engine import execute
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK, SCANNER_SECRET, Customer, environment, make_exports, make_settings, postback
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
-from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, ring, wait_until
+from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, notify_workers, wait_until
 from worker.delivery.attempt import Courier, Terms
 from worker.delivery.dispatcher import Drain, DrainTerms
 from worker.delivery.outcomes import Schedule
@@ -85,7 +85,7 @@ def _is_of_nothing(each: object) -> bool:
 def test_a_service_holds_no_more_after_many_requests(customer: Customer, tmp_path: Path) -> None:
     told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "RATE_LIMIT_PER_MINUTE": "1000000"}
     settings = make_settings(tmp_path, {**told, "AUTH_FAILURES_PER_MINUTE": "1000000"})
-    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
     [export_id] = make_exports(customer, 1)
     scanner = {"X-Scanner-Secret": SCANNER_SECRET}
     large = {**postback(42), "padding": "x" * LARGE_BYTES}
@@ -218,7 +218,7 @@ def test_a_worker_gives_back_every_descriptor(
     def a_bad_moment() -> None:
         for url in urls * 4:
             approved(url, 2)
-        ring(redis)
+        notify_workers(redis)
         wait_until(all_are("retry_scheduled"))
         redis.stop()
         redis.start()

@@ -30,7 +30,7 @@ from tests.support.workers import (
     approved_each,
     forget_workers,
     is_exported,
-    ring,
+    notify_workers,
     wait_until,
 )
 
@@ -153,13 +153,13 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
             worker.go()
         for offset_s in (-HOUR_S, 0.0):
             stepping_clock.step_to(offset_s)
-            assert ring(redis)
+            assert notify_workers(redis)
             assert processor_share(one, AWHILE_S / 2) < 0.5
         assert receiver.requests == []
         stepping_clock.step_to(HOUR_S)
         wait_until(lambda: all(is_exported(each)() for each in soon))
         stepping_clock.step_to(0.0)
-        assert ring(redis)
+        assert notify_workers(redis)
         assert processor_share(one, AWHILE_S / 2) < 0.5
         assert Counter(receiver.keys) == dict.fromkeys(soon, 1)
         assert {transitions.get(each).status.value for each in later} == {"approved"}

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.timestamps import to_ms
 from schemas.compliance.requests import Result, Topic
 from storage.compliance import requests as compliance_requests
@@ -78,7 +78,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
     with ExitStack() as stack:
         workers = [stack.enter_context(start())]
         assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
-        Doorbell(connect(redis.url)).ring()
+        WakeUpQueue(connect(redis.url)).notify()
         [asked] = compliance_requests.ledger()
         wait_until(lambda: compliance_requests.get(asked.id).result is Result.REPORTED)
         report = compliance_requests.report_of(asked.id, Vault(KEYS))
@@ -89,7 +89,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
         if heir_is == "already there":
             workers.append(stack.enter_context(start()))
         assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
-        Doorbell(connect(redis.url)).ring()
+        WakeUpQueue(connect(redis.url)).notify()
         [request_id] = [line.id for line in compliance_requests.ledger() if line.topic is Topic.CUSTOMER_REDACT]
         wait_until(lambda: erased(request_id))
         [busy] = [worker for worker in workers if worker.has_told(f"compliance request {request_id} is taken up")]

@@ -1,4 +1,4 @@
-"""Whatever dies, what was acknowledged is delivered: the worker or the service killed, Redis away, rings lost."""
+"""Whatever dies, what was acknowledged is delivered: the worker or the service killed, Redis away, wake-ups lost."""
 
 import time
 from collections import Counter
@@ -25,14 +25,14 @@ from tests.support.workers import (
     WorkerProcess,
     approved,
     is_exported,
-    ring,
+    notify_workers,
     wait_until,
 )
 from worker.http.signing import SignatureVerdict, verify
 
 #: What is promised; the lease lapses 6 s after it was renewed last.
 TAKEN_OVER_WITHIN_S: Final = 10.0
-#: A sweep that does not come within a test: what happens was started by a ring.
+#: A sweep that does not come within a test: what happens was started by a wake-up.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "30"}
 #: Longer than a listener needs to notice that its Redis is away.
 NOTICED_WITHIN_S: Final = 1.5
@@ -75,14 +75,14 @@ def test_an_emptied_redis_loses_nothing(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     [export_id] = approved(receiver.url())
-    assert ring(redis)
+    assert notify_workers(redis)
     redis.flush()
     with start():
         wait_until(is_exported(export_id))
         # Emptied under a worker that listens.
         redis.flush()
         [export_id] = approved(receiver.url())
-        assert ring(redis)
+        assert notify_workers(redis)
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
     assert len(receiver.requests) == 2
 
@@ -94,7 +94,7 @@ def test_a_redis_that_is_gone_and_never_comes_back_delays_a_delivery_by_a_sweep(
     with start():
         redis.kill()
         [export_id] = approved(receiver.url())
-        assert not ring(redis)
+        assert not notify_workers(redis)
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
         [export_id] = approved(receiver.url())
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
@@ -110,12 +110,12 @@ def test_a_worker_that_started_without_redis_delivers(
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
         redis.start()
         [export_id] = approved(receiver.url())
-        ring(redis)
+        notify_workers(redis)
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_an_idle_worker_hears_rings_again_whatever_happened_to_redis(
+def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start(**NO_SWEEP) as worker:
@@ -123,9 +123,9 @@ def test_an_idle_worker_hears_rings_again_whatever_happened_to_redis(
             strike(redis)
             time.sleep(NOTICED_WITHIN_S)
             mend(redis)
-            # The ring that the failure swallowed left no mark behind that would silence this one.
+            # The wake-up that the failure swallowed left no mark behind that would silence this one.
             [export_id] = approved(receiver.url())
-            assert ring(redis), name
+            assert notify_workers(redis), name
             assert wait_until(is_exported(export_id)) < 6.0, name
         assert worker.process.poll() is None
 
@@ -137,7 +137,7 @@ def test_who_died_between_its_mark_and_its_ring_silences_nobody_for_longer_than_
     with start(), wake_up_queue.connect(redis.url) as client:
         client.set("riskrelay:rung", 1, ex=60)
         [export_id] = approved(receiver.url())
-        assert ring(redis)
+        assert notify_workers(redis)
         assert wake_up_queue.queue(client).is_empty()
         assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
     assert len(receiver.requests) == 1
@@ -185,7 +185,7 @@ def test_two_workers_share_the_work_and_deliver_nothing_twice(
 ) -> None:
     ids = approved(receiver.url(), 300)
     with start(WORKER_CONCURRENCY="8"), start(WORKER_CONCURRENCY="8"):
-        ring(redis)
+        notify_workers(redis)
         wait_until(lambda: rows("SELECT count(*) FROM exports WHERE status = 'exported'") == [(300,)])
     assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
 

@@ -20,7 +20,7 @@ from tests.support.workers import (
     approved,
     approved_each,
     is_exported,
-    ring,
+    notify_workers,
     wait_until,
 )
 
@@ -76,7 +76,7 @@ def test_connections_that_are_cut_off_under_load_cost_no_delivery_and_repeat_non
     [(ours,)] = rows("SELECT pg_backend_pid()")
     cut = 0
     with start(**FEW), start(**FEW), psycopg.connect(postgres_server.url, autocommit=True) as operator:
-        ring(redis)
+        notify_workers(redis)
         for _ in range(CUTS):
             cut += cut_off(database, operator, ours)
             time.sleep(0.05)
@@ -91,7 +91,7 @@ def test_a_server_that_is_restarted_and_crashes_under_load_costs_no_delivery_and
 ) -> None:
     ids = approved(slow.url(), 300)
     with start(**FEW), start(**FEW):
-        ring(redis)
+        notify_workers(redis)
         for sent, end in ((20, postgres_server.stop), (100, postgres_server.stop_at_once)):
             wait_until(lambda sent=sent: len(slow.requests) > sent)  # type: ignore[misc]  # mypy takes no default
             [(left,)] = rows("SELECT COUNT(*) FROM exports WHERE status <> 'exported'")

@@ -24,7 +24,7 @@ from tests.support.workers import (
     approved,
     forget_workers,
     is_exported,
-    ring,
+    notify_workers,
     wait_until,
 )
 
@@ -183,7 +183,7 @@ def test_workers_replaced_one_by_one_under_load_deliver_everything_once(
     changes = {"WORKER_CONCURRENCY": "4"}
     with ExitStack() as stack:
         first, second = (stack.enter_context(start(**changes)) for _ in range(2))
-        ring(redis)
+        notify_workers(redis)
         for leaving in (first, second):
             stack.enter_context(start(**changes))
             leaving.signal(signal.SIGTERM)

@@ -39,7 +39,7 @@ def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Servi
 
 @pytest.fixture
 def worker(start: Callable[..., WorkerProcess]) -> Iterator[WorkerProcess]:
-    """A worker beside it, which finds nothing before the doorbell rings: sweeps of deliveries are far away."""
+    """A worker beside it, which finds nothing before a wake-up: sweeps of deliveries are far away."""
     with start(DELIVERY_TIMEOUT_S=str(DEADLINE_S), SWEEP_SECONDS="600") as running:
         yield running
 

@@ -13,7 +13,7 @@ from tests.support.factories import LOOPBACK, Customer, environment, make_approv
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS
 from tests.support.servers import REDIS_FAILURES, RedisServer
-from tests.support.workers import BY_A_SWEEP_S, CountingReceiver, WorkerProcess, is_exported, ring, wait_until
+from tests.support.workers import BY_A_SWEEP_S, CountingReceiver, WorkerProcess, is_exported, notify_workers, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
     assert len(installation.receiver.of(export_id)) == 1
 
 
-def test_an_approval_is_delivered_with_redis_failing_before_its_ring(
+def test_an_approval_is_delivered_with_redis_failing_before_its_wake_up(
     installation: Installation, failure: Callable[[], None]
 ) -> None:
     export_id = make_approved(installation.customer, installation.target_id, utc_now())
     failure()
-    ring(installation.redis)
+    notify_workers(installation.redis)
     assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
     assert len(installation.receiver.of(export_id)) == 1
 

@@ -19,7 +19,7 @@ from storage.secrets.vault import Vault
 from tests.support.factories import Customer, environment, make_exports
 from tests.support.servers import RedisServer
 from tests.support.storefront import ADA, give_shop, plant_captures, receive
-from tests.support.workers import RISKRELAY, SteppingClock, UnluckyWorker, ring, wait_until
+from tests.support.workers import RISKRELAY, SteppingClock, UnluckyWorker, notify_workers, wait_until
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 30 * EXPORTS_AT_ONCE
@@ -93,7 +93,7 @@ def test_a_worker_removes_what_is_over_by_itself(
         assert len(left()) == 4
         # As if it had been at work for a while.
         stepping_clock.step_to(timedelta(minutes=11).total_seconds())
-        wait_until(lambda: ring(redis) and left() == {young})
+        wait_until(lambda: notify_workers(redis) and left() == {young})
         wait_until(lambda: worker.has_told("removed what was over"))
     [line] = [line for line in worker.told if line["message"] == "removed what was over"]
     assert line["count"] == 3

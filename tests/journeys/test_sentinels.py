@@ -1,4 +1,4 @@
-"""A Redis behind Sentinels: its master dies, another one takes over; rings, limits and deliveries go on by themselves."""
+"""A Redis behind Sentinels: its master dies, another one takes over; wake-ups, limits and deliveries go on by themselves."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from tests.support.raw_http import EXPORTS
 from tests.support.redis_servers import ENCODED, PASSWORD, Watched, watched
 from tests.support.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
 
-#: A sweep that does not come within the test: what is delivered, was rung for.
+#: A sweep that does not come within the test: what is delivered, had a wake-up.
 NO_SWEEP = {"SWEEP_SECONDS": "60"}
 #: The servers say after 0.4 s that the master is gone, elect, and switch; a busy machine takes its time for all of it.
 SWITCHED_WITHIN_S = 30.0
@@ -32,7 +32,7 @@ def messages(log: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_rings_and_limits_follow_the_master(
+def test_wake_ups_and_limits_follow_the_master(
     database: str, redis_behind_sentinels: Watched, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     url = redis_behind_sentinels.url
@@ -56,7 +56,7 @@ def test_rings_and_limits_follow_the_master(
         approve(during)
         wait_until(lambda: redis_behind_sentinels.master() is not first, SWITCHED_WITHIN_S)
         assert redis_behind_sentinels.master().role() == "master"
-        # From the first ring on that a worker hears, all that is due goes out.
+        # From the first wake-up on that reaches a worker, all that is due goes out.
         wait_until(lambda: service.request("GET", "/readyz").json["status"] == "ok")
         approve(after)
         wait_until(is_exported(after))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from falcon.testing import TestClient
 
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from service.app import create_app
 from tests.support.factories import LOOPBACK, Customer, make_settings
 from tests.support.fakes import LoopbackServer, Peer
@@ -23,7 +23,7 @@ TICKET = {"title": "The total is wrong", "severity": "high", "evidence": {"expec
 def client(database: str, redis: RedisServer, tmp_path: Path) -> TestClient:
     """The service in webhook-only mode, which may deliver to loopback."""
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only", "REDIS_URL": redis.url, **LOOPBACK})
-    return TestClient(create_app(settings, Doorbell(connect(redis.url))))
+    return TestClient(create_app(settings, WakeUpQueue(connect(redis.url))))
 
 
 def send(client: TestClient, customer: Customer, method: str, path: str, body: Any = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from runtime import redis_client
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from tests.support.receivers import make_certificate
 from tests.support.redis_servers import ENCODED, PASSWORD, SERVICE, PortRedis, SentinelServer, watched
 from tests.support.relays import Relay
@@ -103,7 +103,7 @@ FORMS: Final = (
 @pytest.mark.parametrize("url", FORMS, indirect=True)
 def test_every_form_reaches_its_redis_and_shows_no_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), redis_client.connect(url, most_connections=4) as client:
-        assert Doorbell(client).ring()
+        assert WakeUpQueue(client).notify()
         told = [repr(client), repr(client.connection_pool), caplog.text]
     for secret in (PASSWORD, ENCODED):
         assert not [each for each in told if secret in each]
@@ -114,9 +114,9 @@ def test_every_form_needs_its_password(url: str, caplog: pytest.LogCaptureFixtur
     for changed in (url.replace(ENCODED, "hunter2"), url.replace(f"riskrelay:{ENCODED}@", "").replace(f":{ENCODED}@", "")):
         assert changed != url
         with caplog.at_level(logging.DEBUG), redis_client.connect(changed) as client:
-            assert Doorbell(client).ring() is False
+            assert WakeUpQueue(client).notify() is False
     assert "hunter2" not in caplog.text
-    assert "not heard" in caplog.text
+    assert "redis unreachable" in caplog.text
 
 
 def test_a_database_of_its_own_is_kept_apart(server: PortRedis) -> None:
@@ -163,22 +163,22 @@ def test_sentinels_that_say_nothing_cost_no_more_than_a_server_that_says_nothing
         places = ",".join([f"127.0.0.1:{silent.port}"] * 3)
         with redis_client.connect(f"redis+sentinel://:{ENCODED}@{places}/{SERVICE}") as client:
             began = time.monotonic()
-            assert Doorbell(client).ring() is False
+            assert WakeUpQueue(client).notify() is False
             assert time.monotonic() - began < SOON_S
 
 
 def test_a_service_that_no_sentinel_knows_is_a_bell_not_heard(open_sentinel: SentinelServer) -> None:
     with redis_client.connect(f"redis+sentinel://127.0.0.1:{open_sentinel.port}/another") as client:
-        assert Doorbell(client).ring() is False
+        assert WakeUpQueue(client).notify() is False
 
 
 def test_a_master_that_stands_still_is_left_for_the_new_one() -> None:
     with watched(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
-        bell = Doorbell(client)
-        assert bell.ring()
+        wake_ups = WakeUpQueue(client)
+        assert wake_ups.notify()
         first = all_of_it.master()
         first.stand_still()
-        assert bell.ring() is False
-        wait_until(bell.ring, 20)
+        assert wake_ups.notify() is False
+        wait_until(wake_ups.notify, 20)
         assert all_of_it.master() is not first
         first.go_on()

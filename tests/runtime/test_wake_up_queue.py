@@ -1,4 +1,4 @@
-"""The doorbell: at most one ring waits, a ring is JSON, and Redis away is a late delivery, not an error."""
+"""The wake-up queue: at most one job waits, a job is JSON, and Redis away is a late delivery, not an error."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ from redis import Redis
 from rq.job import Job
 
 from runtime import wake_up_queue
-from runtime.wake_up_queue import JOB, QUEUE, Doorbell, Queued
+from runtime.wake_up_queue import JOB, QUEUE, Queued, WakeUpQueue
 from tests.support.servers import RedisServer
 
 
@@ -33,27 +33,27 @@ def waiting(client: Redis) -> int:
 
 def test_many_rings_leave_one_job_waiting(client: Redis) -> None:
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda _: Doorbell(client).ring(), range(40))) == [True] * 40
+        assert list(pool.map(lambda _: WakeUpQueue(client).notify(), range(40))) == [True] * 40
     assert waiting(client) == 1
 
 
 def test_after_an_answer_a_ring_queues_a_new_job(client: Redis) -> None:
-    bell = Doorbell(client)
-    bell.ring()
-    bell.answer()
-    bell.ring()
-    bell.ring()
+    wake_ups = WakeUpQueue(client)
+    wake_ups.notify()
+    wake_ups.acknowledge()
+    wake_ups.notify()
+    wake_ups.notify()
     assert waiting(client) == 2
 
 
 def test_a_job_that_was_lost_silences_the_bell_for_seconds_only(client: Redis) -> None:
-    Doorbell(client).ring()
+    WakeUpQueue(client).notify()
     marks = [key for key in client.scan_iter() if not str(key).startswith("b'rq:")]
     assert [0 < int(client.pttl(mark)) <= 5000 for mark in marks] == [True]
 
 
 def test_a_ring_names_the_workers_job_and_is_json(client: Redis) -> None:
-    Doorbell(client).ring()
+    WakeUpQueue(client).notify()
     [job_id] = wake_up_queue.queue(client).get_job_ids()
     stored = client.hgetall(Job.key_for(job_id))
     assert json.loads(zlib.decompress(cast("bytes", stored[b"data"]))) == [JOB, None, [], {}]
@@ -69,28 +69,28 @@ def test_the_job_that_a_ring_names_is_there() -> None:
 
 def test_a_bell_without_redis_says_so_at_once_and_never_raises(tmp_path: Path) -> None:
     for url in (f"unix://{tmp_path / 'no.sock'}", "redis://127.0.0.1:1/0"):
-        bell = Doorbell(wake_up_queue.connect(url))
+        wake_ups = WakeUpQueue(wake_up_queue.connect(url))
         began = time.monotonic()
-        assert bell.ring() is False
-        bell.answer()
-        assert bell.is_reachable() is False
+        assert wake_ups.notify() is False
+        wake_ups.acknowledge()
+        assert wake_ups.is_reachable() is False
         assert time.monotonic() - began < 1
 
 
 def test_a_redis_that_takes_calls_and_never_answers_costs_no_more_than_a_second() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        bell = Doorbell(wake_up_queue.connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
+        wake_ups = WakeUpQueue(wake_up_queue.connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
         began = time.monotonic()
-        assert bell.ring() is False
+        assert wake_ups.notify() is False
         assert time.monotonic() - began < 1.5
 
 
 def test_a_redis_that_answers_nonsense_is_a_bell_not_heard() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_nonsense, args=(server,), daemon=True).start()
-        bell = Doorbell(wake_up_queue.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0"))
-        assert bell.ring() is False
-        assert bell.is_reachable() is False
+        wake_ups = WakeUpQueue(wake_up_queue.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0"))
+        assert wake_ups.notify() is False
+        assert wake_ups.is_reachable() is False
 
 
 def answer_nonsense(server: socket.socket) -> None:
@@ -105,35 +105,35 @@ def answer_nonsense(server: socket.socket) -> None:
 
 
 def test_a_redis_that_went_away_and_came_back_is_rung_again(client: Redis, redis_server: RedisServer) -> None:
-    bell = Doorbell(client)
-    assert bell.ring()
+    wake_ups = WakeUpQueue(client)
+    assert wake_ups.notify()
     redis_server.kill()
     try:
-        assert bell.ring() is False
-        assert not bell.is_reachable()
+        assert wake_ups.notify() is False
+        assert not wake_ups.is_reachable()
     finally:
         redis_server.start()
-    assert bell.is_reachable()
-    assert bell.ring()
+    assert wake_ups.is_reachable()
+    assert wake_ups.notify()
     assert waiting(client) == 1
 
 
 def test_a_redis_that_takes_no_writes_is_a_bell_not_heard(client: Redis) -> None:
     client.config_set("maxmemory", "1")
     try:
-        assert Doorbell(client).ring() is False
+        assert WakeUpQueue(client).notify() is False
     finally:
         client.config_set("maxmemory", "0")
-    assert Doorbell(client).ring() is True
+    assert WakeUpQueue(client).notify() is True
 
 
 def test_what_rq_knows_of_the_queue_is_one_exchange(client: Redis) -> None:
-    bell = Doorbell(client)
-    assert bell.queued() == Queued(waiting=0, running=0, failed=0, listeners=0)
-    bell.ring()
-    assert bell.queued() == Queued(waiting=1, running=0, failed=0, listeners=0)
+    wake_ups = WakeUpQueue(client)
+    assert wake_ups.queued() == Queued(waiting=0, running=0, failed=0, listeners=0)
+    wake_ups.notify()
+    assert wake_ups.queued() == Queued(waiting=1, running=0, failed=0, listeners=0)
 
 
 def test_nothing_is_known_of_a_queue_that_is_away(tmp_path: Path) -> None:
     with wake_up_queue.connect(f"unix://{tmp_path}/nobody.sock") as nobody:
-        assert Doorbell(nobody).queued() is None
+        assert WakeUpQueue(nobody).queued() is None

@@ -1,4 +1,4 @@
-"""The application over an open database, with a doorbell that counts and a resolver with given answers."""
+"""The application over an open database, with a wake-up queue that counts and a resolver with given answers."""
 
 import logging
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from falcon.testing import TestClient
 from runtime.logs import JsonLines
 from service.app import create_app
 from tests.support.factories import Customer, make_settings
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 
 
 class LogLines(logging.Handler):
@@ -31,8 +31,8 @@ class LogLines(logging.Handler):
 
 
 @pytest.fixture
-def doorbell() -> FakeDoorbell:
-    return FakeDoorbell()
+def wake_ups() -> FakeWakeUpQueue:
+    return FakeWakeUpQueue()
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def lookup() -> FakeLookup:
 
 
 @pytest.fixture
-def client(customer: Customer, tmp_path: Path, doorbell: FakeDoorbell, lookup: FakeLookup) -> TestClient:
+def client(customer: Customer, tmp_path: Path, wake_ups: FakeWakeUpQueue, lookup: FakeLookup) -> TestClient:
     """The application of an installation whose default project is the customer's."""
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
-    return TestClient(create_app(settings, doorbell, lookup))
+    return TestClient(create_app(settings, wake_ups, lookup))
 
 
 @pytest.fixture

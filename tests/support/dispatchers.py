@@ -23,7 +23,7 @@ from worker.delivery.outcomes import Schedule
 NUMBERS: Final = itertools.count()
 #: Long enough for a busy machine; whatever waits this long has failed.
 PATIENCE_S: Final = 10.0
-#: A sweep that does not come within a test: what happens was started by a ring.
+#: A sweep that does not come within a test: what happens was started by a wake-up.
 NO_SWEEP_S: Final = 600.0
 #: Retries that do not come within a test.
 MUCH_LATER: Final = Schedule((3600, 3600), timedelta(hours=72))
@@ -120,7 +120,7 @@ def make_drain(
 ) -> Drain:
     """Return a drain that was not started."""
     courier = Courier(post, Vault(()), Terms("secret", schedule, now, lambda: 0.0))
-    # On a busy machine every round is a long one: without rests, a ring is answered when nothing is due at all.
+    # On a busy machine every round is a long one: without rests, a wake-up is answered when nothing is due at all.
     return Drain(courier, DrainTerms(name(), concurrency, sweep_s, now, **{"quick_round_s": 600.0, **terms}))
 
 

@@ -1,4 +1,4 @@
-"""Small stand-ins for what the tests do not want to be real: a doorbell that remembers, a resolver with given answers.
+"""Small stand-ins for what the tests do not want to be real: a wake-up queue that remembers, a resolver with given answers.
 
 And servers that are real but misbehave.
 """
@@ -15,13 +15,13 @@ from typing import Self
 import falcon
 
 from runtime.dns_resolver import Answer, LookupReason, NameLookup, NameLookupFailed
-from runtime.wake_up_queue import Doorbell, Queued
+from runtime.wake_up_queue import Queued, WakeUpQueue
 from schemas.base.errors import RateLimited
 from service.http.rate_limits import Limits
 
 
-class FakeDoorbell(Doorbell):
-    """Counts its rings, and looks where it is told to whenever it is rung."""
+class FakeWakeUpQueue(WakeUpQueue):
+    """Counts notifications, and calls `look` at each."""
 
     def __init__(self, look: Callable[[], object] = lambda: None) -> None:
         self.look = look
@@ -29,11 +29,11 @@ class FakeDoorbell(Doorbell):
         self.is_connected = True
 
     @property
-    def rings(self) -> int:
-        """How often it was rung."""
+    def notifications(self) -> int:
+        """How often it was notified."""
         return len(self.seen)
 
-    def ring(self) -> bool:
+    def notify(self) -> bool:
         self.seen.append(self.look())
         return self.is_connected
 

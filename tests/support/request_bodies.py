@@ -9,7 +9,7 @@ from falcon.testing import Result, TestClient
 
 from service.app import create_app
 from tests.support.factories import make_customer, make_settings
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call
 from tests.support.specification import World, everything, make_world, signed
 
@@ -33,9 +33,9 @@ def patient_world(folder: Path) -> World:
     """Fill the open database with one installation for many requests; they do not depend on each other."""
     customer = make_customer()
     told = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
-    doorbell = FakeDoorbell()
-    client = TestClient(create_app(told, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
-    return make_world(told, client, doorbell, customer)
+    wake_ups = FakeWakeUpQueue()
+    client = TestClient(create_app(told, wake_ups, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    return make_world(told, client, wake_ups, customer)
 
 
 def calls(world: World) -> dict[str, Call]:

@@ -17,7 +17,7 @@ from schemas.settings.definitions import Settings
 from storage.accounts import projects, tokens
 from storage.exports import recoveries
 from tests.support.factories import NOW, SCANNER_SECRET, Customer, make_customer, make_session, make_target, postback
-from tests.support.fakes import FakeDoorbell
+from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS, Call, prepared, target_request
 
 EMAIL_SECRET: Final = "email-secret-for-tests"
@@ -40,7 +40,7 @@ class World:
 
     settings: Settings
     client: TestClient
-    doorbell: FakeDoorbell
+    wake_ups: FakeWakeUpQueue
     customer: Customer
     other: Customer
     platform_token: str
@@ -87,7 +87,7 @@ def everything(customer: Customer) -> dict[str, str]:
     }
 
 
-def make_world(settings: Settings, client: TestClient, doorbell: FakeDoorbell, customer: Customer) -> World:
+def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue, customer: Customer) -> World:
     """Fill an installation whose default project is the customer's."""
     other = make_customer()
     project = projects.add_project("Another", customer.account_id, NOW)
@@ -97,7 +97,7 @@ def make_world(settings: Settings, client: TestClient, doorbell: FakeDoorbell, c
     return World(
         settings=settings,
         client=client,
-        doorbell=doorbell,
+        wake_ups=wake_ups,
         customer=customer,
         other=other,
         platform_token=tokens.create(customer.email, TokenKind.PLATFORM, utc_now(), abilities)[1],

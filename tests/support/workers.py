@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from runtime import wake_up_queue
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from storage.db.engine import execute, rows
 from storage.exports import transitions
 from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
@@ -25,7 +25,7 @@ RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 
 #: A start takes about a second; a machine that runs everything at once gets its time.
 START_WITHIN_S: Final = 30.0
-#: A sweep a second finds what no ring told of; the rest is a busy machine's.
+#: A sweep a second finds what no wake-up announced; the rest is a busy machine's.
 BY_A_SWEEP_S: Final = 5.0
 
 
@@ -65,9 +65,9 @@ def all_are(status: str) -> Callable[[], bool]:
     return lambda: rows("SELECT DISTINCT status FROM exports") == [(status,)]
 
 
-def ring(redis: RedisServer) -> bool:
-    """Ring as the service does; tell whether Redis took part."""
-    return Doorbell(wake_up_queue.connect(redis.url)).ring()
+def notify_workers(redis: RedisServer) -> bool:
+    """Notify the workers as the service does; return whether Redis took part."""
+    return WakeUpQueue(wake_up_queue.connect(redis.url)).notify()
 
 
 class WorkerProcess:

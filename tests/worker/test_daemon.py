@@ -1,4 +1,4 @@
-"""The daemon as a process: it hears rings and signals, runs nothing that Redis names, and costs little when idle."""
+"""The daemon as a process: it receives wake-ups and signals, runs nothing that Redis names, and costs little when idle."""
 
 import signal
 import time
@@ -15,12 +15,12 @@ from runtime import wake_up_queue
 from storage.db.engine import close_database, connection, open_database
 from storage.exports import transitions
 from tests.support.servers import RedisServer
-from tests.support.workers import CountingReceiver, WorkerProcess, approved, is_exported, ring, wait_until
+from tests.support.workers import CountingReceiver, WorkerProcess, approved, is_exported, notify_workers, wait_until
 
 #: A worker that looks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
 #: its database goes on for longer.
 AT_ONCE_S: Final = 5.0
-#: What is started by a ring alone.
+#: What is started by a wake-up alone.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "600"}
 
 
@@ -39,7 +39,7 @@ def test_a_ring_is_answered_long_before_the_sweep(
     with start(**NO_SWEEP):
         for _ in range(3):
             [export_id] = approved(receiver.url())
-            assert ring(redis)
+            assert notify_workers(redis)
             wait_until(is_exported(export_id))
 
 
@@ -48,16 +48,16 @@ def test_nothing_that_redis_names_is_run(
 ) -> None:
     proof = tmp_path / "made-by-redis"
     with Redis.from_url(redis.url) as client, start(**NO_SWEEP) as worker:
-        rings = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
-        rings.enqueue("os.mkdir", str(proof))
-        rings.enqueue("no.such.function")
-        rings.enqueue(
+        wake_ups = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
+        wake_ups.enqueue("os.mkdir", str(proof))
+        wake_ups.enqueue("no.such.function")
+        wake_ups.enqueue(
             wake_up_queue.JOB, on_success=Callback("tests.support.fakes.no_such_callback"), on_failure=Callback("os.abort")
         )
         client.set("rq:suspended", 1)
         client.rpush(f"rq:queue:{wake_up_queue.QUEUE}", "no-such-job")
         [export_id] = approved(receiver.url())
-        rings.enqueue("os.mkdir", str(proof))
+        wake_ups.enqueue("os.mkdir", str(proof))
         wait_until(is_exported(export_id))
         assert worker.process.poll() is None
     assert not proof.exists()
@@ -69,10 +69,10 @@ def test_a_ring_that_breaks_off_leaves_no_words_of_its_error_in_redis_or_the_log
     receiver.gate.clear()
     [export_id] = approved(receiver.url())
     with Redis.from_url(redis.url) as client, start(**NO_SWEEP) as worker:
-        rings = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
+        wake_ups = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
         # It answers when what it found has come back, and is not let.
-        job = rings.enqueue(wake_up_queue.JOB, job_timeout=1)
-        wait_until(lambda: worker.has_told("a ring broke off"))
+        job = wake_ups.enqueue(wake_up_queue.JOB, job_timeout=1)
+        wait_until(lambda: worker.has_told("wake-up job failed"))
         wait_until(lambda: job.get_status() == "failed")
         result = job.latest_result()
         assert result is not None
@@ -122,7 +122,7 @@ def test_a_signal_during_a_delivery_lets_it_finish_and_begins_no_other(
     ids = approved(receiver.url(), 5)
     with start(WORKER_CONCURRENCY="4", SWEEP_SECONDS="0.1") as worker:
         wait_until(lambda: len(receiver.requests) == 2)
-        assert ring(redis)
+        assert notify_workers(redis)
         worker.signal()
         time.sleep(0.5)
         # An echo of the same signal, as a terminal and a supervisor may both send one, is no second one.

@@ -22,7 +22,7 @@ from storage.compliance.requests import Held, LeaseLost
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.secrets.vault import Vault
 
-#: What is due within a month may wait for the next look; a ring makes it sooner.
+#: What is due within a month may wait for the next look; a wake-up makes it sooner.
 LOOK_EVERY_S: Final = 5.0
 
 _log: Final = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from worker.http.signed_request import Message, SignedPost, new_nonce
 
 #: How many pings one worker sends at once: a receiver that hangs must not make others wait for its deadline.
 PINGS_AT_ONCE: Final = 4
-#: A client waits: a lost ring, or one that comes while a drain is at work, costs it a second at most.
+#: A client waits: a lost wake-up, or one that comes while a drain is at work, costs it a second at most.
 LOOK_EVERY_S: Final = 1.0
 
 #: A delivery that could still be tried again tells what met this attempt alone.

@@ -1,7 +1,7 @@
 """Carries recoveries on: what an operator's command began and did not end goes on here, a batch at a time.
 
 The command itself works in the same way (`put_back`), so that a recovery needs no worker, and outlives the command that was
-killed. After each batch the doorbell rings; how fast a target gets what was put back is for its own limits to say.
+killed. After each batch the workers are notified; how fast a target gets what was put back is for its own limits to say.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from storage.db.engine import connection
 from storage.exports import recoveries
 from storage.exports.recoveries import Held, Progress, Step
@@ -26,11 +26,11 @@ _log: Final = logging.getLogger(__name__)
 class Recoverer:
     """Puts exports back on their way, one recovery after the other."""
 
-    def __init__(self, doorbell: Doorbell, now: Callable[[], datetime]) -> None:
-        self._doorbell = doorbell
+    def __init__(self, wake_ups: WakeUpQueue, now: Callable[[], datetime]) -> None:
+        self._wake_ups = wake_ups
         self._now = now
         self._held: Held | None = None
-        self._is_heard = True
+        self._is_redis_up = True
 
     def carry_out_next(self) -> bool:
         """Put back the next batch of what this worker has in hand or can take up; tell whether there was something to do."""
@@ -44,12 +44,12 @@ class Recoverer:
         return True
 
     def put_back(self, held: Held) -> Step:
-        """Put back the next batch of a recovery, ring for it, and let other writers have their turn."""
+        """Put back the next batch of a recovery, notify the workers, and let other writers have their turn."""
         with connection():
             step = recoveries.advance(held, self._now())
-        if step.moved and self._is_heard:
+        if step.moved and self._is_redis_up:
             # A Redis that is away is asked once: the sweep finds what is due.
-            self._is_heard = self._doorbell.ring()
+            self._is_redis_up = self._wake_ups.notify()
         if step.progress is Progress.MOVED:
             time.sleep(_BREATH_S)
         return step
@@ -59,6 +59,6 @@ class Recoverer:
             # A look costs no write lock; nearly all of them end here.
             held = recoveries.claim_next(self._now()) if recoveries.any_waiting(self._now()) else None
         if held is not None:
-            self._is_heard = True
+            self._is_redis_up = True
             _log.info("recovery %s is taken up", held.id)
         return held

@@ -1,6 +1,6 @@
 """What a worker does beside deliveries: one thread an errand, so that a long one holds up no other.
 
-An errand is looked for when the doorbell rings and every `sweep_s` seconds; its table says what is to be done, and a claim
+An errand is looked for on a wake-up and every `sweep_s` seconds; its table says what is to be done, and a claim
 in it keeps two workers from doing the same.
 """
 

@@ -16,7 +16,7 @@ from storage.targets import validations
 
 #: How many looks one worker makes at once: a receiver that hangs must not make a client wait for its deadline.
 LOOKS_AT_ONCE: Final = 4
-#: A client waits: a lost ring costs it a second at most.
+#: A client waits: a lost wake-up costs it a second at most.
 LOOK_EVERY_S: Final = 1.0
 #: How much longer than the deadline of a look its claim holds: to write the result, to wait for another writer.
 LEASE_MARGIN_S: Final = 15.0

@@ -90,7 +90,7 @@ class Quotas:
             self._rounds.forget()
 
     def look_anew(self) -> None:
-        """Go by nothing that was seen before: somebody rang."""
+        """Go by nothing that was seen before: a wake-up came."""
         self._rounds.forget()
 
     def tick_took(self, tick_s: float) -> None:

@@ -19,7 +19,7 @@ LOOK_TARGETS: Final = 256
 QUICK_ROUND_S: Final = 0.005
 REST_OF_A_ROUND: Final = 9.0
 #: But no longer than a sweep's period: where a process or a database stood still within a round, what is new must not wait
-#: for minutes, nor longer than after a lost ring.
+#: for minutes, nor longer than after a lost wake-up.
 MAX_REST_S: Final = 1.0
 #: Targets that are looked at between rounds.
 MAX_KNOWN: Final = 1000

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import falcon
 
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.record import ApprovalForm, Export
@@ -91,18 +91,18 @@ class Approve(Action):
     path = f"{EXPORTS}/{{export_id}}/approve"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportDecisions, bell: Doorbell) -> None:
+    def __init__(self, frame: Frame, decisions: ExportDecisions, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame)
         self._decisions = decisions
-        self._bell = bell
+        self._wake_ups = wake_ups
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """Freeze the ticket, make it due, and ring once that is committed."""
+        """Freeze the ticket, make it due, and notify the workers once that is committed."""
         if not form.get("ticket_digest"):
             raise ValidationFailed(problem("/ticket_digest", "required"))
         approval = ApprovalForm().read({name: form[name] for name in ("target_id", "ticket_digest") if name in form})
         export = self._decisions.approve(ids["export_id"], visitor.principal, approval)
-        self._bell.ring()
+        self._wake_ups.notify()
         self._frame.go(resp, f"/exports/{export.id}", done="approved")
 
 
@@ -112,16 +112,16 @@ class Retry(Action):
     path = f"{EXPORTS}/{{export_id}}/retry"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportDecisions, bell: Doorbell) -> None:
+    def __init__(self, frame: Frame, decisions: ExportDecisions, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame)
         self._decisions = decisions
-        self._bell = bell
+        self._wake_ups = wake_ups
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """Make it due, and ring once that is committed."""
+        """Make it due, and notify the workers once that is committed."""
         looked_at = self._decisions.look_at_blocked(ids["export_id"], visitor.principal)
         export = self._decisions.retry(ids["export_id"], visitor.principal, looked_at)
-        self._bell.ring()
+        self._wake_ups.notify()
         self._frame.go(resp, f"/exports/{export.id}", done="retried")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.settings.definitions import RouteFamily
 from schemas.targets.target import TargetStatus
 from service.console.layout import CONSOLE, Frame, Page
@@ -27,9 +27,9 @@ class Queue(Page):
     family = RouteFamily.CONSOLE
     is_operators = True
 
-    def __init__(self, frame: Frame, bell: Doorbell) -> None:
+    def __init__(self, frame: Frame, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame)
-        self._bell = bell
+        self._wake_ups = wake_ups
 
     def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
         """Return what the page shows; `queued` is None while Redis is away."""
@@ -38,7 +38,7 @@ class Queue(Page):
         recoveries = dashboard_queries.running_recoveries()
         by_status, by_pause = metrics_snapshot.targets_by_state(now)
         return {
-            "queued": self._bell.queued(),
+            "queued": self._wake_ups.queued(),
             "workers": known,
             "alive": sum(worker.is_alive for worker in known),
             # Clocks of two hosts may differ by a little.

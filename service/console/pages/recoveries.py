@@ -6,7 +6,7 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.exports.recoveries import RecoveryStatus, past_from
 from schemas.settings.definitions import RouteFamily
 from schemas.targets.target import APPROVABLE, host_of
@@ -76,12 +76,12 @@ class Recover(Action):
     path = f"{TARGET}/recover"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, bell: Doorbell) -> None:
+    def __init__(self, frame: Frame, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame)
-        self._bell = bell
+        self._wake_ups = wake_ups
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """Begin it, and ring for a worker. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
+        """Begin it, and notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(visitor)
         target_id, since, principal, now = ids["target_id"], form.get("since", ""), visitor.principal, utc_now()
         try:
@@ -91,7 +91,7 @@ class Recover(Action):
             content = {"running": running, "target_id": target_id}
             self._frame.show(req, resp, "recovery_running.html", content, visitor)
             return
-        self._bell.ring()
+        self._wake_ups.notify()
         self._frame.go(resp, f"/recoveries/{recovery.id}", done="recovery_begun")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
 from schemas.base.fields import problem
 from schemas.exports.recoveries import past_from
@@ -147,17 +147,17 @@ class Resume(_TargetAction):
 
     path = f"{TARGET}/resume"
 
-    def __init__(self, frame: Frame, moves: TargetMoves, bell: Doorbell) -> None:
+    def __init__(self, frame: Frame, moves: TargetMoves, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame, moves)
-        self._bell = bell
+        self._wake_ups = wake_ups
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """Look at it, resume it, and ring for what waited. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
+        """Look at it, resume it, and notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(visitor)
         is_looked_at = self._moves.look_before_resuming(ids["target_id"], visitor.principal)
         with engine.transaction():
             self._moves.resume(ids["target_id"], visitor.principal, is_looked_at=is_looked_at)
-        self._bell.ring()
+        self._wake_ups.notify()
         self._back(resp, ids["target_id"], "resumed")
 
 

@@ -1,4 +1,4 @@
-"""The doorbell rings after the commit, never before and never for nothing; Redis away delays, it does not refuse."""
+"""Workers are notified after the commit, never before and never for nothing; Redis away delays, it does not refuse."""
 
 import sqlite3
 import time
@@ -11,14 +11,14 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell, connect
+from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.db.engine import execute
 from storage.exports import transitions
 from storage.targets import targets
 from tests.support.factories import Customer, make_settings, make_target
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import (
     EXPORTS,
     JSON,
@@ -57,29 +57,29 @@ def status_elsewhere(url: str, export_id: str) -> Callable[[], str]:
 
 
 def test_who_hears_the_bell_finds_the_export_approved(
-    client: TestClient, customer: Customer, doorbell: FakeDoorbell, database: str
+    client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, database: str
 ) -> None:
     export_id, target = prepared(client), make_target(customer)
-    doorbell.look = status_elsewhere(database, export_id)
-    assert doorbell.look() == "prepared"
+    wake_ups.look = status_elsewhere(database, export_id)
+    assert wake_ups.look() == "prepared"
 
     assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
 
-    assert doorbell.seen == ["approved"]
+    assert wake_ups.seen == ["approved"]
 
 
-def test_a_keyed_approval_rings_after_its_commit_too(
-    client: TestClient, customer: Customer, doorbell: FakeDoorbell, database: str
+def test_a_keyed_approval_notifies_after_its_commit_too(
+    client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, database: str
 ) -> None:
     export_id, target = prepared(client), make_target(customer)
-    doorbell.look = status_elsewhere(database, export_id)
+    wake_ups.look = status_elsewhere(database, export_id)
 
     assert approve(client, customer, export_id, {"target_id": target.id}, key="k").status_code == 202
 
-    assert doorbell.seen == ["approved"]
+    assert wake_ups.seen == ["approved"]
 
 
-def test_a_refused_approval_does_not_ring(client: TestClient, customer: Customer, doorbell: FakeDoorbell) -> None:
+def test_a_refused_approval_does_not_notify(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     export_id, target = prepared(client), make_target(customer)
     refused = [
         approve(client, customer, export_id, {}),  # 422
@@ -89,13 +89,13 @@ def test_a_refused_approval_does_not_ring(client: TestClient, customer: Customer
         Call("POST", f"{EXPORTS}/{export_id}/approve").send(client),  # 401
     ]
     assert [answer.status_code for answer in refused] == [422, 422, 404, 409, 401]
-    assert doorbell.rings == 0
+    assert wake_ups.notifications == 0
 
 
-def test_nothing_but_an_approval_rings(client: TestClient, customer: Customer, doorbell: FakeDoorbell) -> None:
+def test_nothing_but_an_approval_notifies(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     export_id = prepared(client)
     Call("GET", f"{EXPORTS}/{export_id}", tuple(customer.bearer.items())).send(client)
-    assert doorbell.rings == 0
+    assert wake_ups.notifications == 0
 
 
 def test_approving_again_for_the_same_target_starts_nothing(client: TestClient, customer: Customer) -> None:
@@ -147,7 +147,7 @@ def test_a_preview_that_is_not_safe_is_not_approved(client: TestClient, customer
 
 
 def client_with_redis(settings: Settings, url: str) -> TestClient:
-    return TestClient(create_app(settings, Doorbell(connect(url)), FakeLookup({})))
+    return TestClient(create_app(settings, WakeUpQueue(connect(url)), FakeLookup({})))
 
 
 def test_redis_away_delays_and_does_not_refuse(customer: Customer, tmp_path: Path) -> None:

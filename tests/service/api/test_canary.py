@@ -24,7 +24,7 @@ from storage.targets import pings, validations
 from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in, numbers_in
 from tests.support.factories import Customer, issue, make_customer, make_settings, make_target, postback
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.invalid_payloads import Pointer, Spoiled, base_calls, changed, fresh, leaves, requests, unnamed_members
 from tests.support.raw_http import (
     CANARY,
@@ -263,10 +263,10 @@ def _be_a_worker() -> object:
 @pytest.fixture(scope="module")
 def world(module_database: Path) -> World:
     """One installation of each kind, with every route, for all that is sent."""
-    customer, doorbell = make_customer(), FakeDoorbell(_be_a_worker)
+    customer, wake_ups = make_customer(), FakeWakeUpQueue(_be_a_worker)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     told = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
-    return make_world(told, TestClient(create_app(told, doorbell, AnyLookup({}))), doorbell, customer)
+    return make_world(told, TestClient(create_app(told, wake_ups, AnyLookup({}))), wake_ups, customer)
 
 
 def may_stand(spoiled: Spoiled) -> set[str]:

@@ -27,7 +27,7 @@ from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
 from tests.support.corpora import CORPORA
 from tests.support.factories import NOW, SCANNER_SECRET, Customer, make_platform_token, make_settings
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import FieldRefusal, assert_is_error, assert_is_polite
 from tests.support.storefront import (
     ADA,
@@ -61,9 +61,9 @@ def corpus(path: str) -> Any:
 
 
 @pytest.fixture
-def client(customer: Customer, tmp_path: Path, doorbell: FakeDoorbell) -> TestClient:
+def client(customer: Customer, tmp_path: Path, wake_ups: FakeWakeUpQueue) -> TestClient:
     """A cloud installation: the others do not have this route."""
-    return TestClient(create_app(make_settings(tmp_path, CLOUD), doorbell, FakeLookup({})))
+    return TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeLookup({})))
 
 
 @pytest.fixture
@@ -80,16 +80,16 @@ def count() -> int:
 
 @pytest.mark.parametrize("topic", Topic)
 def test_a_webhook_is_answered_with_nothing_and_stored_sealed(
-    topic: Topic, client: TestClient, doorbell: FakeDoorbell, vault: Vault, log_lines: LogLines
+    topic: Topic, client: TestClient, wake_ups: FakeWakeUpQueue, vault: Vault, log_lines: LogLines
 ) -> None:
-    doorbell.look = count
+    wake_ups.look = count
     with freeze_time(NOW):
         answer = send_webhook(client, topic, GOOD[topic])
     assert (answer.status_code, answer.content) == (204, b"")
     assert "content-type" not in answer.headers
     assert_is_polite(answer)
-    # Rung once, after the commit.
-    assert doorbell.seen == [1]
+    # Notified once, after the commit.
+    assert wake_ups.seen == [1]
     [line] = compliance_requests.ledger()
     assert (line.topic, line.shop_domain, line.status, line.result) == (topic, SHOP, "received", None)
     assert (line.received_at, line.next_run_at, line.due_at) == (NOW, NOW, NOW + timedelta(days=30))
@@ -109,12 +109,12 @@ def test_a_webhook_is_answered_with_nothing_and_stored_sealed(
     assert audited == [("storefront", "receive_compliance_request", line.id, topic.value)]
 
 
-def test_a_webhook_that_is_repeated_is_stored_once(client: TestClient, doorbell: FakeDoorbell) -> None:
+def test_a_webhook_that_is_repeated_is_stored_once(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
     for _ in range(3):
         assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
-    assert (count(), doorbell.rings) == (1, 1)
+    assert (count(), wake_ups.notifications) == (1, 1)
     assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(BOB)).status_code == 204
-    assert (count(), doorbell.rings) == (2, 2)
+    assert (count(), wake_ups.notifications) == (2, 2)
 
 
 def test_a_person_has_one_pseudonym_in_a_shop_and_another_one_in_another(client: TestClient) -> None:
@@ -276,7 +276,7 @@ def test_a_rotated_secret_counts_at_once_and_the_old_one_no_more(client: TestCli
 
 def test_without_a_secret_everything_is_refused_before_anything_else(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {**CLOUD, "STOREFRONT_WEBHOOK_SECRET": ""})
-    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
     for answer in (
         send_webhook(client, Topic.SHOP_REDACT, shop_body()),
         signed_with(client, None),
@@ -291,11 +291,11 @@ def test_a_wish_that_cannot_be_sealed_is_refused_and_not_stored_in_the_clear(
     customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     settings = make_settings(tmp_path, {**CLOUD, "ENCRYPTION_KEYS": "", "WEBHOOK_SECRET": ""})
-    bell = FakeDoorbell()
-    client = TestClient(create_app(settings, bell, FakeLookup({})))
+    wake_ups = FakeWakeUpQueue()
+    client = TestClient(create_app(settings, wake_ups, FakeLookup({})))
     for topic in (Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST):
         assert_is_error(send_webhook(client, topic, GOOD[topic]), 503, "SERVICE_UNAVAILABLE")
-    assert (count(), bell.rings) == (0, 0)
+    assert (count(), wake_ups.notifications) == (0, 0)
     assert "compliance webhooks need ENCRYPTION_KEYS" in log_lines.text
     # A shop's wish names nobody, so there is nothing to seal.
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
@@ -305,10 +305,10 @@ def test_a_wish_is_not_sealed_with_a_key_of_another_installation(
     customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     check_keys(Vault([b"B" * 32]), NOW)
-    bell = FakeDoorbell()
-    client = TestClient(create_app(make_settings(tmp_path, CLOUD), bell, FakeLookup({})))
+    wake_ups = FakeWakeUpQueue()
+    client = TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeLookup({})))
     assert_is_error(send_webhook(client, Topic.CUSTOMER_REDACT, GOOD[Topic.CUSTOMER_REDACT]), 503, "SERVICE_UNAVAILABLE")
-    assert (count(), bell.rings) == (0, 0)
+    assert (count(), wake_ups.notifications) == (0, 0)
     assert "compliance webhooks need ENCRYPTION_KEYS that are this installation's" in log_lines.text
 
 
@@ -490,13 +490,13 @@ def test_a_body_over_the_cap_is_refused_before_it_is_hashed(client: TestClient) 
 @pytest.mark.parametrize("mode", ["self-hosted", "webhook-only"])
 def test_other_installations_do_not_have_the_route(mode: str, customer: Customer, tmp_path: Path) -> None:
     client = TestClient(
-        create_app(make_settings(tmp_path, {**CLOUD, "DEPLOYMENT_MODE": mode}), FakeDoorbell(), FakeLookup({}))
+        create_app(make_settings(tmp_path, {**CLOUD, "DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeLookup({}))
     )
     assert_is_error(send_webhook(client, Topic.SHOP_REDACT, shop_body()), 404, "NOT_FOUND")
     assert count() == 0
 
 
-def test_a_lost_ring_loses_nothing(client: TestClient, doorbell: FakeDoorbell) -> None:
-    doorbell.is_connected = False
+def test_a_lost_ring_loses_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
+    wake_ups.is_connected = False
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
     assert compliance_requests.any_waiting(utc_now())

@@ -31,7 +31,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import (
     BASE,
     CANARY,
@@ -427,10 +427,10 @@ def test_a_cursor_of_another_exports_attempts_is_refused(client: TestClient, cus
 @pytest.mark.parametrize("how", [Move.FAIL, Move.BLOCK])
 @pytest.mark.parametrize("body", [b"", b"{}"])
 def test_what_failed_is_tried_again(
-    body: bytes, how: Move, client: TestClient, customer: Customer, doorbell: FakeDoorbell
+    body: bytes, how: Move, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer, how)
-    doorbell.look = lambda: transitions.get(export_id).status.value
+    wake_ups.look = lambda: transitions.get(export_id).status.value
     headers = tuple(JSON.items()) if body else ()
     call = Call("POST", f"{EXPORTS}/{export_id}/retry", (*customer.bearer.items(), *headers), body)
 
@@ -438,23 +438,23 @@ def test_what_failed_is_tried_again(
 
     assert (answer.status_code, answer.json["status"], answer.json["status_reason"]) == (202, "approved", None)
     assert answer.headers["location"] == f"{BASE}{EXPORTS}/{export_id}"
-    assert doorbell.seen == ["approved"]
+    assert wake_ups.seen == ["approved"]
     assert transitions.count_due(utc_now(), 1)
 
 
-def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, doorbell: FakeDoorbell) -> None:
+def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     export_id = prepared(client)
     answer = move(customer, export_id, "dismiss").send(client)
     assert (answer.status_code, answer.json["status"]) == (200, "dismissed")
     assert answer.json["finished_at"] is not None
-    assert doorbell.rings == 0
+    assert wake_ups.notifications == 0
     assert transitions.get(export_id).status is ExportStatus.DISMISSED
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])
 @pytest.mark.parametrize("status", list(ExportStatus))
 def test_a_move_from_any_other_state_is_a_conflict(
-    status: ExportStatus, verb: str, client: TestClient, customer: Customer, doorbell: FakeDoorbell
+    status: ExportStatus, verb: str, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = in_every_state(customer)[status.value]
     may = {"retry": {"failed", "blocked"}, "dismiss": {"prepared"}}[verb]
@@ -465,12 +465,12 @@ def test_a_move_from_any_other_state_is_a_conflict(
     assert_is_error(answer, 409, "CONFLICT")
     assert f"is {status.value}; {verb} needs" in answer.json["error"]["message"]
     assert transitions.get(export_id).status is status
-    assert doorbell.rings == 0
+    assert wake_ups.notifications == 0
 
 
 @pytest.mark.parametrize("status", ["disabled", "inactive"])
 def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
-    status: str, client: TestClient, customer: Customer, doorbell: FakeDoorbell
+    status: str, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer)
     target_id = transitions.get(export_id).target_id
@@ -478,7 +478,7 @@ def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
     answer = move(customer, export_id, "retry").send(client)
     assert_is_error(answer, 409, "CONFLICT")
     assert f"Target {target_id} is {status}" in answer.json["error"]["message"]
-    assert (transitions.get(export_id).status, doorbell.rings) == (ExportStatus.FAILED, 0)
+    assert (transitions.get(export_id).status, wake_ups.notifications) == (ExportStatus.FAILED, 0)
 
 
 def test_a_retry_for_a_paused_target_waits(client: TestClient, customer: Customer) -> None:
@@ -612,7 +612,7 @@ def test_another_flaw_is_a_new_finding(change: dict[str, Any], client: TestClien
 
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
 def test_every_mode_has_them(mode: str, customer: Customer, tmp_path: Path) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": mode}), FakeDoorbell(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeLookup({})))
     for _, make in OPERATIONS.values():
         call = make(customer, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA").without("Authorization")
         assert_is_error(call.send(client), 401, "UNAUTHORIZED")

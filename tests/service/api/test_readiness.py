@@ -15,7 +15,7 @@ from storage.exports import worker_heartbeats
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from tests.support.factories import Customer, make_settings
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import Call
 
 WELL = {"database": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
@@ -27,20 +27,20 @@ class Scene:
     """An installation in which everything is well until something is done to it."""
 
     client: TestClient
-    doorbell: FakeDoorbell
+    wake_ups: FakeWakeUpQueue
     folder: Path
 
 
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> Scene:
-    settings, doorbell = make_settings(tmp_path), FakeDoorbell()
+    settings, wake_ups = make_settings(tmp_path), FakeWakeUpQueue()
     key_check.check_keys(Vault(settings.encryption_keys), utc_now())
     worker_heartbeats.beat(WORKER, utc_now())
-    return Scene(TestClient(create_app(settings, doorbell, FakeLookup({}))), doorbell, tmp_path)
+    return Scene(TestClient(create_app(settings, wake_ups, FakeLookup({}))), wake_ups, tmp_path)
 
 
 def redis_away(scene: Scene) -> None:
-    scene.doorbell.is_connected = False
+    scene.wake_ups.is_connected = False
 
 
 def no_worker(_: Scene) -> None:

@@ -13,7 +13,7 @@ from storage.db.engine import execute, rows
 from storage.exports import transitions
 from storage.targets import targets
 from tests.support.factories import NOW, Customer, make_customer, make_failed, make_settings, make_target
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call, assert_is_error, everything_stored
 
 HOST: Final = "tracker.example.com"
@@ -41,7 +41,7 @@ def ledger(subject_id: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("status", ["blocked", "failed"])
 def test_what_may_be_used_by_now_is_resumed_and_delivered(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, status: str
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str
 ) -> None:
     [export_id] = make_failed(customer, target.id, status=status)
     answer = retry(client, customer, export_id)
@@ -53,7 +53,7 @@ def test_what_may_be_used_by_now_is_resumed_and_delivered(
     actor = f"user:{customer.user_id}"
     assert ledger(target.id) == [(actor, "validate_target", "passed"), (actor, "resume_target", "retry")]
     assert ledger(export_id) == [(actor, "retry", None)]
-    assert doorbell.rings == 1
+    assert wake_ups.notifications == 1
 
 
 # what the target's name leads to, the reason that the refusal names
@@ -72,7 +72,7 @@ def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothi
     customer: Customer,
     target: Target,
     lookup: FakeLookup,
-    doorbell: FakeDoorbell,
+    wake_ups: FakeWakeUpQueue,
     leads_to: Any,
     reason: str,
     status: str,
@@ -86,7 +86,7 @@ def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothi
     for address in ("10.0.0.7", "127.0.0.1", HOST):
         assert address not in answer.text
     assert everything_stored() == before
-    assert doorbell.rings == 0
+    assert wake_ups.notifications == 0
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "disabled", "inactive"])
@@ -141,7 +141,7 @@ def test_a_target_that_nothing_signs_for_stays_blocked(
 ) -> None:
     [export_id] = make_failed(customer, target.id)
     unsigned = make_settings(tmp_path, {"WEBHOOK_SECRET": ""})
-    answer = retry(TestClient(create_app(unsigned, FakeDoorbell(), lookup)), customer, export_id)
+    answer = retry(TestClient(create_app(unsigned, FakeWakeUpQueue(), lookup)), customer, export_id)
     assert_is_error(answer, 409, "CONFLICT")
     assert "no secret" in answer.json["error"]["message"]
     assert (transitions.get(export_id).status, targets.get(target.id, None).status) == ("failed", "blocked")
@@ -181,7 +181,7 @@ def test_what_somebody_turned_meanwhile_stays_as_it_is(
             return super().resolve(host, port, timeout_s)
 
     [export_id] = make_failed(customer, target.id)
-    client = TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), Meanwhile({HOST: ["93.184.215.14"]})))
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), Meanwhile({HOST: ["93.184.215.14"]})))
     assert retry(client, customer, export_id).status_code == answered
     assert targets.get(target.id, None).status == status
     assert transitions.get(export_id).status == ("failed" if answered == 409 else "approved")

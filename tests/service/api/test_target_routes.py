@@ -20,7 +20,7 @@ from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
 from tests.support.factories import NOW, Customer, make_customer, make_settings, make_target
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import (
     BASE,
     CANARY,
@@ -208,22 +208,22 @@ def test_the_body_may_be_left_out(client: TestClient, customer: Customer, target
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_body_with_members_is_refused(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, verb: str
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, verb: str
 ) -> None:
     answer = act(client, customer, target.id, verb, body={"reason": CANARY})
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("", "unknown_member"),))
     assert CANARY not in answer.text
-    assert (audited(target), doorbell.rings) == ([], 0)
+    assert (audited(target), wake_ups.notifications) == ([], 0)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_dry_run_is_refused_not_carried_out(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, verb: str
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, verb: str
 ) -> None:
     path = f"{TARGETS}/{target.id}/{verb}"
     answer = Call("POST", path, tuple(customer.bearer.items()), query="dry_run=true").send(client)
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/dry_run", "not_supported"),))
-    assert (audited(target), doorbell.rings) == ([], 0)
+    assert (audited(target), wake_ups.notifications) == ([], 0)
 
 
 def test_a_keyed_repeat_answers_what_was_answered(client: TestClient, customer: Customer, target: Target) -> None:
@@ -237,7 +237,7 @@ def test_a_keyed_repeat_answers_what_was_answered(client: TestClient, customer: 
 
 
 def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
-    client: TestClient, customer: Customer, lookup: FakeLookup, doorbell: FakeDoorbell
+    client: TestClient, customer: Customer, lookup: FakeLookup, wake_ups: FakeWakeUpQueue
 ) -> None:
     poor = make_customer(may_use_webhooks=False)
     target = make_target(poor)
@@ -249,19 +249,19 @@ def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
         else:
             assert_is_error(answer, 403, "FORBIDDEN")
     assert read(client, poor, target.id).status_code == listed(client, poor).status_code == 200
-    assert (lookup.asked, doorbell.rings) == ([], 0)
+    assert (lookup.asked, wake_ups.notifications) == ([], 0)
 
 
 # ---- resuming and validating
 
 
-def test_a_resumption_rings_for_what_waited_once_it_is_committed(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+def test_a_resumption_notifies_of_what_waited_once_it_is_committed(
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     turn_to(target, "paused")
-    doorbell.look = lambda: (peewee_database.in_transaction(), targets.get(target.id, None).status.value)
+    wake_ups.look = lambda: (peewee_database.in_transaction(), targets.get(target.id, None).status.value)
     assert act(client, customer, target.id, "resume").status_code == 200
-    assert doorbell.seen == [(False, "active")]
+    assert wake_ups.seen == [(False, "active")]
 
 
 @pytest.mark.parametrize("status", ["paused", "blocked", "disabled"])
@@ -296,14 +296,14 @@ def test_a_resumption_notes_that_it_looked(
 def test_a_target_without_a_secret_is_not_resumed(
     customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
 ) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeDoorbell(), lookup))
+    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), lookup))
     turn_to(target, "disabled", "client")
     assert_is_error(act(client, customer, target.id, "resume"), 409, "CONFLICT")
     assert audited(target) == []
 
 
 def be_an_inspector(found: Validation) -> Callable[[], object]:
-    """Return what a doorbell does that has a worker at its other end, which finds this when it looks at a target."""
+    """Return what a wake-up queue does that has a worker at its other end, which finds this when it looks at a target."""
 
     def work() -> object:
         look = validations.claim_next(utc_now(), 30.0)
@@ -326,13 +326,13 @@ def test_a_validation_answers_what_a_worker_found(
     client: TestClient,
     customer: Customer,
     target: Target,
-    doorbell: FakeDoorbell,
+    wake_ups: FakeWakeUpQueue,
     found: Validation,
     status: str,
     reason: str | None,
     connected: str,
 ) -> None:
-    doorbell.look = be_an_inspector(found)
+    wake_ups.look = be_an_inspector(found)
     before = read(client, customer, target.id).json
     answer = act(client, customer, target.id, "validate")
     assert answer.status_code == 200
@@ -345,38 +345,38 @@ def test_a_validation_answers_what_a_worker_found(
 
 
 def test_a_worker_that_refuses_an_address_blocks_the_target(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    doorbell.look = be_an_inspector(Validation("address_private", is_refused=True))
+    wake_ups.look = be_an_inspector(Validation("address_private", is_refused=True))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["status_reason"]) == ("blocked", "address_private")
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "inactive", "blocked", "disabled"])
 def test_a_target_is_validated_in_any_state_and_stays_in_it(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, status: str
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str
 ) -> None:
     turn_to(target, status)
-    doorbell.look = be_an_inspector(Validation("tls_failed"))
+    wake_ups.look = be_an_inspector(Validation("tls_failed"))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["last_validation"]["reason"]) == (status, "tls_failed")
 
 
 def test_a_keyed_repeat_validates_no_more(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    doorbell.look = be_an_inspector(Validation())
+    wake_ups.look = be_an_inspector(Validation())
     first = act(client, customer, target.id, "validate", "k")
     again = act(client, customer, target.id, "validate", "k")
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
-    assert doorbell.rings == 1
+    assert wake_ups.notifications == 1
     assert len(audited(target)) == 2
 
 
 def test_without_a_worker_what_was_found_here_counts_and_nobody_looks_later(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    doorbell.is_connected = False
+    wake_ups.is_connected = False
     before = read(client, customer, target.id).json
     began = time.monotonic()
     answer = act(client, customer, target.id, "validate")
@@ -390,13 +390,13 @@ def test_without_a_worker_what_was_found_here_counts_and_nobody_looks_later(
 def test_a_worker_that_does_not_come_back_from_its_look_is_not_waited_for(
     customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
 ) -> None:
-    doorbell = FakeDoorbell(lambda: validations.claim_next(utc_now(), 30.0))
+    wake_ups = FakeWakeUpQueue(lambda: validations.claim_next(utc_now(), 30.0))
     settings = make_settings(tmp_path, {"DELIVERY_TIMEOUT_S": "0.5"})
     began = time.monotonic()
-    answer = act(TestClient(create_app(settings, doorbell, lookup)), customer, target.id, "validate")
+    answer = act(TestClient(create_app(settings, wake_ups, lookup)), customer, target.id, "validate")
     assert time.monotonic() - began >= 0.5
     assert answer.json["last_validation"]["status"] == "passed"
-    [look] = doorbell.seen
+    [look] = wake_ups.seen
     assert isinstance(look, validations.Look)
     assert validations.finish(look, Validation("deadline_exceeded"), utc_now(), "worker")
 
@@ -409,7 +409,7 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
     client: TestClient,
     customer: Customer,
     target: Target,
-    doorbell: FakeDoorbell,
+    wake_ups: FakeWakeUpQueue,
     lookup: FakeLookup,
     found: Any,
     reason: str,
@@ -420,12 +420,12 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
     assert (answer.json["status"], answer.json["status_reason"]) == ("blocked", reason)
     assert (answer.json["last_validation"]["status"], answer.json["last_validation"]["reason"]) == ("failed", reason)
     assert audited(target) == [("validate_target", reason), ("target_blocked", reason)]
-    assert doorbell.rings == 0
+    assert wake_ups.notifications == 0
     for hidden in ("10.20.30.40", "169.254.169.254", "93.184"):
         assert hidden not in answer.text
 
     lookup.table[HOST] = ["93.184.215.14"]
-    doorbell.look = be_an_inspector(Validation())
+    wake_ups.look = be_an_inspector(Validation())
     again = act(client, customer, target.id, "validate").json
     assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` turns it on
     assert act(client, customer, target.id, "resume").json["status"] == "active"
@@ -433,7 +433,12 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
 
 @pytest.mark.parametrize("found", [LookupReason.NOT_FOUND, LookupReason.TIMEOUT, LookupReason.FAILED])
 def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, lookup: FakeLookup, found: LookupReason
+    client: TestClient,
+    customer: Customer,
+    target: Target,
+    wake_ups: FakeWakeUpQueue,
+    lookup: FakeLookup,
+    found: LookupReason,
 ) -> None:
     lookup.table[HOST] = found
     answer = act(client, customer, target.id, "validate").json
@@ -441,7 +446,7 @@ def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
     assert (answer["last_validation"]["status"], answer["last_validation"]["reason"]) == ("failed", found.value)
     assert answer["connected"]["status"] == "failing"
     assert audited(target) == [("validate_target", found.value)]
-    assert doorbell.rings == 0
+    assert wake_ups.notifications == 0
 
 
 def test_an_address_that_the_policy_allows_no_more_is_noticed(
@@ -479,8 +484,8 @@ def test_nobody_holds_the_database_while_the_resolver_is_asked(
     customer: Customer, target: Target, tmp_path: Path, verb: str, key: str | None
 ) -> None:
     lookup = WatchingLookup()
-    doorbell = FakeDoorbell(be_an_inspector(Validation()))
-    client = TestClient(create_app(make_settings(tmp_path), doorbell, lookup))
+    wake_ups = FakeWakeUpQueue(be_an_inspector(Validation()))
+    client = TestClient(create_app(make_settings(tmp_path), wake_ups, lookup))
     turn_to(target, "paused")
     assert act(client, customer, target.id, verb, key).status_code == 200
     assert lookup.held == [False]
@@ -490,7 +495,7 @@ def test_nobody_holds_the_database_while_the_resolver_is_asked(
 
 
 def be_a_worker(result: PingResult) -> Callable[[], object]:
-    """Return what a doorbell does that has a worker at its other end."""
+    """Return what a wake-up queue does that has a worker at its other end."""
 
     def work() -> object:
         order = pings.claim_next(utc_now())
@@ -508,9 +513,9 @@ def be_a_worker(result: PingResult) -> Callable[[], object]:
     ],
 )
 def test_a_ping_answers_what_came_of_it(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, result: PingResult
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, result: PingResult
 ) -> None:
-    doorbell.look = be_a_worker(result)
+    wake_ups.look = be_a_worker(result)
     answer = act(client, customer, target.id, "ping")
     assert answer.status_code == 200
     assert answer.json == {
@@ -524,13 +529,13 @@ def test_a_ping_answers_what_came_of_it(
 
 
 def test_a_keyed_repeat_pings_no_more(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    doorbell.look = be_a_worker(PingResult(True, 202, None, 12))
+    wake_ups.look = be_a_worker(PingResult(True, 202, None, 12))
     first = act(client, customer, target.id, "ping", "k")
     again = act(client, customer, target.id, "ping", "k")
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
-    assert (rows("SELECT COUNT(*) FROM pings"), doorbell.rings) == ([(1,)], 1)
+    assert (rows("SELECT COUNT(*) FROM pings"), wake_ups.notifications) == ([(1,)], 1)
     assert act(client, customer, target.id, "ping").json == first.json
     assert rows("SELECT COUNT(*) FROM pings") == [(2,)]
 
@@ -539,21 +544,21 @@ def test_a_keyed_repeat_pings_no_more(
     ("status", "answered"), [("active", 200), ("paused", 200), ("blocked", 200), ("inactive", 409), ("disabled", 409)]
 )
 def test_a_target_is_pinged_in_certain_states(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell, status: str, answered: int
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str, answered: int
 ) -> None:
     turn_to(target, status)
-    doorbell.look = be_a_worker(PingResult(True, 202, None, 12))
+    wake_ups.look = be_a_worker(PingResult(True, 202, None, 12))
     answer = act(client, customer, target.id, "ping")
     assert answer.status_code == answered
     if answered == 409:
         assert_is_error(answer, 409, "CONFLICT")
-        assert (rows("SELECT COUNT(*) FROM pings"), doorbell.rings) == ([(0,)], 0)
+        assert (rows("SELECT COUNT(*) FROM pings"), wake_ups.notifications) == ([(0,)], 0)
 
 
 def test_without_a_worker_the_ping_is_taken_back(
-    client: TestClient, customer: Customer, target: Target, doorbell: FakeDoorbell
+    client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    doorbell.is_connected = False
+    wake_ups.is_connected = False
     began = time.monotonic()
     answer = act(client, customer, target.id, "ping")
     assert 5 <= time.monotonic() - began < 7
@@ -565,10 +570,10 @@ def test_without_a_worker_the_ping_is_taken_back(
 def test_a_worker_that_is_not_heard_of_again_is_given_up(
     customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
 ) -> None:
-    doorbell = FakeDoorbell(lambda: pings.claim_next(utc_now()))
+    wake_ups = FakeWakeUpQueue(lambda: pings.claim_next(utc_now()))
     settings = make_settings(tmp_path, {"DELIVERY_TIMEOUT_S": "0.5"})
     began = time.monotonic()
-    answer = act(TestClient(create_app(settings, doorbell, lookup)), customer, target.id, "ping")
+    answer = act(TestClient(create_app(settings, wake_ups, lookup)), customer, target.id, "ping")
     assert 2.5 <= time.monotonic() - began < 4.5
     assert answer.json == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 

@@ -14,7 +14,7 @@ from service.app import create_app
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute
 from tests.support.factories import Customer, make_customer, make_settings
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored, target_request
 
 NAMES = {
@@ -162,14 +162,14 @@ def test_a_wait_that_is_over_is_not_shown(client: TestClient, customer: Customer
 
 
 def test_without_any_secret_a_target_is_inactive(customer: Customer, tmp_path: Path, lookup: FakeLookup) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeDoorbell(), lookup))
+    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), lookup))
     record = register(client, customer).json
     assert (record["status"], record["status_reason"]) == ("inactive", "no_secret")
     assert record["secret"] == {"configured": False, "fingerprint": None}
 
 
 def test_the_mode_defaults_to_the_installations(customer: Customer, tmp_path: Path, lookup: FakeLookup) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only"}), FakeDoorbell(), lookup))
+    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only"}), FakeWakeUpQueue(), lookup))
     headers = (*customer.bearer.items(), *JSON.items())
     body = {name: value for name, value in target_request().items() if name != "deployment_mode"}
     assert Call("POST", TARGETS, headers).with_json(body).send(client).json["deployment_mode"] == "webhook-only"
@@ -204,7 +204,7 @@ class SlowLookup(FakeLookup):
 @pytest.mark.parametrize("key", [None, "k"])
 def test_nobody_holds_the_database_while_the_resolver_is_asked(key: str | None, customer: Customer, tmp_path: Path) -> None:
     lookup = SlowLookup()
-    client = TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), lookup))
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), lookup))
     assert register(client, customer, key).status_code == 201
     assert lookup.held == [False]
 

@@ -17,7 +17,7 @@ from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.compliance import requests as compliance_requests
 from tests.support.factories import NOW, Customer, make_settings
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
 from tests.support.specification import COMPLIANCE, World, everything, make_world, signed
 
@@ -37,13 +37,13 @@ _BIRTHS: Final = re.compile(r"^([a-z]{3}_[0-9A-HJKMNP-TV-Z]{26}|\d{4}-\d\d-\d\dT
 def world(customer: Customer, tmp_path: Path) -> World:
     """An installation that serves everything."""
     settings = make_settings(tmp_path, everything(customer))
-    doorbell = FakeDoorbell()
-    return make_world(settings, serving(settings, doorbell), doorbell, customer)
+    wake_ups = FakeWakeUpQueue()
+    return make_world(settings, serving(settings, wake_ups), wake_ups, customer)
 
 
-def serving(settings: Settings, doorbell: FakeDoorbell) -> TestClient:
+def serving(settings: Settings, wake_ups: FakeWakeUpQueue) -> TestClient:
     """A process of the service; limits are its own."""
-    return TestClient(create_app(settings, doorbell, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    return TestClient(create_app(settings, wake_ups, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
 
 
 def dry(call: Call) -> Call:
@@ -84,11 +84,11 @@ def test_every_route_that_takes_something_in_has_one(world: World) -> None:
 def test_it_answers_what_would_be_stored_and_stores_nothing(world: World) -> None:
     for endpoint, status in TAKING.items():
         call = world.call(endpoint)
-        stored, rings = everything_stored(), world.doorbell.rings
+        stored, notifications = everything_stored(), world.wake_ups.notifications
 
         answers = [dry(each).send(world.client) for each in (call, call.plus(KEY))]
 
-        assert (everything_stored(), world.doorbell.rings) == (stored, rings), endpoint
+        assert (everything_stored(), world.wake_ups.notifications) == (stored, notifications), endpoint
         real = call.plus(KEY).send(world.client)
         assert real.status_code == status, endpoint
         # The key of a dry run is not taken.
@@ -120,7 +120,7 @@ def test_it_goes_by_what_is_stored_already(world: World) -> None:
 def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: World) -> None:
     settings = replace(world.settings, auth_failures_per_minute=2)
     for endpoint, name in CREDENTIALS.items():
-        client = serving(settings, world.doorbell)
+        client = serving(settings, world.wake_ups)
         call = world.call(endpoint).without(name)
         if fault == "wrong":
             call = call.plus((name, "Bearer rrt_no" if name == "Authorization" else "no"))
@@ -134,7 +134,7 @@ def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: World) -> Non
 def test_it_counts_as_a_request(world: World) -> None:
     settings = replace(world.settings, rate_limit_per_minute=2)
     for endpoint in TAKING:
-        client, call = serving(settings, world.doorbell), world.call(endpoint)
+        client, call = serving(settings, world.wake_ups), world.call(endpoint)
         left = [dry(call).send(client).headers["ratelimit"].partition(";t=")[0] for _ in range(2)]
         assert left == ['"principal";r=1', '"principal";r=0'], endpoint
         for each in (call, dry(call)):
@@ -194,7 +194,7 @@ def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: World
 
 def test_a_compliance_webhook_that_could_not_be_sealed_is_refused_dry_as_well(world: World) -> None:
     settings = replace(world.settings, encryption_keys=(), webhook_secret=None)
-    client = serving(settings, world.doorbell)
+    client = serving(settings, world.wake_ups)
     call = world.call(9)
     assert call.path == COMPLIANCE
     assert_is_error(dry(call).send(client), 503, "SERVICE_UNAVAILABLE")

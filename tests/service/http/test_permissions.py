@@ -44,7 +44,7 @@ from tests.support.factories import (
     postback,
     storefront_diagnostics,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.raw_http import (
     EXPORTS,
     JSON,
@@ -402,7 +402,7 @@ def scene(customer: Customer, tmp_path: Path) -> Scene:
     target = make_target(customer)
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
     return Scene(
-        app=create_app(settings, FakeDoorbell(_be_a_worker), lookup),
+        app=create_app(settings, FakeWakeUpQueue(_be_a_worker), lookup),
         customer=customer,
         colleague=make_colleague(customer),
         poor=make_customer(may_use_webhooks=False),

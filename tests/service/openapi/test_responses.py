@@ -35,7 +35,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.query_plans import statements
 from tests.support.raw_http import (
     BASE,
@@ -336,36 +336,36 @@ def test_options_names_the_methods(client: TestClient) -> None:
     assert_is_polite(answer)
 
 
-def test_health_is_open_and_touches_nothing(client: TestClient, doorbell: FakeDoorbell) -> None:
-    doorbell.is_connected = False
+def test_health_is_open_and_touches_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
+    wake_ups.is_connected = False
     answer = Call("GET", "/healthz").send(client)
     assert (answer.status_code, answer.json) == (200, {"status": "ok"})
     assert_is_polite(answer)
 
 
 def test_a_bug_is_told_without_what_it_said(
-    client: TestClient, customer: Customer, doorbell: FakeDoorbell, log_lines: LogLines
+    client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, log_lines: LogLines
 ) -> None:
     def fail() -> None:
         raise RuntimeError(f"a message that quotes {CANARY}")
 
     export_id, target = prepared(client), make_target(customer)
-    doorbell.look = fail
+    wake_ups.look = fail
     call = Call("POST", f"{EXPORTS}/{export_id}/approve", (*customer.bearer.items(), *JSON.items()))
 
     answer = call.with_json({"target_id": target.id}).send(client)
 
     assert_is_error(answer, 500, "INTERNAL_ERROR")
     assert answer.json["error"]["message"] == "Something went wrong."
-    # The answer had been written when the bell broke.
+    # The answer had been written when the wake-up queue broke.
     assert "location" not in answer.headers
     assert CANARY not in answer.text
     assert CANARY not in log_lines.text
     [line] = [json.loads(line) for line in log_lines.lines if '"level": "error"' in line]
     assert line["request_id"] == answer.headers["x-request-id"]
     assert "RuntimeError" in line["trace"]
-    assert "in ring" in line["trace"]
-    # The approval was committed before the bell was touched.
+    assert "in notify" in line["trace"]
+    # The approval was committed before the wake-up queue was touched.
     assert transitions.get(export_id).status == "approved"
 
 
@@ -375,7 +375,7 @@ def test_a_secret_that_does_not_open_is_the_operators_business(
     settings = make_settings(tmp_path)
     other_key = Vault((b"another key of thirty-two bytes!",))
     SharedSecrets(settings, other_key).set(Integration.SCANNER, SCANNER_SECRET, utc_now())
-    client = TestClient(create_app(settings, FakeDoorbell(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
 
     answer = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7)).send(client)
 

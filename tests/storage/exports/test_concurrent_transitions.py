@@ -177,7 +177,7 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
 
 
 def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
-    """As redactions do: who waits for the first of them holds none of the others, so nobody waits in a ring."""
+    """As redactions do: who waits for the first of them holds none of the others, so nothing deadlocks."""
     open_database(postgres_url)
     with connection():
         customer = make_customer()

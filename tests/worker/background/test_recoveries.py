@@ -1,4 +1,4 @@
-"""A worker carries on what a command began, a batch at a time, and rings for each."""
+"""A worker carries on what a command began, a batch at a time, and notifies for each."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from storage.db.engine import execute, rows
 from storage.exports import recoveries
 from storage.exports.recoveries import BATCH, Held, Progress
 from tests.support.factories import NOW, Customer, make_failed, make_target
-from tests.support.fakes import FakeDoorbell
+from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import Recoverer
 
 
@@ -30,19 +30,19 @@ def status_counts() -> dict[str, int]:
 def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH + 2)
     held = abandoned(target)
-    bell = FakeDoorbell(status_counts)
-    recoverer = Recoverer(bell, utc_now)
+    wake_ups = FakeWakeUpQueue(status_counts)
+    recoverer = Recoverer(wake_ups, utc_now)
     looks = [recoverer.carry_out_next() for _ in range(4)]
     assert looks == [True, True, True, False]
     assert recoveries.get(held.id).status == "done"
-    # Each ring comes after the commit of its batch, and none for an end that put nothing back.
-    assert bell.seen == [{"approved": BATCH, "failed": 2}, {"approved": BATCH + 2}]
+    # Each notification comes after the commit of its batch, and none for an end that put nothing back.
+    assert wake_ups.seen == [{"approved": BATCH, "failed": 2}, {"approved": BATCH + 2}]
 
 
 def test_what_a_command_still_holds_is_left_to_it(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
-    assert not Recoverer(FakeDoorbell(), utc_now).carry_out_next()
+    assert not Recoverer(FakeWakeUpQueue(), utc_now).carry_out_next()
     assert recoveries.get(held.id).done == 0
 
 
@@ -51,7 +51,7 @@ def test_one_recovery_follows_the_other(customer: Customer) -> None:
     for target in made:
         make_failed(customer, target.id)
     held = [abandoned(target) for target in made]
-    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
     while recoverer.carry_out_next():
         pass
     assert [recoveries.get(each.id).status for each in held] == ["done"] * 3
@@ -65,7 +65,7 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
     make_failed(customer, other.id)
     execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (target.id,))
     second = abandoned(other)
-    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
     while recoverer.carry_out_next():
         pass
     assert (recoveries.get(halted.id).status, recoveries.get(second.id).status) == ("running", "done")
@@ -74,7 +74,7 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
 def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH + 1)
     held = abandoned(target)
-    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
     assert recoverer.carry_out_next()
     recoveries.cancel(held.id, utc_now(), "operator")
     assert recoverer.carry_out_next()
@@ -85,35 +85,35 @@ def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, targe
 def test_a_redis_that_is_away_is_asked_once_a_recovery_and_stops_nothing(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 2 * BATCH)
     held = abandoned(target)
-    bell = FakeDoorbell()
-    bell.is_connected = False
-    recoverer = Recoverer(bell, utc_now)
+    wake_ups = FakeWakeUpQueue()
+    wake_ups.is_connected = False
+    recoverer = Recoverer(wake_ups, utc_now)
     while recoverer.carry_out_next():
         pass
-    assert (recoveries.get(held.id).status, bell.rings) == ("done", 1)
-    bell.is_connected = True
+    assert (recoveries.get(held.id).status, wake_ups.notifications) == ("done", 1)
+    wake_ups.is_connected = True
     make_failed(customer, target.id)
     abandoned(target)
     while recoverer.carry_out_next():
         pass
-    assert bell.rings == 2
+    assert wake_ups.notifications == 2
 
 
-def test_no_connection_is_held_while_the_doorbell_rings(customer: Customer, target: Target) -> None:
+def test_no_connection_is_held_while_workers_are_notified(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     abandoned(target)
     peewee_database.close()
-    bell = FakeDoorbell(peewee_database.is_closed)
-    recoverer = Recoverer(bell, utc_now)
+    wake_ups = FakeWakeUpQueue(peewee_database.is_closed)
+    recoverer = Recoverer(wake_ups, utc_now)
     while recoverer.carry_out_next():
         pass
-    assert bell.seen == [True]
+    assert wake_ups.seen == [True]
 
 
 def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 3)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
-    bell = FakeDoorbell()
-    recoverer = Recoverer(bell, utc_now)
+    wake_ups = FakeWakeUpQueue()
+    recoverer = Recoverer(wake_ups, utc_now)
     assert (recoverer.put_back(held).moved, recoverer.put_back(held).progress) == (3, Progress.DONE)
-    assert bell.rings == 1
+    assert wake_ups.notifications == 1

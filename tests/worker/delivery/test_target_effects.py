@@ -216,7 +216,7 @@ def together(*works: Callable[[], Any]) -> None:
 
 
 def test_workers_that_mark_the_same_targets_in_any_order_wait_for_each_other_and_never_in_a_ring(customer: Customer) -> None:
-    """PostgreSQL ends one of two that wait in a ring with an error, which would come out here."""
+    """PostgreSQL ends one of two that deadlock with an error, which would come out here."""
     ids = [make_target(customer).id for _ in range(6)]
 
     def mark(order: Sequence[str], rounds: int = 60) -> None:

@@ -39,7 +39,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.many_rows import many_targets
 from tests.support.query_plans import statements
 
@@ -271,7 +271,7 @@ def test_an_export_offers_what_its_state_allows(person: Person, customer: Custom
 
 @on_sqlite
 def test_an_outdated_button_says_the_state_and_changes_nothing(
-    person: Person, customer: Customer, doorbell: FakeDoorbell
+    person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     target_id = make_target(customer).id
     for status, export_id in in_every_state(customer).items():
@@ -282,7 +282,7 @@ def test_an_outdated_button_says_the_state_and_changes_nothing(
             assert page.status_code == 409, (status, verb)
             assert f"is {status.value}; {verb.lower()} needs" in page.text
             assert f'href="/console/exports/{export_id}"' in page.text
-            assert (transitions.get(export_id), doorbell.rings) == (before, 0), (status, verb)
+            assert (transitions.get(export_id), wake_ups.notifications) == (before, 0), (status, verb)
 
 
 def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, customer: Customer) -> None:
@@ -490,19 +490,19 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
 # --- decisions ----------------------------------------------------------------
 
 
-def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer, doorbell: FakeDoorbell) -> None:
+def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     target, paused = make_target(customer), make_target(customer, name="Waits")
     targets.turn(paused.id, "pause", utc_now(), "operator")
     make_target(make_customer(), name="Not ours")
     export_id = prepared(customer)
-    doorbell.look = lambda: transitions.get(export_id).status.value
+    wake_ups.look = lambda: transitions.get(export_id).status.value
     page = person.get(f"/exports/{export_id}")
     assert re.findall(r'<option value="([^"]*)"', page.text) == ["", paused.id, target.id]
     assert "Waits (tracker.example.com), paused" in page.text
     seen = {"target_id": target.id, "ticket_digest": hidden(page, "ticket_digest")}
     went = person.post(f"/exports/{export_id}/approve", **seen)
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=approved")
-    assert doorbell.seen == ["approved"]
+    assert wake_ups.seen == ["approved"]
     assert "A worker delivers it" in person.get(f"/exports/{export_id}", "done=approved").text
     # A double click.
     assert person.post(f"/exports/{export_id}/approve", **seen).status_code == 303
@@ -524,13 +524,13 @@ def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer,
     ],
 )
 def test_an_approval_of_something_else_is_refused(
-    changes: Mapping[str, str], status: int, told: str, person: Person, customer: Customer, doorbell: FakeDoorbell
+    changes: Mapping[str, str], status: int, told: str, person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = prepared(customer)
     seen = {"target_id": make_target(customer).id, "ticket_digest": transitions.get(export_id).ticket_digest}
     page = person.post(f"/exports/{export_id}/approve", **{**seen, **changes})
     assert (page.status_code, told in page.text) == (status, True)
-    assert (transitions.get(export_id).status, doorbell.rings) == (ExportStatus.PREPARED, 0)
+    assert (transitions.get(export_id).status, wake_ups.notifications) == (ExportStatus.PREPARED, 0)
 
 
 @on_sqlite
@@ -542,12 +542,12 @@ def test_another_accounts_target_is_unknown(person: Person, customer: Customer) 
     assert (page.status_code, "no such target" in page.text) == (422, True)
 
 
-def test_what_failed_is_retried_once(person: Person, customer: Customer, doorbell: FakeDoorbell) -> None:
+def test_what_failed_is_retried_once(person: Person, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     [export_id] = make_failed(customer, make_target(customer).id)
-    doorbell.look = lambda: transitions.get(export_id).status.value
+    wake_ups.look = lambda: transitions.get(export_id).status.value
     went = person.post(f"/exports/{export_id}/retry")
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=retried")
-    assert doorbell.seen == ["approved"]
+    assert wake_ups.seen == ["approved"]
     again = person.post(f"/exports/{export_id}/retry")
     assert (again.status_code, "is approved; retry needs" in again.text) == (409, True)
 
@@ -581,7 +581,7 @@ def test_a_blocked_targets_address_is_looked_at_for_nobody_who_may_not_use_one(
 
 
 def test_what_is_prepared_is_put_aside_after_a_second_thought(
-    person: Person, customer: Customer, doorbell: FakeDoorbell
+    person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = prepared(customer)
     page = person.get(f"/exports/{export_id}")
@@ -590,7 +590,7 @@ def test_what_is_prepared_is_put_aside_after_a_second_thought(
     )
     went = person.post(f"/exports/{export_id}/dismiss")
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=dismissed")
-    assert (transitions.get(export_id).status, doorbell.rings) == (ExportStatus.DISMISSED, 0)
+    assert (transitions.get(export_id).status, wake_ups.notifications) == (ExportStatus.DISMISSED, 0)
 
 
 @on_sqlite
@@ -651,7 +651,7 @@ def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Cu
 @on_sqlite
 def test_in_the_cloud_nobody_sees_where_attempts_went(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
-    somebody = Person(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))))
+    somebody = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
     somebody.sign_in(make_console_token(customer))
     page = somebody.get(f"/exports/{tried(customer)}")
     assert (page.status_code, "192.0.2.1" in page.text) == (200, False)

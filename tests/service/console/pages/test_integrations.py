@@ -38,7 +38,7 @@ from tests.support.factories import (
     make_settings,
     postback,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
 from tests.support.workers import wait_until
@@ -51,7 +51,7 @@ PLATFORM: Final = (InboundSource.BROWSER_EXTENSION, InboundSource.CMS_PLUGIN, In
 _SAMPLE: Final = re.compile(r"<pre data-copy[^>]*><code>(.*?)</code></pre>", re.DOTALL)
 #: What a reader's `.env` has.
 IN_ENV: Final = ("SCANNER_SHARED_SECRET", *SECRETS)
-#: Nobody listens there: limits are each process's own then, and doorbells are not heard.
+#: Nobody listens there: limits are each process's own then, and no worker is notified.
 NO_REDIS: Final = "redis://127.0.0.1:1/0"
 TYPED: Final = "a secret that was set"
 PASTE_WITHIN_S: Final = 60
@@ -60,7 +60,7 @@ PASTE_WITHIN_S: Final = 60
 def visitor(customer: Customer, folder: Path, **changes: str) -> Person:
     """Return the customer's user, signed in at an installation of theirs that serves everything."""
     given = {"DEPLOYMENT_MODE": "cloud", "OPERATOR_ACCOUNT_ID": str(customer.account_id), **SECRETS, **changes}
-    app = create_app(make_settings(folder, given), FakeDoorbell(), FakeLookup({}))
+    app = create_app(make_settings(folder, given), FakeWakeUpQueue(), FakeLookup({}))
     person = Person(TestClient(app), origin=given.get("PUBLIC_BASE_URL", ORIGIN))
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person

@@ -26,7 +26,7 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
 from tests.support.query_plans import read_whole, statements
 
@@ -91,9 +91,9 @@ def test_each_light_has_a_word_and_a_remedy(person: Person) -> None:
 
 
 @on_sqlite
-def test_redis_away_is_a_light_and_no_error(person: Person, doorbell: FakeDoorbell, customer: Customer) -> None:
+def test_redis_away_is_a_light_and_no_error(person: Person, wake_ups: FakeWakeUpQueue, customer: Customer) -> None:
     make_exports(customer, 1)
-    doorbell.is_connected = False
+    wake_ups.is_connected = False
     page = person.get()
     assert page.status_code == 200
     assert lights(page.text)["Redis"] == "unavailable"
@@ -299,7 +299,7 @@ def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
 
 
 def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Customer, tmp_path: Path) -> None:
-    client = TestClient(create_app(make_settings(tmp_path), FakeDoorbell(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeLookup({})))
     person = Person(client)
     person.sign_in(make_console_token(customer))
     make_target(customer)

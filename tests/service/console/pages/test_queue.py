@@ -10,7 +10,7 @@ from rq import SimpleWorker
 
 from runtime import wake_up_queue
 from runtime.clock import utc_now
-from runtime.wake_up_queue import Doorbell
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import TargetStatus
 from service.app import create_app
@@ -27,7 +27,7 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
 from tests.support.query_plans import read_whole, statements
 from tests.support.servers import RedisServer
@@ -43,8 +43,8 @@ def facts(html: str) -> dict[str, str]:
     return {name: " ".join(re.sub(r"<[^>]+>", " ", value).split()) for name, value in found}
 
 
-def signed_in(customer: Customer, tmp_path: Path, bell: Doorbell) -> Person:
-    person = Person(TestClient(create_app(make_settings(tmp_path), bell, FakeLookup({}))))
+def signed_in(customer: Customer, tmp_path: Path, wake_ups: WakeUpQueue) -> Person:
+    person = Person(TestClient(create_app(make_settings(tmp_path), wake_ups, FakeLookup({}))))
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person
 
@@ -145,11 +145,11 @@ def test_compliance_requests_wait_or_are_overdue(state: str, person: Person) -> 
 
 def test_what_rq_knows_is_read_from_redis(customer: Customer, tmp_path: Path, redis: RedisServer) -> None:
     with wake_up_queue.connect(redis.url) as client:
-        bell = Doorbell(client)
-        person = signed_in(customer, tmp_path, bell)
-        bell.ring()
-        bell.answer()
-        bell.ring()
+        wake_ups = WakeUpQueue(client)
+        person = signed_in(customer, tmp_path, wake_ups)
+        wake_ups.notify()
+        wake_ups.acknowledge()
+        wake_ups.notify()
         listener = SimpleWorker([wake_up_queue.queue(client)], connection=client)
         listener.register_birth()  # type: ignore[no-untyped-call]  # RQ has no annotations here
         told = facts(person.get("/queue").text)
@@ -162,7 +162,7 @@ def test_what_rq_knows_is_read_from_redis(customer: Customer, tmp_path: Path, re
 
 def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Path, redis: RedisServer) -> None:
     with wake_up_queue.connect(redis.url) as client:
-        person = signed_in(customer, tmp_path, Doorbell(client))
+        person = signed_in(customer, tmp_path, WakeUpQueue(client))
         redis.stop()
         page = person.get("/queue")
         overview = person.get()
@@ -180,7 +180,7 @@ def test_nobody_but_the_operator_sees_the_queue(person: Person) -> None:
 
 
 def test_the_page_asks_the_same_few_questions_however_much_waits(customer: Customer, tmp_path: Path) -> None:
-    person = signed_in(customer, tmp_path, FakeDoorbell())
+    person = signed_in(customer, tmp_path, FakeWakeUpQueue())
     with statements() as at_rest:
         assert person.get("/queue").status_code == 200
     now = utc_now()

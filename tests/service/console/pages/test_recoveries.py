@@ -17,7 +17,7 @@ from storage.exports.recoveries import BATCH
 from storage.targets import targets
 from tests.support.console_user import Person, make_console_token, on_sqlite
 from tests.support.factories import Customer, make_customer, make_failed, make_target
-from tests.support.fakes import FakeDoorbell
+from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import Recoverer
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
@@ -46,7 +46,7 @@ def begin(person: Person, target: Target, since: str = "24h") -> str:
 
 def batches() -> Iterator[bool]:
     """Be the worker that carries recoveries out: each step tells whether there was something to do."""
-    recoverer = Recoverer(FakeDoorbell(), utc_now)
+    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
     while True:
         yield recoverer.carry_out_next()
 
@@ -56,11 +56,11 @@ def count(status: str) -> int:
 
 
 def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
-    person: Person, customer: Customer, target: Target, doorbell: FakeDoorbell
+    person: Person, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     make_failed(customer, target.id, BATCH + 3, utc_now())
     recovery_id = begin(person, target)
-    assert (doorbell.rings, count("failed")) == (1, BATCH + 3)
+    assert (wake_ups.notifications, count("failed")) == (1, BATCH + 3)
     running = person.get(f"/recoveries/{recovery_id}", "done=recovery_begun")
     assert f"Status running Put back 0 of {BATCH + 3}" in words(running)
     assert 'id="recovery" aria-label="Progress" data-refresh="2"' in running.text

@@ -37,7 +37,7 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.fakes import FakeDoorbell, FakeLookup
+from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.query_plans import statements
 
 ENCRYPTION_KEY_BYTES: Final = b64decode(ENCRYPTION_KEY)
@@ -59,8 +59,8 @@ def be_a_worker() -> object:
 
 
 @pytest.fixture
-def doorbell() -> FakeDoorbell:
-    return FakeDoorbell(be_a_worker)
+def wake_ups() -> FakeWakeUpQueue:
+    return FakeWakeUpQueue(be_a_worker)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_a_page_asks_few_questions_however_much_there_is(person: Person, custome
 
 
 def test_a_target_is_paused_resumed_and_disabled(
-    person: Person, customer: Customer, target: Target, doorbell: FakeDoorbell
+    person: Person, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     for verb, status, done in (
         ("pause", "paused", "paused"),
@@ -191,7 +191,7 @@ def test_a_target_is_paused_resumed_and_disabled(
             status,
             True,
         )
-    assert doorbell.rings == 1
+    assert wake_ups.notifications == 1
     told = rows("SELECT action FROM audit_entries WHERE actor = ? ORDER BY id", (f"user:{customer.user_id}",))
     assert [action for (action,) in told if action.endswith("_target")] == [
         "pause_target",
@@ -325,7 +325,7 @@ def test_nothing_is_sealed_with_another_installations_key(
     def person_of(key: str, folder: Path) -> Person:
         folder.mkdir()
         settings = make_settings(folder, {"ENCRYPTION_KEYS": key})
-        made = Person(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))))
+        made = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
         made.sign_in(make_console_token(customer))
         return made
 
@@ -339,7 +339,7 @@ def test_nothing_is_sealed_with_another_installations_key(
 
 def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"WEBHOOK_SECRET": ""})
-    person = Person(TestClient(create_app(settings, FakeDoorbell(), FakeLookup({}))))
+    person = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
     person.sign_in(make_console_token(customer))
     target = make_target(customer)
     execute("UPDATE targets SET status = 'inactive', status_reason = 'no_secret'")
@@ -399,13 +399,13 @@ def test_a_page_offers_what_the_targets_status_allows(person: Person, target: Ta
         assert offered == verbs, status
 
 
-def test_a_target_that_waits_is_resumed_before_its_time(person: Person, target: Target, doorbell: FakeDoorbell) -> None:
+def test_a_target_that_waits_is_resumed_before_its_time(person: Person, target: Target, wake_ups: FakeWakeUpQueue) -> None:
     until = to_ms(utc_now() + timedelta(hours=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (until, BREAKER_OPEN, target.id))
     form = f'action="/console/targets/{target.id}/resume"'
     assert form in person.get(f"/targets/{target.id}").text
     assert act(person, target.id, "resume").status_code == 303
-    assert (targets.get(target.id, None).held_until, doorbell.rings) == (None, 1)
+    assert (targets.get(target.id, None).held_until, wake_ups.notifications) == (None, 1)
     assert form not in person.get(f"/targets/{target.id}").text
 
 
