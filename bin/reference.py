@@ -13,7 +13,8 @@ from typing import Final
 import click
 
 from bin import postman_collection
-from bin.__main__ import VERBS, riskrelay
+from bin.__main__ import riskrelay
+from bin.command_table import COMMAND_TABLE, summary_of
 from bin.receiver_kit import vectors
 from schemas.base import fields
 from schemas.base.errors import RiskRelayError
@@ -140,13 +141,13 @@ def commands_page() -> str:
             "JSON document: an array for a list, complete."
         ),
     ]
-    return "\n".join([*head, *(line for verb in VERBS for line in _section(verb))]).rstrip() + "\n"
+    return "\n".join([*head, *(line for verb in COMMAND_TABLE for line in _section(verb))]).rstrip() + "\n"
 
 
 def leaves(verb: str | None = None) -> Iterator[Leaf]:
     """Yield every command that does something, of one verb or of all."""
     with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
-        for each in VERBS if verb is None else [verb]:
+        for each in COMMAND_TABLE if verb is None else [verb]:
             command = riskrelay.get_command(context, each)
             if command is not None:
                 yield from _leaves((each,), command, context)
@@ -157,8 +158,9 @@ def _leaves(words: tuple[str, ...], command: click.Command, parent: click.Contex
     if not isinstance(command, click.Group):
         yield Leaf(words, command, context)
         return
-    for name, child in command.commands.items():
-        if not child.hidden:
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        if child is not None:
             yield from _leaves((*words, name), child, context)
 
 
@@ -166,17 +168,11 @@ def _default(setting: Setting) -> str:
     return setting.shown or (f"`{setting.default}`" if setting.default else NOTHING)
 
 
-def _summary(verb: str) -> str:
-    with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
-        command = riskrelay.get_command(context, verb)
-        return _paragraphs(command.help)[0] if command is not None and command.help else ""
-
-
 def _section(verb: str) -> Iterator[str]:
     found = list(leaves(verb))
     yield from [f"## {verb}", ""]
     if found[0].words != (verb,):
-        yield from _wrapped(_summary(verb))
+        yield from _wrapped(summary_of(verb))
     for leaf in found:
         if leaf.words != (verb,):
             yield from [f"### {' '.join(leaf.words)}", ""]

@@ -11,7 +11,7 @@ from storage.db.models import AccountRow
 
 @click.group()
 def account() -> None:
-    """Accounts: owners of projects, targets and exports."""
+    """Manage accounts, which own projects, targets and exports."""
 
 
 @account.command(epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
@@ -19,7 +19,7 @@ def account() -> None:
 @click.option("--no-webhooks", is_flag=True, help="The account may not use generic_webhook targets.")
 @json_option
 def add(name: str, no_webhooks: bool, as_json: bool) -> None:
-    """Make an account."""
+    """Create an account."""
     with opened():
         print_record(_record(accounts.add_account(name, utc_now(), may_use_webhooks=not no_webhooks)), as_json)
 
@@ -27,7 +27,7 @@ def add(name: str, no_webhooks: bool, as_json: bool) -> None:
 @account.command("list", epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_accounts(as_json: bool) -> None:
-    """List the accounts."""
+    """List accounts."""
     with opened():
         records = [_record(row) for row in AccountRow.select().order_by(AccountRow.id)]
         print_records(records, as_json, ("id", "name", "webhooks"), "There are no accounts; see `account add`.")

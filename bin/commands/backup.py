@@ -46,7 +46,7 @@ _KEYS_ELSEWHERE: Final = "Neither .env nor the keys are in it: keep ENCRYPTION_K
 @click.option("--force", is_flag=True, help="Replace the file if there is one.")
 @json_option
 def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
-    """Copy the database to FILE while everything runs; in a folder, to a file named by the time.
+    """Back up the database to FILE, or to a new file in a folder, while everything runs.
 
     With --keep, or a slash at its end, FILE is a folder, and is made where there is none.
     """

@@ -36,7 +36,7 @@ Exit codes: 0 printed, 2 wrong usage."""
 )
 @click.argument("shell", type=click.Choice(list(_CALLS)))
 def completion(shell: str) -> None:
-    """Print the script that lets a shell complete verbs, options and choices.
+    """Print the shell completion script.
 
     Put it where the shell looks for such scripts, or `eval` it for this shell alone. bash needs its bash-completion package
     for the former, zsh a folder of its $fpath. Print it anew when the program has moved.

@@ -24,7 +24,7 @@ from worker.background.compliance import Clerk
 
 @click.group()
 def compliance() -> None:
-    """Compliance requests: a person's data asked for or to be erased, a shop's to be erased."""
+    """Process compliance requests: data requests, customer erasures and shop erasures."""
 
 
 @compliance.command(
@@ -36,7 +36,7 @@ def compliance() -> None:
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Carry out no more.")
 @json_option
 def run(dry_run: bool, limit: int, as_json: bool) -> None:
-    """Carry out the requests that wait now, the longest waiting first; what breaks off waits for its next turn."""
+    """Process the waiting requests, oldest first; an interrupted request is resumed later."""
     with opened() as settings:
         clerk = Clerk(Vault(settings.encryption_keys), own_name("compliance"), utc_now)
         if not dry_run:
@@ -53,7 +53,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
 )
 @json_option
 def list_requests(as_json: bool) -> None:
-    """List the ledger: first what waits, by when it is due, then what is done, the newest first."""
+    """List compliance requests: waiting ones by due date, then finished ones, newest first."""
     with opened():
         records = [compliance_record(each, utc_now()) for each in ledger.ledger()]
         columns = ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error")
@@ -68,7 +68,7 @@ def list_requests(as_json: bool) -> None:
 @click.option("--report", "with_report", is_flag=True, help="Show what a data request found as well: it is personal data.")
 @json_option
 def show(request_id: str, with_report: bool, as_json: bool) -> None:
-    """Show one line of the ledger."""
+    """Show one compliance request."""
     with opened() as settings:
         record = compliance_record(ledger.get(request_id), utc_now())
         if with_report:
@@ -82,7 +82,7 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
 )
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 def export(file: Path | None) -> None:
-    """Write what was erased, and the ledger, for `restore --redactions`: to FILE, or to standard output.
+    """Write the erasure log for `restore --redactions` to FILE or standard output.
 
     A line each, as JSON: ids of rows, and what is sealed stays so. FILE is replaced as a whole, and is for its owner alone.
     """

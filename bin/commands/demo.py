@@ -66,7 +66,7 @@ class Instance:
 
 @click.command(epilog="Example: riskrelay demo\n\nExit codes: 0 every step held, 1 one did not.")
 def demo() -> None:
-    """Scan, prepare, approve, deliver, retry, verify: the whole story, on a throw-away installation."""
+    """Run the whole story on a throw-away installation: scan, approve, deliver, retry, verify."""
     began_at = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="riskrelay-demo-") as folder:

@@ -54,7 +54,7 @@ DATABASE: Final[dict[str, Callable[[Settings, Figures, datetime], Checked]]] = {
 )
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check this installation: what is wrong with it, and what to type."""
+    """Check this installation and print a fix for each problem."""
     found: list[Finding] = []
     has_settings = True
     for each in examined():

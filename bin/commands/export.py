@@ -39,7 +39,7 @@ SHOWN = 50
 
 @click.group()
 def export() -> None:
-    """Exports: tickets on their way to a target."""
+    """Manage ticket exports."""
 
 
 @export.command(
@@ -49,7 +49,7 @@ def export() -> None:
 @click.option("--limit", type=LIMIT, help=f"How many at most; default: {SHOWN} in a table, all in JSON.")
 @json_option
 def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> None:
-    """List exports, the newest first."""
+    """List exports, newest first."""
     with opened():
         now = utc_now()
         shown = limit or (transitions.ALL if as_json else SHOWN)
@@ -76,7 +76,7 @@ def show(export_id: str, as_json: bool) -> None:
 @click.argument("export_id")
 @json_option
 def list_attempts(export_id: str, as_json: bool) -> None:
-    """List an export's attempts, the newest first, with the address that was dialled and what the receiver said.
+    """List the delivery attempts of an export, newest first, with address and response.
 
     Secrets are taken out of what a receiver said, and no more than 2 KiB of it are kept. Clients see none of it.
     """
@@ -105,7 +105,7 @@ def approve(export_id: str, target_id: str, as_json: bool) -> None:
 @click.argument("export_id")
 @json_option
 def dismiss(export_id: str, as_json: bool) -> None:
-    """Put a prepared export aside for good."""
+    """Dismiss a prepared export."""
     with opened():
         print_record(export_record(transitions.dismiss(export_id, None, utc_now(), "operator"), utc_now()), as_json)
 
@@ -114,7 +114,7 @@ def dismiss(export_id: str, as_json: bool) -> None:
 @click.argument("export_id")
 @json_option
 def retry(export_id: str, as_json: bool) -> None:
-    """Deliver a failed or blocked export after all, with its whole schedule.
+    """Redeliver a failed or blocked export with a new retry schedule.
 
     Where its target is blocked, the address is looked at anew: if it may be used by now, the target is resumed with it.
     """
@@ -155,7 +155,7 @@ def prepare(
     project_id: int | None,
     as_json: bool,
 ) -> None:
-    """Prepare a ticket by hand: by its options, or from JSON; it is checked as one that a client sends."""
+    """Prepare a ticket by hand, from options or JSON, with the checks that the API makes."""
     written = _said({"title": title, "description": description, "severity": severity, "page_url": page_url})
     if (file is None) == (title is None) or (file is not None and written):
         raise click.UsageError("Say the ticket by --title and its like, or by --ticket.")
@@ -199,7 +199,7 @@ def recover(
     is_list: bool,
     as_json: bool,
 ) -> None:
-    """Put back on its way what failed or was blocked at a target, each export with its whole schedule.
+    """Redeliver all failed or blocked exports of a target, each with a new retry schedule.
 
     A recovery that is interrupted is carried on by a worker, where it stopped.
     """

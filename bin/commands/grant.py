@@ -11,7 +11,7 @@ from storage.accounts import accounts
 
 @click.group()
 def grant() -> None:
-    """Grants: who may manage which project or report."""
+    """Manage grants, which allow a user to manage a project or one report."""
 
 
 @grant.command(
@@ -22,7 +22,7 @@ def grant() -> None:
 @click.option("--report", "report_id", type=ROW_ID, help="One report alone.")
 @json_option
 def add(email: str, project_id: int | None, report_id: int | None, as_json: bool) -> None:
-    """Let a user manage a project, or one report of it."""
+    """Allow a user to manage a project, or one report of it."""
     with opened():
         if project_id is not None and report_id is None:
             row = accounts.grant_project(email, project_id, utc_now())

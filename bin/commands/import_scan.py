@@ -56,7 +56,7 @@ Exit codes:
 def import_scan(
     format_: str, scan_run_id: int | None, url: str | None, secret_stdin: bool, dry_run: bool, as_json: bool, file: Path
 ) -> None:
-    """Turn the report of a scanner into tickets: a postback a page, through the public API."""
+    """Import a scanner's report as tickets, one postback per page, through the public API."""
     settings = checked_settings()
     to = _address(url, "--to") if url else _address(settings.public_base_url, "PUBLIC_BASE_URL")
     secret = secret_line() if secret_stdin else (settings.scanner_shared_secret or "").encode()

@@ -40,7 +40,7 @@ _HEADER = """\
     epilog="Example: riskrelay init\n\nExit codes: 0 done, 1 there is a .env or an account already, 2 wrong settings."
 )
 def init() -> None:
-    """Write .env with generated secrets and make the first account, user, project and token."""
+    """Write .env with generated secrets, and create the first account, user, project and token."""
     env_file = Path.cwd() / ".env"
     if env_file.exists():
         raise Refused(f"{env_file} exists already; nothing was changed.")

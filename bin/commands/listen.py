@@ -80,7 +80,7 @@ def listen(
     drop: int,
     as_json: bool,
 ) -> None:
-    """Receive deliveries: verify, print, and misbehave on request.
+    """Run a test receiver that verifies and prints deliveries, and can fail on request.
 
     The secret is WEBHOOK_SECRET unless --secret-stdin is given. With --json, standard output holds the
     requests alone, and the line that names the address goes to standard error. `trigger --replay` sends again what

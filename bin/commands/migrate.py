@@ -15,7 +15,7 @@ from storage.db import schema_version
 @click.option("--check", is_flag=True, help="Only tell what is pending, and change nothing; exit 1 if anything is.")
 @json_option
 def migrate(check: bool, as_json: bool) -> None:
-    """Run the migrations that have not run yet, in order and under a lock."""
+    """Run pending database migrations in order, under a lock."""
     settings = checked_settings()
     if not check:
         make_data_dir(settings)

@@ -21,7 +21,7 @@ def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | 
 
 @click.group()
 def project() -> None:
-    """Projects: websites of an account."""
+    """Manage projects, the websites of an account."""
 
 
 @project.command(epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
@@ -30,7 +30,7 @@ def project() -> None:
 @click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, where the project is one.")
 @json_option
 def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> None:
-    """Make a project."""
+    """Create a project."""
     with opened():
         print_record(_record(projects.add_project(name, account_id, utc_now(), shop_domain)), as_json)
 
@@ -38,7 +38,7 @@ def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> N
 @project.command("list", epilog="Example: riskrelay project list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_projects(as_json: bool) -> None:
-    """List the projects."""
+    """List projects."""
     with opened():
         records = [_record(row) for row in ProjectRow.select().order_by(ProjectRow.id)]
         columns = ("id", "name", "account_id", "shop_domain")

@@ -49,7 +49,7 @@ _TURN_WITHIN_S: Final = 3.0
 )
 @json_option
 def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_json: bool) -> None:
-    """Remove what has been over for RETENTION_DAYS: exports with all that belongs to them, page results, keys, tokens.
+    """Delete records older than RETENTION_DAYS: exports with their attempts, page results, keys, tokens.
 
     What waits, is being sent or is being recovered stays, however old; findings and the ledgers stay for good.
     """

@@ -11,7 +11,7 @@ from storage.accounts import projects
 
 @click.group()
 def report() -> None:
-    """Reports of a project; a grant may be for one alone."""
+    """Manage reports; a grant can be limited to one report of a project."""
 
 
 @report.command(
@@ -21,7 +21,7 @@ def report() -> None:
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @json_option
 def add(title: str, project_id: int, as_json: bool) -> None:
-    """Make a report."""
+    """Create a report."""
     with opened():
         row = projects.add_report(title, project_id, utc_now())
         print_record({"id": row.id, "title": row.title, "project_id": project_id}, as_json)

@@ -58,7 +58,9 @@ _ANSWERS_WITHIN_S: Final = 2
 @click.option("--dry-run", is_flag=True, help="Only tell what would happen, and what speaks against it.")
 @json_option
 def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Make a backup the database. Every target is paused with the reason `restored` until somebody resumes it.
+    """Restore the database from a backup; every target stays paused until you resume it.
+
+    The reason of the pause is `restored`.
 
     What compliance requests erased since the backup is erased again, and open requests are taken over.
     """

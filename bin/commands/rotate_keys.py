@@ -42,7 +42,7 @@ _SETTING: Final = "ENCRYPTION_KEYS"
 @click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Seal no more anew.")
 @json_option
 def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
-    """Seal every stored secret with the first of ENCRYPTION_KEYS, and tell when the older ones may go."""
+    """Encrypt every stored secret with the first of ENCRYPTION_KEYS, and say when older keys can go."""
     if generate:
         if dry_run:
             raise click.UsageError("--generate has no dry run: it changes one line of .env and nothing else.")

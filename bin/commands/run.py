@@ -30,7 +30,7 @@ REDIS_WITHIN_S = 20
     epilog="Example: riskrelay run\n\nExit codes: 0 stopped, 1 a part of it died or did not start, 2 wrong settings."
 )
 def run() -> None:
-    """Run the whole installation until Ctrl-C or SIGTERM."""
+    """Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers."""
     settings = daemon_settings()
     warn_of_strange_names()
     # What can be refused is refused before anything is changed: an installation may be running here already.

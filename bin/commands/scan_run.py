@@ -11,7 +11,7 @@ from storage.accounts import projects
 
 @click.group("scan-run")
 def scan_run() -> None:
-    """Scan runs: which project a scanner's results belong to."""
+    """Manage scan runs, which assign scanner results to a project."""
 
 
 @scan_run.command(

@@ -6,6 +6,7 @@ import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.records import json_option, print_record, print_records
+from bin.command_table import summary_of
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings
 from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
@@ -25,12 +26,12 @@ REMEDIES = {
 
 @click.group()
 def secret() -> None:
-    """Secrets: set from standard input, shown as fingerprints."""
+    """Set secrets from standard input and list their fingerprints."""
 
 
 @secret.group("set")
 def set_secret() -> None:
-    """Set a secret; one line on standard input. The old one stops at once."""
+    """Set a secret from one line on standard input; the old one stops working at once."""
 
 
 @set_secret.command(
@@ -48,15 +49,15 @@ def target(target_id: str, as_json: bool) -> None:
 def _integration_command(integration: Integration) -> None:
     example = f'Example: printf %s "$SECRET" | riskrelay secret set {integration.value}'
 
-    @set_secret.command(integration.value, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
+    summary = summary_of("secret", "set", integration.value)
+
+    @set_secret.command(integration.value, help=summary, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
     @json_option
     def set_integration(as_json: bool) -> None:
         with opened() as settings:
             shared = SharedSecrets(settings, _own_vault(settings))
             fingerprint = shared.set(integration, _read_secret(), utc_now())
             print_record({"name": integration.value, "fingerprint": fingerprint}, as_json)
-
-    set_integration.help = f"Set the shared secret of the {integration.value} integration; it replaces the environment's."
 
 
 for each in Integration:
@@ -66,7 +67,7 @@ for each in Integration:
 @secret.command("list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_secrets(as_json: bool) -> None:
-    """List secrets as fingerprints, with how their targets are connected."""
+    """List secrets as fingerprints, with connected status and last validation."""
     with opened() as settings:
         records = [*_integrations(settings), *_targets(settings)]
         columns = ("name", "configured", "source", "fingerprint", "connected", "last_validation")

@@ -29,7 +29,7 @@ GUNICORN = ("-P", "-m", "gunicorn", "--config", "python:service.server.gunicorn_
 
 @click.command(epilog="Example: riskrelay serve\n\nExit codes: 0 stopped, 1 could not start, 2 wrong settings.")
 def serve() -> None:
-    """Serve the HTTP API until SIGTERM; what is being answered is finished first."""
+    """Run the HTTP service until SIGTERM; open requests are finished first."""
     settings = daemon_settings()
     warn_of_strange_names()
     require_startable(settings)

@@ -18,7 +18,7 @@ _MOST: Final = 1000
 
 @click.group()
 def session() -> None:
-    """Sessions of persons at the console."""
+    """Manage console sessions."""
 
 
 @session.command(
@@ -29,7 +29,7 @@ def session() -> None:
 @click.option("--user", "email", help="Only those of this user.")
 @json_option
 def list_sessions(email: str | None, as_json: bool) -> None:
-    """List who is signed in, the newest first, up to 1,000."""
+    """List open console sessions, newest first, up to 1,000."""
     with opened():
         if email is not None:
             user_by_email(email)
@@ -50,7 +50,7 @@ Exit codes: 0 revoked, 1 there is no such session or user, 2 wrong usage."""
 @click.option("--user", "email", help="Revoke every session of this user instead.")
 @json_option
 def revoke(session_id: str | None, email: str | None, as_json: bool) -> None:
-    """End a session, or all of a user; whoever holds the token may sign in again, until that is revoked too."""
+    """End one session, or all sessions of a user; signing in again takes a valid token."""
     if (session_id is None) == (email is None):
         raise click.UsageError("Name one session by its id, or a user with --user.")
     with opened():

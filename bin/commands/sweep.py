@@ -21,7 +21,7 @@ from storage.exports import transitions
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Count no further.")
 @json_option
 def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
-    """Wake the workers if exports are due or leases have expired; one sweep at a time."""
+    """Wake the workers if exports are due or leases have expired; only one sweep runs at a time."""
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = transitions.count_due(utc_now(), limit)
         is_notified = bool(due) and not dry_run and WakeUpQueue(connect(settings.redis_url)).notify()

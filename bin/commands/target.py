@@ -33,13 +33,13 @@ def _limit_or_none(context: click.Context, option: click.Parameter, typed: str) 
 
 @click.group()
 def target() -> None:
-    """Targets: where tickets are delivered."""
+    """Manage targets, the webhooks that tickets are delivered to."""
 
 
 @target.command("list", epilog="Example: riskrelay target list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_targets(as_json: bool) -> None:
-    """List the targets, the newest first."""
+    """List targets, newest first."""
     with opened() as settings:
         records = [target_record(each, utc_now()) for each in targets.all_targets(_default_fingerprint(settings))]
         print_records(records, as_json, _COLUMNS, "There are no targets.")
@@ -70,8 +70,8 @@ def _turning(verb: str, what: str) -> Callable[..., None]:
     return turn
 
 
-pause = _turning("pause", "Let exports wait; nothing is lost.")
-disable = _turning("disable", "Take no more approvals and deliver nothing.")
+pause = _turning("pause", "Pause deliveries to a target; its exports wait.")
+disable = _turning("disable", "Disable a target: it accepts no approvals and receives no deliveries.")
 
 
 @target.command(
@@ -82,7 +82,7 @@ disable = _turning("disable", "Take no more approvals and deliver nothing.")
 @click.option("--all", "is_all", is_flag=True, help="Every target that a person or a restore has paused, but no receiver.")
 @json_option
 def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
-    """Deliver again; what a receiver or too many failures asked to wait for is forgotten.
+    """Resume deliveries, and clear holds that the receiver or failures caused.
 
     The address is looked at anew: one that may not be used is not resumed, and a blocked target only once nothing speaks
     against its address any more.
@@ -111,7 +111,7 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
 )
 @json_option
 def limit(target_id: str, max_per_minute: int | None, as_json: bool) -> None:
-    """Agree on a pace: so many attempts a minute over all workers, or no limit."""
+    """Set a rate limit: attempts per minute over all workers, or none."""
     with opened() as settings:
         targets.set_limit(target_id, max_per_minute, utc_now(), "operator")
         _print(target_id, settings, as_json)
@@ -124,7 +124,7 @@ def limit(target_id: str, max_per_minute: int | None, as_json: bool) -> None:
 @click.argument("target_id")
 @json_option
 def validate(target_id: str, as_json: bool) -> None:
-    """Look at a target as it is now: its URL, its names, a connection, the certificate. Nothing is sent."""
+    """Check a target's URL, DNS, connection and certificate without sending a request. Nothing is sent."""
     with opened() as settings:
         # Here, so that only the commands that dial carry what dialling needs.
         from worker.daemon import compose_client  # noqa: PLC0415 - see above
@@ -145,7 +145,7 @@ def validate(target_id: str, as_json: bool) -> None:
 @click.argument("target_id")
 @json_option
 def ping(target_id: str, as_json: bool) -> None:
-    """Send a signed test event to a target, once, and tell what came of it; no worker needs to run."""
+    """Send one signed test event to a target and print the result; no worker is needed."""
     with opened() as settings:
         from worker.daemon import compose_pinger  # noqa: PLC0415 - as in `validate`
 

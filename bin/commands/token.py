@@ -20,7 +20,7 @@ _COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "re
 
 @click.group()
 def token() -> None:
-    """Tokens of clients and platform apps."""
+    """Manage API tokens of clients and platform apps."""
 
 
 @token.command(
@@ -44,7 +44,7 @@ Exit codes: 0 made, 1 refused, 2 wrong usage."""
 @click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
 @json_option
 def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
-    """Make a token and print it: this once, alone on standard output."""
+    """Create a token and print it, once, alone on standard output."""
     with opened():
         expires = timedelta(days=expires_days) if expires_days else None
         named = [Ability(ability) for ability in abilities]
@@ -59,7 +59,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
 @token.command("list", epilog="Example: riskrelay token list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_tokens(as_json: bool) -> None:
-    """List tokens; never the tokens themselves."""
+    """List tokens, without their values."""
     with opened():
         records = [_record(row) for row in TokenRow.select().order_by(TokenRow.id)]
         print_records(records, as_json, _COLUMNS, "There are no tokens; see `token create`.")
@@ -78,7 +78,7 @@ Exit codes: 0 revoked, 1 there is no such token or user, 2 wrong usage."""
 @click.option("--user", "email", help="Revoke every token of this user instead.")
 @json_option
 def revoke(token_id: int | None, email: str | None, as_json: bool) -> None:
-    """Revoke a token, or all of a user who leaves; the next request with one gets 401."""
+    """Revoke one token, or all tokens of a user; the next request with one gets 401."""
     if (token_id is None) == (email is None):
         raise click.UsageError("Name one token by its id, or a user with --user.")
     with opened():

@@ -95,7 +95,7 @@ def trigger(
     secret_stdin: bool,
     as_json: bool,
 ) -> None:
-    """Send a signed sample ticket to a receiver, and tell what would follow from its answer.
+    """Send a signed sample ticket to a receiver and explain its response.
 
     With --all, or --case for single ones, it sends what a receiver has to accept, to refuse and to know again, and tells
     which answers are right; no installation needs to run, and the receiver makes a few sample tickets.

@@ -12,7 +12,7 @@ from storage.db.models import UserRow
 
 @click.group()
 def user() -> None:
-    """Users: people of an account."""
+    """Manage the users of an account."""
 
 
 @user.command(
@@ -22,7 +22,7 @@ def user() -> None:
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @json_option
 def add(email: str, account_id: int, as_json: bool) -> None:
-    """Make a user of an account."""
+    """Create a user in an account."""
     with opened():
         print_record(_record(accounts.add_user(email, account_id, utc_now())), as_json)
 
@@ -30,7 +30,7 @@ def add(email: str, account_id: int, as_json: bool) -> None:
 @user.command("list", epilog="Example: riskrelay user list --json\n\nExit codes: 0 listed, 2 wrong settings.")
 @json_option
 def list_users(as_json: bool) -> None:
-    """List the users."""
+    """List users."""
     with opened():
         records = [_record(row) for row in UserRow.select().order_by(UserRow.id)]
         print_records(records, as_json, ("id", "email", "account_id"), "There are no users; see `user add`.")

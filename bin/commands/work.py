@@ -15,7 +15,7 @@ from schemas.settings.definitions import Settings
 @click.option("--processes", type=click.IntRange(min=1), help="Instead of WORKER_PROCESSES.")
 @click.option("--part", "is_part", is_flag=True, hidden=True, help="Its parent has told what there is to tell.")
 def work(processes: int | None, is_part: bool) -> None:
-    """Deliver what is due until SIGTERM; what is being sent is finished first."""
+    """Run the worker daemon until SIGTERM; running deliveries are finished first."""
     settings = daemon_settings()
     if not is_part:
         warn_of_strange_names()

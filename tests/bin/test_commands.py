@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from bin.__main__ import _tell_bug
+from bin.__main__ import _print_bug
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.exports.record import Approval
 from schemas.intake.scanner import PostbackForm
@@ -501,8 +501,8 @@ def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id:
 def test_a_bug_names_its_kind_and_the_system_s_reason_alone(
     error: Exception, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _tell_bug(type(error), error, None)
+    _print_bug(type(error), error, None)
     complaint = capsys.readouterr().err
-    assert complaint.endswith(f"riskrelay: a bug ended this command ({told}); the lines above say where.\n")
+    assert complaint.endswith(f"riskrelay: unexpected error ({told}); see the lines above.\n")
     assert "/a/place" not in complaint
     assert " told" not in complaint.replace(told, "")

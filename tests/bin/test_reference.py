@@ -1,6 +1,7 @@
 """What is made from the code is as the code says, and each command says how it is used."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from bin import reference
-from bin.__main__ import VERBS, riskrelay
+from bin.__main__ import riskrelay
+from bin.cli.lazy_group import load
+from bin.command_table import COMMAND_TABLE, Summary
 from bin.reference import leaves
 from schemas.settings.definitions import SETTINGS
 from tests.docs.named import LEAVES, called, command_lines, flags, wrong_with
@@ -32,6 +35,30 @@ PROMISED: Final = """
     listen --port --secret-stdin --fail --times --retry-after --delay,
     import-scan --format --scan-run --to --secret-stdin --dry-run
 """
+
+
+# --- the table of commands
+
+
+def listed(table: dict[str, Summary], *path: str) -> Iterator[tuple[tuple[str, ...], Summary]]:
+    for name, summary in table.items():
+        yield (*path, name), summary
+        yield from listed(summary.commands or {}, *path, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "summary"), [*listed(COMMAND_TABLE)], ids=lambda each: " ".join(each) if type(each) is tuple else ""
+)
+def test_the_table_has_the_first_sentence_of_each_command_and_the_commands_of_each_group(
+    path: tuple[str, ...], summary: Summary
+) -> None:
+    command = load(path)
+    assert command.get_short_help_str(limit=1000) == summary.text.removesuffix(".").split(". ")[0] + "."
+    if summary.commands is None:
+        assert not isinstance(command, click.Group)
+    else:
+        assert isinstance(command, click.Group)
+        assert {*summary.commands} == {name for name, each in command.commands.items() if not each.hidden}
 
 
 # --- what is made from the code
@@ -98,7 +125,7 @@ def test_an_option_says_what_it_is_for(words: tuple[str, ...]) -> None:
     assert [option.name for option in leaf.options if not (option.help or isinstance(option.type, click.Choice))] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMAND_TABLE)
 def test_a_verb_has_a_summary(verb: str) -> None:
     with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
         command = riskrelay.get_command(context, verb)

@@ -1,0 +1,51 @@
+"""A click group that prints its help from the command table, and imports a command only to run it."""
+
+import importlib
+from typing import Any, cast
+
+import click
+from click.shell_completion import CompletionItem
+
+from bin.command_table import Summary
+
+
+class LazyGroup(click.Group):
+    """Lists `table`; the command NAME is imported from `bin.commands.NAME`, or from the module of the group `within`."""
+
+    def __init__(self, *args: Any, table: dict[str, Summary], within: tuple[str, ...] = (), **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._table = table
+        self._within = within
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, or None for an unknown name; a group is not imported."""
+        summary = self._table.get(cmd_name)
+        if summary is None:
+            return None
+        path = (*self._within, cmd_name)
+        if summary.commands is not None:
+            return LazyGroup(cmd_name, help=summary.text, table=summary.commands, within=path)
+        return load(path)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with its whole summary; click would cut it at the end of the line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary.text) for name, summary in self._table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the names of commands; their summaries would not fit beside them."""
+        named = [CompletionItem(name) for name in self._table if name.startswith(incomplete)]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def load(path: tuple[str, ...]) -> click.Command:
+    """Import and return the command at `path`, such as `("secret", "set", "target")`."""
+    module = path[0].replace("-", "_")
+    command: click.Command = getattr(importlib.import_module(f"bin.commands.{module}"), module)
+    for name in path[1:]:
+        command = cast(click.Group, command).commands[name]
+    return command

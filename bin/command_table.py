@@ -1,0 +1,130 @@
+"""Every command of `bin/riskrelay` with its summary, in the order of an installation's life.
+
+`--help` prints this table: importing all commands would take most of a second. A test compares it with the commands.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Summary(NamedTuple):
+    """The first sentence of a command's help; `commands` are those of a group."""
+
+    text: str
+    commands: "dict[str, Summary] | None" = None
+
+
+COMMAND_TABLE: Final[dict[str, Summary]] = {
+    "init": Summary("Write .env with generated secrets, and create the first account, user, project and token."),
+    "run": Summary("Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers."),
+    "serve": Summary("Run the HTTP service until SIGTERM; open requests are finished first."),
+    "work": Summary("Run the worker daemon until SIGTERM; running deliveries are finished first."),
+    "migrate": Summary("Run pending database migrations in order, under a lock."),
+    "account": Summary(
+        "Manage accounts, which own projects, targets and exports.",
+        {"add": Summary("Create an account."), "list": Summary("List accounts.")},
+    ),
+    "user": Summary(
+        "Manage the users of an account.",
+        {"add": Summary("Create a user in an account."), "list": Summary("List users.")},
+    ),
+    "project": Summary(
+        "Manage projects, the websites of an account.",
+        {"add": Summary("Create a project."), "list": Summary("List projects.")},
+    ),
+    "report": Summary(
+        "Manage reports; a grant can be limited to one report of a project.",
+        {"add": Summary("Create a report.")},
+    ),
+    "scan-run": Summary(
+        "Manage scan runs, which assign scanner results to a project.",
+        {"add": Summary("Register a scan run.")},
+    ),
+    "grant": Summary(
+        "Manage grants, which allow a user to manage a project or one report.",
+        {"add": Summary("Allow a user to manage a project, or one report of it.")},
+    ),
+    "token": Summary(
+        "Manage API tokens of clients and platform apps.",
+        {
+            "create": Summary("Create a token and print it, once, alone on standard output."),
+            "list": Summary("List tokens, without their values."),
+            "revoke": Summary("Revoke one token, or all tokens of a user; the next request with one gets 401."),
+        },
+    ),
+    "session": Summary(
+        "Manage console sessions.",
+        {
+            "list": Summary("List open console sessions, newest first, up to 1,000."),
+            "revoke": Summary("End one session, or all sessions of a user; signing in again takes a valid token."),
+        },
+    ),
+    "secret": Summary(
+        "Set secrets from standard input and list their fingerprints.",
+        {
+            "list": Summary("List secrets as fingerprints, with connected status and last validation."),
+            "set": Summary(
+                "Set a secret from one line on standard input; the old one stops working at once.",
+                {
+                    "scanner": Summary("Set the shared secret of the scanner; it overrides the environment."),
+                    "email": Summary("Set the shared secret of inbound email; it overrides the environment."),
+                    "storefront": Summary("Set the shared secret of storefront webhooks; it overrides the environment."),
+                    "target": Summary("Set the signing secret of one target."),
+                },
+            ),
+        },
+    ),
+    "target": Summary(
+        "Manage targets, the webhooks that tickets are delivered to.",
+        {
+            "list": Summary("List targets, newest first."),
+            "show": Summary("Show one target."),
+            "validate": Summary("Check a target's URL, DNS, connection and certificate without sending a request."),
+            "ping": Summary("Send one signed test event to a target and print the result; no worker is needed."),
+            "pause": Summary("Pause deliveries to a target; its exports wait."),
+            "resume": Summary("Resume deliveries, and clear holds that the receiver or failures caused."),
+            "disable": Summary("Disable a target: it accepts no approvals and receives no deliveries."),
+            "limit": Summary("Set a rate limit: attempts per minute over all workers, or none."),
+        },
+    ),
+    "export": Summary(
+        "Manage ticket exports.",
+        {
+            "list": Summary("List exports, newest first."),
+            "show": Summary("Show one export."),
+            "attempts": Summary("List the delivery attempts of an export, newest first, with address and response."),
+            "prepare": Summary("Prepare a ticket by hand, from options or JSON, with the checks that the API makes."),
+            "approve": Summary("Approve a prepared export for a target; a worker delivers it."),
+            "dismiss": Summary("Dismiss a prepared export."),
+            "retry": Summary("Redeliver a failed or blocked export with a new retry schedule."),
+            "recover": Summary("Redeliver all failed or blocked exports of a target, each with a new retry schedule."),
+        },
+    ),
+    "sweep": Summary("Wake the workers if exports are due or leases have expired; only one sweep runs at a time."),
+    "compliance": Summary(
+        "Process compliance requests: data requests, customer erasures and shop erasures.",
+        {
+            "run": Summary("Process the waiting requests, oldest first; an interrupted request is resumed later."),
+            "list": Summary("List compliance requests: waiting ones by due date, then finished ones, newest first."),
+            "show": Summary("Show one compliance request."),
+            "export": Summary("Write the erasure log for `restore --redactions` to FILE or standard output."),
+        },
+    ),
+    "prune": Summary("Delete records older than RETENTION_DAYS: exports with their attempts, page results, keys, tokens."),
+    "rotate-keys": Summary("Encrypt every stored secret with the first of ENCRYPTION_KEYS, and say when older keys can go."),
+    "backup": Summary("Back up the database to FILE, or to a new file in a folder, while everything runs."),
+    "restore": Summary("Restore the database from a backup; every target stays paused until you resume it."),
+    "doctor": Summary("Check this installation and print a fix for each problem."),
+    "completion": Summary("Print the shell completion script."),
+    "listen": Summary("Run a test receiver that verifies and prints deliveries, and can fail on request."),
+    "trigger": Summary("Send a signed sample ticket to a receiver and explain its response."),
+    "import-scan": Summary("Import a scanner's report as tickets, one postback per page, through the public API."),
+    "demo": Summary("Run the whole story on a throw-away installation: scan, approve, deliver, retry, verify."),
+}
+
+
+def summary_of(*path: str) -> str:
+    """Return the summary of the command at `path`, such as `"secret", "list"`."""
+    summary = COMMAND_TABLE[path[0]]
+    for name in path[1:]:
+        summary = (summary.commands or {})[name]
+    return summary.text
