@@ -29,7 +29,7 @@ from tests.support.factories import Customer, make_customer
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting, settle
 from tests.support.query_plans import plan_of, statements, taken_back
 from tests.support.servers import PostgresServer
-from worker.delivery.claim_planner import Quotas
+from worker.delivery.claim_planner import ClaimPlanner
 
 #: As WORKER_CONCURRENCY by default.
 THREADS: Final = 32
@@ -98,21 +98,21 @@ def filled(kind: str, finished: int, targets: int) -> Iterator[Customer]:
         yield customer
 
 
-def look(quotas: Quotas) -> dict[str, int]:
+def look(planner: ClaimPlanner) -> dict[str, int]:
     """Ask what may be claimed now."""
-    return quotas.plan(Counter(), Counter(), utc_now()).quotas
+    return planner.plan(Counter(), Counter(), utc_now()).quotas
 
 
 def _measured(layout: Layout, customer: Customer, first: int, waiting: int, times: int) -> dict[str, float]:
     _lay_out(layout, customer, first, waiting)
-    quotas = Quotas(THREADS)
-    chosen = look(quotas)
+    planner = ClaimPlanner(THREADS)
+    chosen = look(planner)
     claim = partial(transitions.claim_due, chosen, utc_now(), LEASE_S, WORKER)
     with taken_back():
         claimed = len(claim())
     assert claimed, "Nothing was claimed."
     return {
-        "look_ms": _median_ms(partial(look, quotas), times),
+        "look_ms": _median_ms(partial(look, planner), times),
         "claim_ms": _median_ms(claim, times),
         "claimed": claimed,
         "count_ms": _median_ms(lambda: transitions.count_due(utc_now(), _SWEEP_LIMIT), times),
@@ -148,11 +148,11 @@ def _median_ms(ask: Callable[[], object], times: int) -> float:
 
 
 def _show_plans() -> None:
-    quotas = Quotas(THREADS)
-    chosen = dict(list(look(quotas).items())[:3])
+    planner = ClaimPlanner(THREADS)
+    chosen = dict(list(look(planner).items())[:3])
     claim = partial(transitions.claim_due, chosen, utc_now(), LEASE_S, WORKER)
     count = partial(transitions.count_due, utc_now(), _SWEEP_LIMIT)
-    asked: dict[str, Callable[[], object]] = {"look": partial(look, quotas), "claim": claim, "count": count}
+    asked: dict[str, Callable[[], object]] = {"look": partial(look, planner), "claim": claim, "count": count}
     for name, ask in asked.items():
         with statements() as found, taken_back():
             ask()

@@ -44,8 +44,8 @@ from worker.background.recoveries import Recoverer
 from worker.background.retention import ASK_EVERY_S, Janitor
 from worker.background.tasks import Errand
 from worker.background.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, Inspector
-from worker.delivery.attempt import Courier, Terms
-from worker.delivery.dispatcher import FAREWELL_S, LEASE_S, RENEW_S, Drain, DrainTerms
+from worker.delivery.attempt import AttemptOptions, AttemptRunner
+from worker.delivery.dispatcher import FAREWELL_S, LEASE_S, RENEW_S, Dispatcher, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 from worker.http.signed_request import SignedPost
@@ -82,13 +82,13 @@ def run(settings: Settings) -> int:
     open_database(settings.database_url, LOCK_WAIT_S)
     clock = SharedClock(utc_now)
     _compare(clock)
-    drain = compose(settings, clock)
+    dispatcher = compose(settings, clock)
     errands = compose_errands(settings, clock.now)
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
     passing_on = _PassingOn()
 
     def begin_nothing_more() -> None:
-        drain.stop()
+        dispatcher.stop()
         for errand in errands:
             errand.stop()
 
@@ -96,20 +96,20 @@ def run(settings: Settings) -> int:
         wake_ups.acknowledge()
         for errand in errands:
             errand.wake()
-        drain.drain()
-        if drain.leaves_to_others and passing_on.may_pass():
+        dispatcher.deliver_due()
+        if dispatcher.leaves_to_others and passing_on.may_pass():
             wake_ups.notify()
 
     stop = _Stop(begin_nothing_more)
     jobs.install(on_wake_up)
-    drain.start()
+    dispatcher.start()
     for errand in errands:
         errand.start()
     _log.info("worker started", extra={"worker": _worker_name(), "pid": os.getpid()})
     while not stop.is_wanted:
         _listen(settings.redis_url, stop)
         stop.wait(REDIS_RETRY_S)
-    ended = drain.join(settings.delivery_timeout_s + FAREWELL_S)
+    ended = dispatcher.join(settings.delivery_timeout_s + FAREWELL_S)
     for errand in errands:
         errand.join(settings.delivery_timeout_s + FAREWELL_S)
     close_database()
@@ -123,13 +123,13 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def compose(settings: Settings, clock: SharedClock) -> Drain:
+def compose(settings: Settings, clock: SharedClock) -> Dispatcher:
     """Wire a drain from settings, which keeps the clock right; the database is open."""
     client = compose_client(settings, settings.worker_concurrency)
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
-    terms = Terms(settings.webhook_secret, schedule, clock.now)
-    courier = Courier(client.post, Vault(settings.encryption_keys), terms)
-    drain_terms = DrainTerms(
+    options = AttemptOptions(settings.webhook_secret, schedule, clock.now)
+    runner = AttemptRunner(client.post, Vault(settings.encryption_keys), options)
+    dispatcher_options = DispatcherOptions(
         _worker_name(),
         settings.worker_concurrency,
         settings.sweep_s,
@@ -137,7 +137,7 @@ def compose(settings: Settings, clock: SharedClock) -> Drain:
         compare_clocks=clock.compare,
         count=Attempts().count,
     )
-    return Drain(courier, drain_terms)
+    return Dispatcher(runner, dispatcher_options)
 
 
 def compose_errands(settings: Settings, now: Now) -> list[Errand]:

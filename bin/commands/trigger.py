@@ -33,7 +33,7 @@ from schemas.settings.definitions import Settings
 from schemas.url_policy.target_url import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers
 from storage.secrets.vault import Vault
-from worker.delivery.outcomes import Schedule, judge
+from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
@@ -131,7 +131,7 @@ class _Courier:
 
     def verdict(self, outcome: Outcome, at: datetime) -> Verdict:
         """What a worker would make of a first attempt."""
-        return judge(outcome, 1, at, utc_now(), 0.0, self._schedule)
+        return decide_outcome(outcome, 1, at, utc_now(), 0.0, self._schedule)
 
     def ask(self, request: Request) -> Answered:
         """Send one request of a case."""

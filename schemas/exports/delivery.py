@@ -64,11 +64,11 @@ class Outcome(NamedTuple):
     kept: str | None = None
 
 
-class Health(Enum):
+class TargetHealth(Enum):
     """What an attempt says about the health of its target; a ticket that was refused for what it says tells nothing."""
 
-    WELL = auto()
-    ILL = auto()
+    HEALTHY = auto()
+    UNHEALTHY = auto()
     UNKNOWN = auto()
 
 
@@ -83,13 +83,13 @@ class TargetEffect:
     connected: str | None = None
     status: TargetStatus | None = None
     reason: str | None = None
-    health: Health = Health.UNKNOWN
+    health: TargetHealth = TargetHealth.UNKNOWN
     is_overloaded: bool = False
     hold_s: float | None = None
     hold_reason: str | None = None
 
     @property
-    def ends_turn(self) -> bool:
+    def pauses_queue(self) -> bool:
         """Tell whether nothing more is to be sent to the target before its row has been read anew."""
         return self.status is not None or self.hold_s is not None
 

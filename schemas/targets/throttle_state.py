@@ -7,7 +7,7 @@ from schemas.targets.target import TargetStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ThrottleState:
     """What a target's row says about its next attempts.
 
     `concurrency` is how many requests it may have open at once, over all workers; a fraction is on its way to the next whole
@@ -37,7 +37,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerShare:
     """A worker's place among those that are alive."""
 
     rank: int = 0

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.targets.throttle_state import Share
+from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import execute, rows, transaction
 
 #: As long as a lease: who has said nothing for so long has lost what it held.
@@ -45,7 +45,7 @@ def own_name(kind: str) -> str:
     return f"{kind}:{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def beat(name: str, now: datetime) -> Share:
+def beat(name: str, now: datetime) -> WorkerShare:
     """Say that a worker is alive and return its place among those that are."""
     with transaction():
         execute(_BEAT, (name, to_ms(now), to_ms(now)))
@@ -53,12 +53,12 @@ def beat(name: str, now: datetime) -> Share:
     return share(name, now)
 
 
-def share(name: str, now: datetime) -> Share:
+def share(name: str, now: datetime) -> WorkerShare:
     """Return a worker's place among those that were seen lately, itself always among them."""
     # Not later than now either: before a clock was set back, the dead were seen at times that are still to come.
     lately = (to_ms(now - ALIVE_FOR), to_ms(now + ALIVE_FOR))
     found = {row[0] for row in rows("SELECT name FROM workers WHERE seen_at > ? AND seen_at < ?", lately)} | {name}
-    return Share(sorted(found).index(name), len(found))
+    return WorkerShare(sorted(found).index(name), len(found))
 
 
 def count_alive(now: datetime) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.targets.target import TargetStatus
-from schemas.targets.throttle_state import Turn
+from schemas.targets.throttle_state import ThrottleState
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.engine import is_sqlite, rows
 
@@ -73,18 +73,18 @@ FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def due(after_id: str, limit: int, now: datetime) -> list[Turn]:
+def due(after_id: str, limit: int, now: datetime) -> list[ThrottleState]:
     """Return up to `limit` targets, by id and behind `after_id`, that an attempt may start for at `now`.
 
     And those that were turned off while exports wait for them.
     """
-    return [_turn(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
+    return [_state(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
 
 
-def due_of(target_ids: Sequence[str], now: datetime) -> list[Turn]:
+def due_of(target_ids: Sequence[str], now: datetime) -> list[ThrottleState]:
     """Return which of these targets an attempt may start for at `now`."""
     chosen = [(target_id,) for target_id in target_ids]
-    return [_turn(row) for row in rows_over(_DUE_OF, ("TEXT",), chosen, (to_ms(now), to_ms(now)))]
+    return [_state(row) for row in rows_over(_DUE_OF, ("TEXT",), chosen, (to_ms(now), to_ms(now)))]
 
 
 def next_ready(now: datetime) -> datetime | None:
@@ -93,19 +93,19 @@ def next_ready(now: datetime) -> datetime | None:
     return None if at is None else from_ms(int(at))
 
 
-def read(target_ids: Sequence[str], *, locked: bool = False, waits: bool = True) -> dict[str, Turn]:
+def read(target_ids: Sequence[str], *, locked: bool = False, waits: bool = True) -> dict[str, ThrottleState]:
     """Return the turns of these targets; `locked` keeps others from changing them until the transaction ends.
 
     Where it does not wait, those that somebody else has locked are left out.
     """
     lock = _lock(waits=waits) if locked and not is_sqlite() else ""
     found = rows_over(_READ + lock, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
-    return {row[0]: _turn(row) for row in found}
+    return {row[0]: _state(row) for row in found}
 
 
-def write(turns: Iterable[Turn]) -> None:
+def write(states: Iterable[ThrottleState]) -> None:
     """Write turns, but for their status; the caller holds the transaction and has read them locked."""
-    execute_over(_WRITE, [*_WRITTEN.values()], [_row(turn) for turn in turns])
+    execute_over(_WRITE, [*_WRITTEN.values()], [_row(state) for state in states])
 
 
 def _lock(*, waits: bool) -> str:
@@ -113,8 +113,8 @@ def _lock(*, waits: bool) -> str:
     return " FOR NO KEY UPDATE OF t" if waits else " FOR NO KEY UPDATE OF t SKIP LOCKED"
 
 
-def _turn(row: tuple[Any, ...]) -> Turn:
-    return Turn(
+def _state(row: tuple[Any, ...]) -> ThrottleState:
+    return ThrottleState(
         target_id=row[0],
         status=TargetStatus(row[1]),
         connected=row[2],
@@ -130,18 +130,18 @@ def _turn(row: tuple[Any, ...]) -> Turn:
     )
 
 
-def _row(turn: Turn) -> tuple[Any, ...]:
+def _row(state: ThrottleState) -> tuple[Any, ...]:
     return (
-        turn.target_id,
-        turn.connected,
-        _ms(turn.last_success_at),
-        _ms(turn.held_until),
-        turn.held_reason,
-        turn.concurrency,
-        turn.ramp,
-        turn.failures_in_row,
-        _ms(turn.failing_since),
-        _us(turn.paced_until),
+        state.target_id,
+        state.connected,
+        _ms(state.last_success_at),
+        _ms(state.held_until),
+        state.held_reason,
+        state.concurrency,
+        state.ramp,
+        state.failures_in_row,
+        _ms(state.failing_since),
+        _us(state.paced_until),
     )
 
 

@@ -15,8 +15,8 @@ from schemas.exports.delivery import Attempted, Outcome
 from storage.db.engine import database
 from storage.secrets.vault import Vault
 from tests.fuzz.erratic_receiver import ModelClock
-from worker.delivery.attempt import Courier, Terms
-from worker.delivery.dispatcher import Drain, DrainTerms
+from worker.delivery.attempt import AttemptOptions, AttemptRunner
+from worker.delivery.dispatcher import Dispatcher, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.signed_request import Post
 
@@ -67,17 +67,17 @@ class MortalWorker:
         self._fate = fate
         self._concurrency = concurrency
         self._passed = self._answered = self._written = self._posting = 0
-        self._drain_stands = False
+        self._dispatcher_stopped = False
         self._over = threading.Event()
         self._awake = threading.Event()
         self._awake.set()
         self._lock = threading.Lock()
         self._of_thread = threading.local()
-        terms = Terms(secret, Schedule(RETRIES_S, MAX_AGE), self._senders_now, lambda: 0.0)
-        drain_terms = DrainTerms(
-            name, concurrency, NO_SWEEP_S, self._drains_now, quick_round_s=NO_SWEEP_S, count=self._count_written
+        options = AttemptOptions(secret, Schedule(RETRIES_S, MAX_AGE), self._senders_now, lambda: 0.0)
+        dispatcher_options = DispatcherOptions(
+            name, concurrency, NO_SWEEP_S, self._dispatcher_now, quick_scan_s=NO_SWEEP_S, count=self._count_written
         )
-        self._drain = Drain(Courier(self._send, vault, terms), drain_terms)
+        self._dispatcher = Dispatcher(AttemptRunner(self._send, vault, options), dispatcher_options)
 
     @property
     def is_asleep(self) -> bool:
@@ -91,9 +91,12 @@ class MortalWorker:
 
     def begin(self, notifications: int = 1) -> None:
         """Start, and receive so many notifications."""
-        self._drain.start()
+        self._dispatcher.start()
         # Daemons: nobody answers the calls to one that died.
-        callers = [threading.Thread(target=self._drain.drain, args=(PATIENCE_S,), daemon=True) for _ in range(notifications)]
+        callers = [
+            threading.Thread(target=self._dispatcher.deliver_due, args=(PATIENCE_S,), daemon=True)
+            for _ in range(notifications)
+        ]
         for caller in callers:
             caller.start()
         threading.Thread(target=self._wait_for, args=(callers,), daemon=True).start()
@@ -102,8 +105,8 @@ class MortalWorker:
         """Wait until nothing is due, or it met its fate; one that lives on leaves, one that is dead is buried."""
         assert self._over.wait(PATIENCE_S + 5), f"{self.name} came to no end"
         if self.is_asleep:
-            self._drain._inbox.put(None)
-            self._wait_until(lambda: self._drain_stands and not self._posting)
+            self._dispatcher._inbox.put(None)
+            self._wait_until(lambda: self._dispatcher_stopped and not self._posting)
         elif self.is_dead:
             self._bury()
         else:
@@ -113,7 +116,7 @@ class MortalWorker:
         """Go on where it stood, to the end."""
         self._over.clear()
         self._awake.set()
-        caller = threading.Thread(target=self._drain.drain, args=(PATIENCE_S,))
+        caller = threading.Thread(target=self._dispatcher.deliver_due, args=(PATIENCE_S,))
         caller.start()
         self._wait_for([caller])
         self._leave()
@@ -130,19 +133,19 @@ class MortalWorker:
         self._over.set()
 
     def _leave(self) -> None:
-        self._drain.stop()
-        assert self._drain.join(PATIENCE_S), f"{self.name} does not end"
+        self._dispatcher.stop()
+        assert self._dispatcher.join(PATIENCE_S), f"{self.name} does not end"
         if self.is_dead:
             # It died on its way out.
             self._bury()
             return
-        assert not self._drain._held, f"{self.name} holds claims at rest"
-        assert not self._drain._lanes._lanes, f"{self.name} has lanes at rest"
+        assert not self._dispatcher._held, f"{self.name} holds claims at rest"
+        assert not self._dispatcher._queues._queues, f"{self.name} has lanes at rest"
 
     def _bury(self) -> None:
-        self._drain.stop()
-        self._drain._lanes.end(self._concurrency)
-        assert self._drain.join(PATIENCE_S), f"{self.name} does not stay dead"
+        self._dispatcher.stop()
+        self._dispatcher._queues.end(self._concurrency)
+        assert self._dispatcher.join(PATIENCE_S), f"{self.name} does not stay dead"
         self._wait_until(lambda: not self._posting)
 
     def _wait_until(self, is_so: Callable[[], bool]) -> None:
@@ -174,7 +177,7 @@ class MortalWorker:
             self._answered += 1
         return outcome
 
-    def _drains_now(self) -> datetime:
+    def _dispatcher_now(self) -> datetime:
         if self._answered > self._written:
             self._at("result written" if database.in_transaction() else "before the result")
         else:
@@ -193,7 +196,7 @@ class MortalWorker:
             self._meet(self._fate)
         # Who stood still within a transaction would keep all others standing.
         if not database.in_transaction() and not self._awake.is_set():
-            self._drain_stands = self._drain_stands or threading.current_thread() is self._drain._thread
+            self._dispatcher_stopped = self._dispatcher_stopped or threading.current_thread() is self._dispatcher._thread
             self._awake.wait()
         if self.is_dead:
             raise Died

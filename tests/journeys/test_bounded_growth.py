@@ -25,8 +25,8 @@ from tests.support.fakes import FakeLookup, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, notify_workers, wait_until
-from worker.delivery.attempt import Courier, Terms
-from worker.delivery.dispatcher import Drain, DrainTerms
+from worker.delivery.attempt import AttemptOptions, AttemptRunner
+from worker.delivery.dispatcher import Dispatcher, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 
@@ -112,14 +112,16 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
     with CountingReceiver() as receiver:
         lookup = FakeLookup({})
         client = HttpClient(policy=policy, lookup=lookup, deadline_s=5.0, connect_timeout_s=2.0, connections=4)
-        courier = Courier(client.post, Vault(()), Terms("secret", Schedule((60.0,), timedelta(hours=72)), utc_now))
-        drain = Drain(courier, DrainTerms("worker:test:1:00000000", 4, 0.5, utc_now))
-        drain.start()
+        runner = AttemptRunner(
+            client.post, Vault(()), AttemptOptions("secret", Schedule((60.0,), timedelta(hours=72)), utc_now)
+        )
+        dispatcher = Dispatcher(runner, DispatcherOptions("worker:test:1:00000000", 4, 0.5, utc_now))
+        dispatcher.start()
         try:
 
             def ten_deliveries() -> None:
                 approved(f"http://127.0.0.1:{receiver.port}/hook", 10)
-                drain.drain()
+                dispatcher.deliver_due()
                 wait_until(all_are("exported"))
                 execute("UPDATE targets SET status = 'disabled'")
                 assert len(receiver.requests) == 10
@@ -129,8 +131,8 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
             grown, kinds = grown_by(ten_deliveries, rounds=12)
             assert grown < TOLERATED, kinds
         finally:
-            drain.stop()
-            assert drain.join(20.0)
+            dispatcher.stop()
+            assert dispatcher.join(20.0)
 
 
 def descriptors(pids: list[int]) -> int:

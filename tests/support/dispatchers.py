@@ -15,8 +15,8 @@ from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer, make_approved, make_target
 from tests.support.workers import wait_until
-from worker.delivery.attempt import Courier, Terms
-from worker.delivery.dispatcher import Drain, DrainTerms
+from worker.delivery.attempt import AttemptOptions, AttemptRunner
+from worker.delivery.dispatcher import Dispatcher, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 
 #: Each drain has a name of its own, as each worker process has.
@@ -98,30 +98,32 @@ class FakePost:
 
 
 @contextmanager
-def draining(post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **terms: Any) -> Iterator[Drain]:
+def running_dispatcher(
+    post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **options: Any
+) -> Iterator[Dispatcher]:
     """Start a drain and stop it in the end; what waits at the gate then is let go."""
-    drain = make_drain(post, concurrency, sweep_s, **terms)
-    drain.start()
+    dispatcher = make_dispatcher(post, concurrency, sweep_s, **options)
+    dispatcher.start()
     try:
-        yield drain
+        yield dispatcher
     finally:
         post.gate.set()
-        drain.stop()
-        assert drain.join(PATIENCE_S)
+        dispatcher.stop()
+        assert dispatcher.join(PATIENCE_S)
 
 
-def make_drain(
+def make_dispatcher(
     post: FakePost,
     concurrency: int = 8,
     sweep_s: float = NO_SWEEP_S,
     now: Callable[[], datetime] = utc_now,
     schedule: Schedule = MUCH_LATER,
-    **terms: Any,
-) -> Drain:
+    **options: Any,
+) -> Dispatcher:
     """Return a drain that was not started."""
-    courier = Courier(post, Vault(()), Terms("secret", schedule, now, lambda: 0.0))
+    runner = AttemptRunner(post, Vault(()), AttemptOptions("secret", schedule, now, lambda: 0.0))
     # On a busy machine every round is a long one: without rests, a wake-up is answered when nothing is due at all.
-    return Drain(courier, DrainTerms(name(), concurrency, sweep_s, now, **{"quick_round_s": 600.0, **terms}))
+    return Dispatcher(runner, DispatcherOptions(name(), concurrency, sweep_s, now, **{"quick_scan_s": 600.0, **options}))
 
 
 def name() -> str:

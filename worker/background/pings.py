@@ -13,7 +13,7 @@ from schemas.targets.pings import PingOrder, PingResult, ping_body
 from storage.db.engine import connection, transaction
 from storage.targets import pings
 from worker.delivery import target_effects
-from worker.delivery.outcomes import Schedule, judge
+from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.http.signed_request import Message, SignedPost, new_nonce
 
 #: How many pings one worker sends at once: a receiver that hangs must not make others wait for its deadline.
@@ -46,7 +46,7 @@ class Pinger:
 
     def _record(self, order: PingOrder, outcome: Outcome, began_at: datetime) -> None:
         now = self._now()
-        verdict = judge(outcome, 1, began_at, now, 0.0, _AS_A_FIRST_TRY)
+        verdict = decide_outcome(outcome, 1, began_at, now, 0.0, _AS_A_FIRST_TRY)
         delivered = verdict.outcome == DELIVERED
         result = PingResult(delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
         with connection(), transaction():

@@ -18,7 +18,7 @@ from storage.db.engine import OUTAGES, connection
 from storage.exports import transitions
 from storage.secrets.vault import Vault
 from worker import outages
-from worker.delivery.outcomes import Schedule, judge
+from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.http.signed_request import Message, Post, SignedPost, new_nonce
 
 #: A claim that waited no longer than a few ticks is sent without another look, which costs as much as a third of a delivery;
@@ -37,7 +37,7 @@ def look_again(claim: Claim, now: datetime) -> Claim | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AttemptOptions:
     """How deliveries are made: the default secret, the schedule, what time and chance are, and who knows of claims."""
 
     default_secret: str | None
@@ -47,10 +47,10 @@ class Terms:
     look_again: Callable[[Claim, datetime], Claim | None] = look_again
 
 
-class Courier:
+class AttemptRunner:
     """Makes deliveries for the claims it is given."""
 
-    def __init__(self, post: Post, vault: Vault, terms: Terms) -> None:
+    def __init__(self, post: Post, vault: Vault, terms: AttemptOptions) -> None:
         self._signed_post = SignedPost(post, vault, terms.default_secret)
         self._terms = terms
 
@@ -81,7 +81,9 @@ class Courier:
         nonce = new_nonce()
         outcome = self._attempt(claim, attempt_id, started_at, nonce)
         now = self._terms.now()
-        verdict = judge(outcome, claim.try_number, claim.schedule_began_at, now, self._terms.jitter(), self._terms.schedule)
+        verdict = decide_outcome(
+            outcome, claim.try_number, claim.schedule_began_at, now, self._terms.jitter(), self._terms.schedule
+        )
         return Attempted(claim, attempt_id, started_at, nonce, outcome, verdict)
 
     def _attempt(self, claim: Claim, attempt_id: str, started_at: datetime, nonce: str) -> Outcome:

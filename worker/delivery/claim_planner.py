@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.targets.target import TargetStatus
-from schemas.targets.throttle_state import Share, Turn
+from schemas.targets.throttle_state import ThrottleState, WorkerShare
 from worker.delivery import throttle
-from worker.delivery.due_targets import REMEMBERED_S, Rounds
+from worker.delivery.due_targets import REMEMBERED_S, DueTargets
 
 #: Exports of one claim. An attempt takes 16 parameters, and SQLite's limit of 32,766 would look like an outage for ever.
 MAX_BATCH: Final = 500
@@ -29,7 +29,7 @@ _TURNED_OFF: Final = frozenset({TargetStatus.BLOCKED, TargetStatus.DISABLED})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClaimPlan:
     """What to claim: `quotas` by target; the targets among them that keep a pace; those that are turned off."""
 
     quotas: dict[str, int] = field(default_factory=dict)
@@ -40,26 +40,26 @@ class Plan:
         return bool(self.quotas or self.off)
 
 
-class Quotas:
+class ClaimPlanner:
     """Plans the claims of a worker with `threads` threads; `share` is its place among the workers."""
 
-    def __init__(self, threads: int, rounds: Rounds | None = None) -> None:
+    def __init__(self, threads: int, due_targets: DueTargets | None = None) -> None:
         self._threads = threads
-        self._rounds = rounds or Rounds()
+        self._due_targets = due_targets or DueTargets()
         #: One target takes half the threads at most, so that one that hangs leaves room for the others.
         self._slots_a_target = max(1, threads // 2)
         self._ahead = _AHEAD
-        self.share = Share()
+        self.share = WorkerShare()
         #: When the next attempt of any target may start, as far as the last look saw; None where nothing waits.
         self.ready_at: datetime | None = None
         #: Whether the last look saw something due that only another worker has a slot for.
         self.leaves_to_others = False
 
-    def slots(self, turn: Turn, now: datetime) -> int:
+    def slots(self, state: ThrottleState, now: datetime) -> int:
         """Return how many requests to a target this worker may have open at once."""
-        return min(self._slots_a_target, throttle.slots(turn, self.share, now))
+        return min(self._slots_a_target, throttle.slots(state, self.share, now))
 
-    def plan(self, held: Counter[str], returned: Counter[str], now: datetime, behind: int = 0) -> Plan:
+    def plan(self, held: Counter[str], returned: Counter[str], now: datetime, behind: int = 0) -> ClaimPlan:
         """Look, and share out what there is room for.
 
         `held` counts what this worker has of each target, but for what came `returned` in this tick. What waits `behind` the
@@ -68,61 +68,63 @@ class Quotas:
         room = _room(self._threads, round(self._ahead * returned.total()), held.total() - behind)
         if not room:
             self.ready_at, self.leaves_to_others = None, False
-            return Plan()
-        if remembered := self._rounds.remembered():
+            return ClaimPlan()
+        if remembered := self._due_targets.remembered():
             plan = self._shared_out(remembered, held, returned, now, room)
             self._note(now + timedelta(seconds=REMEMBERED_S), now)
         else:
-            with closing(self._rounds.look(now)) as looked:
+            with closing(self._due_targets.look(now)) as looked:
                 plan = self._shared_out(looked, held, returned, now, room)
             if not plan.quotas:
-                self._note(self._rounds.next_look_at(now), now)
+                self._note(self._due_targets.next_look_at(now), now)
         dealt = throttle.deal(plan.quotas, room)
         if len(plan.quotas) >= room:
-            self._rounds.begin_behind(next(reversed(dealt)))
-        return Plan(dealt, [target_id for target_id in plan.paced if target_id in dealt], plan.off)
+            self._due_targets.begin_behind(next(reversed(dealt)))
+        return ClaimPlan(dealt, [target_id for target_id in plan.paced if target_id in dealt], plan.off)
 
-    def took(self, plan: Plan, taken: Counter[str]) -> None:
+    def took(self, plan: ClaimPlan, taken: Counter[str]) -> None:
         """Take note of what came of a plan: where all was due that it asked for, what was seen serves the next one too."""
         if all(taken[target_id] == quota for target_id, quota in plan.quotas.items()):
-            self._rounds.keep()
+            self._due_targets.keep()
         else:
-            self._rounds.forget()
+            self._due_targets.forget()
 
     def look_anew(self) -> None:
         """Go by nothing that was seen before: a wake-up came."""
-        self._rounds.forget()
+        self._due_targets.forget()
 
     def tick_took(self, tick_s: float) -> None:
         """Learn how long a tick is now, from claim to claim: what waits longer for its turn must be looked at once more."""
         self._ahead = max(1.0, min(_AHEAD, _WAITS_S / max(tick_s, _WAITS_S / _AHEAD)))
 
     def _shared_out(
-        self, looked: Iterable[Turn], held: Counter[str], returned: Counter[str], now: datetime, room: int
-    ) -> Plan:
+        self, looked: Iterable[ThrottleState], held: Counter[str], returned: Counter[str], now: datetime, room: int
+    ) -> ClaimPlan:
         self.ready_at, self.leaves_to_others = None, False
-        plan = Plan()
-        for turn in looked:
-            self._allot(turn, held, returned, now, plan)
+        plan = ClaimPlan()
+        for state in looked:
+            self._allot(state, held, returned, now, plan)
             if len(plan.quotas) >= room:
                 break
         return plan
 
-    def _allot(self, turn: Turn, held: Counter[str], returned: Counter[str], now: datetime, plan: Plan) -> None:
-        if turn.status in _TURNED_OFF:
-            plan.off.append(turn.target_id)
+    def _allot(
+        self, state: ThrottleState, held: Counter[str], returned: Counter[str], now: datetime, plan: ClaimPlan
+    ) -> None:
+        if state.status in _TURNED_OFF:
+            plan.off.append(state.target_id)
             return
-        slots = self.slots(turn, now)
+        slots = self.slots(state, now)
         self.leaves_to_others = self.leaves_to_others or not slots
-        if turn.max_per_minute is None:
-            quota = _room(slots, round(self._ahead * returned[turn.target_id]), held[turn.target_id]) if slots else 0
+        if state.max_per_minute is None:
+            quota = _room(slots, round(self._ahead * returned[state.target_id]), held[state.target_id]) if slots else 0
         else:
             # What has a slot is sent at once: claims that wait here would be sent closer together than they were paced.
-            quota = min(_room(slots, 0, held[turn.target_id]), throttle.pace(turn, now))
-            self._note(throttle.paced_at(turn), now)
+            quota = min(_room(slots, 0, held[state.target_id]), throttle.pace(state, now))
+            self._note(throttle.paced_at(state), now)
         if quota:
-            plan.quotas[turn.target_id] = quota
-            plan.paced.extend([turn.target_id] if turn.max_per_minute is not None else ())
+            plan.quotas[state.target_id] = quota
+            plan.paced.extend([state.target_id] if state.max_per_minute is not None else ())
 
     def _note(self, ready_at: datetime | None, now: datetime) -> None:
         if ready_at is not None and ready_at > now and (self.ready_at is None or ready_at < self.ready_at):

@@ -21,16 +21,16 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from runtime import logs
 from schemas.exports.delivery import Attempted, Claim
-from schemas.targets.throttle_state import Turn
+from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.exports import transitions, worker_heartbeats
 from storage.targets import throttle_state
 from worker import outages
 from worker.delivery import target_effects, throttle
-from worker.delivery.attempt import Courier
-from worker.delivery.claim_planner import MAX_BATCH, Plan, Quotas
-from worker.delivery.due_targets import QUICK_ROUND_S, Rounds
-from worker.delivery.target_queues import Lanes
+from worker.delivery.attempt import AttemptRunner
+from worker.delivery.claim_planner import MAX_BATCH, ClaimPlan, ClaimPlanner
+from worker.delivery.due_targets import QUICK_SCAN_S, DueTargets
+from worker.delivery.target_queues import TargetQueues
 
 #: A commit costs a disk sync: at 20 ms it is shared by dozens of deliveries and still felt by nobody. A tick is twice as
 #: long while every thread is busy and more waits for one: whatever would be claimed then, would only wait too.
@@ -67,11 +67,11 @@ class Returned(NamedTuple):
     claim: Claim
     attempted: Attempted | None = None
     is_unsent: bool = False
-    ends_turn: bool = False
+    pauses_queue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class DrainTerms:
+class DispatcherOptions:
     """How a worker process drains."""
 
     worker: str
@@ -81,21 +81,21 @@ class DrainTerms:
     lease_s: float = LEASE_S
     renew_s: float = RENEW_S
     farewell_s: float = FAREWELL_S
-    quick_round_s: float = QUICK_ROUND_S
+    quick_scan_s: float = QUICK_SCAN_S
     #: Puts `now` right by the clock that all hosts share, from time to time; a connection is held then.
     compare_clocks: Callable[[], None] = lambda: None
     #: Told of attempts once they are written, and of the exports that they moved.
     count: Callable[[Sequence[Attempted], Collection[str]], None] = lambda _attempts, _moved: None
 
 
-class Drain:
+class Dispatcher:
     """Delivers what is due when it is woken, and looks by itself every `sweep_s` seconds."""
 
-    def __init__(self, courier: Courier, terms: DrainTerms) -> None:
-        self._courier = courier
+    def __init__(self, runner: AttemptRunner, terms: DispatcherOptions) -> None:
+        self._runner = runner
         self._terms = terms
         self._held: dict[int, Claim] = {}
-        self._lanes = Lanes()
+        self._queues = TargetQueues()
         #: What the pool sends back, and rings: events that are set when they are answered, None where nobody waits for that.
         #: One queue for both, so that either ends the wait for the other, and a simple one, because a signal handler may put
         #: into it at any moment.
@@ -111,10 +111,10 @@ class Drain:
         #: When something was last claimed, by the monotonic clock.
         self._claimed_at = 0.0
         #: Turns as the last tick saw them, but for those that it changed.
-        self._seen: dict[str, Turn] = {}
-        self._quotas = Quotas(terms.concurrency, Rounds(terms.quick_round_s))
+        self._seen: dict[str, ThrottleState] = {}
+        self._planner = ClaimPlanner(terms.concurrency, DueTargets(terms.quick_scan_s))
         self._stopped_at = float("inf")
-        self._thread = threading.Thread(target=self._run, name="drain")
+        self._thread = threading.Thread(target=self._run, name="dispatcher")
 
     def start(self) -> None:
         """Start the thread; its first look is at once."""
@@ -123,7 +123,7 @@ class Drain:
             threading.Thread(target=self._send_claims, name=f"delivery-{number}", daemon=True).start()
         self._thread.start()
 
-    def drain(self, timeout_s: float = SLICE_S) -> None:
+    def deliver_due(self, timeout_s: float = SLICE_S) -> None:
         """Wake the thread and wait until nothing is due, at most `timeout_s` seconds."""
         # Of its own: a look that began before this ring may end after it, and says nothing of what came meanwhile.
         answered = threading.Event()
@@ -133,7 +133,7 @@ class Drain:
     @property
     def leaves_to_others(self) -> bool:
         """Tell whether the last look saw something due that another worker is to send."""
-        return self._quotas.leaves_to_others
+        return self._planner.leaves_to_others
 
     def stop(self) -> None:
         """Claim nothing more; what is being sent is finished, what was not begun is given back.
@@ -160,29 +160,29 @@ class Drain:
         self._safely(self._give_back_what_was_not_begun)
         self._safely(self._until_nothing_is_held)
         self._safely(self._leave)
-        self._lanes.end(self._terms.concurrency)
+        self._queues.end(self._terms.concurrency)
         self._hear_rings()
         self._answer()
 
     def _send_claims(self) -> None:
         """What each thread of the pool does: make one attempt after the other."""
-        claim = self._lanes.take()
+        claim = self._queues.take()
         while claim is not None:
             returned = self._send(claim)
-            following = self._lanes.after(claim, ends_turn=returned.ends_turn)
+            following = self._queues.after(claim, pauses_queue=returned.pauses_queue)
             self._inbox.put(returned)
-            claim = following or self._lanes.take()
+            claim = following or self._queues.take()
 
     def _send(self, claim: Claim) -> Returned:
         try:
-            attempted = self._courier.deliver(claim)
+            attempted = self._runner.deliver(claim)
         except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
             _log.exception("attempt broke off", extra={"export_id": claim.export_id, "target_id": claim.target_id})
             logs.concern()
-            return Returned(claim, ends_turn=True)
+            return Returned(claim, pauses_queue=True)
         if attempted is None:
-            return Returned(claim, is_unsent=True, ends_turn=True)
-        return Returned(claim, attempted, ends_turn=attempted.verdict.effect.ends_turn)
+            return Returned(claim, is_unsent=True, pauses_queue=True)
+        return Returned(claim, attempted, pauses_queue=attempted.verdict.effect.pauses_queue)
 
     def _wait_for_a_ring(self) -> None:
         """Sleep until a ring, the next sweep or the next due time; the look that follows answers every ring until then."""
@@ -204,9 +204,9 @@ class Drain:
         if not self._inbox.empty():
             return 0.0
         until_s = min(self._terms.sweep_s, max(0.0, self._renew_at - time.monotonic()))
-        if self._quotas.ready_at is None or self._is_stopping():
+        if self._planner.ready_at is None or self._is_stopping():
             return until_s
-        return min(until_s, max(MIN_SLEEP_S, (self._quotas.ready_at - self._terms.now()).total_seconds()))
+        return min(until_s, max(MIN_SLEEP_S, (self._planner.ready_at - self._terms.now()).total_seconds()))
 
     def _safely(self, work: Callable[[], None]) -> None:
         """Keep the thread alive through what it does not expect; what is being sent stays held and is written later."""
@@ -239,12 +239,12 @@ class Drain:
             # Written or not, it came back and is held no longer: what could not be written lapses and is sent again.
             for each in returned:
                 del self._held[id(each.claim)]
-                if each.ends_turn:
-                    self._lanes.written(each.claim.target_id)
+                if each.pauses_queue:
+                    self._queues.written(each.claim.target_id)
         self._held |= {id(claim): claim for claim in claims}
-        self._lanes.add(claims)
+        self._queues.add(claims)
         if claiming:
-            self._persistently(self._open_lanes)
+            self._persistently(self._open_queues)
         return claims
 
     def _write(self, returned: list[Returned], *, claiming: bool) -> list[Claim]:
@@ -273,7 +273,7 @@ class Drain:
         if len(self._held) > 1:
             # Asleep, not waiting for each: every one that woke this thread would hold up those that send.
             time.sleep(TICK_S)
-            if self._lanes.is_ahead():
+            if self._queues.is_ahead():
                 time.sleep(TICK_S)
         while len(returned) < MAX_BATCH and (another := self._next(0)) is not None:
             returned.append(another)
@@ -289,7 +289,7 @@ class Drain:
             return came
         if came is not None:
             self._heard.append(came)
-        self._quotas.look_anew()
+        self._planner.look_anew()
         return None
 
     def _write_and_claim(self, returned: list[Returned], *, claiming: bool) -> list[Claim]:
@@ -304,7 +304,7 @@ class Drain:
             self._renew()
             claiming = claiming and time.monotonic() >= self._claim_from
             # A look costs no write lock; most looks of an idle daemon end here. What came back may change what it sees.
-            plan = self._plan(returned, now) if claiming and not returned else Plan()
+            plan = self._plan(returned, now) if claiming and not returned else ClaimPlan()
             if not (returned or plan):
                 return []
             with transaction():
@@ -322,48 +322,48 @@ class Drain:
 
     def _mark_targets(self, effects: target_effects.Effects, now: datetime) -> list[target_effects.News]:
         """Write what attempts say about their targets; of these, and of those that something waits for, see the turns."""
-        seen = throttle_state.read(sorted({*effects, *self._lanes.waiting()}))
+        seen = throttle_state.read(sorted({*effects, *self._queues.waiting()}))
         changed = target_effects.changed_by(effects, seen, now)
-        self._seen = {target_id: turn for target_id, turn in seen.items() if target_id not in changed}
+        self._seen = {target_id: state for target_id, state in seen.items() if target_id not in changed}
         return target_effects.write(changed, effects, now, self._terms.worker)
 
-    def _plan(self, returned: Sequence[Returned], now: datetime) -> Plan:
+    def _plan(self, returned: Sequence[Returned], now: datetime) -> ClaimPlan:
         back = Counter(each.claim.target_id for each in returned)
         held = Counter(claim.target_id for claim in self._held.values())
         held.subtract(back)
-        self._quotas.tick_took(time.monotonic() - self._claimed_at)
-        return self._quotas.plan(held, back, now, self._lanes.behind())
+        self._planner.tick_took(time.monotonic() - self._claimed_at)
+        return self._planner.plan(held, back, now, self._queues.behind())
 
-    def _claim(self, plan: Plan, now: datetime) -> list[Claim]:
+    def _claim(self, plan: ClaimPlan, now: datetime) -> list[Claim]:
         """Take what the plan says, and end what waits for targets that were turned off."""
         transitions.end_waiting(plan.off, now, self._terms.worker, MAX_BATCH)
         # Another worker may have used up the pace since the look; from here on it waits. Where one is at it just now, it is
         # left to that one: two that mark each other's targets would wait for each other in a ring.
         paced = throttle_state.read(sorted(plan.paced), locked=True, waits=False)
-        pace = dict.fromkeys(plan.paced, 0) | {target_id: throttle.pace(turn, now) for target_id, turn in paced.items()}
+        pace = dict.fromkeys(plan.paced, 0) | {target_id: throttle.pace(state, now) for target_id, state in paced.items()}
         quotas = {target_id: min(quota, pace.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
         allowed = {target_id: quota for target_id, quota in quotas.items() if quota}
         claims = transitions.claim_due(allowed, now, self._terms.lease_s, self._terms.worker)
         self._claimed_at = time.monotonic()
         taken = Counter(claim.target_id for claim in claims)
-        self._quotas.took(plan, taken)
+        self._planner.took(plan, taken)
         throttle_state.write(
-            throttle.paced(turn, taken[target_id], now) for target_id, turn in paced.items() if taken[target_id]
+            throttle.paced(state, taken[target_id], now) for target_id, state in paced.items() if taken[target_id]
         )
         return claims
 
-    def _open_lanes(self) -> None:
+    def _open_queues(self) -> None:
         """Let wait what its target's turn allows now, and send for no other target; what must wait is given back."""
-        waiting, now = self._lanes.waiting(), self._terms.now()
+        waiting, now = self._queues.waiting(), self._terms.now()
         # What this tick has just read, in its transaction, need not be read once more: it was as dear as the claim.
-        found = {target_id: turn for target_id, turn in self._seen.items() if target_id in waiting}
+        found = {target_id: state for target_id, state in self._seen.items() if target_id in waiting}
         if unseen := sorted(waiting - found.keys()):
             with connection():
                 found |= throttle_state.read(unseen)
-        for target_id, turn in found.items():
-            count = self._quotas.slots(turn, now)
-            self._lanes.open(target_id, count)
-            for claim in self._lanes.take_back(target_id) if not count else ():
+        for target_id, state in found.items():
+            count = self._planner.slots(state, now)
+            self._queues.open(target_id, count)
+            for claim in self._queues.take_back(target_id) if not count else ():
                 self._inbox.put(Returned(claim, is_unsent=True))
 
     def _watch_clock(self) -> None:
@@ -406,7 +406,7 @@ class Drain:
             now = self._terms.now()
             for first in range(0, len(held), MAX_BATCH):
                 transitions.renew(held[first : first + MAX_BATCH], now, self._terms.lease_s)
-            self._quotas.share = worker_heartbeats.beat(self._terms.worker, now)
+            self._planner.share = worker_heartbeats.beat(self._terms.worker, now)
         self._let_others_renew()
         self._renewed_at = time.monotonic()
         self._renew_at = self._renewed_at + self._terms.renew_s
@@ -422,7 +422,7 @@ class Drain:
             self._claim_from = time.monotonic() + AFTER_A_STEP * self._terms.renew_s
 
     def _give_back_what_was_not_begun(self) -> None:
-        unsent = self._lanes.take_back_all()
+        unsent = self._queues.take_back_all()
         for claim in unsent:
             del self._held[id(claim)]
         if unsent:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Generator, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.targets.throttle_state import Turn
+from schemas.targets.throttle_state import ThrottleState
 from storage.targets import throttle_state
 
 #: Targets of one statement: a few milliseconds on either database.
 LOOK_TARGETS: Final = 256
 #: After a round that took longer than a tick can spare the next one waits nine times as long: they get a tenth of the time.
-QUICK_ROUND_S: Final = 0.005
-REST_OF_A_ROUND: Final = 9.0
+QUICK_SCAN_S: Final = 0.005
+REST_FACTOR: Final = 9.0
 #: But no longer than a sweep's period: where a process or a database stood still within a round, what is new must not wait
 #: for minutes, nor longer than after a lost wake-up.
 MAX_REST_S: Final = 1.0
@@ -30,11 +30,11 @@ REMEMBERED_S: Final = 0.1
 _AT_ONCE_S: Final = 0.001
 
 
-class Rounds:
+class DueTargets:
     """Goes around the targets; a round that took longer than `quick_round_s` is followed by a rest."""
 
-    def __init__(self, quick_round_s: float = QUICK_ROUND_S, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._quick_round_s = quick_round_s
+    def __init__(self, quick_scan_s: float = QUICK_SCAN_S, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._quick_scan_s = quick_scan_s
         self._monotonic = monotonic
         self._cursor = ""
         #: What the last round found, and from when on the next one may begin.
@@ -42,11 +42,11 @@ class Rounds:
         self._rests_until = monotonic()
         self._went_around = False
         #: What the last round saw, if it was a whole one, when it began, and whether it serves once more.
-        self._seen: list[Turn] = []
+        self._seen: list[ThrottleState] = []
         self._seen_at = 0.0
         self._is_kept = False
 
-    def remembered(self) -> list[Turn]:
+    def remembered(self) -> list[ThrottleState]:
         """Return what the last round saw, if it was kept and not long ago, in the order of a round; else nothing."""
         is_fresh = self._is_kept and self._monotonic() < self._seen_at + REMEMBERED_S
         return self._in_order(self._seen) if is_fresh else []
@@ -59,7 +59,7 @@ class Rounds:
         """Look anew next time."""
         self._is_kept = False
 
-    def look(self, now: datetime) -> Generator[Turn, None, None]:
+    def look(self, now: datetime) -> Generator[ThrottleState, None, None]:
         """Yield the targets that something is due for at `now`, as many as are asked for."""
         self.forget()
         self._went_around = self._monotonic() >= self._rests_until
@@ -75,42 +75,42 @@ class Rounds:
             return throttle_state.next_ready(now)
         return now + timedelta(seconds=max(_AT_ONCE_S, self._rests_until - self._monotonic()))
 
-    def _look_at_known(self, now: datetime) -> Generator[Turn, None, None]:
+    def _look_at_known(self, now: datetime) -> Generator[ThrottleState, None, None]:
         yield from self._in_order(throttle_state.due_of(self._known, now))
 
-    def _in_order(self, found: list[Turn]) -> list[Turn]:
+    def _in_order(self, found: list[ThrottleState]) -> list[ThrottleState]:
         """Return targets in the order in which a round would come to them."""
-        return sorted(found, key=lambda turn: (turn.target_id <= self._cursor, turn.target_id))
+        return sorted(found, key=lambda state: (state.target_id <= self._cursor, state.target_id))
 
-    def _go_around(self, now: datetime) -> Generator[Turn, None, None]:
-        seen: list[Turn] = []
+    def _go_around(self, now: datetime) -> Generator[ThrottleState, None, None]:
+        seen: list[ThrottleState] = []
         began_at, self._known, self._seen = self._monotonic(), [], []
         try:
-            for turn in _around(self._cursor, now):
+            for state in _around(self._cursor, now):
                 if len(seen) < MAX_KNOWN:
-                    seen.append(turn)
-                    self._known.append(turn.target_id)
-                yield turn
+                    seen.append(state)
+                    self._known.append(state.target_id)
+                yield state
             if len(seen) < MAX_KNOWN:
                 self._seen, self._seen_at = seen, began_at
         finally:
             # Whoever has seen enough ends the round; what it took until then counts.
             ended_at = self._monotonic()
             took_s = ended_at - began_at
-            rest_s = min(MAX_REST_S, REST_OF_A_ROUND * took_s)
-            self._rests_until = ended_at + (rest_s if took_s > self._quick_round_s else 0)
+            rest_s = min(MAX_REST_S, REST_FACTOR * took_s)
+            self._rests_until = ended_at + (rest_s if took_s > self._quick_scan_s else 0)
 
 
-def _around(cursor: str, now: datetime) -> Iterator[Turn]:
+def _around(cursor: str, now: datetime) -> Iterator[ThrottleState]:
     """Yield the targets behind the cursor, then those up to it."""
     yield from _behind(cursor, now)
-    for turn in _behind("", now) if cursor else ():
-        if turn.target_id > cursor:
+    for state in _behind("", now) if cursor else ():
+        if state.target_id > cursor:
             return
-        yield turn
+        yield state
 
 
-def _behind(after_id: str, now: datetime) -> Iterator[Turn]:
+def _behind(after_id: str, now: datetime) -> Iterator[ThrottleState]:
     while True:
         found = throttle_state.due(after_id, LOOK_TARGETS, now)
         yield from found

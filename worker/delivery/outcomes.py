@@ -11,17 +11,17 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from schemas.exports.delivery import DELIVERED, Health, Outcome, TargetEffect, Verdict
+from schemas.exports.delivery import DELIVERED, Outcome, TargetEffect, TargetHealth, Verdict
 from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, has_forbidden
 from schemas.exports.state_machine import Move
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 
-#: Statuses by which a receiver says "later"; every other 5xx but those of NEVER says so too.
-LATER: Final = frozenset({408, 425, 429})
+#: Statuses by which a receiver says "later"; every other 5xx but those of PERMANENT says so too.
+RETRYABLE: Final = frozenset({408, 425, 429})
 #: "I cannot do this" and "I do not speak this version" will not change by waiting.
-NEVER: Final = frozenset({501, 505})
+PERMANENT: Final = frozenset({501, 505})
 #: Statuses whose Retry-After is an order.
-OBEYED: Final = frozenset({429, 503})
+RETRY_AFTER: Final = frozenset({429, 503})
 
 WEBHOOK_RATE_LIMITED: Final = "WEBHOOK_RATE_LIMITED"
 SIGNATURE_INVALID: Final = "WEBHOOK_SIGNATURE_INVALID"
@@ -41,9 +41,9 @@ TIMEOUTS: Final = frozenset({"deadline_exceeded", "connect_timeout"})
 #: What a tracker needs for an id or a link; longer ones are not kept.
 MAX_PROVIDER_TEXT: Final = 500
 
-_CONNECTED: Final = TargetEffect(connected="connected", health=Health.WELL)
-_FAILING: Final = TargetEffect(connected="failing", health=Health.ILL)
-_GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", Health.ILL)
+_CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
+_FAILING: Final = TargetEffect(connected="failing", health=TargetHealth.UNHEALTHY)
+_GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
 #: What an answer comes to that says nothing; made anew for each, it would cost as much as all the rest of its judgement.
 _DELIVERED: Final = Verdict(Move.DELIVER, DELIVERED, effect=_CONNECTED)
 
@@ -56,14 +56,16 @@ class Schedule:
     max_age: timedelta
 
 
-def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, jitter: float, plan: Schedule) -> Verdict:
+def decide_outcome(
+    outcome: Outcome, try_number: int, began_at: datetime, now: datetime, jitter: float, plan: Schedule
+) -> Verdict:
     """Return what follows from `outcome` of try `try_number` (1 is the first) of a schedule that began at `began_at`.
 
     `jitter` is between -1 and 1.
     """
     if outcome.refused:
         reason = outcome.error or "address_refused"
-        effect = TargetEffect("failing", TargetStatus.BLOCKED, reason, Health.ILL)
+        effect = TargetEffect("failing", TargetStatus.BLOCKED, reason, TargetHealth.UNHEALTHY)
         return Verdict(Move.BLOCK, "refused", reason, reason, effect=effect)
     if outcome.status is None:
         error = outcome.error or "no_answer"
@@ -73,7 +75,7 @@ def judge(outcome: Outcome, try_number: int, began_at: datetime, now: datetime, 
     if 200 <= outcome.status < 300:
         return _delivered(answer, is_clean=_is_clean(outcome))
     code = _receiver_code(answer)
-    if _is_later(outcome.status, code):
+    if _is_retryable(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
         return _again(outcome, error, _not_now(outcome, error, now), try_number, began_at, now, jitter, plan)
     return _refused_for_good(outcome.status, code)
@@ -94,7 +96,7 @@ def _delivered(answer: dict[str, Any], *, is_clean: bool) -> Verdict:
 def _not_now(outcome: Outcome, error: str, now: datetime) -> TargetEffect:
     """Return what a "later" says about the target: a 429 pauses it, and so does a 503 that says for how long."""
     is_rate_limited = outcome.status == 429 or error == WEBHOOK_RATE_LIMITED
-    effect = TargetEffect(health=Health.ILL, is_overloaded=outcome.status in OBEYED or is_rate_limited)
+    effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=outcome.status in RETRY_AFTER or is_rate_limited)
     said_s = _said_s(outcome, error, now)
     if said_s is None and is_rate_limited:
         said_s = UNSAID_RETRY_AFTER_S
@@ -103,8 +105,8 @@ def _not_now(outcome: Outcome, error: str, now: datetime) -> TargetEffect:
     return replace(effect, hold_s=said_s, hold_reason=RATE_LIMITED if is_rate_limited else RECEIVER_UNAVAILABLE)
 
 
-def _is_later(status: int, code: str | None) -> bool:
-    return code == WEBHOOK_RATE_LIMITED or status in LATER or (500 <= status < 600 and status not in NEVER)
+def _is_retryable(status: int, code: str | None) -> bool:
+    return code == WEBHOOK_RATE_LIMITED or status in RETRYABLE or (500 <= status < 600 and status not in PERMANENT)
 
 
 def _refused_for_good(status: int, code: str | None) -> Verdict:
@@ -138,7 +140,7 @@ def _again(
         "attempts_exhausted",
         error,
         retry_after_s=asked_s,
-        effect=replace(effect, connected="failing", health=Health.ILL),
+        effect=replace(effect, connected="failing", health=TargetHealth.UNHEALTHY),
     )
     if try_number > len(plan.delays_s):
         return given_up
@@ -170,7 +172,7 @@ def _said_s(outcome: Outcome, error: str, now: datetime) -> int | None:
     another number.
     """
     text = (outcome.retry_after or "").strip()
-    if not text or (outcome.status not in OBEYED and error != WEBHOOK_RATE_LIMITED):
+    if not text or (outcome.status not in RETRY_AFTER and error != WEBHOOK_RATE_LIMITED):
         return None
     seconds = _number(text) if text.isascii() and text.isdecimal() else _until(text, now)
     return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)

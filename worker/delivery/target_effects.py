@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from schemas.exports.delivery import Attempted, TargetEffect
 from schemas.targets.target import BREAKER_OPEN, TargetStatus
-from schemas.targets.throttle_state import Turn
+from schemas.targets.throttle_state import ThrottleState
 from storage.targets import targets, throttle_state
 from worker.delivery import throttle
 
@@ -44,11 +44,11 @@ def record(effects: Effects, now: datetime, worker: str) -> list[News]:
     return write(changed_by(effects, throttle_state.read(sorted(effects)), now), effects, now, worker)
 
 
-def changed_by(effects: Effects, seen: Mapping[str, Turn], now: datetime) -> set[str]:
+def changed_by(effects: Effects, seen: Mapping[str, ThrottleState], now: datetime) -> set[str]:
     """Return the targets whose rows must be written, going by their turns as they were `seen` just now."""
-    told = {target_id: turn for target_id, turn in seen.items() if target_id in effects}
-    restless = {each: turn for each, turn in told.items() if not throttle.is_at_rest(turn, effects[each], now)}
-    changed = {turn.target_id for turn in _changes(restless, effects, now)}
+    told = {target_id: state for target_id, state in seen.items() if target_id in effects}
+    restless = {each: state for each, state in told.items() if not throttle.is_at_rest(state, effects[each], now)}
+    changed = {state.target_id for state in _changes(restless, effects, now)}
     # What turns a target off does so also where it says nothing new of its turn, as a late answer to an open breaker does.
     return changed | {target_id for target_id, told in effects.items() if any(effect.status is not None for effect in told)}
 
@@ -61,7 +61,7 @@ def write(changed: Collection[str], effects: Effects, now: datetime, worker: str
     then = _changes(locked, effects, now)
     throttle_state.write(then)
     off = [_turn_off(locked[target_id], effects[target_id], now, worker) for target_id in locked]
-    return [news for news in (*(_news(locked[turn.target_id], turn, now) for turn in then), *off) if news is not None]
+    return [news for news in (*(_news(locked[state.target_id], state, now) for state in then), *off) if news is not None]
 
 
 def tell(news: Iterable[News]) -> None:
@@ -70,14 +70,14 @@ def tell(news: Iterable[News]) -> None:
         _log.log(each.level, each.told, extra={"target_id": each.target_id, "reason": each.reason})
 
 
-def _changes(before: Mapping[str, Turn], effects: Effects, now: datetime) -> list[Turn]:
-    then = {target_id: throttle.after(turn, effects[target_id], now) for target_id, turn in before.items()}
-    return [then[target_id] for target_id, turn in before.items() if throttle.is_worth_writing(turn, then[target_id])]
+def _changes(before: Mapping[str, ThrottleState], effects: Effects, now: datetime) -> list[ThrottleState]:
+    then = {target_id: throttle.after(state, effects[target_id], now) for target_id, state in before.items()}
+    return [then[target_id] for target_id, state in before.items() if throttle.is_worth_writing(state, then[target_id])]
 
 
-def _news(before: Turn, then: Turn, now: datetime) -> News | None:
+def _news(before: ThrottleState, then: ThrottleState, now: datetime) -> News | None:
     """Tell a pause that a receiver asks for, and the breaker when it opens and when it closes; not each of its probes."""
-    was_open, is_open = (turn.failures_in_row >= throttle.BREAKER_FAILURES for turn in (before, then))
+    was_open, is_open = (state.failures_in_row >= throttle.BREAKER_FAILURES for state in (before, then))
     if is_open != was_open:
         told = "target keeps failing, only single attempts go to it" if is_open else "target answers again"
         return News(before.target_id, told, level=logging.WARNING if is_open else logging.INFO)
@@ -87,7 +87,7 @@ def _news(before: Turn, then: Turn, now: datetime) -> News | None:
     return None
 
 
-def _turn_off(before: Turn, effects: Sequence[TargetEffect], now: datetime, worker: str) -> News | None:
+def _turn_off(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime, worker: str) -> News | None:
     turned = [(effect.status, effect.reason) for effect in effects if effect.status is not None]
     if not turned and throttle.has_failed_for_days(throttle.after(before, effects, now), now):
         turned = [(TargetStatus.DISABLED, throttle.GIVEN_UP)]

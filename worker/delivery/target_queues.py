@@ -16,19 +16,19 @@ from schemas.exports.delivery import Claim
 
 
 @dataclass(slots=True)
-class _Lane:
+class _TargetQueue:
     slots: int = 0
     open: int = 0  # in the queue of the threads, or being sent
     unwritten: int = 0  # answers that ended the turn, of which the target's row does not tell yet
     waiting: deque[Claim] = field(default_factory=deque)
 
 
-class Lanes:
+class TargetQueues:
     """Hands claims to threads, each lane's in order, as many at once as the lane has slots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, _TargetQueue] = {}
         #: What may be sent now; None ends one thread. A simple queue, because an executor's future costs a delivery more
         #: than its share of the database does.
         self._ready: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
@@ -37,12 +37,12 @@ class Lanes:
         """Let claims wait in their lanes; `open` gives them slots."""
         with self._lock:
             for claim in claims:
-                self._lanes.setdefault(claim.target_id, _Lane()).waiting.append(claim)
+                self._queues.setdefault(claim.target_id, _TargetQueue()).waiting.append(claim)
 
     def open(self, target_id: str, slots: int) -> None:
         """Give a lane its slots and send what they have room for."""
         with self._lock:
-            lane = self._lanes.get(target_id)
+            lane = self._queues.get(target_id)
             if lane is not None:
                 lane.slots = 0 if lane.unwritten else slots
                 self._send(lane)
@@ -50,12 +50,12 @@ class Lanes:
     def waiting(self) -> set[str]:
         """Return the targets that claims wait for."""
         with self._lock:
-            return {target_id for target_id, lane in self._lanes.items() if lane.waiting}
+            return {target_id for target_id, lane in self._queues.items() if lane.waiting}
 
     def behind(self) -> int:
         """Return how many claims wait behind all slots of their lanes: no thread that is free could send them."""
         with self._lock:
-            return sum(max(0, len(lane.waiting) - max(0, lane.slots - lane.open)) for lane in self._lanes.values())
+            return sum(max(0, len(lane.waiting) - max(0, lane.slots - lane.open)) for lane in self._queues.values())
 
     def is_ahead(self) -> bool:
         """Tell whether more may be sent now than there are threads to send it."""
@@ -68,15 +68,15 @@ class Lanes:
             claim = self._ready.get()
         return claim
 
-    def after(self, claim: Claim, *, ends_turn: bool) -> Claim | None:
+    def after(self, claim: Claim, *, pauses_queue: bool) -> Claim | None:
         """Free the slot of a claim that was sent; return another of its lane, if no other lane waits for the thread.
 
         One that `ends_turn` closes the lane until `written` is called for it.
         """
         with self._lock:
-            lane = self._lanes[claim.target_id]
+            lane = self._queues[claim.target_id]
             lane.open -= 1
-            if ends_turn:
+            if pauses_queue:
                 lane.slots = 0
                 lane.unwritten += 1
             if lane.waiting and lane.open < lane.slots:
@@ -91,13 +91,13 @@ class Lanes:
     def written(self, target_id: str) -> None:
         """Take note that the row tells of an answer that ended a turn."""
         with self._lock:
-            self._lanes[target_id].unwritten -= 1
+            self._queues[target_id].unwritten -= 1
             self._forget_if_empty(target_id)
 
     def take_back(self, target_id: str) -> list[Claim]:
         """Return what waits in a lane and let it be sent no more."""
         with self._lock:
-            lane = self._lanes.get(target_id)
+            lane = self._queues.get(target_id)
             if lane is None:
                 return []
             lane.slots = 0
@@ -111,8 +111,8 @@ class Lanes:
         with self._lock:
             taken = self._not_taken()
             for claim in taken:
-                self._lanes[claim.target_id].open -= 1
-            for lane in self._lanes.values():
+                self._queues[claim.target_id].open -= 1
+            for lane in self._queues.values():
                 lane.slots = 0
                 taken += lane.waiting
                 lane.waiting.clear()
@@ -126,7 +126,7 @@ class Lanes:
     def _is_closed_for(self, claim: Claim) -> bool:
         """Tell whether its lane closed while a claim waited for a thread; it waits in the lane again then."""
         with self._lock:
-            lane = self._lanes[claim.target_id]
+            lane = self._queues[claim.target_id]
             if lane.slots:
                 return False
             lane.open -= 1
@@ -142,11 +142,11 @@ class Lanes:
         return taken
 
     def _forget_if_empty(self, target_id: str) -> None:
-        lane = self._lanes[target_id]
+        lane = self._queues[target_id]
         if not (lane.waiting or lane.open or lane.unwritten):
-            del self._lanes[target_id]
+            del self._queues[target_id]
 
-    def _send(self, lane: _Lane) -> None:
+    def _send(self, lane: _TargetQueue) -> None:
         while lane.waiting and lane.open < lane.slots:
             lane.open += 1
             self._ready.put(lane.waiting.popleft())

@@ -207,19 +207,19 @@ class Receiver:
 @contextmanager
 def delivering(world: World, receiver: Receiver) -> Iterator[str]:
     """Approve the world's export for the receiver and deliver what is due; yields the export's id."""
-    drain = compose(world.settings, SharedClock(utc_now))
+    dispatcher = compose(world.settings, SharedClock(utc_now))
     with LoopbackServer(receiver.behave) as server:
         target = world.send(3, base_url=server.url()).json["id"]
-        drain.start()
+        dispatcher.start()
         try:
             answer = world.send(4, target_id=target)
             assert answer.status_code == 202, answer.text
-            drain.drain()
+            dispatcher.deliver_due()
             wait_until(lambda: world.status()["status"] not in {"approved", "delivering"})
             yield world.export_id
         finally:
-            drain.stop()
-            assert drain.join(10)
+            dispatcher.stop()
+            assert dispatcher.join(10)
 
 
 def ends_as(status: str, *answers: tuple[int, bytes], error_code: str | None = None) -> Check:
@@ -245,13 +245,13 @@ def signs_what_it_sends(world: World) -> None:
 
 
 def emits_only_after_approval(world: World) -> None:
-    receiver, drain = Receiver(), compose(world.settings, SharedClock(utc_now))
+    receiver, dispatcher = Receiver(), compose(world.settings, SharedClock(utc_now))
     with LoopbackServer(receiver.behave) as server:
         world.send(3, base_url=server.url())
-        drain.start()
-        drain.drain()
-        drain.stop()
-        assert drain.join(10)
+        dispatcher.start()
+        dispatcher.deliver_due()
+        dispatcher.stop()
+        assert dispatcher.join(10)
     assert receiver.got == []
     signs_what_it_sends(world)
 
@@ -603,15 +603,15 @@ def stored_texts_are_no_larger_than_allowed(world: World) -> None:
 def an_unsafe_target_blocks(world: World) -> None:
     strict = make_settings(world.settings.data_dir, {"DEFAULT_PROJECT_ID": str(world.customer.project_id)})
     world.send(4)
-    drain = compose(strict, SharedClock(utc_now))
+    dispatcher = compose(strict, SharedClock(utc_now))
     # The name of the world's target does not resolve to anything that may be dialled here.
     assert rows("SELECT 1 FROM targets WHERE id = ?", (world.target_id,))
     execute("UPDATE targets SET base_url = 'https://127.0.0.1/hook' WHERE id = ?", (world.target_id,))
-    drain.start()
-    drain.drain()
+    dispatcher.start()
+    dispatcher.deliver_due()
     wait_until(lambda: world.status()["status"] != "approved")
-    drain.stop()
-    assert drain.join(10)
+    dispatcher.stop()
+    assert dispatcher.join(10)
     assert (world.status()["status"], world.status()["status_reason"]) == ("blocked", "address_loopback")
 
 

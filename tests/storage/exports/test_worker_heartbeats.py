@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from schemas.base.timestamps import to_ms
-from schemas.targets.throttle_state import Share
+from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import connection, rows
 from storage.exports import worker_heartbeats
 from tests.support.factories import NOW
@@ -18,7 +18,7 @@ def in_s(seconds: float) -> timedelta:
 
 
 def test_a_worker_alone_has_everything(database: str) -> None:
-    assert worker_heartbeats.beat("a", NOW) == Share(0, 1)
+    assert worker_heartbeats.beat("a", NOW) == WorkerShare(0, 1)
     assert rows("SELECT name, started_at, seen_at FROM workers") == [("a", to_ms(NOW), to_ms(NOW))]
 
 
@@ -26,24 +26,24 @@ def test_each_worker_has_a_place_of_its_own(database: str) -> None:
     for name in ("c", "a", "b"):
         worker_heartbeats.beat(name, NOW)
     assert [worker_heartbeats.beat(name, NOW + in_s(1)) for name in ("a", "b", "c")] == [
-        Share(0, 3),
-        Share(1, 3),
-        Share(2, 3),
+        WorkerShare(0, 3),
+        WorkerShare(1, 3),
+        WorkerShare(2, 3),
     ]
 
 
 def test_a_worker_that_beats_again_is_the_same_one(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
-    assert worker_heartbeats.beat("a", NOW + in_s(2)) == Share(0, 1)
+    assert worker_heartbeats.beat("a", NOW + in_s(2)) == WorkerShare(0, 1)
     assert rows("SELECT started_at, seen_at FROM workers") == [(to_ms(NOW), to_ms(NOW + in_s(2)))]
 
 
 def test_who_is_silent_for_as_long_as_a_lease_leaves_its_share_to_the_others(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
-    assert worker_heartbeats.beat("b", NOW + in_s(5.999)) == Share(1, 2)
-    assert worker_heartbeats.beat("b", NOW + in_s(6)) == Share(0, 1)
+    assert worker_heartbeats.beat("b", NOW + in_s(5.999)) == WorkerShare(1, 2)
+    assert worker_heartbeats.beat("b", NOW + in_s(6)) == WorkerShare(0, 1)
     # A worker that comes back to itself counts again.
-    assert worker_heartbeats.beat("a", NOW + in_s(7)) == Share(0, 2)
+    assert worker_heartbeats.beat("a", NOW + in_s(7)) == WorkerShare(0, 2)
 
 
 def test_who_leaves_is_not_waited_for(database: str) -> None:
@@ -51,14 +51,14 @@ def test_who_leaves_is_not_waited_for(database: str) -> None:
     worker_heartbeats.beat("b", NOW)
     worker_heartbeats.leave("a")
     worker_heartbeats.leave("a")
-    assert worker_heartbeats.share("b", NOW) == Share(0, 1)
+    assert worker_heartbeats.share("b", NOW) == WorkerShare(0, 1)
     assert rows("SELECT name FROM workers") == [("b",)]
 
 
 def test_one_that_was_never_seen_has_a_place_nevertheless(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
-    assert worker_heartbeats.share("b", NOW) == Share(1, 2)
-    assert worker_heartbeats.share("a", NOW) == Share(0, 1)
+    assert worker_heartbeats.share("b", NOW) == WorkerShare(1, 2)
+    assert worker_heartbeats.share("a", NOW) == WorkerShare(0, 1)
 
 
 def test_rows_of_the_dead_are_swept_away_by_the_living(database: str) -> None:
@@ -72,7 +72,7 @@ def test_rows_of_the_dead_are_swept_away_by_the_living(database: str) -> None:
 def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:
     names = [f"worker-{number:02}" for number in range(16)]
 
-    def beat(name: str) -> Share:
+    def beat(name: str) -> WorkerShare:
         with connection():
             for second in range(5):
                 share = worker_heartbeats.beat(name, NOW + in_s(second))
@@ -80,7 +80,7 @@ def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(beat, names))
-        assert list(pool.map(beat, names)) == [Share(rank, 16) for rank in range(16)]
+        assert list(pool.map(beat, names)) == [WorkerShare(rank, 16) for rank in range(16)]
 
 
 def test_two_processes_never_have_one_name_not_even_as_process_1_of_hosts_of_one_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import BREAKER_OPEN, TargetStatus
-from schemas.targets.throttle_state import Turn
+from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.targets import targets, throttle_state
 from tests.support.factories import NOW, Customer, claim_due, make_approved, make_exports, make_target
@@ -28,35 +28,35 @@ MARKED = {
 }
 
 
-def turn_of(target_id: str) -> Turn:
+def state_of(target_id: str) -> ThrottleState:
     return throttle_state.read([target_id])[target_id]
 
 
-def write(*written: Turn) -> None:
+def write(*written: ThrottleState) -> None:
     with transaction():
         throttle_state.write(written)
 
 
 def due_ids(after_id: str = "", limit: int = 100, now: datetime = NOW) -> list[str]:
-    return [turn.target_id for turn in throttle_state.due(after_id, limit, now)]
+    return [state.target_id for state in throttle_state.due(after_id, limit, now)]
 
 
 def test_a_new_target_starts_on_the_ramp_and_knows_nothing(customer: Customer) -> None:
     target = make_target(customer)
-    assert turn_of(target.id) == Turn(
+    assert state_of(target.id) == ThrottleState(
         target.id, TargetStatus.ACTIVE, "unknown", None, None, None, 16.0, 4, 0, None, None, None
     )
 
 
 def test_a_turn_is_read_as_it_was_written(customer: Customer) -> None:
     target, other = make_target(customer), make_target(customer)
-    marked = replace(turn_of(target.id), **MARKED)  # type: ignore[arg-type]  # the values are of each field's type
+    marked = replace(state_of(target.id), **MARKED)  # type: ignore[arg-type]  # the values are of each field's type
     write(marked)
-    assert turn_of(target.id) == marked
-    assert turn_of(other.id) == replace(turn_of(target.id), **{**fresh(), "target_id": other.id})  # type: ignore[arg-type]  # the values are of each field's type
+    assert state_of(target.id) == marked
+    assert state_of(other.id) == replace(state_of(target.id), **{**fresh(), "target_id": other.id})  # type: ignore[arg-type]  # the values are of each field's type
     cleared = replace(marked, **fresh())  # type: ignore[arg-type]  # the values are of each field's type
-    write(cleared, replace(turn_of(other.id), ramp=9))
-    assert (turn_of(target.id), turn_of(other.id).ramp) == (cleared, 9)
+    write(cleared, replace(state_of(other.id), ramp=9))
+    assert (state_of(target.id), state_of(other.id).ramp) == (cleared, 9)
 
 
 def fresh() -> dict[str, object]:
@@ -66,21 +66,21 @@ def fresh() -> dict[str, object]:
 
 def test_a_turn_that_is_written_changes_neither_status_nor_limit(customer: Customer) -> None:
     target = make_target(customer)
-    stale = turn_of(target.id)
+    stale = state_of(target.id)
     targets.turn(target.id, "pause", NOW, "operator")
     targets.set_limit(target.id, 30, NOW, "operator")
     write(replace(stale, ramp=2))
-    assert turn_of(target.id) == replace(stale, ramp=2, status=TargetStatus.PAUSED, max_per_minute=30)
+    assert state_of(target.id) == replace(stale, ramp=2, status=TargetStatus.PAUSED, max_per_minute=30)
 
 
 def test_an_instant_long_ago_and_one_far_away_are_kept(customer: Customer) -> None:
     marked = replace(
-        turn_of(make_target(customer).id),
+        state_of(make_target(customer).id),
         paced_until=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
         held_until=datetime(1970, 1, 1, tzinfo=UTC),
     )
     write(marked)
-    assert turn_of(marked.target_id) == marked
+    assert state_of(marked.target_id) == marked
 
 
 def test_nothing_is_asked_or_written_for_nobody(customer: Customer) -> None:
@@ -103,11 +103,11 @@ def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> Non
     make_approved(customer, due, NOW + timedelta(seconds=30))
     make_approved(customer, later, NOW + timedelta(hours=1))
     execute("UPDATE exports SET status = 'failed', due_at = NULL WHERE id = ?", (make_approved(customer, finished),))
-    assert throttle_state.due("", 100, NOW) == [turn_of(due)]
+    assert throttle_state.due("", 100, NOW) == [state_of(due)]
     # A claim is due again when it lapses.
     assert due_ids(now=NOW + timedelta(seconds=6)) == [due, sending]
     assert due_ids(now=NOW + timedelta(hours=1)) == [due, later, sending]
-    assert throttle_state.due_of([nothing, due, sending, finished], NOW) == [turn_of(due)]
+    assert throttle_state.due_of([nothing, due, sending, finished], NOW) == [state_of(due)]
     assert throttle_state.due_of([], NOW) == []
     assert throttle_state.next_ready(NOW - timedelta(seconds=1)) == NOW
     assert throttle_state.next_ready(NOW) == NOW + timedelta(seconds=6)
@@ -126,7 +126,7 @@ def test_a_target_that_was_turned_off_is_seen_while_something_waits(customer: Cu
     execute("UPDATE targets SET status = ?", (status,))
     assert (due_ids() == [target.id]) is is_seen
     assert throttle_state.due_of([target.id], NOW + timedelta(hours=2)) == (
-        [turn_of(target.id)] if status == "active" else []
+        [state_of(target.id)] if status == "active" else []
     )
     assert throttle_state.next_ready(NOW) == (NOW + timedelta(hours=1) if status == "active" else None)
 
@@ -135,10 +135,10 @@ def test_a_target_that_is_held_is_not_seen_before_that_ends(customer: Customer) 
     target = make_target(customer)
     make_approved(customer, target.id)
     until = NOW + timedelta(seconds=30)
-    write(replace(turn_of(target.id), held_until=until, held_reason=BREAKER_OPEN))
+    write(replace(state_of(target.id), held_until=until, held_reason=BREAKER_OPEN))
     assert (due_ids(), throttle_state.due_of([target.id], NOW), throttle_state.next_ready(NOW)) == ([], [], until)
     assert due_ids(now=until) == [target.id]
-    assert throttle_state.due_of([target.id], until) == [turn_of(target.id)]
+    assert throttle_state.due_of([target.id], until) == [state_of(target.id)]
 
 
 def test_targets_are_seen_a_page_at_a_time_in_the_order_of_their_ids(customer: Customer) -> None:
@@ -161,12 +161,12 @@ def test_who_reads_turns_locked_changes_them_alone(customer: Customer) -> None:
 
     def count(_: int) -> None:
         with connection(), transaction():
-            [turn] = throttle_state.read([target.id], locked=True).values()
-            throttle_state.write([replace(turn, failures_in_row=turn.failures_in_row + 1)])
+            [state] = throttle_state.read([target.id], locked=True).values()
+            throttle_state.write([replace(state, failures_in_row=state.failures_in_row + 1)])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(40)))
-    assert turn_of(target.id).failures_in_row == 40
+    assert state_of(target.id).failures_in_row == 40
 
 
 def test_who_does_not_wait_is_told_of_what_nobody_else_has_locked(customer: Customer) -> None:

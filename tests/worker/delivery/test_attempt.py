@@ -15,7 +15,7 @@ from storage.secrets.vault import Vault
 from storage.targets import targets
 from storage.targets.targets import secret_context
 from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, claim_due, make_approved, make_target
-from worker.delivery.attempt import Courier, Terms
+from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.outcomes import Schedule
 from worker.http.signing import SignatureVerdict, verify
 
@@ -59,14 +59,16 @@ class Clock:
         return self.at
 
 
-def courier(
+def runner(
     post: FakePost, secret: str | None = WEBHOOK_SECRET, keys: tuple[bytes, ...] = (KEY,), retries: int = 2
-) -> Courier:
+) -> AttemptRunner:
     schedule = Schedule((5,) * retries, timedelta(hours=1))
-    return Courier(post, Vault(keys), Terms(secret, schedule, Clock(), lambda: 0.0, lambda claim, _now: claim))
+    return AttemptRunner(
+        post, Vault(keys), AttemptOptions(secret, schedule, Clock(), lambda: 0.0, lambda claim, _now: claim)
+    )
 
 
-def delivered(by: Courier, claim: Claim = CLAIM) -> Attempted:
+def delivered(by: AttemptRunner, claim: Claim = CLAIM) -> Attempted:
     """Have an attempt made that nothing speaks against."""
     attempted = by.deliver(claim)
     assert attempted is not None
@@ -84,7 +86,7 @@ def signature(post: FakePost, secret: str) -> SignatureVerdict:
 
 def test_the_headers_are_those_of_the_contract_and_no_others() -> None:
     post = FakePost()
-    attempt = delivered(courier(post))
+    attempt = delivered(runner(post))
     [(url, headers, body)] = post.sent
     assert (url, body) == (CLAIM.base_url, BODY)
     assert set(headers) == {
@@ -108,14 +110,14 @@ def test_the_headers_are_those_of_the_contract_and_no_others() -> None:
 
 def test_the_signature_verifies_with_the_default_secret() -> None:
     post = FakePost()
-    courier(post).deliver(CLAIM)
+    runner(post).deliver(CLAIM)
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.OK
     assert signature(post, "another") is SignatureVerdict.SIGNATURE_WRONG
 
 
 def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_key() -> None:
     post = FakePost(lambda: Outcome(status=503))
-    carrier = courier(post)
+    carrier = runner(post)
     first, second = delivered(carrier), delivered(carrier, CLAIM._replace(attempt=4, try_number=2))
     (_, before, body), (_, after, body_again) = post.sent
     assert body == body_again == BODY
@@ -128,14 +130,14 @@ def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_
 
 def test_a_targets_own_secret_wins_over_the_default() -> None:
     post = FakePost()
-    courier(post).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
+    runner(post).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
 
 
 def test_a_rotated_secret_signs_the_next_delivery() -> None:
     post = FakePost()
-    carrier = courier(post)
+    carrier = runner(post)
     for secret in (OWN_SECRET, "rotated"):
         carrier.deliver(CLAIM._replace(secret_sealed=sealed(secret)))
         assert signature(post, secret) is SignatureVerdict.OK
@@ -143,7 +145,9 @@ def test_a_rotated_secret_signs_the_next_delivery() -> None:
 
 def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new_one(customer: Customer) -> None:
     post, vault, target = FakePost(), Vault([KEY]), make_target(customer)
-    carrier = Courier(post, vault, Terms(WEBHOOK_SECRET, Schedule((5,), timedelta(hours=1)), Clock(), lambda: 0.0))
+    carrier = AttemptRunner(
+        post, vault, AttemptOptions(WEBHOOK_SECRET, Schedule((5,), timedelta(hours=1)), Clock(), lambda: 0.0)
+    )
     for before, after in ((None, OWN_SECRET), (OWN_SECRET, "rotated")):
         make_approved(customer, target.id)
         [claim] = claim_due(1, NOW, 60, "worker:test")
@@ -155,7 +159,7 @@ def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new
 
 def test_an_older_key_still_opens_a_secret() -> None:
     post = FakePost()
-    courier(post, keys=(b"n" * 32, KEY)).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
+    runner(post, keys=(b"n" * 32, KEY)).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
 
 
@@ -176,14 +180,14 @@ def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
 ) -> None:
     post = FakePost()
-    attempt = delivered(courier(post, default, keys), CLAIM._replace(secret_sealed=blob))
+    attempt = delivered(runner(post, default, keys), CLAIM._replace(secret_sealed=blob))
     assert post.sent == []
     assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, error)
 
 
 def test_an_empty_secret_signs_nothing() -> None:
     post = FakePost()
-    attempt = delivered(courier(post, ""))
+    attempt = delivered(runner(post, ""))
     assert post.sent == []
     assert attempt.verdict.error_code == "internal_error"
 
@@ -193,22 +197,22 @@ def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
     def fail() -> Outcome:
         raise broken
 
-    attempt = delivered(courier(FakePost(fail)))
+    attempt = delivered(runner(FakePost(fail)))
     assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, "internal_error")
     assert attempt.claim is CLAIM
 
 
 def test_what_a_receiver_says_is_kept_without_the_secret_that_it_may_have_echoed() -> None:
     body = f'{{"error": "expected {WEBHOOK_SECRET}"}}'.encode()
-    attempt = delivered(courier(FakePost(lambda: Outcome(status=401, body=body))))
+    attempt = delivered(runner(FakePost(lambda: Outcome(status=401, body=body))))
     assert attempt.outcome.kept == '{"error": "expected [redacted]"}'
-    assert delivered(courier(FakePost())).outcome.kept is None
+    assert delivered(runner(FakePost())).outcome.kept is None
 
 
 @pytest.mark.parametrize("secret", ['"', "id", ":", "T-1", "ticket"])
 def test_a_secret_from_before_there_was_a_least_length_spoils_no_answer(secret: str) -> None:
     post = FakePost(lambda: Outcome(status=200, body=b'{"id": "T-1", "note": "a ticket"}'))
-    attempt = delivered(courier(post), CLAIM._replace(secret_sealed=sealed(secret)))
+    attempt = delivered(runner(post), CLAIM._replace(secret_sealed=sealed(secret)))
     assert attempt.verdict.provider_ticket_id == "T-1"
     assert attempt.outcome.kept is not None
     assert secret not in attempt.outcome.kept.replace("[redacted]", "")
@@ -218,7 +222,7 @@ def test_a_log_of_a_broken_delivery_holds_neither_secret_nor_body(caplog: pytest
     def fail() -> Outcome:
         raise RuntimeError("a bug")
 
-    courier(FakePost(fail)).deliver(CLAIM)
+    runner(FakePost(fail)).deliver(CLAIM)
     assert "delivery broke" in caplog.text
     assert WEBHOOK_SECRET not in caplog.text
     assert BODY.decode() not in caplog.text
@@ -231,7 +235,7 @@ TRIES: Final = [(1, True), (3, True), (4, False), (5, False)]
 @pytest.mark.parametrize(("try_number", "is_sent"), TRIES)
 def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) -> None:
     post = FakePost()
-    attempt = delivered(courier(post, retries=2), CLAIM._replace(try_number=try_number))
+    attempt = delivered(runner(post, retries=2), CLAIM._replace(try_number=try_number))
     assert bool(post.sent) == is_sent
     if not is_sent:
         verdict = attempt.verdict
@@ -239,13 +243,13 @@ def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) ->
 
 
 def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:
-    attempt = delivered(courier(FakePost(lambda: Outcome(status=500))))
+    attempt = delivered(runner(FakePost(lambda: Outcome(status=500))))
     assert attempt.started_at == NOW + timedelta(seconds=1.5)
     assert attempt.verdict.next_attempt_at == NOW + timedelta(seconds=3 + 5)
 
 
 def test_chance_stays_within_what_the_judge_takes() -> None:
-    terms = Terms(None, Schedule((), timedelta()), lambda: datetime.now(UTC))
+    terms = AttemptOptions(None, Schedule((), timedelta()), lambda: datetime.now(UTC))
     drawn = [terms.jitter() for _ in range(1000)]
     assert -1 <= min(drawn) < -0.5
     assert 0.5 < max(drawn) <= 1

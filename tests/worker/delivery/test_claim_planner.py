@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from schemas.base.timestamps import to_ms
-from schemas.targets.throttle_state import Share
+from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import transitions
 from storage.targets import targets, throttle_state
@@ -17,8 +17,8 @@ from tests.support.factories import NOW, Customer, make_approved
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.query_plans import statements
 from worker.delivery import throttle
-from worker.delivery.claim_planner import MAX_BATCH, Plan, Quotas
-from worker.delivery.due_targets import LOOK_TARGETS, MAX_REST_S, REMEMBERED_S, Rounds
+from worker.delivery.claim_planner import MAX_BATCH, ClaimPlan, ClaimPlanner
+from worker.delivery.due_targets import LOOK_TARGETS, MAX_REST_S, REMEMBERED_S, DueTargets
 
 URL: Final = "https://tracker.example.com/hook"
 NOTHING: Final[Counter[str]] = Counter()
@@ -31,13 +31,13 @@ def waiting_for(customer: Customer, targets_count: int, each: int = 1) -> list[s
     return ids
 
 
-def made(threads: int) -> Quotas:
+def made(threads: int) -> ClaimPlanner:
     """Return quotas that go around whenever they look, however long the last round took."""
-    return Quotas(threads, Rounds(quick_round_s=600))
+    return ClaimPlanner(threads, DueTargets(quick_scan_s=600))
 
 
-def plan(quotas: Quotas, held: Iterable[str] = (), returned: Iterable[str] = (), later_s: float = 0.0) -> Plan:
-    return quotas.plan(Counter(held), Counter(returned), NOW + timedelta(seconds=later_s))
+def plan(planner: ClaimPlanner, held: Iterable[str] = (), returned: Iterable[str] = (), later_s: float = 0.0) -> ClaimPlan:
+    return planner.plan(Counter(held), Counter(returned), NOW + timedelta(seconds=later_s))
 
 
 def change(target_id: str, **columns: object) -> None:
@@ -47,9 +47,9 @@ def change(target_id: str, **columns: object) -> None:
 
 def test_where_nothing_waits_there_is_nothing_to_claim(customer: Customer) -> None:
     many_targets(customer, 0, 3, URL)
-    quotas = made(32)
-    assert not plan(quotas)
-    assert quotas.ready_at is None
+    planner = made(32)
+    assert not plan(planner)
+    assert planner.ready_at is None
 
 
 def test_a_target_alone_gets_its_concurrency_and_half_the_threads_at_most(customer: Customer) -> None:
@@ -82,10 +82,10 @@ def test_what_is_held_counts_against_target_and_threads(customer: Customer) -> N
 
 def test_what_waits_behind_the_slots_of_its_target_takes_no_room_from_others(customer: Customer) -> None:
     hanging, other = waiting_for(customer, 2, 100)
-    quotas = made(16)
+    planner = made(16)
     held = Counter({hanging: 40})
-    assert not quotas.plan(held, NOTHING, NOW)
-    assert quotas.plan(held, NOTHING, NOW, behind=32).quotas == {other: 8}
+    assert not planner.plan(held, NOTHING, NOW)
+    assert planner.plan(held, NOTHING, NOW, behind=32).quotas == {other: 8}
 
 
 def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: Customer) -> None:
@@ -108,62 +108,62 @@ def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: C
 )
 def test_the_longer_a_tick_takes_the_less_is_claimed_to_wait(customer: Customer, tick_s: float, ahead: float) -> None:
     [target_id] = waiting_for(customer, 1, 500)
-    quotas = made(32)
-    quotas.tick_took(tick_s)
-    assert plan(quotas, returned=[target_id] * 16).quotas == {target_id: 16 + round(ahead * 16)}
+    planner = made(32)
+    planner.tick_took(tick_s)
+    assert plan(planner, returned=[target_id] * 16).quotas == {target_id: 16 + round(ahead * 16)}
 
 
 def test_while_claims_get_all_they_ask_for_what_was_seen_serves_the_next(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     stopwatch = Stopwatch()
-    quotas = Quotas(32, Rounds(quick_round_s=600, monotonic=stopwatch))
+    planner = ClaimPlanner(32, DueTargets(quick_scan_s=600, monotonic=stopwatch))
 
-    first = plan(quotas)
+    first = plan(planner)
     assert first.quotas == {ids[0]: 11, ids[1]: 11, ids[2]: 10}
     # Nobody said what came of it.
-    assert looks(quotas)
-    quotas.took(first, Counter(first.quotas))
-    assert not looks(quotas)
-    assert plan(quotas, held=ids * 2).quotas == {ids[0]: 9, ids[1]: 9, ids[2]: 8}
+    assert looks(planner)
+    planner.took(first, Counter(first.quotas))
+    assert not looks(planner)
+    assert plan(planner, held=ids * 2).quotas == {ids[0]: 9, ids[1]: 9, ids[2]: 8}
     # Where those have no room either, nobody looks until it is time again.
-    assert not looks(quotas, held=ids * 10)
+    assert not looks(planner, held=ids * 10)
     stopwatch.at_s += REMEMBERED_S
-    assert looks(quotas)
+    assert looks(planner)
 
 
 def test_a_claim_that_got_less_and_a_ring_are_followed_by_a_look(customer: Customer) -> None:
     ids = waiting_for(customer, 2, 100)
-    quotas = made(32)
+    planner = made(32)
     for is_rung in (False, True):
-        planned = plan(quotas)
+        planned = plan(planner)
         assert planned.quotas == {ids[0]: 16, ids[1]: 16}
-        quotas.took(planned, Counter(planned.quotas))
-        assert not looks(quotas)
+        planner.took(planned, Counter(planned.quotas))
+        assert not looks(planner)
         if is_rung:
-            quotas.look_anew()
+            planner.look_anew()
         else:
-            quotas.took(planned, Counter({ids[0]: 16, ids[1]: 15}))
-        assert looks(quotas)
+            planner.took(planned, Counter({ids[0]: 16, ids[1]: 15}))
+        assert looks(planner)
 
 
 def test_a_round_that_did_not_see_everything_serves_no_other(customer: Customer) -> None:
     ids = waiting_for(customer, 5)
-    quotas = made(2)
-    assert list(served(quotas)) == ids[:2]
-    assert list(served(quotas)) == ids[2:4]
-    assert list(served(quotas)) == [ids[4], ids[0]]
+    planner = made(2)
+    assert list(served(planner)) == ids[:2]
+    assert list(served(planner)) == ids[2:4]
+    assert list(served(planner)) == [ids[4], ids[0]]
 
 
-def looks(quotas: Quotas, held: Iterable[str] = ()) -> bool:
+def looks(planner: ClaimPlanner, held: Iterable[str] = ()) -> bool:
     """Plan, and tell whether the database was asked for that."""
     with statements() as found:
-        plan(quotas, held)
+        plan(planner, held)
     return bool(found)
 
 
-def served(quotas: Quotas) -> dict[str, int]:
-    planned = plan(quotas)
-    quotas.took(planned, Counter(planned.quotas))
+def served(planner: ClaimPlanner) -> dict[str, int]:
+    planned = plan(planner)
+    planner.took(planned, Counter(planned.quotas))
     return planned.quotas
 
 
@@ -174,12 +174,12 @@ def test_a_target_that_is_off_or_held_gets_nothing_and_its_share_goes_to_others(
     change(held, held_until=to_ms(NOW) + 5000, held_reason="rate_limited")
     for target_id, status in ((paused, "paused"), (inactive, "inactive"), (blocked, "blocked"), (disabled, "disabled")):
         change(target_id, status=status)
-    quotas = made(8)
-    planned = plan(quotas, returned=[held] * returned)
+    planner = made(8)
+    planned = plan(planner, returned=[held] * returned)
     assert planned.quotas == {free: 4}
     # What waits for those comes to an end; a pause ends by itself, and so does a missing secret.
     assert planned.off == [blocked, disabled]
-    assert plan(quotas, later_s=5).quotas == {held: 4, free: 4}
+    assert plan(planner, later_s=5).quotas == {held: 4, free: 4}
 
 
 def test_a_target_that_is_off_is_planned_for_even_if_nothing_can_be_claimed(customer: Customer) -> None:
@@ -193,9 +193,9 @@ def test_a_worker_keeps_to_its_share(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     change(ids[2], failures_in_row=5)
     workers = [made(64) for _ in range(5)]
-    for rank, quotas in enumerate(workers):
-        quotas.share = Share(rank, 5)
-    planned = [plan(quotas).quotas for quotas in workers]
+    for rank, planner in enumerate(workers):
+        planner.share = WorkerShare(rank, 5)
+    planned = [plan(planner).quotas for planner in workers]
     together = sum((Counter(each) for each in planned), Counter[str]())
     assert together == {ids[0]: 16, ids[1]: 16, ids[2]: 1}
     assert {each[ids[0]] for each in planned} == {3, 4}
@@ -209,23 +209,23 @@ def test_the_next_look_is_when_the_first_of_all_comes_due(customer: Customer) ->
     for number, target_id in enumerate(ids):
         execute("UPDATE exports SET due_at = ? WHERE target_id = ?", (to_ms(NOW) + 10_000 * (3 - number), target_id))
     change(ids[2], held_until=to_ms(NOW) + 15_000, held_reason="rate_limited")
-    quotas = made(8)
-    assert not plan(quotas)
-    assert quotas.ready_at == NOW + timedelta(seconds=15)
+    planner = made(8)
+    assert not plan(planner)
+    assert planner.ready_at == NOW + timedelta(seconds=15)
     change(ids[2], status="paused")
-    assert not plan(quotas)
-    assert quotas.ready_at == NOW + timedelta(seconds=20)
-    assert plan(quotas, later_s=20).quotas == {ids[1]: 4}
+    assert not plan(planner)
+    assert planner.ready_at == NOW + timedelta(seconds=20)
+    assert plan(planner, later_s=20).quotas == {ids[1]: 4}
 
 
 def test_without_room_nobody_looks(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 100)
-    quotas = made(4)
-    quotas.ready_at = NOW
+    planner = made(4)
+    planner.ready_at = NOW
     with statements() as asked:
-        assert not plan(quotas, held=[target_id] * 2 + ["tgt_other"] * 2)
+        assert not plan(planner, held=[target_id] * 2 + ["tgt_other"] * 2)
     assert not asked
-    assert quotas.ready_at is None
+    assert planner.ready_at is None
 
 
 # ---------------------------------------------------------------- around and around
@@ -233,27 +233,27 @@ def test_without_room_nobody_looks(customer: Customer) -> None:
 
 def test_with_more_targets_than_room_each_has_its_turn(customer: Customer) -> None:
     ids = waiting_for(customer, 25, 100)
-    quotas = made(10)
-    looked = [plan(quotas).quotas for _ in range(5)]
+    planner = made(10)
+    looked = [plan(planner).quotas for _ in range(5)]
     assert [sum(each.values()) for each in looked] == [10] * 5
     assert sum((Counter(each) for each in looked), Counter[str]()) == dict.fromkeys(ids, 2)
 
 
 def test_the_round_goes_on_behind_the_last_one_whatever_becomes_of_that_one(customer: Customer) -> None:
     ids = waiting_for(customer, 6, 100)
-    quotas = made(4)
-    assert list(plan(quotas).quotas) == ids[:4]
+    planner = made(4)
+    assert list(plan(planner).quotas) == ids[:4]
     execute("UPDATE exports SET due_at = NULL, status = 'failed' WHERE target_id = ?", (ids[3],))
-    assert list(plan(quotas).quotas) == [ids[4], ids[5], ids[0], ids[1]]
-    assert list(plan(quotas).quotas) == [ids[2], ids[4], ids[5], ids[0]]
+    assert list(plan(planner).quotas) == [ids[4], ids[5], ids[0], ids[1]]
+    assert list(plan(planner).quotas) == [ids[2], ids[4], ids[5], ids[0]]
 
 
 def test_more_targets_than_one_statement_reads_are_all_seen_once_a_round(customer: Customer) -> None:
     ids = waiting_for(customer, 2 * LOOK_TARGETS + 10)
-    quotas = made(LOOK_TARGETS - 6)
+    planner = made(LOOK_TARGETS - 6)
     seen = Counter[str]()
     for _ in range(4):
-        seen += Counter(plan(quotas).quotas)
+        seen += Counter(plan(planner).quotas)
     assert sum(seen.values()) == 4 * (LOOK_TARGETS - 6)
     assert set(seen) == set(ids)
     assert max(seen.values()) == 2
@@ -272,65 +272,65 @@ class Stopwatch:
         return self.at_s
 
 
-def rested_once(stopwatch: Stopwatch) -> Quotas:
+def rested_once(stopwatch: Stopwatch) -> ClaimPlanner:
     """Return quotas whose first round took a sixteenth of a second, so that they rest for nine of these."""
-    quotas = Quotas(32, Rounds(monotonic=stopwatch))
+    planner = ClaimPlanner(32, DueTargets(monotonic=stopwatch))
     stopwatch.step_s = 1 / 16
-    assert plan(quotas).quotas
+    assert plan(planner).quotas
     stopwatch.step_s = 0.0
-    return quotas
+    return planner
 
 
 def test_after_a_long_round_only_those_it_found_are_looked_at_for_a_while(customer: Customer) -> None:
     found, later = waiting_for(customer, 2, 100)
     change(later, held_until=to_ms(NOW) + 1000, held_reason="rate_limited")
     stopwatch = Stopwatch()
-    quotas = rested_once(stopwatch)
-    assert plan(quotas, later_s=1).quotas == {found: 16}
+    planner = rested_once(stopwatch)
+    assert plan(planner, later_s=1).quotas == {found: 16}
     change(found, status="paused")
-    assert not plan(quotas, later_s=1)
+    assert not plan(planner, later_s=1)
     # Nothing is known to be due; when the next round may begin is when to look again.
-    assert quotas.ready_at == NOW + timedelta(seconds=1 + 9 / 16)
+    assert planner.ready_at == NOW + timedelta(seconds=1 + 9 / 16)
     stopwatch.at_s += 9 / 16
-    assert plan(quotas, later_s=1).quotas == {later: 16}
+    assert plan(planner, later_s=1).quotas == {later: 16}
 
 
 def test_a_rest_that_ends_within_a_look_is_followed_by_a_round_at_once(customer: Customer) -> None:
     [found] = waiting_for(customer, 1, 100)
     stopwatch = Stopwatch()
-    quotas = rested_once(stopwatch)
+    planner = rested_once(stopwatch)
     change(found, status="paused")
     stopwatch.at_s += 8 / 16
     stopwatch.step_s = 0.05
-    assert not plan(quotas)
-    assert quotas.ready_at is not None
-    assert quotas.ready_at - NOW < timedelta(milliseconds=5)
+    assert not plan(planner)
+    assert planner.ready_at is not None
+    assert planner.ready_at - NOW < timedelta(milliseconds=5)
 
 
 def test_a_round_that_stood_still_is_followed_by_a_short_rest(customer: Customer) -> None:
     [found] = waiting_for(customer, 1, 100)
     stopwatch = Stopwatch()
-    quotas = Quotas(32, Rounds(monotonic=stopwatch))
+    planner = ClaimPlanner(32, DueTargets(monotonic=stopwatch))
     stopwatch.step_s = 600.0
-    assert plan(quotas).quotas
+    assert plan(planner).quotas
     stopwatch.step_s = 0.0
     change(found, status="paused")
-    assert not plan(quotas)
-    assert quotas.ready_at == NOW + timedelta(seconds=MAX_REST_S)
+    assert not plan(planner)
+    assert planner.ready_at == NOW + timedelta(seconds=MAX_REST_S)
 
 
 def test_a_target_with_a_hundred_thousand_waiting_comes_no_more_often_and_costs_no_more(customer: Customer) -> None:
     crowded, *others = many_targets(customer, 0, 21, URL)
     many_waiting(customer, 0, 100_000, (0, 1), NOW - timedelta(days=1))
     many_waiting(customer, 100_000, 40, (1, 20), NOW)
-    quotas = made(10)
+    planner = made(10)
     with statements() as asked:
-        first = plan(quotas).quotas
+        first = plan(planner).quotas
     assert len(asked) == 1
     assert first == dict.fromkeys([crowded, *others[:9]], 1)
     dealt = Counter(first)
     for _ in range(20):
-        dealt += Counter(plan(quotas).quotas)
+        dealt += Counter(plan(planner).quotas)
     assert dealt == dict.fromkeys([crowded, *others], 10)
     if not is_sqlite():
         # Who empties the tables for the next test would look for the attempts of every single one.
@@ -341,18 +341,18 @@ def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(cu
     """The crowd of one is served beside the few of the others, until nothing is left."""
     waiting_for(customer, 12, 1)
     many_waiting(customer, 100, 300, (0, 1), NOW - timedelta(hours=1))
-    quotas, rounds, few_left = made(8), 0, 12
-    while planned := plan(quotas):
+    planner, plans, few_left = made(8), 0, 12
+    while planned := plan(planner):
         claims = transitions.claim_due(planned.quotas, NOW, 6, "worker")
         assert 0 < len(claims) <= 8
         with transaction():
             execute("UPDATE exports SET status = 'exported', due_at = NULL, lease = NULL WHERE status = 'delivering'")
-        rounds += 1
+        plans += 1
         [(few_left,)] = rows("SELECT COUNT(DISTINCT target_id) FROM exports WHERE status = 'approved'")
         if few_left <= 1:
             break
     # Twelve targets, eight claims a round.
-    assert rounds <= 4
+    assert plans <= 4
     assert few_left == 1
 
 
@@ -362,28 +362,28 @@ def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(cu
 def test_a_paced_target_gets_what_its_pace_allows_and_no_more_than_can_be_sent_at_once(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 1000)
     targets.set_limit(target_id, 600, NOW, "operator")
-    quotas = made(64)
-    planned = plan(quotas)
+    planner = made(64)
+    planned = plan(planner)
     assert (planned.quotas, planned.paced) == ({target_id: 9}, [target_id])
     targets.set_limit(target_id, 60_000, NOW, "operator")
     # Beyond its slots, what is claimed would wait and be sent closer together than it was paced.
-    assert plan(quotas, held=[target_id] * 4, returned=[target_id] * 12).quotas == {target_id: 12}
+    assert plan(planner, held=[target_id] * 4, returned=[target_id] * 12).quotas == {target_id: 12}
 
 
 def test_a_pace_that_is_used_up_says_when_to_look_again(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 1000)
     targets.set_limit(target_id, 61, NOW, "operator")
     used_up(target_id, 1)
-    quotas = made(64)
-    assert not plan(quotas)
-    assert quotas.ready_at == NOW + timedelta(seconds=1)
-    assert plan(quotas, later_s=1).quotas == {target_id: 1}
+    planner = made(64)
+    assert not plan(planner)
+    assert planner.ready_at == NOW + timedelta(seconds=1)
+    assert plan(planner, later_s=1).quotas == {target_id: 1}
 
 
 def used_up(target_id: str, count: int) -> None:
     with transaction():
-        turn = throttle_state.read([target_id], locked=True)[target_id]
-        throttle_state.write([throttle.paced(turn, count, NOW)])
+        state = throttle_state.read([target_id], locked=True)[target_id]
+        throttle_state.write([throttle.paced(state, count, NOW)])
 
 
 def test_a_paced_target_does_not_keep_room_from_others(customer: Customer) -> None:
@@ -405,8 +405,8 @@ def test_only_a_paced_target_that_gets_something_is_locked(customer: Customer) -
 def test_slots_are_the_share_of_a_turn_and_half_the_threads_at_most(customer: Customer) -> None:
     target_id = many_targets(customer, 0, 1, URL)[0]
     make_approved(customer, target_id)
-    turn, quotas = throttle_state.read([target_id])[target_id], made(12)
-    assert quotas.slots(turn, NOW) == 6
-    quotas.share = Share(0, 4)
-    assert quotas.slots(turn, NOW) == 4
-    assert quotas.slots(replace(turn, held_until=NOW + timedelta(seconds=1)), NOW) == 0
+    state, planner = throttle_state.read([target_id])[target_id], made(12)
+    assert planner.slots(state, NOW) == 6
+    planner.share = WorkerShare(0, 4)
+    assert planner.slots(state, NOW) == 4
+    assert planner.slots(replace(state, held_until=NOW + timedelta(seconds=1)), NOW) == 0

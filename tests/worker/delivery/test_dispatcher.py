@@ -28,16 +28,16 @@ from tests.support.dispatchers import (
     FakePost,
     all_exported,
     approved,
-    draining,
-    make_drain,
+    make_dispatcher,
     name,
+    running_dispatcher,
     statuses,
 )
 from tests.support.factories import NOW, Customer, make_approved, make_customer
 from tests.support.workers import wait_until
-from worker.delivery.attempt import Courier, Terms
-from worker.delivery.dispatcher import PATIENCE_S as DRAIN_PATIENCE_S
-from worker.delivery.dispatcher import RENEW_S, Drain, DrainTerms
+from worker.delivery.attempt import AttemptOptions, AttemptRunner
+from worker.delivery.dispatcher import PATIENCE_S as IDLE_WITHIN_S
+from worker.delivery.dispatcher import RENEW_S, Dispatcher, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 
 
@@ -49,7 +49,7 @@ def assert_sent_once(post: FakePost, export_ids: list[str]) -> None:
 
 def test_what_is_due_at_the_start_is_exported_with_one_attempt_each(customer: Customer) -> None:
     ids, post = approved(customer, 100), FakePost()
-    with draining(post):
+    with running_dispatcher(post):
         wait_until(all_exported(100))
     assert_sent_once(post, ids)
     assert set(rows("SELECT attempts, lease, due_at FROM exports")) == {(1, None, None)}
@@ -61,8 +61,8 @@ def test_what_is_not_due_yet_is_left_alone(customer: Customer) -> None:
     [later] = approved(customer)
     execute("UPDATE exports SET due_at = due_at + 60000 WHERE id = ?", (later,))
     post = FakePost()
-    with draining(post) as drain:
-        drain.drain()
+    with running_dispatcher(post) as dispatcher:
+        dispatcher.deliver_due()
     assert (post.sent, statuses()) == ({}, {"approved": 1})
 
 
@@ -70,25 +70,25 @@ def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Cust
     approved(customer)
     answers = iter([Outcome(status=503), Outcome(status=202)])
     schedule = Schedule((0.3,), timedelta(hours=72))
-    courier = Courier(FakePost(lambda _url: next(answers)), Vault(()), Terms("secret", schedule, utc_now))
-    drain = Drain(courier, DrainTerms(name(), 8, NO_SWEEP_S, utc_now))
-    drain.start()
+    runner = AttemptRunner(FakePost(lambda _url: next(answers)), Vault(()), AttemptOptions("secret", schedule, utc_now))
+    dispatcher = Dispatcher(runner, DispatcherOptions(name(), 8, NO_SWEEP_S, utc_now))
+    dispatcher.start()
     try:
         wait_until(lambda: statuses() == {"exported": 1}, NO_SWEEP_S / 4)
     finally:
-        drain.stop()
-        assert drain.join(PATIENCE_S)
+        dispatcher.stop()
+        assert dispatcher.join(PATIENCE_S)
 
 
 def test_a_ring_is_heard_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
     post = FakePost()
     post.delay_s = 0.1
-    with draining(post) as drain:
-        drain.drain()
+    with running_dispatcher(post) as dispatcher:
+        dispatcher.deliver_due()
         for _ in range(3):
             ids = approved(customer, 2)
             began = time.monotonic()
-            drain.drain()
+            dispatcher.deliver_due()
             assert time.monotonic() - began < PATIENCE_S
             assert {transitions.get(export_id).status for export_id in ids} == {"exported"}
 
@@ -98,18 +98,18 @@ def test_a_ring_that_comes_within_a_look_is_answered_by_the_next_one(customer: C
 
     def now() -> datetime:
         at = utc_now()
-        if threading.current_thread().name == "drain" and not may_go_on.is_set():
+        if threading.current_thread().name == "dispatcher" and not may_go_on.is_set():
             looking.set()
             may_go_on.wait(PATIENCE_S)
         return at
 
     post = FakePost()
     post.delay_s = 0.2
-    with draining(post, now=now) as drain:
+    with running_dispatcher(post, now=now) as dispatcher:
         assert looking.wait(PATIENCE_S)
         [export_id] = approved(customer)
         threading.Timer(0.2, may_go_on.set).start()
-        drain.drain()
+        dispatcher.deliver_due()
         assert transitions.get(export_id).status == "exported"
 
 
@@ -117,17 +117,17 @@ def test_a_ring_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
     approved(customer)
     post = FakePost()
     post.gate.clear()
-    with draining(post) as drain:
+    with running_dispatcher(post) as dispatcher:
         wait_until(lambda: post.at_once == 1)
         began = time.monotonic()
-        drain.drain(timeout_s=0.2)
+        dispatcher.deliver_due(timeout_s=0.2)
         assert 0.2 <= time.monotonic() - began < PATIENCE_S / 2
         assert statuses() == {"delivering": 1}
 
 
 def test_a_lost_ring_costs_one_sweep(customer: Customer) -> None:
     post = FakePost()
-    with draining(post, sweep_s=0.2):
+    with running_dispatcher(post, sweep_s=0.2):
         time.sleep(0.3)
         approved(customer)
         wait_until(all_exported(1))
@@ -138,7 +138,7 @@ def test_no_more_is_sent_at_once_than_there_are_threads(customer: Customer) -> N
         approved(customer, 20, f"https://tracker-{number}.example.com/hook")
     post = FakePost()
     post.delay_s = 0.02
-    with draining(post, concurrency=5):
+    with running_dispatcher(post, concurrency=5):
         wait_until(all_exported(60))
     assert post.most_at_once == 5
 
@@ -147,7 +147,7 @@ def test_no_more_is_claimed_than_can_soon_be_sent(customer: Customer) -> None:
     approved(customer, 60)
     post = FakePost()
     post.gate.clear()
-    with draining(post, concurrency=10):
+    with running_dispatcher(post, concurrency=10):
         wait_until(lambda: post.at_once == 5)
         time.sleep(0.7)
         # One target takes half the threads at most.
@@ -164,7 +164,7 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
 
     [slow] = approved(customer, 1, "https://slow.example.com/")
     post = FakePost(answer)
-    with draining(post, concurrency=4) as drain:
+    with running_dispatcher(post, concurrency=4) as dispatcher:
         wait_until(lambda: post.sent[slow])
         approved(customer, 100)
         # No ring: with answers outstanding, the drain looks by itself.
@@ -173,9 +173,9 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
         heard_s = []
         for count in range(101, 106):
             approved(customer, 1)
-            threading.Thread(target=drain.drain, args=[PATIENCE_S]).start()
+            threading.Thread(target=dispatcher.deliver_due, args=[PATIENCE_S]).start()
             heard_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]  # mypy takes no default
-        assert sorted(heard_s)[1] < DRAIN_PATIENCE_S / 2
+        assert sorted(heard_s)[1] < IDLE_WITHIN_S / 2
         assert transitions.get(slow).status == "delivering"
         gate.set()
         wait_until(all_exported(106))
@@ -184,9 +184,9 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
 def test_leases_are_renewed_while_a_delivery_lasts(customer: Customer) -> None:
     ids, post, thief = approved(customer, 3), FakePost(), FakePost()
     post.gate.clear()
-    with draining(post, lease_s=0.8, renew_s=0.2):
+    with running_dispatcher(post, lease_s=0.8, renew_s=0.2):
         wait_until(lambda: post.at_once == 3)
-        with draining(thief, sweep_s=0.05):
+        with running_dispatcher(thief, sweep_s=0.05):
             time.sleep(1.5)
         assert thief.sent == {}
         post.gate.set()
@@ -199,9 +199,9 @@ def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(custom
     late, heir = FakePost(lambda _url: Outcome(status=404)), FakePost()
     late.gate.clear()
     # With room for one, the worker that overslept cannot take over from itself.
-    with draining(late, concurrency=1, lease_s=0.2, renew_s=600):
+    with running_dispatcher(late, concurrency=1, lease_s=0.2, renew_s=600):
         wait_until(lambda: late.at_once == 1)
-        with draining(heir, sweep_s=0.05):
+        with running_dispatcher(heir, sweep_s=0.05):
             wait_until(all_exported(1))
         late.gate.set()
         wait_until(lambda: late.at_once == 0)
@@ -213,12 +213,12 @@ def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(custom
     [held_id] = approved(customer, now=NOW)
     post, clock = FakePost(), StepsWithinATransaction()
     post.gate.clear()
-    with draining(post, concurrency=8, now=clock, renew_s=600) as drain:
+    with running_dispatcher(post, concurrency=8, now=clock, renew_s=600) as dispatcher:
         wait_until(lambda: post.at_once == 1)
         # At the same target: what is due there lets a worker look at what is held there.
         make_approved(customer, str(transitions.get(held_id).target_id), NOW)
         clock.is_to_step = True
-        drain.drain(1.0)
+        dispatcher.deliver_due(1.0)
         wait_until(lambda: not clock.is_to_step)
         # By then a tick has seen that its clock was set, and renewed the lease.
         wait_until(lambda: rows("SELECT due_at FROM exports WHERE id = ?", (held_id,))[0][0] > to_ms(clock.at))
@@ -242,8 +242,8 @@ class StepsWithinATransaction(Clock):
 
 def test_an_answer_of_failure_is_written_with_its_next_attempt(customer: Customer) -> None:
     [export_id] = approved(customer)
-    with draining(FakePost(lambda _url: Outcome(status=503))) as drain:
-        drain.drain()
+    with running_dispatcher(FakePost(lambda _url: Outcome(status=503))) as dispatcher:
+        dispatcher.deliver_due()
     export = transitions.get(export_id)
     assert (export.status, export.attempts) == ("retry_scheduled", 1)
     assert export.due_at is not None
@@ -256,11 +256,11 @@ def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -
     assert target_id is not None
     targets.turn(target_id, "pause", utc_now(), "operator")
     post = FakePost()
-    with draining(post) as drain:
-        drain.drain()
+    with running_dispatcher(post) as dispatcher:
+        dispatcher.deliver_due()
         assert (post.sent, statuses()) == ({}, {"approved": 1})
         targets.turn(target_id, "resume", utc_now(), "operator")
-        drain.drain()
+        dispatcher.deliver_due()
         assert statuses() == {"exported": 1}
 
 
@@ -286,7 +286,7 @@ def test_what_waits_for_a_target_that_is_turned_off_ends_visibly_and_unsent(
         "UPDATE exports SET status = 'retry_scheduled', due_at = due_at + 3600000 WHERE id = (SELECT MAX(id) FROM exports)"
     )
     post = FakePost(lambda _url: outcome)
-    with draining(post, concurrency=2, sweep_s=0.05):
+    with running_dispatcher(post, concurrency=2, sweep_s=0.05):
         wait_until(lambda: statuses().total() == statuses()[others[0]])
     assert rows("SELECT status, status_reason FROM targets") == [target]
     assert set(rows("SELECT status, status_reason FROM exports")) == {first, others}
@@ -301,34 +301,34 @@ def test_stopping_finishes_what_runs_and_gives_back_what_was_not_begun(customer:
     approved(customer, 40)
     post = FakePost()
     post.delay_s = 0.05
-    drain = make_drain(post, concurrency=8)
-    drain.start()
+    dispatcher = make_dispatcher(post, concurrency=8)
+    dispatcher.start()
     wait_until(lambda: statuses()["exported"] >= 4)
     post.gate.clear()
     wait_until(lambda: post.at_once == 4)
-    drain.stop()
+    dispatcher.stop()
     wait_until(lambda: statuses()["delivering"] == 4)
     sent = sum(post.sent.values())
     post.gate.set()
-    assert drain.join(PATIENCE_S)
+    assert dispatcher.join(PATIENCE_S)
     assert sum(post.sent.values()) == sent
     assert statuses()["exported"] == sent
     assert statuses()["delivering"] == 0
     # What was given back counts no attempt and is due at once.
     waiting = rows("SELECT attempts, lease FROM exports WHERE status <> 'exported'")
     assert set(waiting) == {(0, None)}
-    with draining(FakePost()):
+    with running_dispatcher(FakePost()):
         wait_until(all_exported(40))
 
 
 def test_stopping_while_idle_is_quick_and_may_be_said_twice(database: str) -> None:
-    drain = make_drain(FakePost())
-    drain.start()
+    dispatcher = make_dispatcher(FakePost())
+    dispatcher.start()
     time.sleep(0.1)
     began = time.monotonic()
-    drain.stop()
-    drain.stop()
-    assert drain.join(PATIENCE_S)
+    dispatcher.stop()
+    dispatcher.stop()
+    assert dispatcher.join(PATIENCE_S)
     # Before its next sign of life would have woken it anyway.
     assert time.monotonic() - began < RENEW_S - 0.5
 
@@ -337,16 +337,16 @@ def test_who_waits_for_a_ring_is_let_go_when_the_drain_stops(customer: Customer)
     approved(customer)
     post = FakePost()
     post.gate.clear()
-    drain = make_drain(post)
-    drain.start()
-    waiting = threading.Thread(target=drain.drain)
+    dispatcher = make_dispatcher(post)
+    dispatcher.start()
+    waiting = threading.Thread(target=dispatcher.deliver_due)
     waiting.start()
     wait_until(lambda: post.at_once == 1)
-    drain.stop()
+    dispatcher.stop()
     post.gate.set()
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
-    assert drain.join(PATIENCE_S)
+    assert dispatcher.join(PATIENCE_S)
 
 
 # ---------------------------------------------------------------- what breaks
@@ -385,7 +385,7 @@ def exported_in(database: str) -> int:
 def test_a_database_away_between_sending_and_recording_costs_no_second_delivery(database: str, customer: Customer) -> None:
     ids, post = approved(customer, 10), FakePost()
     post.gate.clear()
-    with draining(post, concurrency=8, sweep_s=0.1):
+    with running_dispatcher(post, concurrency=8, sweep_s=0.1):
         wait_until(lambda: post.at_once == 4)
         with database_away(database):
             post.gate.set()
@@ -402,10 +402,10 @@ def test_a_database_away_for_longer_than_a_lease_makes_nobody_take_what_others_h
     post.gate.clear()
     terms = {"lease_s": 2.0, "renew_s": 0.8}
     with ExitStack() as running:
-        running.enter_context(draining(post, 8, 0.05, **terms))
+        running.enter_context(running_dispatcher(post, 8, 0.05, **terms))
         wait_until(lambda: post.at_once == 1)
         for _ in range(4):
-            running.enter_context(draining(thief, 1, 0.05, **terms))
+            running.enter_context(running_dispatcher(thief, 1, 0.05, **terms))
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(5,)])
         release()
         with database_away(database):
@@ -423,11 +423,11 @@ def test_a_lease_is_counted_from_when_it_was_written_however_long_others_kept_th
 ) -> None:
     post = FakePost()
     post.gate.clear()
-    with draining(post, lease_s=3.0, renew_s=1.2) as drain:
+    with running_dispatcher(post, lease_s=3.0, renew_s=1.2) as dispatcher:
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(1,)])
         [export_id] = approved(customer)
         with database_away(database):
-            threading.Thread(target=drain.drain, args=[PATIENCE_S]).start()
+            threading.Thread(target=dispatcher.deliver_due, args=[PATIENCE_S]).start()
             time.sleep(1.0)
         wait_until(lambda: post.at_once == 1)
         assert lease_left_s(export_id) > 2.4
@@ -452,14 +452,14 @@ def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(cu
     # What no bigint holds, in a column that both databases check or convert.
     huge = Outcome(status=10**30)
     post = FakePost(lambda url: huge if "poison" in url else Outcome(status=202))
-    with draining(post, concurrency=4, sweep_s=0.05):
+    with running_dispatcher(post, concurrency=4, sweep_s=0.05):
         wait_until(lambda: {transitions.get(export_id).status for export_id in ids} == {"exported"})
         assert post.sent[poisonous] == 1
     assert [post.sent[export_id] for export_id in ids] == [1, 1, 1]
     assert transitions.get(poisonous).status == "delivering"
 
 
-class BrokenCourier(Courier):
+class BrokenAttemptRunner(AttemptRunner):
     """Breaks off at every first attempt."""
 
     def deliver(self, claim: Claim) -> Any:
@@ -471,12 +471,12 @@ class BrokenCourier(Courier):
 def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer) -> None:
     approved(customer, 5)
     post = FakePost()
-    courier = BrokenCourier(post, Vault(()), Terms("secret", Schedule((60,), timedelta(hours=1)), utc_now))
-    drain = Drain(courier, DrainTerms(name(), 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
-    drain.start()
+    runner = BrokenAttemptRunner(post, Vault(()), AttemptOptions("secret", Schedule((60,), timedelta(hours=1)), utc_now))
+    dispatcher = Dispatcher(runner, DispatcherOptions(name(), 4, 0.1, utc_now, lease_s=0.3, renew_s=0.1))
+    dispatcher.start()
     wait_until(all_exported(5))
-    drain.stop()
-    assert drain.join(PATIENCE_S)
+    dispatcher.stop()
+    assert dispatcher.join(PATIENCE_S)
     assert set(post.sent.values()) == {1}
 
 
@@ -489,7 +489,7 @@ def test_a_database_that_is_migrated_late_is_drained_from_then_on(
     else:
         # Here a missing table is no outage, but an error that nobody expects.
         open_database(request.getfixturevalue("postgres_server").create_database())
-    with draining(FakePost(), sweep_s=0.05), connection():
+    with running_dispatcher(FakePost(), sweep_s=0.05), connection():
         time.sleep(0.2)
         schema_version.migrate()
         approved(make_customer())
@@ -500,7 +500,7 @@ def test_a_database_that_is_migrated_late_is_drained_from_then_on(
 def test_two_drains_share_the_work_and_send_nothing_twice(customer: Customer) -> None:
     ids, one, other = approved(customer, 300), FakePost(), FakePost()
     one.delay_s = other.delay_s = 0.005
-    with draining(one), draining(other):
+    with running_dispatcher(one), running_dispatcher(other):
         wait_until(all_exported(300))
     assert one.sent
     assert other.sent

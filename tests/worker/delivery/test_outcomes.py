@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.exports.delivery import Health, Outcome, Verdict
+from schemas.exports.delivery import Outcome, TargetHealth, Verdict
 from schemas.exports.response_excerpt import kept_answer
 from schemas.exports.state_machine import Move
 from schemas.targets.target import TargetStatus
 from worker.delivery import outcomes
-from worker.delivery.outcomes import Schedule, judge
+from worker.delivery.outcomes import Schedule, decide_outcome
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY_S: Final = 24 * 3600
@@ -31,7 +31,7 @@ def judged(
     plan: Schedule = PLAN,
     now: datetime = NOW,
 ) -> Verdict:
-    return judge(outcome, try_number, began_at, now, jitter, plan)
+    return decide_outcome(outcome, try_number, began_at, now, jitter, plan)
 
 
 def answer(status: int, body: object = None, retry_after: str | None = None) -> Outcome:
@@ -158,36 +158,41 @@ def test_what_our_policy_refuses_blocks_the_export_and_its_target() -> None:
 
 # what came, then: the target's health, whether it has too much at once, how long it is held and why
 TARGETS: Final = [
-    (answer(202), Health.WELL, False, None, None),
+    (answer(202), TargetHealth.HEALTHY, False, None, None),
     # a ticket that is refused for what it says tells nothing of the receiver
-    (answer(422), Health.UNKNOWN, False, None, None),
-    (answer(501), Health.UNKNOWN, False, None, None),
+    (answer(422), TargetHealth.UNKNOWN, False, None, None),
+    (answer(501), TargetHealth.UNKNOWN, False, None, None),
     # whoever we are to it, or wherever it has gone, nothing will arrive
-    (answer(401), Health.ILL, False, None, None),
-    (answer(302), Health.ILL, False, None, None),
-    (answer(410), Health.ILL, False, None, None),
-    (answer(500), Health.ILL, False, None, None),
-    (answer(408), Health.ILL, False, None, None),
-    (Outcome(error="connect_refused"), Health.ILL, False, None, None),
+    (answer(401), TargetHealth.UNHEALTHY, False, None, None),
+    (answer(302), TargetHealth.UNHEALTHY, False, None, None),
+    (answer(410), TargetHealth.UNHEALTHY, False, None, None),
+    (answer(500), TargetHealth.UNHEALTHY, False, None, None),
+    (answer(408), TargetHealth.UNHEALTHY, False, None, None),
+    (Outcome(error="connect_refused"), TargetHealth.UNHEALTHY, False, None, None),
     # too slow is too much at once
-    (Outcome(error="deadline_exceeded"), Health.ILL, True, None, None),
-    (Outcome(error="connect_timeout"), Health.ILL, True, None, None),
+    (Outcome(error="deadline_exceeded"), TargetHealth.UNHEALTHY, True, None, None),
+    (Outcome(error="connect_timeout"), TargetHealth.UNHEALTHY, True, None, None),
     # a 503 pauses where it says for how long, a 429 always
-    (answer(503), Health.ILL, True, None, None),
-    (answer(503, retry_after="7"), Health.ILL, True, 7, "receiver_unavailable"),
-    (answer(503, retry_after="soon"), Health.ILL, True, None, None),
-    (answer(500, retry_after="7"), Health.ILL, False, None, None),
-    (answer(429), Health.ILL, True, 30, "rate_limited"),
-    (answer(429, retry_after="7"), Health.ILL, True, 7, "rate_limited"),
-    (answer(429, retry_after="0"), Health.ILL, True, None, None),
-    (answer(400, {"code": "WEBHOOK_RATE_LIMITED"}), Health.ILL, True, 30, "rate_limited"),
+    (answer(503), TargetHealth.UNHEALTHY, True, None, None),
+    (answer(503, retry_after="7"), TargetHealth.UNHEALTHY, True, 7, "receiver_unavailable"),
+    (answer(503, retry_after="soon"), TargetHealth.UNHEALTHY, True, None, None),
+    (answer(500, retry_after="7"), TargetHealth.UNHEALTHY, False, None, None),
+    (answer(429), TargetHealth.UNHEALTHY, True, 30, "rate_limited"),
+    (answer(429, retry_after="7"), TargetHealth.UNHEALTHY, True, 7, "rate_limited"),
+    (answer(429, retry_after="0"), TargetHealth.UNHEALTHY, True, None, None),
+    (answer(400, {"code": "WEBHOOK_RATE_LIMITED"}), TargetHealth.UNHEALTHY, True, 30, "rate_limited"),
 ]
 
 
 @pytest.mark.parametrize(("outcome", "health", "is_overloaded", "hold_s", "hold_reason"), TARGETS)
 @pytest.mark.parametrize("try_number", [1, 4], ids=["to be tried again", "the last try"])
 def test_an_answer_tells_how_its_target_is(
-    outcome: Outcome, health: Health, is_overloaded: bool, hold_s: float | None, hold_reason: str | None, try_number: int
+    outcome: Outcome,
+    health: TargetHealth,
+    is_overloaded: bool,
+    hold_s: float | None,
+    hold_reason: str | None,
+    try_number: int,
 ) -> None:
     effect = judged(outcome, try_number).effect
     assert (effect.health, effect.is_overloaded) == (health, is_overloaded)

@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 
 from schemas.base.timestamps import to_ms
-from schemas.exports.delivery import Attempted, Health, TargetEffect
+from schemas.exports.delivery import Attempted, TargetEffect, TargetHealth
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
-from schemas.targets.throttle_state import Turn
+from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state
@@ -22,11 +22,11 @@ from worker.delivery.target_effects import News
 
 LATER: Final = NOW + timedelta(minutes=1)
 VAULT: Final = Vault([b"k" * 32])
-WELL: Final = TargetEffect("connected", health=Health.WELL)
-ILL: Final = TargetEffect("failing", health=Health.ILL)
-BLOCKED: Final = TargetEffect("failing", TargetStatus.BLOCKED, "address_private", Health.ILL)
-GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", Health.ILL)
-LIMITED: Final = TargetEffect(health=Health.ILL, is_overloaded=True, hold_s=30, hold_reason=RATE_LIMITED)
+HEALTHY: Final = TargetEffect("connected", health=TargetHealth.HEALTHY)
+UNHEALTHY: Final = TargetEffect("failing", health=TargetHealth.UNHEALTHY)
+BLOCKED: Final = TargetEffect("failing", TargetStatus.BLOCKED, "address_private", TargetHealth.UNHEALTHY)
+GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
+LIMITED: Final = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=True, hold_s=30, hold_reason=RATE_LIMITED)
 
 
 def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> list[News]:
@@ -34,7 +34,7 @@ def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> lis
         return target_effects.record({target_id: effects}, now, "worker")
 
 
-def turn_of(target_id: str) -> Turn:
+def state_of(target_id: str) -> ThrottleState:
     return throttle_state.read([target_id])[target_id]
 
 
@@ -54,19 +54,19 @@ def met(customer: Customer, target_id: str, effects: Sequence[TargetEffect]) -> 
 
 def test_effects_are_gathered_by_target_in_their_order_from_attempts_that_moved_something(customer: Customer) -> None:
     one, other = make_target(customer).id, make_target(customer).id
-    attempts = [*met(customer, one, [WELL, ILL, GONE]), *met(customer, other, [LIMITED])]
+    attempts = [*met(customer, one, [HEALTHY, UNHEALTHY, GONE]), *met(customer, other, [LIMITED])]
     moved = {attempt.claim.export_id for attempt in attempts} - {attempts[2].claim.export_id}
-    assert target_effects.effects_of(attempts, moved) == {one: [WELL, ILL], other: [LIMITED]}
+    assert target_effects.effects_of(attempts, moved) == {one: [HEALTHY, UNHEALTHY], other: [LIMITED]}
     assert target_effects.effects_of(attempts, set()) == {}
 
 
 def test_what_deliveries_met_marks_the_target(customer: Customer) -> None:
     target = make_target(customer)
-    record(target.id, WELL, ILL)
+    record(target.id, HEALTHY, UNHEALTHY)
     after = targets.get(target.id, None)
     assert (after.connected_status, after.last_success_at) == ("failing", LATER)
     assert after.status is TargetStatus.ACTIVE
-    assert (turn_of(target.id).failures_in_row, turn_of(target.id).failing_since) == (1, LATER)
+    assert (state_of(target.id).failures_in_row, state_of(target.id).failing_since) == (1, LATER)
 
 
 @pytest.mark.parametrize(("effect", "status"), [(BLOCKED, "blocked"), (GONE, "disabled")])
@@ -74,24 +74,24 @@ def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
     customer: Customer, effect: TargetEffect, status: str
 ) -> None:
     target_id = make_target(customer).id
-    record(target_id, *[ILL] * 5)
-    held = turn_of(target_id)
+    record(target_id, *[UNHEALTHY] * 5)
+    held = state_of(target_id)
     assert held.held_reason == BREAKER_OPEN
     record(target_id, effect)
     # It says nothing new of the turn, and all the more of the target.
-    assert replace(turn_of(target_id), status=held.status) == held
+    assert replace(state_of(target_id), status=held.status) == held
     assert status_of(target_id) == (status, effect.reason)
 
 
 def test_a_tick_marks_all_its_targets_and_no_other(customer: Customer) -> None:
     well, ill, held, other = (make_target(customer).id for _ in range(4))
-    before = turn_of(other)
+    before = state_of(other)
     with transaction():
-        target_effects.record({held: [LIMITED], well: [WELL], ill: [ILL] * 5}, LATER, "worker")
-    assert turn_of(well).connected == "connected"
-    assert (turn_of(ill).held_reason, turn_of(ill).held_until) == (BREAKER_OPEN, LATER + timedelta(seconds=1))
-    assert (turn_of(held).held_reason, turn_of(held).held_until) == (RATE_LIMITED, LATER + timedelta(seconds=30))
-    assert turn_of(other) == before
+        target_effects.record({held: [LIMITED], well: [HEALTHY], ill: [UNHEALTHY] * 5}, LATER, "worker")
+    assert state_of(well).connected == "connected"
+    assert (state_of(ill).held_reason, state_of(ill).held_until) == (BREAKER_OPEN, LATER + timedelta(seconds=1))
+    assert (state_of(held).held_reason, state_of(held).held_until) == (RATE_LIMITED, LATER + timedelta(seconds=30))
+    assert state_of(other) == before
 
 
 def test_a_refused_address_blocks_the_target_with_its_reason(customer: Customer) -> None:
@@ -104,7 +104,7 @@ def test_a_refused_address_blocks_the_target_with_its_reason(customer: Customer)
 
 def test_the_last_word_about_a_target_that_is_turned_off_twice_stands(customer: Customer) -> None:
     target = make_target(customer)
-    record(target.id, GONE, BLOCKED, WELL)
+    record(target.id, GONE, BLOCKED, HEALTHY)
     assert status_of(target.id) == ("blocked", "address_private")
 
 
@@ -127,10 +127,10 @@ def test_a_delivery_turns_nothing_that_is_off_already(customer: Customer, status
 
 def test_a_target_that_has_only_failed_for_five_days_is_disabled(customer: Customer) -> None:
     target = make_target(customer)
-    record(target.id, ILL, now=NOW)
-    record(target.id, ILL, now=NOW + timedelta(days=4, hours=23))
+    record(target.id, UNHEALTHY, now=NOW)
+    record(target.id, UNHEALTHY, now=NOW + timedelta(days=4, hours=23))
     assert status_of(target.id) == ("active", None)
-    record(target.id, ILL, now=NOW + timedelta(days=5))
+    record(target.id, UNHEALTHY, now=NOW + timedelta(days=5))
     assert status_of(target.id) == ("disabled", "failing_for_days")
     [entry] = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
     assert entry == ("worker", "target_disabled", "failing_for_days")
@@ -138,18 +138,18 @@ def test_a_target_that_has_only_failed_for_five_days_is_disabled(customer: Custo
 
 def test_a_success_in_five_days_is_enough(customer: Customer) -> None:
     target = make_target(customer)
-    record(target.id, ILL, now=NOW)
-    record(target.id, WELL, now=NOW + timedelta(days=3))
-    record(target.id, ILL, now=NOW + timedelta(days=6))
+    record(target.id, UNHEALTHY, now=NOW)
+    record(target.id, HEALTHY, now=NOW + timedelta(days=3))
+    record(target.id, UNHEALTHY, now=NOW + timedelta(days=6))
     assert status_of(target.id) == ("active", None)
 
 
 def test_whoever_resumes_a_target_gives_it_five_days_more(customer: Customer) -> None:
     target = make_target(customer)
-    record(target.id, ILL, now=NOW)
-    record(target.id, ILL, now=NOW + timedelta(days=5))
+    record(target.id, UNHEALTHY, now=NOW)
+    record(target.id, UNHEALTHY, now=NOW + timedelta(days=5))
     targets.turn(target.id, "resume", NOW + timedelta(days=6), "operator")
-    record(target.id, ILL, now=NOW + timedelta(days=6))
+    record(target.id, UNHEALTHY, now=NOW + timedelta(days=6))
     assert status_of(target.id) == ("active", None)
 
 
@@ -159,12 +159,12 @@ def test_what_is_new_of_a_target_is_told_once(customer: Customer, caplog: pytest
     tick = timedelta(minutes=1)
     for at, effects in enumerate(
         [
-            [WELL, ILL],  # nothing to tell
+            [HEALTHY, UNHEALTHY],  # nothing to tell
             [LIMITED],  # paused
             [LIMITED, LIMITED],  # and once more, after that was over
-            [ILL] * 3,  # with the one of before and two overloads: the breaker opens
-            [ILL],  # a probe: known already
-            [WELL],  # it closes
+            [UNHEALTHY] * 3,  # with the one of before and two overloads: the breaker opens
+            [UNHEALTHY],  # a probe: known already
+            [HEALTHY],  # it closes
             [GONE],
             [GONE],  # it is off already
         ]
@@ -184,11 +184,11 @@ def test_what_is_new_of_a_target_is_told_once(customer: Customer, caplog: pytest
 def test_a_target_that_does_well_has_its_row_written_once_a_second(customer: Customer) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET ramp = 16")
-    record(target.id, WELL, now=NOW)
+    record(target.id, HEALTHY, now=NOW)
     for tick in range(1, 50):
-        record(target.id, WELL, now=NOW + timedelta(milliseconds=20 * tick))
+        record(target.id, HEALTHY, now=NOW + timedelta(milliseconds=20 * tick))
     assert targets.get(target.id, None).last_success_at == NOW
-    record(target.id, WELL, now=NOW + timedelta(seconds=1))
+    record(target.id, HEALTHY, now=NOW + timedelta(seconds=1))
     assert targets.get(target.id, None).last_success_at == NOW + timedelta(seconds=1)
 
 
@@ -196,7 +196,7 @@ def test_nothing_met_changes_nothing(customer: Customer) -> None:
     target = make_target(customer)
     with transaction():
         target_effects.record({}, LATER, "worker")
-        target_effects.record({"tgt_gone": [ILL]}, LATER, "worker")
+        target_effects.record({"tgt_gone": [UNHEALTHY]}, LATER, "worker")
     assert targets.get(target.id, "fp:000000000000") == target
 
 
@@ -222,18 +222,18 @@ def test_workers_that_mark_the_same_targets_in_any_order_wait_for_each_other_and
     def mark(order: Sequence[str], rounds: int = 60) -> None:
         for _ in range(rounds):
             with transaction():
-                target_effects.record({target_id: [ILL, LIMITED] for target_id in order}, LATER, "worker")
+                target_effects.record({target_id: [UNHEALTHY, LIMITED] for target_id in order}, LATER, "worker")
 
     together(lambda: mark(ids), lambda: mark(ids[::-1]), lambda: mark(ids[3:] + ids[:3]))
     for target_id in ids:
-        assert (turn_of(target_id).concurrency, turn_of(target_id).held_reason) == (1.0, RATE_LIMITED)
+        assert (state_of(target_id).concurrency, state_of(target_id).held_reason) == (1.0, RATE_LIMITED)
 
 
 def test_what_two_workers_find_out_at_once_counts_twice(customer: Customer) -> None:
     target = make_target(customer)
     # Far from the breaker: four of them open it.
-    together(*[lambda: record(target.id, ILL)] * 4)
-    assert turn_of(target.id).failures_in_row == 4
+    together(*[lambda: record(target.id, UNHEALTHY)] * 4)
+    assert state_of(target.id).failures_in_row == 4
 
 
 class VaultWithAWorkerAtWork(Vault):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.exports.delivery import Health, TargetEffect
+from schemas.exports.delivery import TargetEffect, TargetHealth
 from schemas.targets.target import BREAKER_OPEN, MAX_PER_MINUTE, RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
-from schemas.targets.throttle_state import Share, Turn
+from schemas.targets.throttle_state import ThrottleState, WorkerShare
 from tests.support.factories import NOW
 from worker.delivery import throttle
 from worker.delivery.throttle import (
@@ -28,15 +28,15 @@ from worker.delivery.throttle import (
     slots,
 )
 
-WELL: Final = TargetEffect("connected", health=Health.WELL)
-ILL: Final = TargetEffect("failing", health=Health.ILL)
-TIMED_OUT: Final = replace(ILL, is_overloaded=True)
+HEALTHY: Final = TargetEffect("connected", health=TargetHealth.HEALTHY)
+UNHEALTHY: Final = TargetEffect("failing", health=TargetHealth.UNHEALTHY)
+TIMED_OUT: Final = replace(UNHEALTHY, is_overloaded=True)
 #: A 503 that names no time; a 422; an answer of one that was gone.
-BUSY: Final = TargetEffect(health=Health.ILL, is_overloaded=True)
+BUSY: Final = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=True)
 REFUSED: Final = TargetEffect()
-GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", Health.ILL)
+GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
 
-FRESH: Final = Turn(
+FRESH: Final = ThrottleState(
     target_id="tgt_1",
     status=TargetStatus.ACTIVE,
     connected="unknown",
@@ -52,7 +52,7 @@ FRESH: Final = Turn(
 )
 
 
-def turn(**changes: Any) -> Turn:
+def state(**changes: Any) -> ThrottleState:
     return replace(FRESH, **changes)
 
 
@@ -75,9 +75,9 @@ def in_s(seconds: float) -> datetime:
 
 # concurrency before, what came back in one tick, concurrency then
 CONCURRENCY: Final = [
-    (16.0, [WELL], 16.0),  # there is no more
-    (4.0, [WELL], 4.25),
-    (1.0, [WELL], 2.0),  # a round of one
+    (16.0, [HEALTHY], 16.0),  # there is no more
+    (4.0, [HEALTHY], 4.25),
+    (1.0, [HEALTHY], 2.0),  # a round of one
     (16.0, [BUSY], 8.0),
     (16.0, [BUSY] * 16, 8.0),  # sent together, halved once
     (16.0, [TIMED_OUT], 8.0),
@@ -85,11 +85,11 @@ CONCURRENCY: Final = [
     (3.0, [BUSY], 1.5),
     (1.5, [BUSY], 1.0),  # never less than one
     (1.0, [BUSY], 1.0),
-    (8.0, [ILL], 8.0),  # a connection that is refused or a 401 tells nothing of the load
+    (8.0, [UNHEALTHY], 8.0),  # a connection that is refused or a 401 tells nothing of the load
     (8.0, [REFUSED], 8.0),
     (8.0, [GONE], 8.0),
-    (2.0, [WELL, BUSY], 1.25),  # grown, then halved
-    (2.0, [BUSY, WELL], 1.25),  # whatever came first
+    (2.0, [HEALTHY, BUSY], 1.25),  # grown, then halved
+    (2.0, [BUSY, HEALTHY], 1.25),  # whatever came first
 ]
 
 
@@ -97,41 +97,41 @@ CONCURRENCY: Final = [
 def test_overload_halves_the_concurrency_once_a_tick_and_success_lets_it_grow(
     before: float, effects: Sequence[TargetEffect], then: float
 ) -> None:
-    assert after(turn(concurrency=before), effects, NOW).concurrency == pytest.approx(then)
+    assert after(state(concurrency=before), effects, NOW).concurrency == pytest.approx(then)
 
 
 @pytest.mark.parametrize("whole", range(1, 16))
 def test_a_round_of_successes_lets_the_concurrency_grow_by_one_at_most(whole: int) -> None:
-    grown = after(turn(concurrency=float(whole)), [WELL] * whole, NOW).concurrency
+    grown = after(state(concurrency=float(whole)), [HEALTHY] * whole, NOW).concurrency
     assert whole + 0.7 < grown <= whole + 1
 
 
 def test_the_concurrency_comes_back_from_one_to_sixteen_in_some_sixteen_rounds() -> None:
-    at, rounds = turn(concurrency=1.0), 0
+    at, rounds = state(concurrency=1.0), 0
     while at.concurrency < 16:
-        at, rounds = after(at, [WELL] * int(at.concurrency), NOW), rounds + 1
+        at, rounds = after(at, [HEALTHY] * int(at.concurrency), NOW), rounds + 1
     assert 15 <= rounds <= 20
 
 
 def test_after_a_hold_one_is_sent_then_two_then_four() -> None:
-    held = after(turn(concurrency=16.0), [limited(30)], NOW)
-    assert (held.ramp, slots(held, Share(), in_s(29.999)), slots(held, Share(), in_s(30))) == (1, 0, 1)
+    held = after(state(concurrency=16.0), [limited(30)], NOW)
+    assert (held.ramp, slots(held, WorkerShare(), in_s(29.999)), slots(held, WorkerShare(), in_s(30))) == (1, 0, 1)
     at_once = [1]
     while at_once[-1] < 8:
-        held = after(held, [WELL] * at_once[-1], in_s(31))
-        at_once.append(slots(held, Share(), in_s(31)))
+        held = after(held, [HEALTHY] * at_once[-1], in_s(31))
+        at_once.append(slots(held, WorkerShare(), in_s(31)))
     assert at_once == [1, 2, 4, 8]
 
 
 def test_what_was_sent_before_a_hold_and_succeeds_during_it_starts_no_ramp() -> None:
-    held = after(turn(), [WELL, limited(30), WELL, WELL], NOW)
+    held = after(state(), [HEALTHY, limited(30), HEALTHY, HEALTHY], NOW)
     assert (held.ramp, held.held_until, held.held_reason) == (1, in_s(30), RATE_LIMITED)
-    assert after(held, [WELL] * 5, in_s(29)).ramp == 1
-    assert after(held, [WELL], in_s(30)).ramp == 2
+    assert after(held, [HEALTHY] * 5, in_s(29)).ramp == 1
+    assert after(held, [HEALTHY], in_s(30)).ramp == 2
 
 
 def test_the_ramp_ends_at_the_greatest_concurrency() -> None:
-    assert after(turn(ramp=15), [WELL] * 5, NOW).ramp == 16
+    assert after(state(ramp=15), [HEALTHY] * 5, NOW).ramp == 16
 
 
 # ---------------------------------------------------------------- holds
@@ -145,12 +145,12 @@ HOLDS: Final = [
     ((None, None), [unavailable(60), limited(30)], (60, RECEIVER_UNAVAILABLE)),  # in whatever order
     ((20, RATE_LIMITED), [limited(10)], (20, RATE_LIMITED)),  # an answer to what was sent before shortens nothing
     ((20, RATE_LIMITED), [limited(30)], (30, RATE_LIMITED)),
-    ((20, RATE_LIMITED), [WELL], (20, RATE_LIMITED)),  # nor does a success
-    ((20, RATE_LIMITED), [ILL] * 5, (20, RATE_LIMITED)),  # nor a breaker that opens: it would wait for less
-    ((0.5, RATE_LIMITED), [ILL] * 5, (0.5, RATE_LIMITED)),  # or for more: the receiver has named a moment
+    ((20, RATE_LIMITED), [HEALTHY], (20, RATE_LIMITED)),  # nor does a success
+    ((20, RATE_LIMITED), [UNHEALTHY] * 5, (20, RATE_LIMITED)),  # nor a breaker that opens: it would wait for less
+    ((0.5, RATE_LIMITED), [UNHEALTHY] * 5, (0.5, RATE_LIMITED)),  # or for more: the receiver has named a moment
     ((20, BREAKER_OPEN), [limited(10)], (10, RATE_LIMITED)),  # a moment that the receiver names is better than our guess
     ((-5, RATE_LIMITED), [limited(1)], (1, RATE_LIMITED)),
-    ((-5, RATE_LIMITED), [ILL], (-5, RATE_LIMITED)),
+    ((-5, RATE_LIMITED), [UNHEALTHY], (-5, RATE_LIMITED)),
 ]
 
 
@@ -159,42 +159,42 @@ def test_a_target_waits_as_long_as_its_receiver_asks(
     before: tuple[float | None, str | None], effects: Sequence[TargetEffect], then: tuple[float | None, str | None]
 ) -> None:
     until_s, reason = before
-    held = turn(held_until=None if until_s is None else in_s(until_s), held_reason=reason)
+    held = state(held_until=None if until_s is None else in_s(until_s), held_reason=reason)
     came = after(held, effects, NOW)
     assert (came.held_until, came.held_reason) == (None if then[0] is None else in_s(then[0]), then[1])
 
 
-@pytest.mark.parametrize("effect", [WELL, ILL, BUSY, REFUSED, GONE])
+@pytest.mark.parametrize("effect", [HEALTHY, UNHEALTHY, BUSY, REFUSED, GONE])
 def test_nothing_starts_while_a_target_is_held(effect: TargetEffect) -> None:
-    held = after(after(turn(), [limited(10)], NOW), [effect], in_s(1))
-    assert slots(held, Share(), in_s(9.999)) == 0
-    assert slots(held, Share(), in_s(10)) == 1
+    held = after(after(state(), [limited(10)], NOW), [effect], in_s(1))
+    assert slots(held, WorkerShare(), in_s(9.999)) == 0
+    assert slots(held, WorkerShare(), in_s(10)) == 1
 
 
 # ---------------------------------------------------------------- the breaker
 
 
 def test_the_fifth_failure_in_a_row_opens_the_breaker() -> None:
-    at = turn()
+    at = state()
     for failures in range(1, 5):
-        at = after(at, [ILL], NOW)
+        at = after(at, [UNHEALTHY], NOW)
         assert (at.failures_in_row, at.held_until) == (failures, None)
-    at = after(at, [ILL], NOW)
+    at = after(at, [UNHEALTHY], NOW)
     assert (at.failures_in_row, at.held_until, at.held_reason, at.ramp) == (5, in_s(1), BREAKER_OPEN, 1)
 
 
 # failures in a row before, what came back in one tick, failures in a row then
 ROWS: Final = [
-    (3, [ILL, WELL], 0),
-    (3, [WELL, ILL], 1),
-    (4, [ILL, WELL, ILL], 1),
+    (3, [UNHEALTHY, HEALTHY], 0),
+    (3, [HEALTHY, UNHEALTHY], 1),
+    (4, [UNHEALTHY, HEALTHY, UNHEALTHY], 1),
     (4, [REFUSED], 4),  # a ticket that is refused for what it says: the target is neither well nor ill
-    (4, [REFUSED, ILL], 5),
+    (4, [REFUSED, UNHEALTHY], 5),
     (4, [BUSY], 5),
     (4, [TIMED_OUT], 5),
     (4, [limited(10)], 4),  # who says when to come back is not broken
     (4, [unavailable(10), limited(10)], 4),
-    (0, [ILL] * 16, 5),  # a row that opens the breaker opens it at its first step
+    (0, [UNHEALTHY] * 16, 5),  # a row that opens the breaker opens it at its first step
     (2, [GONE], 3),
 ]
 
@@ -203,57 +203,57 @@ ROWS: Final = [
 def test_failures_count_that_no_success_of_the_same_tick_has_ended(
     before: int, effects: Sequence[TargetEffect], then: int
 ) -> None:
-    assert after(turn(failures_in_row=before), effects, NOW).failures_in_row == then
+    assert after(state(failures_in_row=before), effects, NOW).failures_in_row == then
 
 
 def test_probes_are_single_and_each_waits_longer_than_the_last() -> None:
-    at, now = after(turn(), [ILL] * 5, NOW), NOW
+    at, now = after(state(), [UNHEALTHY] * 5, NOW), NOW
     waits = []
     for _ in range(9):
         assert at.held_until is not None
         waits.append((at.held_until - now).total_seconds())
-        assert slots(at, Share(), at.held_until - timedelta(milliseconds=1)) == 0
+        assert slots(at, WorkerShare(), at.held_until - timedelta(milliseconds=1)) == 0
         now = at.held_until
-        assert slots(at, Share(), now) == 1
-        at = after(at, [ILL], now)
+        assert slots(at, WorkerShare(), now) == 1
+        at = after(at, [UNHEALTHY], now)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_after_months_of_failures_a_probe_is_still_a_minute_away() -> None:
-    at = after(turn(failures_in_row=10**6), [ILL], NOW)
+    at = after(state(failures_in_row=10**6), [UNHEALTHY], NOW)
     assert at.held_until == in_s(60)
 
 
 def test_what_was_open_when_the_breaker_opened_says_nothing_new() -> None:
-    opened = after(turn(), [ILL] * 5, NOW)
-    late = after(opened, [ILL, TIMED_OUT], in_s(0.5))
+    opened = after(state(), [UNHEALTHY] * 5, NOW)
+    late = after(opened, [UNHEALTHY, TIMED_OUT], in_s(0.5))
     assert (late.failures_in_row, late.held_until) == (5, in_s(1))
 
 
 def test_probes_that_come_back_together_are_one_step() -> None:
-    probing = turn(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
-    at = after(probing, [ILL] * 3, NOW)
+    probing = state(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
+    at = after(probing, [UNHEALTHY] * 3, NOW)
     assert (at.failures_in_row, at.held_until) == (7, in_s(4))
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])
 def test_a_success_closes_the_breaker_whether_it_was_a_probe_or_sent_before(seconds: float) -> None:
-    at = after(after(turn(), [ILL] * 5, NOW), [WELL], in_s(seconds))
+    at = after(after(state(), [UNHEALTHY] * 5, NOW), [HEALTHY], in_s(seconds))
     assert (at.failures_in_row, at.held_until, at.held_reason, at.failing_since) == (0, None, None, None)
-    assert slots(at, Share(), in_s(seconds)) == 2
+    assert slots(at, WorkerShare(), in_s(seconds)) == 2
 
 
 def test_a_probe_that_is_asked_to_wait_waits_and_is_a_probe_again() -> None:
-    probing = turn(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
+    probing = state(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
     at = after(probing, [limited(30)], NOW)
     assert (at.failures_in_row, at.held_until, at.held_reason) == (6, in_s(30), RATE_LIMITED)
-    assert slots(after(at, [WELL], in_s(30)), Share(), in_s(30)) == 2
+    assert slots(after(at, [HEALTHY], in_s(30)), WorkerShare(), in_s(30)) == 2
     # A success of what was sent before ends the row, but not what the receiver asked for.
-    assert after(at, [WELL], in_s(1)).held_until == in_s(30)
+    assert after(at, [HEALTHY], in_s(1)).held_until == in_s(30)
 
 
 def test_a_refused_ticket_leaves_the_breaker_where_it_is() -> None:
-    opened = after(turn(), [ILL] * 5, NOW)
+    opened = after(state(), [UNHEALTHY] * 5, NOW)
     assert after(opened, [REFUSED], in_s(2)) == opened
 
 
@@ -261,19 +261,19 @@ def test_a_refused_ticket_leaves_the_breaker_where_it_is() -> None:
 
 
 def test_the_last_word_about_a_connection_stands() -> None:
-    assert after(turn(), [ILL, WELL], NOW).connected == "connected"
-    failing = after(turn(connected="connected", last_success_at=in_s(-60)), [WELL, ILL], NOW)
+    assert after(state(), [UNHEALTHY, HEALTHY], NOW).connected == "connected"
+    failing = after(state(connected="connected", last_success_at=in_s(-60)), [HEALTHY, UNHEALTHY], NOW)
     assert (failing.connected, failing.last_success_at) == ("failing", NOW)
-    assert after(turn(connected="connected"), [limited(5), REFUSED], NOW).connected == "connected"
+    assert after(state(connected="connected"), [limited(5), REFUSED], NOW).connected == "connected"
 
 
 def test_failing_begins_with_the_first_failure_and_ends_with_a_success() -> None:
-    first = after(turn(), [ILL], NOW)
+    first = after(state(), [UNHEALTHY], NOW)
     later = after(first, [limited(5), BUSY], in_s(60))
     assert (first.failing_since, later.failing_since) == (NOW, NOW)
-    assert after(later, [WELL], in_s(61)).failing_since is None
-    assert after(later, [WELL, ILL], in_s(61)).failing_since == in_s(61)
-    assert after(turn(), [REFUSED], NOW).failing_since is None
+    assert after(later, [HEALTHY], in_s(61)).failing_since is None
+    assert after(later, [HEALTHY, UNHEALTHY], in_s(61)).failing_since == in_s(61)
+    assert after(state(), [REFUSED], NOW).failing_since is None
 
 
 # how long a target has been failing, in days; whether it is given up
@@ -283,7 +283,7 @@ DAYS: Final = [(None, False), (0, False), (4.999, False), (5, True), (50, True)]
 @pytest.mark.parametrize(("days", "is_given_up"), DAYS)
 def test_five_days_of_nothing_but_failures_are_enough(days: float | None, is_given_up: bool) -> None:
     since = None if days is None else NOW - timedelta(days=days)
-    assert has_failed_for_days(turn(failing_since=since), NOW) is is_given_up
+    assert has_failed_for_days(state(failing_since=since), NOW) is is_given_up
 
 
 # the last success before, in seconds from now; whether one more success is written
@@ -292,15 +292,15 @@ SHOWN: Final = [(None, True), (-60, True), (-1, True), (-0.999, False), (-0.02, 
 
 @pytest.mark.parametrize(("last_s", "is_written"), SHOWN)
 def test_one_success_more_is_written_once_a_second(last_s: float | None, is_written: bool) -> None:
-    before = turn(connected="connected", last_success_at=None if last_s is None else in_s(last_s))
-    assert is_worth_writing(before, after(before, [WELL], NOW)) is is_written
+    before = state(connected="connected", last_success_at=None if last_s is None else in_s(last_s))
+    assert is_worth_writing(before, after(before, [HEALTHY], NOW)) is is_written
 
 
-@pytest.mark.parametrize("effect", [ILL, BUSY, limited(1), GONE])
+@pytest.mark.parametrize("effect", [UNHEALTHY, BUSY, limited(1), GONE])
 def test_whatever_else_changes_is_written_at_once(effect: TargetEffect) -> None:
-    before = turn(connected="connected", last_success_at=NOW)
+    before = state(connected="connected", last_success_at=NOW)
     assert is_worth_writing(before, after(before, [effect], NOW))
-    assert is_worth_writing(replace(before, ramp=3), after(replace(before, ramp=3), [WELL], NOW))
+    assert is_worth_writing(replace(before, ramp=3), after(replace(before, ramp=3), [HEALTHY], NOW))
     assert not is_worth_writing(before, after(before, [REFUSED], NOW))
 
 
@@ -309,21 +309,21 @@ def test_whatever_else_changes_is_written_at_once(effect: TargetEffect) -> None:
 TARGET_IDS: Final = [f"tgt_{number}" for number in range(40)]
 
 
-def shares(at: Turn, workers: int, now: datetime = NOW) -> list[int]:
-    return [slots(at, Share(rank, workers), now) for rank in range(workers)]
+def shares(at: ThrottleState, workers: int, now: datetime = NOW) -> list[int]:
+    return [slots(at, WorkerShare(rank, workers), now) for rank in range(workers)]
 
 
 @pytest.mark.parametrize("workers", range(1, 21))
 def test_all_workers_slots_together_are_the_concurrency(workers: int) -> None:
     for concurrency, target_id in itertools.product(range(1, 17), TARGET_IDS[:5]):
-        dealt = shares(turn(target_id=target_id, concurrency=concurrency + 0.9), workers)
+        dealt = shares(state(target_id=target_id, concurrency=concurrency + 0.9), workers)
         assert sum(dealt) == min(concurrency, 16)
         assert max(dealt) - min(dealt) <= 1
 
 
 @pytest.mark.parametrize("workers", range(1, 21))
 def test_of_many_single_probes_every_worker_makes_some(workers: int) -> None:
-    probing = [turn(target_id=f"tgt_{number}", failures_in_row=5) for number in range(20 * workers)]
+    probing = [state(target_id=f"tgt_{number}", failures_in_row=5) for number in range(20 * workers)]
     made = [shares(at, workers) for at in probing]
     assert {sum(each) for each in made} == {1}
     assert all(any(each[rank] for each in made) for rank in range(workers))
@@ -345,7 +345,7 @@ AT_ONCE: Final = [
 
 @pytest.mark.parametrize(("changes", "at_once"), AT_ONCE)
 def test_a_turn_says_how_much_may_be_open_at_once(changes: dict[str, Any], at_once: int) -> None:
-    assert slots(turn(**changes), Share(), NOW) == at_once
+    assert slots(state(**changes), WorkerShare(), NOW) == at_once
 
 
 # ---------------------------------------------------------------- pace
@@ -356,7 +356,7 @@ def simulate(limit: int, workers: int, minutes: float, busy: Sequence[bool] = (T
 
     `busy` tells for each minute in turn whether anything waits.
     """
-    at, sent = turn(max_per_minute=limit), []
+    at, sent = state(max_per_minute=limit), []
     for look in range(int(minutes * 60 / 0.02) * workers):
         seconds = look * 0.02 / workers
         now = in_s(seconds)
@@ -401,7 +401,7 @@ def test_what_was_left_unused_is_not_made_up_for_beyond_a_second(limit: int) -> 
 
 @given(limit=st.integers(1, MAX_PER_MINUTE), looks=st.lists(st.floats(0, 90), max_size=60))
 def test_no_sequence_of_looks_breaks_a_pace(limit: int, looks: list[float]) -> None:
-    at, sent, seconds = turn(max_per_minute=limit), [], 0.0
+    at, sent, seconds = state(max_per_minute=limit), [], 0.0
     for wait_s in looks:
         # Whole microseconds, as a clock reads them.
         seconds = round(seconds + wait_s, 6)
@@ -413,7 +413,7 @@ def test_no_sequence_of_looks_breaks_a_pace(limit: int, looks: list[float]) -> N
 
 @given(limit=st.integers(1, MAX_PER_MINUTE), share=st.floats(0.01, 1))
 def test_one_more_may_start_when_a_used_up_pace_says_so_and_not_before(limit: int, share: float) -> None:
-    at = turn(max_per_minute=limit)
+    at = state(max_per_minute=limit)
     at = paced(at, max(1, int(share * pace(at, NOW))), NOW)
     used_up = paced(at, pace(at, NOW), NOW)
     moment = paced_at(used_up)
@@ -423,19 +423,19 @@ def test_one_more_may_start_when_a_used_up_pace_says_so_and_not_before(limit: in
 
 
 def test_without_a_limit_there_is_no_pace() -> None:
-    assert pace(turn(), NOW) > 10**6
-    assert paced(turn(), 1000, NOW) == turn()
+    assert pace(state(), NOW) > 10**6
+    assert paced(state(), 1000, NOW) == state()
 
 
 def test_nothing_sent_uses_up_nothing() -> None:
-    limited_turn = turn(max_per_minute=60)
-    assert paced(limited_turn, 0, NOW) == limited_turn
+    limited_state = state(max_per_minute=60)
+    assert paced(limited_state, 0, NOW) == limited_state
 
 
 def test_nothing_stands_in_the_way_of_who_has_no_pace_or_has_not_begun() -> None:
-    assert paced_at(turn()) is None
-    assert paced_at(turn(paced_until=in_s(30))) is None
-    assert paced_at(turn(max_per_minute=60)) is None
+    assert paced_at(state()) is None
+    assert paced_at(state(paced_until=in_s(30))) is None
+    assert paced_at(state(max_per_minute=60)) is None
 
 
 # ---------------------------------------------------------------- dealing
@@ -472,46 +472,46 @@ def test_the_bounds_are_those_of_the_contract() -> None:
     assert timedelta(days=5) == throttle.GIVE_UP_AFTER
 
 
-AT_REST: Final = turn(connected="connected", last_success_at=NOW)
+AT_REST: Final = state(connected="connected", last_success_at=NOW)
 
 
 @pytest.mark.parametrize(
     ("before", "effects"),
     [
-        (turn(connected="connected"), [WELL]),  # never well so far
-        (replace(AT_REST, last_success_at=in_s(-1)), [WELL]),  # shown too long ago
-        (replace(AT_REST, connected="failing"), [WELL]),  # another word for it
-        (replace(AT_REST, concurrency=15.9), [WELL]),
-        (replace(AT_REST, ramp=15), [WELL]),
-        (replace(AT_REST, failures_in_row=1), [WELL]),
-        (replace(AT_REST, failing_since=NOW), [WELL]),
-        (replace(AT_REST, held_until=in_s(5), held_reason=BREAKER_OPEN), [WELL]),
-        (AT_REST, [WELL, ILL]),
-        (AT_REST, [WELL, TIMED_OUT]),
-        (AT_REST, [limited(5), WELL]),
-        (AT_REST, [replace(WELL, is_overloaded=True)]),
-        (AT_REST, [replace(WELL, hold_s=1.0, hold_reason=RATE_LIMITED)]),
+        (state(connected="connected"), [HEALTHY]),  # never well so far
+        (replace(AT_REST, last_success_at=in_s(-1)), [HEALTHY]),  # shown too long ago
+        (replace(AT_REST, connected="failing"), [HEALTHY]),  # another word for it
+        (replace(AT_REST, concurrency=15.9), [HEALTHY]),
+        (replace(AT_REST, ramp=15), [HEALTHY]),
+        (replace(AT_REST, failures_in_row=1), [HEALTHY]),
+        (replace(AT_REST, failing_since=NOW), [HEALTHY]),
+        (replace(AT_REST, held_until=in_s(5), held_reason=BREAKER_OPEN), [HEALTHY]),
+        (AT_REST, [HEALTHY, UNHEALTHY]),
+        (AT_REST, [HEALTHY, TIMED_OUT]),
+        (AT_REST, [limited(5), HEALTHY]),
+        (AT_REST, [replace(HEALTHY, is_overloaded=True)]),
+        (AT_REST, [replace(HEALTHY, hold_s=1.0, hold_reason=RATE_LIMITED)]),
     ],
 )
-def test_what_may_change_a_row_is_not_at_rest(before: Turn, effects: list[TargetEffect]) -> None:
+def test_what_may_change_a_row_is_not_at_rest(before: ThrottleState, effects: list[TargetEffect]) -> None:
     assert not is_at_rest(before, effects, NOW)
 
 
 @given(
     st.builds(
-        turn,
+        state,
         connected=st.sampled_from(["connected", "failing"]),
         last_success_at=st.sampled_from([None, NOW, in_s(-0.999), in_s(-1), in_s(5)]),
         concurrency=st.sampled_from([16.0, 15.5]),
         ramp=st.sampled_from([16, 15]),
         failures_in_row=st.sampled_from([0, 1]),
     ),
-    st.lists(st.sampled_from([WELL, WELL, WELL, ILL, REFUSED]), min_size=1, max_size=3),
+    st.lists(st.sampled_from([HEALTHY, HEALTHY, HEALTHY, UNHEALTHY, REFUSED]), min_size=1, max_size=3),
 )
-def test_a_row_at_rest_is_never_worth_writing(before: Turn, effects: list[TargetEffect]) -> None:
+def test_a_row_at_rest_is_never_worth_writing(before: ThrottleState, effects: list[TargetEffect]) -> None:
     if is_at_rest(before, effects, NOW):
         assert not is_worth_writing(before, after(before, effects, NOW))
 
 
 def test_most_ticks_of_a_busy_target_find_it_at_rest() -> None:
-    assert is_at_rest(AT_REST, [WELL] * 40, in_s(0.9))
+    assert is_at_rest(AT_REST, [HEALTHY] * 40, in_s(0.9))

@@ -13,12 +13,12 @@ from schemas.exports.delivery import Outcome
 from storage.db.engine import execute, rows, transaction
 from storage.exports import transitions
 from storage.targets import targets, throttle_state
-from tests.support.dispatchers import Clock, FakePost, approved, draining, statuses
+from tests.support.dispatchers import Clock, FakePost, approved, running_dispatcher, statuses
 from tests.support.factories import NOW, Customer, make_approved
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.workers import wait_until
 from worker.delivery import throttle
-from worker.delivery.dispatcher import Drain
+from worker.delivery.dispatcher import Dispatcher
 
 BUSY_URL: Final = "https://busy.example.com/hook"
 OTHER_URL: Final = "https://other.example.com/hook"
@@ -34,10 +34,14 @@ def clock() -> Clock:
 
 
 @contextmanager
-def drains(post: FakePost, clock: Clock, count: int = 2, concurrency: int = 8, **terms: Any) -> Iterator[list[Drain]]:
+def running_dispatchers(
+    post: FakePost, clock: Clock, count: int = 2, concurrency: int = 8, **terms: Any
+) -> Iterator[list[Dispatcher]]:
     """Start drains that know of each other before anything is due for them."""
     with ExitStack() as running:
-        started = [running.enter_context(draining(post, concurrency, now=clock, **STANDING | terms)) for _ in range(count)]
+        started = [
+            running.enter_context(running_dispatcher(post, concurrency, now=clock, **STANDING | terms)) for _ in range(count)
+        ]
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(count,)])
         clock.let_everybody_look()
         yield started
@@ -72,7 +76,7 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
 ) -> None:
     post = FakePost(now=clock)
     post.answer = lambda url: ask_to_wait(status, 30) if url == BUSY_URL and clock.at == NOW else DELIVERED
-    with drains(post, clock):
+    with running_dispatchers(post, clock):
         approved(customer, 40, BUSY_URL, NOW)
         approved(customer, 40, OTHER_URL, NOW)
         # Everything for the other target, and for this one what was open when it said so.
@@ -93,7 +97,7 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
 
 def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Customer, clock: Clock) -> None:
     post = FakePost(now=clock)
-    with drains(post, clock, count=1):
+    with running_dispatchers(post, clock, count=1):
         post.gate.clear()
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 4)
@@ -113,7 +117,7 @@ def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Custome
 
 def test_a_503_without_a_time_makes_nobody_wait(customer: Customer, clock: Clock) -> None:
     post = FakePost(first_then(Outcome(status=503)), clock)
-    with drains(post, clock):
+    with running_dispatchers(post, clock):
         approved(customer, 20, BUSY_URL, NOW)
         wait_until(lambda: statuses() == {"exported": 19, "retry_scheduled": 1})
     assert rows("SELECT held_until, held_reason FROM targets") == [(None, None)]
@@ -121,7 +125,7 @@ def test_a_503_without_a_time_makes_nobody_wait(customer: Customer, clock: Clock
 
 def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock: Clock) -> None:
     post = FakePost(first_then(ask_to_wait(429, 30)), clock)
-    with drains(post, clock, concurrency=32):
+    with running_dispatchers(post, clock, concurrency=32):
         approved(customer, 1, BUSY_URL, NOW)
         wait_until(lambda: statuses() == {"retry_scheduled": 1})
         post.gate.clear()
@@ -143,10 +147,10 @@ def more_for(url: str, customer: Customer) -> str:
 def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: Clock) -> None:
     approved(customer, 5, BUSY_URL, NOW)
     post = FakePost(first_then(*[ask_to_wait(429, 30)] * 5), clock)
-    with drains(post, clock, count=1):
+    with running_dispatchers(post, clock, count=1):
         wait_until(lambda: statuses()["retry_scheduled"] and not statuses()["delivering"])
     asked = len(post.calls)
-    with drains(post, clock, count=1):
+    with running_dispatchers(post, clock, count=1):
         clock.advance(29)
         clock.let_everybody_look()
         assert len(post.calls) == asked
@@ -157,7 +161,7 @@ def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: Clock) 
 
 def test_whoever_resumes_a_target_ends_its_wait(customer: Customer, clock: Clock) -> None:
     post = FakePost(first_then(ask_to_wait(429, 3600)), clock)
-    with drains(post, clock):
+    with running_dispatchers(post, clock):
         [first] = approved(customer, 1, BUSY_URL, NOW)
         wait_until(lambda: statuses() == {"retry_scheduled": 1})
         waiting = more_for(BUSY_URL, customer)
@@ -177,7 +181,7 @@ IN_HAND: Final = "SELECT 1 FROM exports WHERE status = 'delivering' LIMIT 1"
 
 
 def is_used_up(target_ids: list[str], now: datetime) -> bool:
-    return not any(throttle.pace(turn, now) for turn in throttle_state.read(sorted(target_ids)).values())
+    return not any(throttle.pace(state, now) for state in throttle_state.read(sorted(target_ids)).values())
 
 
 def test_a_pace_is_kept_by_two_drains_together(customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +191,7 @@ def test_a_pace_is_kept_by_two_drains_together(customer: Customer, clock: Clock,
         targets.set_limit(target_id, 600, NOW, "operator")
     many_waiting(customer, 0, 2000, (0, 2), NOW)
     post = FakePost(now=clock)
-    with drains(post, clock, concurrency=32):
+    with running_dispatchers(post, clock, concurrency=32):
         for _ in range(150):
             wait_until(lambda: is_used_up(paced, clock.at) and not rows(IN_HAND))
             clock.advance(0.5)
@@ -215,7 +219,7 @@ def most_in_a_minute(moments: Sequence[datetime]) -> int:
 
 def test_five_failures_open_the_breaker_and_single_probes_look_until_one_succeeds(customer: Customer, clock: Clock) -> None:
     post = FakePost(lambda _url: REFUSED, clock)
-    with drains(post, clock):
+    with running_dispatchers(post, clock):
         post.gate.clear()
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 8)
@@ -253,7 +257,7 @@ def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_wai
     post = FakePost(lambda _url: REFUSED, clock)
     approved(customer, 10, BUSY_URL, NOW)
     execute("UPDATE targets SET failing_since = ?, failures_in_row = 9", (to_ms(NOW - timedelta(days=5)),))
-    with drains(post, clock, count=1):
+    with running_dispatchers(post, clock, count=1):
         wait_until(lambda: statuses() == {"failed": 10})
     assert rows("SELECT status, status_reason FROM targets") == [("disabled", "failing_for_days")]
     assert set(rows("SELECT status_reason, due_at FROM exports")) == {("target_disabled", None)}
@@ -264,10 +268,10 @@ def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_wai
 
 
 @pytest.fixture
-def in_lane(customer: Customer, clock: Clock) -> Iterator[tuple[FakePost, list[str]]]:
+def in_queue(customer: Customer, clock: Clock) -> Iterator[tuple[FakePost, list[str]]]:
     """A drain that has four requests open, and claims that wait to follow them; yields those claims' exports."""
     post = FakePost(now=clock)
-    with drains(post, clock, count=1):
+    with running_dispatchers(post, clock, count=1):
         post.gate.clear()
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 4)
@@ -283,9 +287,9 @@ TURNED_OFF: Final = [("pause", None), ("disable", "target_disabled")]
 
 @pytest.mark.parametrize(("verb", "reason"), TURNED_OFF)
 def test_nothing_starts_after_a_person_has_turned_the_target_off(
-    in_lane: tuple[FakePost, list[str]], clock: Clock, verb: str, reason: str | None
+    in_queue: tuple[FakePost, list[str]], clock: Clock, verb: str, reason: str | None
 ) -> None:
-    post, _ = in_lane
+    post, _ = in_queue
     targets.turn(target_of(BUSY_URL), verb, clock.at, "operator")
     clock.advance(1)
     post.gate.set()
@@ -297,8 +301,8 @@ def test_nothing_starts_after_a_person_has_turned_the_target_off(
     assert Counter(left) == {(reason, 0): 32}
 
 
-def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(in_lane: tuple[FakePost, list[str]], clock: Clock) -> None:
-    post, waiting = in_lane
+def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(in_queue: tuple[FakePost, list[str]], clock: Clock) -> None:
+    post, waiting = in_queue
     with transaction():
         transitions.redact(waiting, clock.at, "operator")
     clock.advance(1)
@@ -321,7 +325,7 @@ def test_a_target_that_hangs_holds_up_no_other(customer: Customer, clock: Clock,
         def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
             return (post if url == BUSY_URL else quick)(url, headers, body)
 
-    with drains(Either(), clock, count=1):
+    with running_dispatchers(Either(), clock, count=1):
         approved(customer, 50, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 4)
         for number in range(3):
@@ -344,7 +348,7 @@ def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, c
         def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
             return (post if url == BUSY_URL else quick)(url, headers, body)
 
-    with drains(Either(), clock, count=1):
+    with running_dispatchers(Either(), clock, count=1):
         approved(customer, 200, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 4)
         post.let_through(40)
@@ -360,7 +364,7 @@ def test_with_every_thread_busy_the_drain_goes_on_looking(
     customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     post = FakePost(now=clock)
-    with drains(post, clock, count=1):
+    with running_dispatchers(post, clock, count=1):
         post.gate.clear()
         approved(customer, 20, BUSY_URL, NOW)
         approved(customer, 20, OTHER_URL, NOW)
@@ -375,7 +379,7 @@ def test_with_every_thread_busy_the_drain_goes_on_looking(
 def test_all_drains_together_have_no_more_open_than_a_target_takes(customer: Customer, clock: Clock, count: int) -> None:
     post = FakePost(now=clock)
     post.gate.clear()
-    with drains(post, clock, count, concurrency=40):
+    with running_dispatchers(post, clock, count, concurrency=40):
         approved(customer, 200, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 16)
         clock.let_everybody_look()
@@ -399,7 +403,7 @@ def let_pass(seconds: float, clock: Clock, count: int) -> None:
 def test_all_drains_together_make_one_probe(customer: Customer, clock: Clock) -> None:
     post = FakePost(lambda _url: REFUSED, now=clock)
     post.gate.clear()
-    with drains(post, clock, 3):
+    with running_dispatchers(post, clock, 3):
         approved(customer, 20, BUSY_URL, NOW)
         execute("UPDATE targets SET failures_in_row = 5, held_reason = 'breaker_open', held_until = ?", (to_ms(NOW),))
         # What was claimed before this was written is not a probe.
@@ -422,7 +426,7 @@ def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer
     post = FakePost(now=clock)
     post.gate.clear()
     execute("INSERT INTO workers (name, started_at, seen_at) VALUES ('killed', ?, ?)", (to_ms(NOW), to_ms(NOW)))
-    with draining(post, 40, now=clock, **STANDING):
+    with running_dispatcher(post, 40, now=clock, **STANDING):
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 8)
         clock.advance(5.999)
@@ -434,8 +438,8 @@ def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer
 
 def test_a_worker_that_stops_leaves_its_share_at_once(customer: Customer, clock: Clock) -> None:
     post = FakePost(now=clock)
-    with draining(post, 40, now=clock, **STANDING):
-        with draining(post, 40, now=clock, **STANDING):
+    with running_dispatcher(post, 40, now=clock, **STANDING):
+        with running_dispatcher(post, 40, now=clock, **STANDING):
             wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
         assert rows("SELECT COUNT(*) FROM workers") == [(1,)]
         clock.let_everybody_look()
