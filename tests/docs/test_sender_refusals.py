@@ -37,7 +37,7 @@ SENDERS: Final = Path(__file__).resolve().parents[2] / "docs" / "senders"
 PAGES: Final = sorted(path.stem for path in SENDERS.glob("*.md"))
 SIGNATURE: Final = "X-Platform-Hmac-Sha256"
 #: What a page calls the place of a refusal that is of no member.
-WHOLE: Final = "(the whole)"
+WHOLE: Final = "(request)"
 _FIELD: Final = re.compile(rf"(?:`([^`]*)`|{re.escape(WHOLE)}) `(\w+)`")
 
 _ABILITIES: Final = {
@@ -101,7 +101,7 @@ def with_header(call: Call, name: str, value: str) -> Call:
 
 def rows(page: str) -> Iterator[Row]:
     text = (SENDERS / f"{page}.md").read_text()
-    before, _, after = text.partition("\n## Refusals\n")
+    before, _, after = text.partition("\n## Errors\n")
     first = before.count("\n") + 2
     for number, line in enumerate(after.partition("\n## ")[0].splitlines(), first):
         cells = [cell.strip() for cell in line.strip("|").split(" |")]
@@ -118,7 +118,7 @@ def rows(page: str) -> Iterator[Row]:
 
 def smallest_request(page: str, variables: Mapping[str, str]) -> Call:
     """Read the page's first curl as a shell would: the words, the variables, the body after it."""
-    section = (SENDERS / f"{page}.md").read_text().partition("\n## The smallest request\n")[2]
+    section = (SENDERS / f"{page}.md").read_text().partition("\n## Minimal request\n")[2]
     block = Template(section.partition("```sh\n")[2].partition("```")[0]).safe_substitute(variables)
     written = re.search(r"(?:<<JSON\n(?P<here>.*?)\nJSON$|^printf %s '(?P<file>.*?)' >body\.json$)", block, re.DOTALL | re.M)
     assert written is not None
@@ -232,7 +232,7 @@ ARRANGED: Final[Mapping[str, Arrangement]] = {
     "the same `Idempotency-Key` with another body": twice_with_one_key,
     "a body of more than `MAX_BODY_BYTES`": too_large,
     "more than `RATE_LIMIT_PER_MINUTE` requests in a minute": too_often,
-    "a run that nobody registered, without `DEFAULT_PROJECT_ID`": an_unknown_run,
+    "an unregistered scan run, without `DEFAULT_PROJECT_ID`": an_unknown_run,
     "a recipient that names no project, without `DEFAULT_PROJECT_ID`": under(DEFAULT_PROJECT_ID=""),
     "a token of kind `api`": bearing(lambda stage: stage.customer.token),
     "a platform token with another ability": bearing(another_ability),
@@ -241,7 +241,7 @@ ARRANGED: Final[Mapping[str, Arrangement]] = {
     "a shop other than the project's": another_shop,
     "while no secret is configured": under(STOREFRONT_WEBHOOK_SECRET=""),
     "a person's request, without `ENCRYPTION_KEYS`": a_persons,
-    "the signature of the body with a newline behind it": signed_with_a_newline,
+    "the signature of the body with an added newline": signed_with_a_newline,
 }
 
 
