@@ -1,15 +1,39 @@
-"""Column types that mean the same on both databases: instants as integer milliseconds, JSON as text."""
+"""Column types that mean the same on both databases, and column lists that are derived from the models.
+
+Types: instants are integer milliseconds, JSON and enumerations are text. Lists: a shape is a dataclass or named tuple whose
+fields are named like columns. `columns` selects them with Peewee and `read` builds the records; `select_list` writes them
+into hand-written SQL, where the shape reads the row. A field that is no column fails at import.
+"""
 
 import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, TypeVar
 
-from peewee import BigIntegerField, TextField
+from peewee import BigIntegerField, Field, ForeignKeyField, Model, TextField
 
 from schemas.base.timestamps import from_ms, to_ms
 
-#: json.dumps would make such an encoder anew for every value.
+#: The greatest ULID there is, after a prefix and an underscore: sorts behind every identifier in any collation.
+LAST_ULID: Final = f"7{'Z' * 25}"
+
+#: How PostgreSQL writes the types that Peewee names.
+_SQL_TYPES: Final = {
+    "AUTO": "INTEGER",
+    "BIGAUTO": "BIGINT",
+    "BIGINT": "BIGINT",
+    "BLOB": "BYTEA",
+    "BOOL": "BOOLEAN",
+    "DOUBLE": "DOUBLE PRECISION",
+    "INT": "INTEGER",
+    "TEXT": "TEXT",
+}
+#: json.dumps would build such an encoder anew for every value.
 _compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+Record = TypeVar("Record")
 
 
 class MomentField(BigIntegerField):
@@ -35,3 +59,64 @@ class JsonField(TextField):
 
     def python_value(self, value: str | None) -> Any:
         return None if value is None else json.loads(value)
+
+
+class EnumField(TextField):
+    """A member of an enumeration of text, stored as its value."""
+
+    def __init__(self, members: type[Enum], **options: Any) -> None:
+        super().__init__(**options)
+        self._members = members
+
+    def python_value(self, value: str | None) -> Enum | None:
+        return None if value is None else self._members(value)
+
+
+def columns(shape: type, model: Any, **others: Any) -> list[Any]:
+    """Return what to select for the fields of `shape`, in order: columns of `model`, or of an alias of it, and `others`."""
+    names = [*_field_names(shape)]
+    return [others[name] if name in others else getattr(model, _column(model, name).name) for name in names]
+
+
+def read(shape: Callable[..., Record], query: Any) -> list[Record]:
+    """Run a query of `columns` and return its rows as records of `shape`."""
+    return [shape(*row) for row in query.tuples()]
+
+
+def read_first(shape: Callable[..., Record], query: Any) -> Record | None:
+    """Run a query of `columns` and return its first row as a record of `shape`; None where it finds none."""
+    return next(iter(read(shape, query.limit(1))), None)
+
+
+def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -> str:
+    """Return what hand-written SQL selects for the fields of `shape`, in order.
+
+    `tables` are models by their alias in the statement: the first one with such a column gives it. `others` are expressions
+    for fields that are no columns.
+    """
+    return ", ".join(others.get(name) or _qualified(name, tables) for name in _field_names(shape))
+
+
+def column_types(model: type[Model], names: Iterable[str]) -> list[str]:
+    """Return the SQL types of columns of `model`."""
+    return [_sql_type(_column(model, name)) for name in names]
+
+
+def _field_names(shape: type) -> Iterable[str]:
+    return (field.name for field in fields(shape)) if is_dataclass(shape) else shape._fields  # type: ignore[attr-defined]
+
+
+def _qualified(name: str, tables: Mapping[str, type[Model]]) -> str:
+    for alias, model in tables.items():
+        if name in model._meta.columns:
+            return f"{alias}.{name}"
+    raise ValueError(f"No column is called {name}")
+
+
+def _column(model: Any, name: str) -> Field:
+    known: Mapping[str, Field] = model._meta.columns
+    return known[name]
+
+
+def _sql_type(field: Field) -> str:
+    return _sql_type(field.rel_field) if isinstance(field, ForeignKeyField) else _SQL_TYPES[field.field_type]

@@ -1,0 +1,55 @@
+"""Leases of jobs: one worker at a time holds a job, until its lease lapses or the job ends.
+
+A job is a row with a lease, the identifier of the present claim, and the moment from which a worker may claim it: at once,
+or when the present lease lapses. NULL means never. Each write is a compare-and-swap and names what it expects: the moment
+that the claimer saw, then the lease. A stale lease updates no row. Exports have statements of their own.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from peewee import Model
+
+from storage.db import identifiers
+
+
+def compare_and_swap(model: type[Model], row_id: str, *expected: Any, **changes: Any) -> bool:
+    """Write `changes` to a row where all of `expected` holds; return whether it did. The caller holds the transaction."""
+    return bool(model.update(**changes).where(model._meta.primary_key == row_id, *expected).execute())
+
+
+class LeasedJobs:
+    """The jobs of one table; `lease` and `due_at` name the columns."""
+
+    def __init__(self, model: type[Model], lease: str = "lease", due_at: str = "next_run_at") -> None:
+        self._model = model
+        self._lease = lease
+        self._due_at = due_at
+
+    def claim(
+        self, job_id: str, seen_due_at: datetime, now: datetime, lease_s: float, *expected: Any, **changes: Any
+    ) -> str | None:
+        """Claim a job for `lease_s` seconds from `now` and return the lease.
+
+        None where `seen_due_at` has changed: another worker claimed the job, its former holder renewed it, or it ended.
+        """
+        lease = identifiers.new_id(identifiers.LEASE, now)
+        leased = {self._lease: lease, self._due_at: now + timedelta(seconds=lease_s)}
+        is_due = getattr(self._model, self._due_at) == seen_due_at
+        return lease if compare_and_swap(self._model, job_id, is_due, *expected, **leased, **changes) else None
+
+    def renew(self, job_id: str, lease: str, now: datetime, lease_s: float, *expected: Any, **changes: Any) -> bool:
+        """Extend a lease to `lease_s` seconds after `now`; return whether it still held.
+
+        On PostgreSQL this locks the row, so that nobody claims or cancels the job before the transaction ends.
+        """
+        renewed = {self._due_at: now + timedelta(seconds=lease_s)}
+        return compare_and_swap(self._model, job_id, self._holds(lease), *expected, **renewed, **changes)
+
+    def finish(self, job_id: str, lease: str, *expected: Any, due_at: datetime | None = None, **changes: Any) -> bool:
+        """End a lease: the job is due again at `due_at`, or never. Return whether the lease still held."""
+        ended = {self._lease: None, self._due_at: due_at}
+        return compare_and_swap(self._model, job_id, self._holds(lease), *expected, **ended, **changes)
+
+    def _holds(self, lease: str) -> Any:
+        return getattr(self._model, self._lease) == lease
