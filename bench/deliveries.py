@@ -73,7 +73,7 @@ class Seeded:
         """Pause or resume every target."""
         with transaction():
             for target_id in self.target_ids:
-                targets.turn(target_id, verb, utc_now(), "bench")
+                targets.change_status(target_id, verb, utc_now(), "bench")
 
 
 class Installation:

@@ -331,4 +331,4 @@ def _retention(settings: Settings, now: Now) -> Errand:
 
 
 def _worker_name() -> str:
-    return worker_heartbeats.own_name("worker")
+    return worker_heartbeats.process_name("worker")

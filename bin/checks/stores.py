@@ -19,7 +19,7 @@ from storage.exports import worker_heartbeats
 from storage.maintenance import key_rotation, store_health
 from storage.maintenance import restore as restoring
 from storage.maintenance.store_health import Wholeness
-from storage.reporting.metrics_snapshot import PAUSED_BY_HAND, Figures
+from storage.reporting.metrics_snapshot import PAUSED_BY_HAND, MetricsSnapshot
 from storage.secrets import key_check
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
@@ -45,7 +45,7 @@ _MIB: Final = 1024**2
 
 def fitness() -> Finding:
     """Is it our database, of this version, with every migration? Raises what the driver raises where it is away."""
-    standing = schema_version.standing()
+    standing = schema_version.inspect()
     if standing.problem:
         said, _, fix = standing.problem.partition("; ")
         return failure("database", said, fix)
@@ -113,7 +113,7 @@ def judged_clock(skew_s: float, whose: str) -> Finding:
     return warning("clock", told, fix) if abs(skew_s) > SKEW_S else ok("clock", told)
 
 
-def heartbeat(figures: Figures, now: datetime) -> Finding:
+def heartbeat(figures: MetricsSnapshot, now: datetime) -> Finding:
     """Is there a worker?"""
     if figures.workers:
         return ok("workers", f"{figures.workers} alive")
@@ -122,7 +122,7 @@ def heartbeat(figures: Figures, now: datetime) -> Finding:
     return warning("workers", f"No worker is alive: {told}.", "bin/riskrelay work, or make run")
 
 
-def deliveries(figures: Figures) -> Finding:
+def deliveries(figures: MetricsSnapshot) -> Finding:
     """How late is the oldest export that could have been sent?"""
     told = f"{figures.waiting:,} exports wait; the oldest due one is {_span(figures.due_age_s)} late."
     fix = "see that a worker runs (bin/riskrelay work) and what its log says; start more where they are busy"
@@ -133,7 +133,7 @@ def deliveries(figures: Figures) -> Finding:
     return ok("deliveries", f"{figures.waiting:,} exports wait; none of them is late.")
 
 
-def targets(figures: Figures) -> Iterator[Finding]:
+def targets(figures: MetricsSnapshot) -> Iterator[Finding]:
     """Is there a target that nothing is sent to until somebody sees to it?"""
     restored, by_hand = figures.paused.get(RESTORED, 0), figures.paused.get(PAUSED_BY_HAND, 0)
     blocked, inactive = figures.targets.get(TargetStatus.BLOCKED, 0), figures.targets.get(TargetStatus.INACTIVE, 0)
@@ -166,7 +166,7 @@ def operator(settings: Settings) -> Iterator[Finding]:
         yield warning("operator", told, fix)
 
 
-def compliance(figures: Figures) -> Finding:
+def compliance(figures: MetricsSnapshot) -> Finding:
     """Is a compliance request later than the law allows?"""
     if figures.compliance_overdue:
         told = f"{figures.compliance_overdue} requests are overdue."

@@ -16,7 +16,7 @@ from bin.cli import extras
 from runtime import logs
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, strange_names
 from storage.db import locks, schema_version
-from storage.db.engine import DAMAGE, OUTAGES, close_database, connection, open_database, place, why
+from storage.db.engine import DAMAGE, OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.db.locks import Lock
 from storage.db.schema_version import UnfitDatabase
 
@@ -78,13 +78,15 @@ def database_at(url: str) -> Iterator[None]:
     try:
         yield
     except OUTAGES as away:
-        raise Refused(f"The database is away, locked or full ({why(away)}); see {place()}.") from None
+        raise Refused(f"The database is away, locked or full ({outage_reason(away)}); see {location_hint()}.") from None
     except UnfitDatabase as unfit:
         raise Refused(str(unfit)) from None
     except DAMAGE as damaged:
         if type(damaged) is not DAMAGE:
             raise
-        raise Refused(f"The database is damaged ({why(damaged)}); restore a backup. See {place()}.") from None
+        raise Refused(
+            f"The database is damaged ({outage_reason(damaged)}); restore a backup. See {location_hint()}."
+        ) from None
     finally:
         close_database()
 
@@ -93,9 +95,9 @@ def database_at(url: str) -> Iterator[None]:
 def alone(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
     """Keep a second run of the same command out, after so many seconds of waiting for its end; call it within `opened()`."""
     try:
-        with locks.alone_soon(lock, within_s):
+        with locks.exclusive_within(lock, within_s):
             yield
-    except locks.Held:
+    except locks.LockBusy:
         raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait for its end.") from None
 
 
@@ -117,7 +119,7 @@ def require_migrated() -> None:
 
 def require_fit() -> tuple[str, ...]:
     """Return the names of the migrations that are pending, or end with a remedy where this version cannot run them."""
-    standing = schema_version.standing()
+    standing = schema_version.inspect()
     if standing.problem:
         raise Refused(standing.problem)
     return standing.pending

@@ -17,7 +17,7 @@ from schemas.compliance.requests import compliance_record
 from storage.compliance import erasure_replay
 from storage.compliance import requests as ledger
 from storage.db.locks import Lock
-from storage.exports.worker_heartbeats import own_name
+from storage.exports.worker_heartbeats import process_name
 from storage.secrets.vault import Vault
 from worker.background.compliance import Clerk
 
@@ -38,7 +38,7 @@ def compliance() -> None:
 def run(dry_run: bool, limit: int, as_json: bool) -> None:
     """Process the waiting requests, oldest first; an interrupted request is resumed later."""
     with opened() as settings:
-        clerk = Clerk(Vault(settings.encryption_keys), own_name("compliance"), utc_now)
+        clerk = Clerk(Vault(settings.encryption_keys), process_name("compliance"), utc_now)
         if not dry_run:
             with alone(Lock.COMPLIANCE):
                 _carry_out(clerk, min(limit, ledger.count_waiting(utc_now())))

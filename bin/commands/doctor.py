@@ -18,9 +18,9 @@ from bin.checks.results import Finding, Level, failure, ok, warning, worst
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, strange_names
-from storage.db.engine import OUTAGES, close_database, connection, open_database, place, why
+from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.reporting import metrics_snapshot
-from storage.reporting.metrics_snapshot import Figures
+from storage.reporting.metrics_snapshot import MetricsSnapshot
 
 Checked = Finding | Iterable[Finding]
 
@@ -34,7 +34,7 @@ MACHINE: Final[dict[str, Callable[[Settings, datetime], Checked]]] = {
     "backups": machine.backups,
 }
 #: What asks a database that is ours and migrated.
-DATABASE: Final[dict[str, Callable[[Settings, Figures, datetime], Checked]]] = {
+DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checked]]] = {
     "SQLite": lambda *_: stores.sqlite_file(),
     "restore": lambda *_: stores.restored(),
     "clock": lambda *_: stores.database_clock(),
@@ -108,11 +108,11 @@ def _examined_database(settings: Settings) -> Iterator[Finding]:
             return
         with connection():
             now = utc_now()
-            figures = metrics_snapshot.take(now, None)
+            figures = metrics_snapshot.take_snapshot(now, None)
             for name, check in DATABASE.items():
                 yield from _told(name, partial(check, settings, figures, now))
     except OUTAGES as away:
-        yield failure("database", f"The database is away, locked or full: {why(away)}.", f"see {place()}")
+        yield failure("database", f"The database is away, locked or full: {outage_reason(away)}.", f"see {location_hint()}")
     finally:
         close_database()
 

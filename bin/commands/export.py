@@ -30,7 +30,7 @@ from schemas.targets.validations import Validation
 from storage.db import engine
 from storage.db.models import AccountRow
 from storage.exports import attempts, recoveries, transitions
-from storage.exports.recoveries import Held, Progress
+from storage.exports.recoveries import RecoveryLease, RecoveryProgress
 from worker.background.recoveries import Recoverer
 
 #: What a table shows unless it is asked for more: a screenful.
@@ -81,7 +81,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
     Secrets are taken out of what a receiver said, and no more than 2 KiB of it are kept. Clients see none of it.
     """
     with opened():
-        records = [trace_record(each) for each in attempts.traces(export_id)]
+        records = [trace_record(each) for each in attempts.list_traces(export_id)]
         columns = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
         print_records(records, as_json, columns, "Nothing has been tried yet.")
 
@@ -274,7 +274,7 @@ def _require_one(*asked: bool) -> None:
 
 
 def _list_recoveries(as_json: bool) -> None:
-    records = [recovery_record(each) for each in recoveries.newest()]
+    records = [recovery_record(each) for each in recoveries.list_page()]
     columns = ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at")
     print_records(records, as_json, columns, "There are no recoveries.")
 
@@ -284,24 +284,24 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
     held = recoveries.begin(target_id, since, utc_now(), "operator")
     with _Interruption() as interruption:
         progress = _put_back(held, Recoverer(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
-    if progress is Progress.MOVED:
-        recoveries.give_back(held, utc_now())
+    if progress is RecoveryProgress.MOVED:
+        recoveries.release(held, utc_now())
         raise Refused(f"Interrupted; a worker carries {held.id} on, unless `export recover --cancel {held.id}`.")
     recovery = recoveries.get(held.id)
     print_record(recovery_record(recovery), as_json)
-    if progress is Progress.HALTED:
+    if progress is RecoveryProgress.HALTED:
         raise Refused(f"Target {target_id} was turned off meanwhile; a worker goes on after `target resume {target_id}`.")
     if recovery.status is not RecoveryStatus.DONE:
         raise Refused(f"Recovery {held.id} was taken out of this command's hands; see `export recover --show {held.id}`.")
 
 
-def _put_back(held: Held, recoverer: Recoverer, interruption: "_Interruption") -> Progress:
+def _put_back(held: RecoveryLease, recoverer: Recoverer, interruption: "_Interruption") -> RecoveryProgress:
     """Put back batch after batch, until nothing is left or somebody interrupts; a bar shows how far it is on a terminal."""
     total = recoveries.get(held.id).total
     # Each batch takes a connection of its own: none is held while workers are notified.
     engine.release()
     with click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        while (step := recoverer.put_back(held)).progress is Progress.MOVED and not interruption.is_wanted:
+        while (step := recoverer.put_back(held)).progress is RecoveryProgress.MOVED and not interruption.is_wanted:
             bar.update(step.moved)
     return step.progress
 

@@ -86,7 +86,7 @@ def _require_restarted() -> None:
     if not env_file.is_file():
         return
     changed_at = datetime.fromtimestamp(env_file.stat().st_mtime, UTC)
-    older = worker_heartbeats.own_since_before(changed_at, utc_now())
+    older = worker_heartbeats.on_this_host_since_before(changed_at, utc_now())
     if older:
         raise Refused(
             f"{older[0]} was started before {env_file} was changed and may not have the new key; restart it first."

@@ -86,7 +86,7 @@ def _integrations(settings: Settings) -> list[dict[str, object]]:
 def _targets(settings: Settings) -> list[dict[str, object]]:
     vault = Vault(settings.encryption_keys)
     default = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    return [_target(each) for each in targets.all_targets(default)]
+    return [_target(each) for each in targets.list_all(default)]
 
 
 def _target(target: Target) -> dict[str, object]:

@@ -13,7 +13,7 @@ from bin.cli.installation import Refused, alone, daemon_settings, require_migrat
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
-from storage.db.engine import OUTAGES, close_database, connection, open_database, place, why
+from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.db.locks import Lock
 from storage.maintenance import restore as restoring
 from storage.secrets.key_check import check_keys
@@ -49,9 +49,9 @@ def require_free(bind: str) -> None:
             probe.bind((host.strip("[]"), int(port)))
         except OSError as failed:
             in_use = failed.errno == errno.EADDRINUSE
-            why = "is in use" if in_use else f"cannot be listened on: {failed.strerror}"
+            problem = "is in use" if in_use else f"cannot be listened on: {failed.strerror}"
             stop = "stop what listens there (RiskRelay itself may be running), or " if in_use else ""
-            raise Refused(f"{bind} {why}; {stop}set BIND to another address.") from None
+            raise Refused(f"{bind} {problem}; {stop}set BIND to another address.") from None
 
 
 def require_keys(settings: Settings) -> None:
@@ -78,7 +78,7 @@ def require_startable(settings: Settings) -> None:
             check_keys(Vault(settings.encryption_keys), utc_now())
     except OUTAGES as away:
         told = "the database is away (%s; see %s); starting all the same, requests get 503 until it is back"
-        _log.warning(told, why(away), place())
+        _log.warning(told, outage_reason(away), location_hint())
     finally:
         close_database()
 

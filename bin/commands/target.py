@@ -41,7 +41,7 @@ def target() -> None:
 def list_targets(as_json: bool) -> None:
     """List targets, newest first."""
     with opened() as settings:
-        records = [target_record(each, utc_now()) for each in targets.all_targets(_default_fingerprint(settings))]
+        records = [target_record(each, utc_now()) for each in targets.list_all(_default_fingerprint(settings))]
         print_records(records, as_json, _COLUMNS, "There are no targets.")
 
 
@@ -158,7 +158,7 @@ def ping(target_id: str, as_json: bool) -> None:
 
 
 def _turn(target_id: str, verb: str, settings: Settings) -> None:
-    targets.turn(target_id, verb, utc_now(), "operator", has_default_secret=settings.webhook_secret is not None)
+    targets.change_status(target_id, verb, utc_now(), "operator", has_default_secret=settings.webhook_secret is not None)
 
 
 def _resume(target_id: str, settings: Settings) -> None:
@@ -185,14 +185,14 @@ def _look(target: Target, settings: Settings) -> Validation:
 def _resume_all(settings: Settings, as_json: bool) -> None:
     """Resume what is paused; what cannot be is told, and holds up nothing else."""
     resumed, refused = [], []
-    for each in targets.all_targets(None):
+    for each in targets.list_all(None):
         if each.status is TargetStatus.PAUSED:
             try:
                 _resume(each.id, settings)
                 resumed.append(each.id)
             except Conflict as conflict:
                 refused.append(str(conflict))
-    records = [target_record(each, utc_now()) for each in targets.all_targets(_default_fingerprint(settings))]
+    records = [target_record(each, utc_now()) for each in targets.list_all(_default_fingerprint(settings))]
     print_records([each for each in records if each["id"] in resumed], as_json, _COLUMNS, "No target is paused.")
     if refused:
         raise Refused(" ".join(refused))

@@ -249,9 +249,7 @@ SETTINGS: Final = (
         "32",
         "deliveries that each worker process makes at once",
     ),
-    Setting(
-        "SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker looks for what is due without a wake-up"
-    ),
+    Setting("SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker looks for what is due without a wake-up"),
     Setting("MAX_BODY_BYTES", "max_body_bytes", values.whole(1024), "1048576", "larger request bodies are refused"),
     Setting(
         "RATE_LIMIT_PER_MINUTE",

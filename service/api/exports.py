@@ -121,7 +121,7 @@ class TicketExportAttempts:
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Return a page of the attempts, the newest first."""
         page = read_page(req, identifiers.ATTEMPT)
-        found = attempts.newest(export_id, req.context.principal.account_id, page.look_for, page.before)
+        found = attempts.list_page(export_id, req.context.principal.account_id, page.look_for, page.before)
         records: list[dict[str, Any]] = [attempt_record(each) for each in found]
         answer_list(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
 

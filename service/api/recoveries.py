@@ -43,7 +43,7 @@ class TicketExportRecoveries:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """List the recoveries of the account's targets, the newest first."""
         page = read_page(req, identifiers.RECOVERY)
-        found = recoveries.newest_of_account(req.context.principal.account_id, page.look_for, page.before)
+        found = recoveries.list_account_page(req.context.principal.account_id, page.look_for, page.before)
         answer_list(resp, self._url, page, [recovery_record(each) for each in found])
 
     on_head = on_get
@@ -56,7 +56,7 @@ class TicketExportRecoveries:
     def _begin(self, req: falcon.Request) -> Answer:
         asked, principal, now = req.context.payload, req.context.principal, utc_now()
         try:
-            recovery = recoveries.order(
+            recovery = recoveries.request(
                 asked.target_id, principal.account_id, past_from(asked.since, now), now, principal.key
             )
         except TargetNotFound:

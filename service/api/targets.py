@@ -46,7 +46,7 @@ class TicketExportTargets:
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
         account_id = req.context.principal.account_id
         now = utc_now()
-        found = targets.newest(account_id, self._default_secret_fingerprint, page.look_for, now, page.before, status)
+        found = targets.list_page(account_id, self._default_secret_fingerprint, page.look_for, now, page.before, status)
         answer_list(resp, self._url, page, [target_record(target, now) for target in found])
 
     on_head = on_get

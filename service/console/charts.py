@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.console.wording import count
-from storage.exports.delivery_hours import Hour
+from storage.exports.delivery_hours import DeliveryHour
 
 WIDTH: Final = 760
 HEIGHT: Final = 220
@@ -42,7 +42,7 @@ class Box:
 class Column:
     """An hour: what was delivered stands below what failed, None where that is nothing; `place` spans the whole height."""
 
-    hour: Hour
+    hour: DeliveryHour
     place: Box
     delivered: Box | None
     failed: Box | None
@@ -71,7 +71,7 @@ class Chart:
     names: tuple[Tick, ...]
 
 
-def of_hours(hours: Sequence[Hour]) -> Chart:
+def of_hours(hours: Sequence[DeliveryHour]) -> Chart:
     """Return the chart of attempts by the hour, the oldest on the left; the hours are those of UTC."""
     end = axis_end(max((hour.tally.attempts for hour in hours), default=0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(hours))
@@ -102,7 +102,7 @@ def _marks(end: int) -> tuple[int, ...]:
     return (0, end) if end == 1 else (0, end // 2, end)
 
 
-def _column(hour: Hour, x: float, step: float, end: int) -> Column:
+def _column(hour: DeliveryHour, x: float, step: float, end: int) -> Column:
     left, width = round(x + step * (1 - _FILLED) / 2, 1), round(step * _FILLED, 1)
     ground = _y(0, end)
     delivered = _part(hour.tally.delivered, end, left, width, ground)

@@ -71,15 +71,15 @@ class Once:
         else:
             self._once(resp, request, work)
 
-    def _is_done(self, request: idempotency.Request | None) -> bool:
+    def _is_done(self, request: idempotency.KeyedRequest | None) -> bool:
         return request is not None and idempotency.recall(request, utc_now(), self._ttl) is not None
 
-    def _once(self, resp: falcon.Response, request: idempotency.Request, work: Callable[[], Answer]) -> None:
+    def _once(self, resp: falcon.Response, request: idempotency.KeyedRequest, work: Callable[[], Answer]) -> None:
         with engine.transaction():
             before = idempotency.begin(request, utc_now(), self._ttl)
             if before is None:
                 answer = work()
-                done = idempotency.Answer(answer.status, dict(answer.headers), _text(answer))
+                done = idempotency.StoredResponse(answer.status, dict(answer.headers), _text(answer))
                 idempotency.finish(request, done)
         if before is not None:
             resp.set_header(REPLAYED, "true")
@@ -103,7 +103,7 @@ def request_digest(req: falcon.Request) -> str | None:
     return None if request is None else hashlib.sha256(repr(request).encode()).hexdigest()
 
 
-def _keyed_request(req: falcon.Request) -> idempotency.Request | None:
+def _keyed_request(req: falcon.Request) -> idempotency.KeyedRequest | None:
     """Fingerprint the canonical JSON of the parsed body and the path, which holds the ids; None without a key."""
     key = req.get_header("Idempotency-Key")
     if key is None:
@@ -112,7 +112,7 @@ def _keyed_request(req: falcon.Request) -> idempotency.Request | None:
         raise ValidationFailed(problem("", "invalid_key"))
     payload = req.context.canonical_payload + b"\n" + req.path.encode()
     digest = hashlib.sha256(payload).hexdigest()
-    return idempotency.Request(req.context.principal.key, req.method, str(req.uri_template), key, digest)
+    return idempotency.KeyedRequest(req.context.principal.key, req.method, str(req.uri_template), key, digest)
 
 
 def _text(answer: Answer) -> str:

@@ -22,7 +22,7 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.timestamps import from_ms
 from schemas.exports.state_machine import ExportStatus
 from schemas.settings.definitions import RouteFamily
-from storage.reporting.metrics_snapshot import Census, Figures
+from storage.reporting.metrics_snapshot import MetricsSnapshot, SnapshotCache
 
 #: 5 ms is a read, 20 ms a write, 0.1 s a slow write; 5 s is how long a lock is waited for, and 20 s a ping's worst.
 REQUEST_BUCKETS_S: Final = (0.005, 0.02, 0.1, 0.5, 1, 5, 20)
@@ -91,7 +91,7 @@ class Metrics:
     def __init__(self, data_dir: Path, wake_ups: WakeUpQueue) -> None:
         self._data_dir = data_dir
         self._wake_ups = wake_ups
-        self._census = Census(data_dir / "metrics" / "census.json")
+        self._snapshots = SnapshotCache(data_dir / "metrics" / "snapshot.json")
         self._page = b""
         self._good_until = 0.0
 
@@ -110,7 +110,7 @@ class Metrics:
         now = utc_now()
         yield metrics.build_info()
         yield gauge("redis_up", "Whether Redis answers.", self._wake_ups.is_reachable())
-        figures = self._census.figures(now)
+        figures = self._snapshots.figures(now)
         if figures is not None:
             yield gauge("database_up", "Whether the database answers and is fit for use.", figures.is_up)
             if figures.is_up:
@@ -119,7 +119,7 @@ class Metrics:
         yield from metrics.counted(self._data_dir, Role)
 
 
-def _found(figures: Figures, now: datetime) -> Iterator[Metric]:
+def _found(figures: MetricsSnapshot, now: datetime) -> Iterator[Metric]:
     """Return what a look at the database found."""
     if figures.exports is not None and figures.exports_at is not None:
         by_status = {status.value: figures.exports.get(status, 0) for status in ExportStatus}

@@ -18,7 +18,7 @@ from schemas.targets.validations import Validation
 from service.operations.address_check import AddressCheck
 from storage.db import engine
 from storage.targets import pings, targets, validations
-from storage.targets.validations import Awaited
+from storage.targets.validations import RequestedValidation
 
 #: `status_reason` of what a client turned off.
 BY_CLIENT: Final = "client"
@@ -46,7 +46,7 @@ class TargetMoves:
 
     def turn(self, target_id: str, verb: str, principal: TokenPrincipal) -> None:
         """Pause, disable or resume it; what it is already changes nothing. Raises Conflict where its state forbids it."""
-        targets.turn(
+        targets.change_status(
             target_id,
             verb,
             utc_now(),
@@ -108,7 +108,7 @@ class TargetMoves:
 
     def _ask_worker(self, target_id: str, principal: TokenPrincipal) -> None:
         """Wait until a worker has looked; where none does in time, what was found here is recorded."""
-        asked_at = validations.ask(target_id, principal.account_id, utc_now(), principal.key)
+        asked_at = validations.request(target_id, principal.account_id, utc_now(), principal.key)
         engine.release()
         self._wake_ups.notify()
         _wait(
@@ -127,7 +127,7 @@ class _Stage(Enum):
     OVER = auto()
 
 
-def _stage(asked: Ping | Awaited) -> _Stage:
+def _stage(asked: Ping | RequestedValidation) -> _Stage:
     if asked.is_over:
         return _Stage.OVER
     return _Stage.BEGUN if asked.has_begun else _Stage.WAITING

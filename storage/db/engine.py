@@ -19,7 +19,7 @@ from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase, Poo
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from storage.db.group_commit import SqliteWrites
+from storage.db.group_commit import GroupCommit
 
 Row = tuple[Any, ...]
 Driver: TypeAlias = type[psycopg.Connection[Any]]
@@ -196,23 +196,23 @@ def is_reachable() -> bool:
     return True
 
 
-def why(outage: BaseException) -> str:
+def outage_reason(outage: BaseException) -> str:
     """Return what the driver said of an outage in one line: hosts and users, no password; for the operator alone."""
     if outage.__context__ is not None and str(outage).startswith("cannot rollback"):
         # SQLite took the transaction back by itself; what made it do so came before.
-        return why(outage.__context__)
+        return outage_reason(outage.__context__)
     lines = str(outage).strip().splitlines() or [type(outage).__name__]
     # Of several hosts, the last one.
     line = lines[-1] if lines[0].startswith("Multiple connection attempts") else lines[0]
     return line.strip().removeprefix("connection failed: ").removeprefix("connection is bad: ")
 
 
-def place() -> str:
+def location_hint() -> str:
     """Return what to look at when the database is away: SQLite's file, or the setting that names PostgreSQL."""
     return f"{database.obj.database}, its owner and the room left there" if is_sqlite() else "DATABASE_URL"
 
 
-def described(url: str) -> str:
+def describe_url(url: str) -> str:
     """Return which database a URL leads to: its kind, host and name, and nothing else of what it says."""
     if url.startswith("sqlite:///"):
         return f"SQLite, {url.removeprefix('sqlite:///')}"
@@ -270,7 +270,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
 
     def __init__(self, *words: Any, **options: Any) -> None:
         super().__init__(*words, **options)
-        self._writes = SqliteWrites(self._open_writer, LOCK_WAIT_S)
+        self._writes = GroupCommit(self._open_writer, LOCK_WAIT_S)
 
     @contextmanager
     def write(self) -> Iterator[None]:

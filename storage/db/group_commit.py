@@ -38,7 +38,7 @@ _in_our_words: Final = peewee.__exception_wrapper__  # type: ignore[attr-defined
 _PRIMARY_CODE: Final = 0xFF
 
 
-class SqliteWrites:
+class GroupCommit:
     """The transactions of one process on one file; `connect` opens the connection that they share.
 
     Both the turn and SQLite's lock come within `lock_wait_s` seconds; a transaction is open to the next for `open_s`.

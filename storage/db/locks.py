@@ -32,12 +32,12 @@ class Lock(IntEnum):
     RESTORE = 7_245_997
 
 
-class Held(Exception):
+class LockBusy(Exception):
     """Another process holds the lock."""
 
 
 @contextmanager
-def alone(lock: Lock, *, wait: bool = False) -> Iterator[None]:
+def exclusive(lock: Lock, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from the same work; the caller holds a connection throughout.
 
     Raises Held where another process is at it, or waits for its end with `wait`.
@@ -47,7 +47,7 @@ def alone(lock: Lock, *, wait: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def alone_soon(lock: Lock, within_s: float) -> Iterator[None]:
+def exclusive_within(lock: Lock, within_s: float) -> Iterator[None]:
     """Do as `alone` does, but give whoever holds it for a moment so many seconds to end. Raises Held."""
     gives_up_at = time.monotonic() + within_s
     with ExitStack() as held:
@@ -58,8 +58,8 @@ def alone_soon(lock: Lock, within_s: float) -> Iterator[None]:
 
 def _is_taken(lock: Lock, held: ExitStack, *, is_last: bool) -> bool:
     try:
-        held.enter_context(alone(lock))
-    except Held:
+        held.enter_context(exclusive(lock))
+    except LockBusy:
         if is_last:
             raise
         return False
@@ -79,7 +79,7 @@ def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Held from None
+            raise LockBusy from None
         yield
 
 
@@ -90,7 +90,7 @@ def _advisory(lock: Lock, *, wait: bool) -> Iterator[None]:
         database.execute_sql("SET lock_timeout = 0")
         database.execute_sql("SELECT pg_advisory_lock(%s)", (lock.value,))
     elif not database.execute_sql("SELECT pg_try_advisory_lock(%s)", (lock.value,)).fetchone()[0]:
-        raise Held
+        raise LockBusy
     try:
         yield
     finally:

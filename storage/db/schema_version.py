@@ -16,7 +16,7 @@ from peewee import DatabaseError, OperationalError
 from playhouse.migrations import Runner
 
 from storage.db.engine import LOCK_WAIT_S, OUTAGES, connection, database, execute, is_deadlock, is_sqlite, rows, transaction
-from storage.db.locks import Lock, alone
+from storage.db.locks import Lock, exclusive
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -55,7 +55,7 @@ class UnfitDatabase(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchemaState:
     """How a database stands to this version.
 
     `pending` migrations have not run yet; `unknown` ones have, and are of a newer version; `foreign` tables are another
@@ -92,23 +92,23 @@ def known() -> list[str]:
     return sorted(path.stem for path in MIGRATIONS.glob("[0-9]*.py"))
 
 
-def standing() -> Standing:
+def inspect() -> SchemaState:
     """Look at the open database; nothing of it is changed, and a SQLite file that is not there is not made."""
     try:
         tables, applied = _look_at_sqlite() if is_sqlite() else _look_at_postgresql()
     except sqlite3.OperationalError as away:
         raise OperationalError(str(away)) from away
     except sqlite3.DatabaseError as damaged:
-        return Standing(damage=str(damaged))
+        return SchemaState(damage=str(damaged))
     ours = known()
     if tables and not applied & {*ours}:
-        return Standing(foreign=tuple(sorted(tables)))
-    return Standing(pending=tuple(name for name in ours if name not in applied), unknown=tuple(sorted(applied - {*ours})))
+        return SchemaState(foreign=tuple(sorted(tables)))
+    return SchemaState(pending=tuple(name for name in ours if name not in applied), unknown=tuple(sorted(applied - {*ours})))
 
 
 def pending() -> list[str]:
     """Return the names of the migrations that have not run yet."""
-    return list(standing().pending)
+    return list(inspect().pending)
 
 
 def is_current() -> bool:
@@ -130,7 +130,7 @@ def migrate() -> list[str]:
     if is_sqlite():
         _make_private(Path(database.obj.database))
     # A migration may take longer than a request would wait for a lock, and so may a turn at it.
-    with connection(), alone(Lock.MIGRATE, wait=True):
+    with connection(), exclusive(Lock.MIGRATE, wait=True):
         # Who had the turn before may have been of a newer version.
         names = _require_fit()
         if len(names) < len(known()):
@@ -167,7 +167,7 @@ def _make_private(path: Path) -> None:
 
 def _require_fit() -> list[str]:
     """Return what is pending."""
-    found = standing()
+    found = inspect()
     if found.problem:
         raise UnfitDatabase(found.problem)
     return list(found.pending)

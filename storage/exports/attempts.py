@@ -21,7 +21,7 @@ _TRACES: Final = f"SELECT {_COLUMNS}, address, nonce, worker, answer FROM attemp
 _AFTER_ALL: Final = 2**31 - 1
 
 
-def newest(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Attempt]:
+def list_page(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Attempt]:
     """Return up to `limit` attempts of an account's export, newest first, older than the one with the id `before`.
 
     Raises ExportNotFound, and ValidationFailed on `/cursor` where `before` is no attempt of this export.
@@ -30,14 +30,14 @@ def newest(export_id: str, account_id: int, limit: int, before: str | None = Non
     return [_attempt(row) for row in rows(_NEWEST, (export_id, _number_before(before, export_id), limit))]
 
 
-def traces(export_id: str) -> list[Trace]:
+def list_traces(export_id: str) -> list[Trace]:
     """Return every attempt of an export with what is the operator's, newest first. Raises ExportNotFound."""
     if not (identifiers.is_id(identifiers.EXPORT, export_id) and rows("SELECT 1 FROM exports WHERE id = ?", (export_id,))):
         raise ExportNotFound
     return [_trace(row) for row in rows(f"{_TRACES} ORDER BY number DESC", (export_id,))]
 
 
-def newest_traces(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Trace]:
+def list_traces_page(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Trace]:
     """Return attempts as `newest` does, with what is the operator's; the caller shows that to nobody else."""
     _require_export(export_id, account_id)
     asked = f"{_TRACES} AND number < ? ORDER BY number DESC LIMIT ?"

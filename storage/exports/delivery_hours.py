@@ -39,7 +39,7 @@ WHERE t.account_id = ? AND d.target_id = t.id AND d.hour_at BETWEEN ? AND ? GROU
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class AttemptCounts:
     """How many attempts arrived and how many did not."""
 
     delivered: int = 0
@@ -57,43 +57,43 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Hour:
+class DeliveryHour:
     """The attempts that began in the hour from `at` on."""
 
     at: datetime
-    tally: Tally
+    tally: AttemptCounts
 
 
-def record(attempts: Iterable[Attempted], worker: str) -> None:
+def count_attempts(attempts: Iterable[Attempted], worker: str) -> None:
     """Count attempts that moved their exports; the caller holds the transaction that writes them."""
     counted = Counter(_place(attempt) for attempt in attempts)
     places = sorted({(target_id, hour_at) for target_id, hour_at, _ in counted})
     execute_over(_COUNT, _COLUMNS, [(*place, worker, counted[(*place, True)], counted[(*place, False)]) for place in places])
 
 
-def last_day(target_ids: Collection[str], now: datetime) -> dict[str, Tally]:
+def count_last_day(target_ids: Collection[str], now: datetime) -> dict[str, AttemptCounts]:
     """Return what the last DAY_HOURS came to for each of these targets; one question for all of them."""
-    found = dict.fromkeys(target_ids, Tally())
+    found = dict.fromkeys(target_ids, AttemptCounts())
     asked = [(target_id,) for target_id in sorted(found)]
     for target_id, delivered, failed in rows_over(_OF_EACH, ("TEXT",), asked, _day_until(now)):
-        found[target_id] = Tally(int(delivered), int(failed))
+        found[target_id] = AttemptCounts(int(delivered), int(failed))
     return found
 
 
-def hours(target_id: str, now: datetime) -> list[Hour]:
+def hours(target_id: str, now: datetime) -> list[DeliveryHour]:
     """Return the last DAY_HOURS of a target, the oldest first, empty ones among them."""
     return _filled(rows(_OF_TARGET, (target_id, *_day_until(now))), now)
 
 
-def hours_of_account(account_id: int, now: datetime) -> list[Hour]:
+def hours_of_account(account_id: int, now: datetime) -> list[DeliveryHour]:
     """Return the last DAY_HOURS of all targets of an account, the oldest first, empty ones among them."""
     return _filled(rows(_OF_ACCOUNT, (account_id, *_day_until(now))), now)
 
 
-def total(shown: Iterable[Hour]) -> Tally:
+def total(shown: Iterable[DeliveryHour]) -> AttemptCounts:
     """Return what hours came to together."""
     tallies = [hour.tally for hour in shown]
-    return Tally(sum(tally.delivered for tally in tallies), sum(tally.failed for tally in tallies))
+    return AttemptCounts(sum(tally.delivered for tally in tallies), sum(tally.failed for tally in tallies))
 
 
 def _place(attempt: Attempted) -> tuple[str, int, bool]:
@@ -108,7 +108,7 @@ def _day_until(now: datetime) -> tuple[int, int]:
     return last - (DAY_HOURS - 1) * _HOUR_MS, last
 
 
-def _filled(found: Sequence[tuple[int, int, int]], now: datetime) -> list[Hour]:
-    known = {int(at): Tally(int(delivered), int(failed)) for at, delivered, failed in found}
+def _filled(found: Sequence[tuple[int, int, int]], now: datetime) -> list[DeliveryHour]:
+    known = {int(at): AttemptCounts(int(delivered), int(failed)) for at, delivered, failed in found}
     first, last = _day_until(now)
-    return [Hour(from_ms(at), known.get(at, Tally())) for at in range(first, last + 1, _HOUR_MS)]
+    return [DeliveryHour(from_ms(at), known.get(at, AttemptCounts())) for at in range(first, last + 1, _HOUR_MS)]

@@ -26,7 +26,7 @@ _json: Final = JsonField()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class KeyedRequest:
     """What makes a keyed request itself: who, what, which key, and the digest of the payload."""
 
     principal: str
@@ -37,7 +37,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredResponse:
     """An answer as it was given the first time."""
 
     status: int
@@ -45,7 +45,7 @@ class Answer:
     body: str
 
 
-def begin(request: Request, now: datetime, ttl: timedelta) -> Answer | None:
+def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredResponse | None:
     """Claim the key within the caller's transaction; return the stored answer where the work was done before.
 
     Raises IdempotencyConflict for another payload, IdempotencyInProgress when the first request takes too long.
@@ -53,7 +53,7 @@ def begin(request: Request, now: datetime, ttl: timedelta) -> Answer | None:
     return None if _claim(request, now, ttl) else recall(request, now, ttl)
 
 
-def recall(request: Request, now: datetime, ttl: timedelta) -> Answer | None:
+def recall(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredResponse | None:
     """Return the stored answer where the work was done before; claims nothing. Raises IdempotencyConflict."""
     found = rows(
         "SELECT payload_sha256, response_status, response_headers, response_body FROM idempotency_keys "
@@ -65,10 +65,10 @@ def recall(request: Request, now: datetime, ttl: timedelta) -> Answer | None:
     payload_sha256, status, headers, body = found[0]
     if payload_sha256 != request.payload_sha256:
         raise IdempotencyConflict
-    return Answer(status, _json.python_value(headers), body)
+    return StoredResponse(status, _json.python_value(headers), body)
 
 
-def finish(request: Request, answer: Answer) -> None:
+def finish(request: KeyedRequest, answer: StoredResponse) -> None:
     """Store the answer beside the key, within the same transaction as the work."""
     execute(
         "UPDATE idempotency_keys SET response_status = ?, response_headers = ?, response_body = ? "
@@ -77,7 +77,7 @@ def finish(request: Request, answer: Answer) -> None:
     )
 
 
-def _claim(request: Request, now: datetime, ttl: timedelta) -> bool:
+def _claim(request: KeyedRequest, now: datetime, ttl: timedelta) -> bool:
     try:
         return bool(execute(_CLAIM, (*_identity(request), request.payload_sha256, to_ms(now), to_ms(now - ttl))))
     except OperationalError as failed:
@@ -86,5 +86,5 @@ def _claim(request: Request, now: datetime, ttl: timedelta) -> bool:
         raise
 
 
-def _identity(request: Request) -> tuple[str, str, str, str]:
+def _identity(request: KeyedRequest) -> tuple[str, str, str, str]:
     return request.principal, request.method, request.route, request.key

@@ -20,11 +20,11 @@ from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import transitions
 
 #: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and who is killed loses no more.
-BATCH: Final = 500
+BATCH_SIZE: Final = 500
 #: Every batch renews it; longer than a batch that waits for another writer to the end (LOCK_WAIT_S) and then does its work.
 LEASE_S: Final = 6.0
 #: How soon a recovery whose target was turned off looks again whether it was resumed.
-LOOK_AGAIN_S: Final = 30.0
+HALTED_RETRY_S: Final = 30.0
 
 _COLUMNS: Final = "id, target_id, since, status, total, done, created_at, finished_at"
 #: No limit, in a form that both databases take.
@@ -66,14 +66,14 @@ SELECT {_COLUMNS} FROM (
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RecoveryLease:
     """A recovery and the lease under which one process works at it."""
 
     id: str
     lease: str
 
 
-class Progress(Enum):
+class RecoveryProgress(Enum):
     """What came of a look for the next batch."""
 
     #: There may be more.
@@ -86,10 +86,10 @@ class Progress(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecoveryBatch:
     """One batch: how many exports were put back with it."""
 
-    progress: Progress
+    progress: RecoveryProgress
     moved: int = 0
 
 
@@ -101,16 +101,16 @@ class AlreadyRecovering(Conflict):
         self.recovery_id = recovery_id
 
 
-def begin(target_id: str, since: datetime, now: datetime, actor: str) -> Held:
+def begin(target_id: str, since: datetime, now: datetime, actor: str) -> RecoveryLease:
     """Make a recovery of what failed at a target at `since` or later, and hold it for its first batch.
 
     Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
     """
     lease = identifiers.new_id(identifiers.LEASE, now)
-    return Held(_begin(target_id, None, since, now, actor, lease, _lapses_at(now)), lease)
+    return RecoveryLease(_begin(target_id, None, since, now, actor, lease, _lapses_at(now)), lease)
 
 
-def order(target_id: str, account_id: int, since: datetime, now: datetime, actor: str) -> Recovery:
+def request(target_id: str, account_id: int, since: datetime, now: datetime, actor: str) -> Recovery:
     """Make a recovery as `begin` does, of a target of one account, that nobody holds: a worker takes it up at once.
 
     Notify the workers after the commit. Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
@@ -123,7 +123,7 @@ def any_waiting(now: datetime) -> bool:
     return bool(rows("SELECT 1 FROM recoveries WHERE next_run_at <= ? LIMIT 1", (to_ms(now),)))
 
 
-def claim_next(now: datetime) -> Held | None:
+def claim_next(now: datetime) -> RecoveryLease | None:
     """Take up the recovery that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
     with transaction():
         found = rows(
@@ -132,7 +132,7 @@ def claim_next(now: datetime) -> Held | None:
         if not found:
             return None
         recovery_id, next_run_at = found[0]
-        held = Held(recovery_id, identifiers.new_id(identifiers.LEASE, now))
+        held = RecoveryLease(recovery_id, identifiers.new_id(identifiers.LEASE, now))
         # Who else might have won: another worker, its former holder that woke up, or who cancelled it.
         taken = execute(
             "UPDATE recoveries SET lease = ?, next_run_at = ? WHERE id = ? AND next_run_at = ?",
@@ -141,25 +141,25 @@ def claim_next(now: datetime) -> Held | None:
     return held if taken else None
 
 
-def advance(held: Held, now: datetime) -> Step:
+def advance(held: RecoveryLease, now: datetime) -> RecoveryBatch:
     """Put the next batch back on its way, or end the recovery where nothing is left; who lost the lease changes nothing."""
     with transaction():
         found = rows(_HOLD, (_lapses_at(now), held.id, held.lease))
         if not found:
-            return Step(Progress.LOST)
+            return RecoveryBatch(RecoveryProgress.LOST)
         target_id, since, after_id, actor = found[0]
         if _target_status(target_id) not in APPROVABLE:
-            _wait_until(now + timedelta(seconds=LOOK_AGAIN_S), held)
-            return Step(Progress.HALTED)
-        last_id, moved = transitions.recover_batch(target_id, from_ms(since), after_id, BATCH, now, actor, held.id)
+            _wait_until(now + timedelta(seconds=HALTED_RETRY_S), held)
+            return RecoveryBatch(RecoveryProgress.HALTED)
+        last_id, moved = transitions.recover_batch(target_id, from_ms(since), after_id, BATCH_SIZE, now, actor, held.id)
         if last_id is None:
             _end(held.id, RecoveryStatus.DONE, now, actor)
-            return Step(Progress.DONE)
+            return RecoveryBatch(RecoveryProgress.DONE)
         execute(_ADVANCE, (last_id, moved, moved, moved, held.id))
-    return Step(Progress.MOVED, moved)
+    return RecoveryBatch(RecoveryProgress.MOVED, moved)
 
 
-def give_back(held: Held, now: datetime) -> None:
+def release(held: RecoveryLease, now: datetime) -> None:
     """Let somebody else take a recovery up at once; who holds it no more changes nothing."""
     with transaction():
         _wait_until(now, held)
@@ -189,14 +189,14 @@ def get(recovery_id: str, account_id: int | None = None) -> Recovery:
     return _recovery(found[0])
 
 
-def newest(limit: int = ALL, target_id: str | None = None) -> list[Recovery]:
+def list_page(limit: int = ALL, target_id: str | None = None) -> list[Recovery]:
     """Return up to `limit` recoveries of one target or of all, the newest first."""
     of_target = "" if target_id is None else "WHERE target_id = ?"
     asked = f"SELECT {_COLUMNS} FROM recoveries {of_target} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our own names
     return [_recovery(row) for row in rows(asked, (*_given(target_id), limit))]
 
 
-def newest_of_account(account_id: int, limit: int, before: str | None = None) -> list[Recovery]:
+def list_account_page(account_id: int, limit: int, before: str | None = None) -> list[Recovery]:
     """Return up to `limit` recoveries of an account's targets, the newest first, after the one with the id `before`."""
     until = before or _AFTER_ALL
     if is_sqlite():
@@ -246,7 +246,7 @@ def _running(target_id: str) -> str | None:
     return str(found[0][0]) if found else None
 
 
-def _wait_until(moment: datetime, held: Held) -> None:
+def _wait_until(moment: datetime, held: RecoveryLease) -> None:
     given = "UPDATE recoveries SET lease = NULL, next_run_at = ? WHERE id = ? AND lease = ?"
     execute(given, (to_ms(moment), held.id, held.lease))
 

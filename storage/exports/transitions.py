@@ -453,7 +453,7 @@ def record_attempts(attempts: Sequence[Attempted], now: datetime, worker: str) -
         moved = {row[0] for row in rows_over(_RECORD, [*RECORDED_COLUMNS.values()], recorded)}
         held = [attempt for attempt in attempts if attempt.claim.export_id in moved]
         _insert("attempts", ATTEMPT_COLUMNS, [attempt_row(attempt, worker) for attempt in held])
-        delivery_hours.record(held, worker)
+        delivery_hours.count_attempts(held, worker)
         append_all([_verdict_entry(attempt, now, worker) for attempt in held])
     return moved
 
@@ -570,7 +570,7 @@ def _unblock(export: Export, validation: Validation, now: datetime, actor: str, 
     # It also keeps others from turning the target meanwhile.
     targets.record_validation(target_id, export.account_id, validation, now, actor)
     if rows("SELECT 1 FROM targets WHERE id = ? AND status = 'blocked'", (target_id,)):
-        targets.turn(target_id, "resume", now, actor, Move.RETRY, has_default_secret=has_default_secret)
+        targets.change_status(target_id, "resume", now, actor, Move.RETRY, has_default_secret=has_default_secret)
 
 
 def _require_project(project_id: int | None, account_id: int) -> None:

@@ -18,7 +18,7 @@ ALIVE_FOR: Final = timedelta(seconds=6)
 FORGOTTEN_AFTER: Final = timedelta(minutes=10)
 
 #: More than anybody runs; a list of them stays a page.
-MOST_KNOWN: Final = 200
+MAX_LISTED: Final = 200
 
 _BEAT: Final = """
 INSERT INTO workers (name, started_at, seen_at) VALUES (?, ?, ?)
@@ -26,7 +26,7 @@ ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"""
 
 
 @dataclass(frozen=True, slots=True)
-class KnownWorker:
+class WorkerHeartbeat:
     """A worker process that has said that it is alive; `is_alive` where it did so lately."""
 
     name: str
@@ -36,7 +36,7 @@ class KnownWorker:
 
 
 @cache
-def own_name(kind: str) -> str:
+def process_name(kind: str) -> str:
     """Return the name of this process as a `kind` of worker; no other one, on whatever host, ever has the same.
 
     Containers may all be host `app` with process 1, and a system gives a dead process's number to the next one: two workers
@@ -73,16 +73,16 @@ def last_seen() -> datetime | None:
     return None if seen_at is None else from_ms(seen_at)
 
 
-def known(now: datetime) -> list[KnownWorker]:
+def list_recent(now: datetime) -> list[WorkerHeartbeat]:
     """Return up to MOST_KNOWN workers that said something within FORGOTTEN_AFTER, who spoke last first."""
-    found = rows("SELECT name, started_at, seen_at FROM workers ORDER BY seen_at DESC, name LIMIT ?", (MOST_KNOWN,))
+    found = rows("SELECT name, started_at, seen_at FROM workers ORDER BY seen_at DESC, name LIMIT ?", (MAX_LISTED,))
     return [
-        KnownWorker(name, from_ms(started_at), from_ms(seen_at), abs(now - from_ms(seen_at)) < ALIVE_FOR)
+        WorkerHeartbeat(name, from_ms(started_at), from_ms(seen_at), abs(now - from_ms(seen_at)) < ALIVE_FOR)
         for name, started_at, seen_at in found
     ]
 
 
-def own_since_before(moment: datetime, now: datetime) -> list[str]:
+def on_this_host_since_before(moment: datetime, now: datetime) -> list[str]:
     """Return the living workers of this host that started before `moment`."""
     asked = "SELECT name FROM workers WHERE seen_at > ? AND started_at < ?"
     began_before = rows(asked, (to_ms(now - ALIVE_FOR), to_ms(moment)))
@@ -90,7 +90,7 @@ def own_since_before(moment: datetime, now: datetime) -> list[str]:
     return sorted(name for (name,) in began_before if name.startswith(here))
 
 
-def leave(name: str) -> None:
+def remove(name: str) -> None:
     """Say that a worker has ended; the others share what it had from their next beat on."""
     with transaction():
         execute("DELETE FROM workers WHERE name = ?", (name,))

@@ -82,7 +82,7 @@ class Before:
 
 def look_at(now: datetime) -> Before:
     """Look at the open database: it may be empty, old, damaged, or not there. Raises UnfitDatabase where it is another's."""
-    standing = schema_version.standing()
+    standing = schema_version.inspect()
     if standing.foreign:
         raise UnfitDatabase(standing.problem or "")
     if standing.damage:

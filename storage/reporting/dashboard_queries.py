@@ -72,7 +72,7 @@ WHERE r.status = 'running' ORDER BY r.target_id LIMIT ?"""
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class AccountCounts:
     """What an account has: exports by status, none counted further than MOST_OF_A_STATUS and one."""
 
     has_targets: bool
@@ -81,7 +81,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetInTrouble:
+class UnavailableTarget:
     """A target that nothing is sent to for now; `held_reason` and `held_until` where that ends by itself."""
 
     id: str
@@ -93,7 +93,7 @@ class TargetInTrouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueCounts:
     """Exports that are due: how many could be sent now, and how many wait for a target that nothing is sent to."""
 
     could_be_sent: int
@@ -113,26 +113,26 @@ class RunningRecovery:
     created_at: datetime
 
 
-def numbers(account_id: int) -> Numbers:
+def count_account(account_id: int) -> AccountCounts:
     """Return what an account has, in one question."""
     most = MOST_OF_A_STATUS + 1
     parts: list[Any] = [each for status in _COUNTED for each in (account_id, status.value, status.value, most)]
     [(has_targets, has_exports, *counts)] = rows(_NUMBERS, (account_id, account_id, *parts))
-    return Numbers(bool(has_targets), bool(has_exports), dict(zip(_COUNTED, counts, strict=True)))
+    return AccountCounts(bool(has_targets), bool(has_exports), dict(zip(_COUNTED, counts, strict=True)))
 
 
-def targets_in_trouble(account_id: int, now: datetime, limit: int) -> list[TargetInTrouble]:
+def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list[UnavailableTarget]:
     """Return up to `limit` of an account's targets that nothing is sent to at `now`, those that need somebody first."""
     at = to_ms(now)
     return [
-        TargetInTrouble(target_id, name, TargetStatus(status), reason, held_reason, from_ms(held_until))
+        UnavailableTarget(target_id, name, TargetStatus(status), reason, held_reason, from_ms(held_until))
         for target_id, name, status, reason, held_reason, held_until in rows(_IN_TROUBLE, (at, at, account_id, at, limit))
     ]
 
 
-def due(now: datetime) -> Due:
+def count_due(now: datetime) -> DueCounts:
     """Return how many exports of all accounts are due at `now`, neither number further than MOST_COUNTED and one."""
-    return Due(_count_due(_OPEN, to_ms(now)), _count_due(f"NOT ({_OPEN})", to_ms(now)))
+    return DueCounts(_count_due(_OPEN, to_ms(now)), _count_due(f"NOT ({_OPEN})", to_ms(now)))
 
 
 def count_leases() -> int:
@@ -140,7 +140,7 @@ def count_leases() -> int:
     return int(rows(_LEASES)[0][0])
 
 
-def running_recoveries() -> list[RunningRecovery]:
+def list_running_recoveries() -> list[RunningRecovery]:
     """Return up to MOST_RECOVERIES recoveries that run, of all accounts."""
     return [
         RunningRecovery(recovery_id, target_id, name, account_id, total, done, from_ms(created_at))

@@ -29,20 +29,20 @@ from storage.exports import worker_heartbeats as workers
 #: Until when a look may go on counting exports, from its beginning: with the last part a scrape stays within 100 ms.
 COUNT_UNTIL_S: Final = 0.06
 #: Exports of one statement: about 5 ms, in which a service answers nobody else.
-PART: Final = 5_000
+COUNT_BATCH: Final = 5_000
 #: Waiting exports are counted anew up to here, in some 10 ms; what is more is known from the count by status.
-MOST_WAITING: Final = 20_000
+MAX_COUNTED_WAITING: Final = 20_000
 #: A look is good for a second, or for 40 times what it took, so that looks take a fortieth of the time, however often
 #: somebody asks; but no longer than half a minute, since figures are to be worth looking at.
-FRESH_FOR: Final = timedelta(seconds=1)
-REST_OF_A_LOOK: Final = 40
-MOST_REST: Final = timedelta(seconds=30)
+MIN_REST: Final = timedelta(seconds=1)
+REST_FACTOR: Final = 40
+MAX_REST: Final = timedelta(seconds=30)
 #: A look that has not come back for so long waits for a database that does not answer. The pool gives up after as long.
-LOST_AFTER: Final = timedelta(seconds=10)
+HUNG_AFTER: Final = timedelta(seconds=10)
 #: Who does not look because somebody else does tells what is no older than this.
-TOLD_FOR: Final = timedelta(minutes=1)
+SERVED_FOR: Final = timedelta(minutes=1)
 #: A count that nobody went on with for so long begins anew: too much has moved meanwhile.
-COUNT_KEPT_FOR: Final = timedelta(hours=1)
+COUNT_VALID_FOR: Final = timedelta(hours=1)
 
 #: Why nothing is sent to a target for now, although it is to be sent to again.
 PAUSED_BY_HAND: Final = "by_hand"
@@ -71,7 +71,7 @@ FROM targets GROUP BY 1, 2, 3"""
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ExportCount:
     """A count of exports by status that is under way; `after` is the last one counted, by account, status and id."""
 
     began_at: int
@@ -80,7 +80,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MetricsSnapshot:
     """What one look found; moments are milliseconds since 1970. `is_up` is False where the database did not answer.
 
     `exports` and `exports_at`, when their count began, are None until they were all counted once.
@@ -91,7 +91,7 @@ class Figures:
     took_s: float = 0.0
     exports: Mapping[str, int] | None = None
     exports_at: int | None = None
-    tally: Tally | None = None
+    tally: ExportCount | None = None
     waiting: int = 0
     due_age_s: float = 0.0
     targets: Mapping[str, int] = field(default_factory=dict)
@@ -103,21 +103,23 @@ class Figures:
 
     def is_fresh(self, now: datetime) -> bool:
         """Tell whether nobody needs to look again yet."""
-        rest = min(MOST_REST, max(FRESH_FOR, timedelta(seconds=REST_OF_A_LOOK * self.took_s)))
+        rest = min(MAX_REST, max(MIN_REST, timedelta(seconds=REST_FACTOR * self.took_s)))
         # A clock that was set back must not make a look last until the old time comes again.
         return abs(now - from_ms(self.at)) < rest
 
 
-class Census:
+class SnapshotCache:
     """Figures that all processes with the same `file` share; where it cannot be written to, each has its own."""
 
-    def __init__(self, file: Path, look: Callable[[datetime, Figures | None], Figures] | None = None) -> None:
+    def __init__(
+        self, file: Path, look: Callable[[datetime, MetricsSnapshot | None], MetricsSnapshot] | None = None
+    ) -> None:
         self._file = file
-        self._look = look or take
+        self._look = look or take_snapshot
         self._lock = Lock()
-        self._own: Figures | None = None
+        self._own: MetricsSnapshot | None = None
 
-    def figures(self, now: datetime) -> Figures | None:
+    def figures(self, now: datetime) -> MetricsSnapshot | None:
         """Return what the last look found, after one more where that is due and nobody else is at it.
 
         None where somebody is at it and nobody has looked in the last minute.
@@ -128,10 +130,10 @@ class Census:
                 self._own = last = self._look(now, last)
                 _write(self._file, last)
         if not is_mine and self._is_lost(now):
-            return Figures(to_ms(now), is_up=False)
-        return None if last is None or abs(now - from_ms(last.at)) > TOLD_FOR else last
+            return MetricsSnapshot(to_ms(now), is_up=False)
+        return None if last is None or abs(now - from_ms(last.at)) > SERVED_FOR else last
 
-    def _last(self) -> Figures | None:
+    def _last(self) -> MetricsSnapshot | None:
         """Return the newer of what this process found and what the file holds."""
         found = [each for each in (self._own, _read(self._file)) if each is not None]
         return max(found, key=lambda each: each.at, default=None)
@@ -154,23 +156,23 @@ class Census:
             began_at = from_ms(int(self._file.with_suffix(".lock").read_text()))
         except (OSError, ValueError):
             return False
-        return now - began_at > LOST_AFTER
+        return now - began_at > HUNG_AFTER
 
 
-def take(now: datetime, last: Figures | None, count_until_s: float = COUNT_UNTIL_S) -> Figures:
+def take_snapshot(now: datetime, last: MetricsSnapshot | None, count_until_s: float = COUNT_UNTIL_S) -> MetricsSnapshot:
     """Look at the database, and go on counting exports where the `last` look left off."""
     began = time.monotonic()
     try:
         with connection():
             found = _found(now, last, began + count_until_s)
     except (*OUTAGES, DatabaseError):
-        away = Figures(to_ms(now), is_up=False, took_s=time.monotonic() - began)
+        away = MetricsSnapshot(to_ms(now), is_up=False, took_s=time.monotonic() - began)
         # The count goes on when it is back.
         return away if last is None else replace(away, exports=last.exports, exports_at=last.exports_at, tally=last.tally)
-    return Figures(to_ms(now), is_up=True, took_s=time.monotonic() - began, **found)
+    return MetricsSnapshot(to_ms(now), is_up=True, took_s=time.monotonic() - began, **found)
 
 
-def _found(now: datetime, last: Figures | None, count_until: float) -> dict[str, Any]:
+def _found(now: datetime, last: MetricsSnapshot | None, count_until: float) -> dict[str, Any]:
     targets, paused = targets_by_state(now)
     seen_at = workers.last_seen()
     found = {
@@ -180,11 +182,11 @@ def _found(now: datetime, last: Figures | None, count_until: float) -> dict[str,
         "workers": workers.count_alive(now),
         "sweep_lag_s": None if seen_at is None else max(0.0, (now - seen_at).total_seconds()),
         "compliance_overdue": compliance_requests.count_overdue(now),
-        "waiting": int(rows(_WAITING, (MOST_WAITING,))[0][0]),
+        "waiting": int(rows(_WAITING, (MAX_COUNTED_WAITING,))[0][0]),
         **_exports(now, last, count_until),
     }
-    if found["waiting"] == MOST_WAITING and found["exports"]:
-        found["waiting"] = max(MOST_WAITING, sum(found["exports"].get(status, 0) for status in _ON_ITS_WAY))
+    if found["waiting"] == MAX_COUNTED_WAITING and found["exports"]:
+        found["waiting"] = max(MAX_COUNTED_WAITING, sum(found["exports"].get(status, 0) for status in _ON_ITS_WAY))
     return found
 
 
@@ -210,10 +212,10 @@ def targets_by_state(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
     return by_status, by_pause
 
 
-def _exports(now: datetime, last: Figures | None, until: float) -> dict[str, Any]:
+def _exports(now: datetime, last: MetricsSnapshot | None, until: float) -> dict[str, Any]:
     """Count on until then (monotonic); return how far that came, with the last count that came to its end."""
-    tally = Tally(to_ms(now))
-    if last is not None and last.tally is not None and abs(now - from_ms(last.at)) < COUNT_KEPT_FOR:
+    tally = ExportCount(to_ms(now))
+    if last is not None and last.tally is not None and abs(now - from_ms(last.at)) < COUNT_VALID_FOR:
         tally = last.tally
     while True:
         tally, is_done = _counted_on(tally)
@@ -225,14 +227,14 @@ def _exports(now: datetime, last: Figures | None, until: float) -> dict[str, Any
         time.sleep(0)
 
 
-def _counted_on(tally: Tally) -> tuple[Tally, bool]:
+def _counted_on(tally: ExportCount) -> tuple[ExportCount, bool]:
     """Count one part more; tell whether it was the last one."""
-    found = rows(_COUNT, (*tally.after, PART))
+    found = rows(_COUNT, (*tally.after, COUNT_BATCH))
     counts = dict(tally.counts)
     for _, status, count, _ in found:
         counts[status] = counts.get(status, 0) + count
     after = (found[-1][0], found[-1][1], found[-1][3]) if found else tally.after
-    return Tally(tally.began_at, after, counts), sum(row[2] for row in found) < PART
+    return ExportCount(tally.began_at, after, counts), sum(row[2] for row in found) < COUNT_BATCH
 
 
 @contextmanager
@@ -269,18 +271,18 @@ def _note(descriptor: int, text: str) -> None:
         os.pwrite(descriptor, text.encode(), 0)
 
 
-def _read(file: Path) -> Figures | None:
+def _read(file: Path) -> MetricsSnapshot | None:
     """Return what the last look of any process found; None where there was none, or one of another version."""
     try:
         known = json.loads(file.read_text())
         if known["tally"]:
-            known["tally"] = Tally(**{**known["tally"], "after": tuple(known["tally"]["after"])})
-        return Figures(**known)
+            known["tally"] = ExportCount(**{**known["tally"], "after": tuple(known["tally"]["after"])})
+        return MetricsSnapshot(**known)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def _write(file: Path, figures: Figures) -> None:
+def _write(file: Path, figures: MetricsSnapshot) -> None:
     beside = file.with_suffix(".new")
     # A full disk: this process has its own figures all the same.
     with suppress(OSError):

@@ -11,7 +11,7 @@ _COLUMNS: Final = "id, name, base_url, status"
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class TargetSummary:
     """A target as far as an export tells of it; `host` has the port where one is named."""
 
     id: str
@@ -20,7 +20,7 @@ class Destination:
     status: TargetStatus
 
 
-def of_targets(target_ids: Collection[str], account_id: int) -> dict[str, Destination]:
+def by_id(target_ids: Collection[str], account_id: int) -> dict[str, TargetSummary]:
     """Return an account's targets among these, by id; none is asked for where none is named."""
     if not target_ids:
         return {}
@@ -28,7 +28,7 @@ def of_targets(target_ids: Collection[str], account_id: int) -> dict[str, Destin
     return {row[0]: _destination(row) for row in rows(asked, (account_id, *target_ids))}
 
 
-def newest(account_id: int, limit: int, statuses: Sequence[TargetStatus] = tuple(TargetStatus)) -> list[Destination]:
+def list_page(account_id: int, limit: int, statuses: Sequence[TargetStatus] = tuple(TargetStatus)) -> list[TargetSummary]:
     """Return up to `limit` of an account's targets that have one of `statuses`, the newest first."""
     asked = (
         f"SELECT {_COLUMNS} FROM targets WHERE account_id = ? AND status IN {values_list(len(statuses), 1)} "  # noqa: S608 - our own names
@@ -37,6 +37,6 @@ def newest(account_id: int, limit: int, statuses: Sequence[TargetStatus] = tuple
     return [_destination(row) for row in rows(asked, (account_id, *statuses, limit))]
 
 
-def _destination(row: tuple[Any, ...]) -> Destination:
+def _destination(row: tuple[Any, ...]) -> TargetSummary:
     target_id, name, base_url, status = row
-    return Destination(target_id, name, host_of(base_url), TargetStatus(status))
+    return TargetSummary(target_id, name, host_of(base_url), TargetStatus(status))

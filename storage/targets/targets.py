@@ -64,12 +64,12 @@ def get(target_id: str, default_secret_fingerprint: str | None, account_id: int 
     return _target(_row(target_id, account_id), default_secret_fingerprint)
 
 
-def all_targets(default_secret_fingerprint: str | None) -> list[Target]:
+def list_all(default_secret_fingerprint: str | None) -> list[Target]:
     """Return every target, the newest first."""
     return [_target(row, default_secret_fingerprint) for row in TargetRow.select().order_by(TargetRow.id.desc())]
 
 
-def newest(
+def list_page(
     account_id: int,
     default_secret_fingerprint: str | None,
     limit: int,
@@ -106,7 +106,7 @@ def set_secret(
     return fingerprint
 
 
-def turn(
+def change_status(
     target_id: str,
     verb: str,
     now: datetime,

@@ -45,7 +45,7 @@ _HAS_NOT_BEGUN: Final = " AND (validation_lease IS NULL OR validation_due_at <= 
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ValidationJob:
     """A target as a worker takes it for a look; `lease` is what it writes with."""
 
     target_id: str
@@ -54,14 +54,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class RequestedValidation:
     """A look that was asked for, as its request sees it."""
 
     has_begun: bool
     is_over: bool
 
 
-def ask(target_id: str, account_id: int | None, now: datetime, actor: str) -> datetime:
+def request(target_id: str, account_id: int | None, now: datetime, actor: str) -> datetime:
     """Ask a worker to look at one of the account's targets; return since when that is asked for, perhaps by another one.
 
     Raises TargetNotFound.
@@ -73,12 +73,12 @@ def ask(target_id: str, account_id: int | None, now: datetime, actor: str) -> da
     return from_ms(int(asked_at))
 
 
-def get(target_id: str, asked_at: datetime, now: datetime) -> Awaited:
+def get(target_id: str, asked_at: datetime, now: datetime) -> RequestedValidation:
     """Return what has become of the look that is asked for since `asked_at`."""
     [(asked_ms, lease, due_at)] = rows(
         "SELECT validation_asked_at, validation_lease, validation_due_at FROM targets WHERE id = ?", (target_id,)
     )
-    return Awaited(has_begun=lease is not None and due_at > to_ms(now), is_over=asked_ms != to_ms(asked_at))
+    return RequestedValidation(has_begun=lease is not None and due_at > to_ms(now), is_over=asked_ms != to_ms(asked_at))
 
 
 def withdraw(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bool:
@@ -94,7 +94,7 @@ def give_up(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bo
     return _take_back(_TAKE_BACK, (target_id, to_ms(asked_at)), now, actor)
 
 
-def claim_next(now: datetime, lease_s: float) -> Look | None:
+def claim_next(now: datetime, lease_s: float) -> ValidationJob | None:
     """Take the target whose look is due longest, what is asked for first; None where none is.
 
     The claim lapses `lease_s` seconds after `now`. What need not be looked at by itself is moved on.
@@ -107,11 +107,11 @@ def claim_next(now: datetime, lease_s: float) -> Look | None:
             continue
         lease = identifiers.new_id(identifiers.LEASE, now)
         if _write(_BEGIN, (lease, to_ms(now + timedelta(seconds=lease_s)), target_id, due_at)):
-            return Look(target_id, base_url, lease)
+            return ValidationJob(target_id, base_url, lease)
     return None
 
 
-def finish(look: Look, validation: Validation, now: datetime, worker: str) -> bool:
+def finish(look: ValidationJob, validation: Validation, now: datetime, worker: str) -> bool:
     """Write what a look found; False where its lease lapsed and another worker has taken the target."""
     with transaction():
         if not execute(_END, (look.target_id, look.lease)):

@@ -484,7 +484,7 @@ def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id:
     open_database(shell.url)
     with connection():
         assert schema_version.pending() == []
-        assert [target.id for target in targets.all_targets(None)] == [target_id]
+        assert [target.id for target in targets.list_all(None)] == [target_id]
     close_database()
 
 

@@ -227,7 +227,7 @@ def _fill() -> Sample:
     _deliver(account.id, tracker, helpdesk)
     _count_hours(tracker, helpdesk)
     _refuse()
-    recovery = recoveries.order(helpdesk, account.id, NOW - timedelta(hours=2), NOW - timedelta(seconds=40), "user:1")
+    recovery = recoveries.request(helpdesk, account.id, NOW - timedelta(hours=2), NOW - timedelta(seconds=40), "user:1")
     execute("UPDATE recoveries SET total = 1840, done = 1250 WHERE id = ?", (recovery.id,))
     for name, seconds in ((WORKER, 1), ("worker:host-2:790:a1d9e04b", 2)):
         worker_heartbeats.beat(name, NOW - timedelta(seconds=seconds))

@@ -109,7 +109,7 @@ def test_a_picture_loads_nothing_and_runs_nothing(name: str) -> None:
 
 def turned(verb: str) -> Callable[[str], None]:
     def turn(target_id: str) -> None:
-        targets.turn(target_id, verb, NOW, "user:test")
+        targets.change_status(target_id, verb, NOW, "user:test")
 
     return turn
 

@@ -23,7 +23,7 @@ import peewee
 from runtime import clock
 from runtime.logs import configure
 from schemas.settings.definitions import load_settings
-from storage.db.group_commit import SqliteWrites
+from storage.db.group_commit import GroupCommit
 from storage.exports import transitions
 from worker import daemon
 from worker.http.client import HttpClient
@@ -99,7 +99,7 @@ def _committed(owner: Any, name: str, fate: Fate) -> None:
     waiting: set[int] = set()
     _after(owner, name, lambda: waiting.add(threading.get_ident()))
     # Where a commit is behind whoever asked for it: PostgreSQL's through peewee, SQLite's past it.
-    for place, step in ((peewee.Database, "commit"), (SqliteWrites, "_see_committed")):
+    for place, step in ((peewee.Database, "commit"), (GroupCommit, "_see_committed")):
         _then(place, step, lambda: fate() if threading.get_ident() in waiting else None)
 
 

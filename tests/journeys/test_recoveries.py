@@ -15,14 +15,14 @@ import pytest
 from runtime.clock import utc_now
 from storage.db.engine import is_sqlite, rows, transaction
 from storage.exports import recoveries
-from storage.exports.recoveries import BATCH
+from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
 from tests.support.factories import LOOPBACK, Customer, environment, make_failed, make_target
 from tests.support.servers import RedisServer
 from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
 
 #: Batches enough to be caught in the middle of them.
-MANY: Final = 16 * BATCH
+MANY: Final = 16 * BATCH_SIZE
 
 
 class Command:
@@ -52,7 +52,7 @@ def command(database: str, redis: RedisServer, tmp_path: Path) -> Callable[[str]
 def waiting_target(customer: Customer) -> str:
     """Return a target whose exports stay where a recovery puts them."""
     target = make_target(customer)
-    targets.turn(target.id, "pause", utc_now(), "operator")
+    targets.change_status(target.id, "pause", utc_now(), "operator")
     return target.id
 
 
@@ -115,11 +115,11 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
     with in_the_middle(interrupted):
         interrupted.process.send_signal(number)
     exit_code, told, complaints = interrupted.end()
-    [recovery] = recoveries.newest()
+    [recovery] = recoveries.list_page()
     assert (exit_code, told) == (1, "")
     assert complaints.count("\n") == 1
     assert f"a worker carries {recovery.id} on" in complaints
-    assert (recovery.status, 0 < recovery.done < MANY, recovery.done % BATCH) == ("running", True, 0)
+    assert (recovery.status, 0 < recovery.done < MANY, recovery.done % BATCH_SIZE) == ("running", True, 0)
     assert retried().total() == recovery.done
     # At once: it does not wait for the lease to lapse.
     assert recoveries.any_waiting(utc_now())
@@ -133,7 +133,7 @@ def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
     make_failed(customer, target_id, MANY, utc_now())
     running = command(target_id)
     with in_the_middle(running):
-        cancelled = recoveries.cancel(recoveries.newest()[0].id, utc_now(), "operator")
+        cancelled = recoveries.cancel(recoveries.list_page()[0].id, utc_now(), "operator")
     exit_code, told, complaints = running.end()
     assert (exit_code, json.loads(told)["status"]) == (1, "cancelled")
     assert "taken out of this command's hands" in complaints

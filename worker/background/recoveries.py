@@ -13,7 +13,7 @@ from typing import Final
 from runtime.wake_up_queue import WakeUpQueue
 from storage.db.engine import connection
 from storage.exports import recoveries
-from storage.exports.recoveries import Held, Progress, Step
+from storage.exports.recoveries import RecoveryBatch, RecoveryLease, RecoveryProgress
 
 #: What a killed command left behind is taken up this late at most after its lease has lapsed.
 LOOK_EVERY_S: Final = 2.0
@@ -29,7 +29,7 @@ class Recoverer:
     def __init__(self, wake_ups: WakeUpQueue, now: Callable[[], datetime]) -> None:
         self._wake_ups = wake_ups
         self._now = now
-        self._held: Held | None = None
+        self._held: RecoveryLease | None = None
         self._is_redis_up = True
 
     def carry_out_next(self) -> bool:
@@ -38,23 +38,23 @@ class Recoverer:
         if self._held is None:
             return False
         step = self.put_back(self._held)
-        if step.progress is not Progress.MOVED:
+        if step.progress is not RecoveryProgress.MOVED:
             _log.info("recovery %s: %s", self._held.id, step.progress.name.lower())
             self._held = None
         return True
 
-    def put_back(self, held: Held) -> Step:
+    def put_back(self, held: RecoveryLease) -> RecoveryBatch:
         """Put back the next batch of a recovery, notify the workers, and let other writers have their turn."""
         with connection():
             step = recoveries.advance(held, self._now())
         if step.moved and self._is_redis_up:
             # A Redis that is away is asked once: the sweep finds what is due.
             self._is_redis_up = self._wake_ups.notify()
-        if step.progress is Progress.MOVED:
+        if step.progress is RecoveryProgress.MOVED:
             time.sleep(_BREATH_S)
         return step
 
-    def _take_up(self) -> Held | None:
+    def _take_up(self) -> RecoveryLease | None:
         with connection():
             # A look costs no write lock; nearly all of them end here.
             held = recoveries.claim_next(self._now()) if recoveries.any_waiting(self._now()) else None

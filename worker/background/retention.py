@@ -64,9 +64,9 @@ class Janitor:
     def _next(self, batches: Iterator[Counter[str]]) -> Counter[str] | None:
         """Return what went with the next batch; None where nothing is left or somebody else is at it."""
         try:
-            with connection(), locks.alone(Lock.PRUNE):
+            with connection(), locks.exclusive(Lock.PRUNE):
                 return next(batches, None)
-        except locks.Held:
+        except locks.LockBusy:
             return None
 
     def _rest_for_an_hour(self) -> None:

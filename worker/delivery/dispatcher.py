@@ -434,7 +434,7 @@ class Dispatcher:
 
     def _leave(self) -> None:
         with connection():
-            worker_heartbeats.leave(self._terms.worker)
+            worker_heartbeats.remove(self._terms.worker)
 
     def _persistently(self, work: Callable[[], Result]) -> Result:
         """Try again while the database is away: what came back from receivers is nowhere else."""

@@ -29,7 +29,7 @@ from storage.db import identifiers
 from storage.exports import attempts, transitions
 from storage.exports.transitions import Frozen
 from storage.targets import summaries
-from storage.targets.summaries import Destination
+from storage.targets.summaries import TargetSummary
 
 #: What happened to an export that is tried until it is given up, and retried by hand now and then, is far less.
 MOST_ENTRIES: Final = 200
@@ -77,7 +77,7 @@ class ExportPage(Page):
         page = read_page(req, identifiers.ATTEMPT)
         export = transitions.get(ids["export_id"], visitor.account_id)
         frozen = transitions.frozen(export.id, visitor.account_id)
-        found = attempts.newest_traces(export.id, visitor.account_id, page.look_for, page.before)
+        found = attempts.list_traces_page(export.id, visitor.account_id, page.look_for, page.before)
         entries = audit_log.of_subject(export.id, MOST_ENTRIES + 1)
         return {
             "export": export,
@@ -151,11 +151,11 @@ def _decisions(export: Export, frozen: Frozen, visitor: Visitor) -> dict[str, An
     """Return what may be decided about the export in its state, and for which targets."""
     target = None
     if export.target_id is not None:
-        target = summaries.of_targets([export.target_id], visitor.account_id).get(export.target_id)
+        target = summaries.by_id([export.target_id], visitor.account_id).get(export.target_id)
     may_approve = allows(Move.APPROVE, export.status) and not export.preview_problems
-    offered: list[Destination] = []
+    offered: list[TargetSummary] = []
     if may_approve:
-        offered = summaries.newest(visitor.account_id, MOST_TARGETS + 1, sorted(APPROVABLE))
+        offered = summaries.list_page(visitor.account_id, MOST_TARGETS + 1, sorted(APPROVABLE))
     return {
         "target": target,
         "may_approve": may_approve,

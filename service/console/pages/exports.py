@@ -23,7 +23,7 @@ from service.operations.exports import ExportDecisions
 from storage.db import identifiers
 from storage.exports import transitions
 from storage.targets import summaries
-from storage.targets.summaries import Destination
+from storage.targets.summaries import TargetSummary
 
 #: More than this nobody looks through in a drop-down.
 MOST_TARGETS: Final = 200
@@ -69,10 +69,10 @@ class Exports(Page):
         page = read_page(req, identifiers.EXPORT, _FILTERS)
         _require_indexed(page)
         found = _found(page, visitor.account_id)
-        offered = summaries.newest(visitor.account_id, MOST_TARGETS)
+        offered = summaries.list_page(visitor.account_id, MOST_TARGETS)
         named = {export.target_id for export in found[: page.limit]} | {page.filters.get("target")}
         known = {target.id: target for target in offered}
-        other = summaries.of_targets({each for each in named if each} - {*known}, visitor.account_id)
+        other = summaries.by_id({each for each in named if each} - {*known}, visitor.account_id)
         return {
             "shown": found[: page.limit],
             "filters": page.filters,
@@ -163,6 +163,6 @@ def _found(page: Part, account_id: int) -> list[Export]:
     return transitions.newest(account_id, page.look_for, page.before, [status] if status else [], source)
 
 
-def _with_chosen(offered: list[Destination], chosen: Destination | None) -> list[Destination]:
+def _with_chosen(offered: list[TargetSummary], chosen: TargetSummary | None) -> list[TargetSummary]:
     """Return what a drop-down offers: what was chosen is in it, however old the target is."""
     return offered if chosen is None else [*offered, chosen]

@@ -1,4 +1,4 @@
-"""`/console`: how the installation fares at a glance, and what of the account's needs somebody."""
+"""`/console`: the state of the installation, and what in the account needs attention."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ from service.console.sessions import Visitor
 from service.console.wording import bounded
 from storage.exports import delivery_hours, transitions, worker_heartbeats
 from storage.reporting import dashboard_queries, metrics_snapshot
-from storage.reporting.dashboard_queries import MOST_OF_A_STATUS, Numbers, TargetInTrouble
+from storage.reporting.dashboard_queries import MOST_OF_A_STATUS, AccountCounts, UnavailableTarget
 
 #: Enough to see what it is about; the lists have the rest.
 SHOWN: Final = 5
@@ -50,7 +50,7 @@ class Number(NamedTuple):
 class Trouble(NamedTuple):
     """A target that nothing is sent to: why, and what to do."""
 
-    target: TargetInTrouble
+    target: UnavailableTarget
     status: str
     reason: str | None
     to_do: str
@@ -74,7 +74,7 @@ class Overview(Page):
         # Wrong keys keep nobody from looking.
         if any(found[check] != OK for check in VITAL - {"keys"}):
             return shown
-        numbers = dashboard_queries.numbers(visitor.account_id)
+        numbers = dashboard_queries.count_account(visitor.account_id)
         is_new = not (numbers.has_targets or numbers.has_exports)
         return {**shown, "is_asked": True, "is_new": is_new, **({} if is_new else _fares(visitor.account_id, numbers))}
 
@@ -95,10 +95,10 @@ class WithSlash:
     on_head = on_get
 
 
-def _fares(account_id: int, numbers: Numbers) -> dict[str, Any]:
+def _fares(account_id: int, numbers: AccountCounts) -> dict[str, Any]:
     now = utc_now()
     hours = delivery_hours.hours_of_account(account_id, now)
-    troubles = dashboard_queries.targets_in_trouble(account_id, now, SHOWN + 1)
+    troubles = dashboard_queries.list_unavailable_targets(account_id, now, SHOWN + 1)
     due_age_s = metrics_snapshot.due_age_s(now, account_id)
     return {
         "numbers": [*_numbers(numbers)],
@@ -115,7 +115,7 @@ def _fares(account_id: int, numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def _numbers(numbers: Numbers) -> Iterator[Number]:
+def _numbers(numbers: AccountCounts) -> Iterator[Number]:
     by_status = numbers.by_status
     parts = tuple(_number(status.value.replace("_", " "), by_status[status], status) for status in _ON_THEIR_WAY)
     yield _number("Waiting for a decision", by_status[ExportStatus.PREPARED], ExportStatus.PREPARED)
@@ -128,7 +128,7 @@ def _number(name: str, number: int, status: ExportStatus) -> Number:
     return Number(name, bounded(number, MOST_OF_A_STATUS), f"status={status.value}")
 
 
-def _trouble(target: TargetInTrouble) -> Trouble:
+def _trouble(target: UnavailableTarget) -> Trouble:
     """Say of a target what it shows as, and what to do; a hold that its receiver asked for shows as a pause."""
     if target.status is TargetStatus.ACTIVE:
         is_asked = target.held_reason in ASKED_FOR

@@ -34,8 +34,9 @@ class Queue(Page):
     def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
         """Return what the page shows; `queued` is None while Redis is away."""
         now = utc_now()
-        known, due, due_age_s = worker_heartbeats.known(now), dashboard_queries.due(now), metrics_snapshot.due_age_s(now)
-        recoveries = dashboard_queries.running_recoveries()
+        known, due = worker_heartbeats.list_recent(now), dashboard_queries.count_due(now)
+        due_age_s = metrics_snapshot.due_age_s(now)
+        recoveries = dashboard_queries.list_running_recoveries()
         by_status, by_pause = metrics_snapshot.targets_by_state(now)
         return {
             "queued": self._wake_ups.queued(),

@@ -34,11 +34,11 @@ class Recoveries(Page):
     def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
         """Return a page of the list, with the targets that are named in it."""
         page = read_page(req, identifiers.RECOVERY)
-        found = recoveries.newest_of_account(visitor.account_id, page.look_for, page.before)
+        found = recoveries.list_account_page(visitor.account_id, page.look_for, page.before)
         shown = found[: page.limit]
         return {
             "shown": shown,
-            "targets": summaries.of_targets({each.target_id for each in shown}, visitor.account_id),
+            "targets": summaries.by_id({each.target_id for each in shown}, visitor.account_id),
             "next": next_page(page, [each.id for each in found]),
             "is_first": page.before is None,
         }
@@ -85,7 +85,7 @@ class Recover(Action):
         require_webhooks(visitor)
         target_id, since, principal, now = ids["target_id"], form.get("since", ""), visitor.principal, utc_now()
         try:
-            recovery = recoveries.order(target_id, principal.account_id, past_from(since, now), now, principal.key)
+            recovery = recoveries.request(target_id, principal.account_id, past_from(since, now), now, principal.key)
         except AlreadyRecovering as running:
             resp.status = falcon.HTTP_409
             content = {"running": running, "target_id": target_id}

@@ -170,7 +170,7 @@ def _ports(settings: Settings) -> str:
 
 #: What is not shown as it was typed: what leads somewhere with a password, and what is kept under another name.
 _RULES: Final[Mapping[str, Callable[[Settings], str]]] = {
-    "DATABASE_URL": lambda settings: engine.described(settings.database_url),
+    "DATABASE_URL": lambda settings: engine.describe_url(settings.database_url),
     "REDIS_URL": _redis,
     "SENTRY_DSN": _sentry,
     "ENCRYPTION_KEYS": _encryption_keys,

@@ -67,11 +67,11 @@ class Targets(Page):
         page = read_page(req, identifiers.TARGET, {"status": tuple(TargetStatus)})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
         now, fingerprint = utc_now(), self._default_secret_fingerprint
-        found = targets.newest(visitor.account_id, fingerprint, page.look_for, now, page.before, status)
+        found = targets.list_page(visitor.account_id, fingerprint, page.look_for, now, page.before, status)
         shown = found[: page.limit]
         return {
             "shown": [(target, host_of(target.base_url)) for target in shown],
-            "days": delivery_hours.last_day([target.id for target in shown], now),
+            "days": delivery_hours.count_last_day([target.id for target in shown], now),
             "filters": page.filters,
             "statuses": tuple(TargetStatus),
             "next": next_page(page, [target.id for target in found]),
@@ -106,7 +106,7 @@ class TargetPage(Page):
             "waiting": exports.count_waiting(target.id, MOST_COUNTED + 1),
             "most": MOST_COUNTED,
             "windows": _windows(target.id, req.get_param("since"), now),
-            "recoveries": recoveries.newest(limit=_LATEST, target_id=target.id),
+            "recoveries": recoveries.list_page(limit=_LATEST, target_id=target.id),
             "ping": pings.latest(target.id),
             "may": _may(target, visitor, now),
             "breaker_open": BREAKER_OPEN,

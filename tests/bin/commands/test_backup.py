@@ -22,7 +22,7 @@ from schemas.base.console_session import Ended
 from storage.accounts import sessions, tokens
 from storage.compliance import erasure
 from storage.db.engine import execute, rows, transaction
-from storage.db.locks import Lock, alone
+from storage.db.locks import Lock, exclusive
 from storage.exports import worker_heartbeats
 from storage.maintenance import backup as backup_files
 from storage.maintenance.postgres_dumps import DumpFailed, folder_for
@@ -158,15 +158,15 @@ def test_a_place_that_cannot_be_written_is_told(on_sqlite: Operator) -> None:
 
 def test_only_one_backup_or_restore_is_made_at_a_time(operator: Operator) -> None:
     file = operator.backed_up()
-    with operator.database(), alone(Lock.BACKUP):
+    with operator.database(), exclusive(Lock.BACKUP):
         assert "Another backup is running" in refusal(operator.type_apart("backup", "x.backup"))
         assert "Another backup is running" in refusal(operator.type_apart("restore", file, "--replace"))
-    with operator.database(), alone(Lock.RESTORE):
+    with operator.database(), exclusive(Lock.RESTORE):
         assert "Another restore is running" in refusal(operator.type_apart("restore", file, "--replace"))
         # To look needs no turn.
         assert operator.type_apart("restore", file, "--replace", "--dry-run").exit_code == 0
         assert "Another restore is running" in operator.type_apart("work").stderr
-    with operator.database(), alone(Lock.COMPLIANCE):
+    with operator.database(), exclusive(Lock.COMPLIANCE):
         # What it erases meanwhile would come back.
         assert "Another compliance is running" in refusal(operator.type_apart("restore", file, "--replace"))
     assert sorted(each.name for each in operator.folder.iterdir()) == ["data", "taken.backup"]

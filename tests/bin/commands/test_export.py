@@ -96,10 +96,10 @@ def test_since_is_a_moment_or_a_date(shell: ExportShell, since: str, done: int) 
 
 
 def test_many_are_put_back_without_a_worker_or_redis(shell: ExportShell) -> None:
-    shell.failed(recoveries.BATCH * 2 + 3)
-    assert recover(shell, "--since", "1h")["done"] == recoveries.BATCH * 2 + 3
+    shell.failed(recoveries.BATCH_SIZE * 2 + 3)
+    assert recover(shell, "--since", "1h")["done"] == recoveries.BATCH_SIZE * 2 + 3
     with shell.database():
-        assert rows("SELECT status, COUNT(*) FROM exports GROUP BY status") == [("approved", recoveries.BATCH * 2 + 3)]
+        assert rows("SELECT status, COUNT(*) FROM exports GROUP BY status") == [("approved", recoveries.BATCH_SIZE * 2 + 3)]
 
 
 def test_nothing_to_put_back_is_done_at_once(shell: ExportShell) -> None:

@@ -318,7 +318,7 @@ def shop(sqlite_url: str) -> Iterator[Customer]:
     """A customer in a database that the test's process has open, too."""
     open_database(sqlite_url)
     with connection():
-        assert not schema_version.standing().pending
+        assert not schema_version.inspect().pending
         yield make_customer()
     close_database()
 

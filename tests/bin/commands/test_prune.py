@@ -13,7 +13,7 @@ from freezegun import freeze_time
 
 from runtime.clock import utc_now
 from storage.db.engine import close_database, rows
-from storage.db.locks import Lock, alone
+from storage.db.locks import Lock, exclusive
 from storage.maintenance import retention
 from tests.support.factories import make_customer, make_exports
 from tests.support.shell import Shell
@@ -112,7 +112,7 @@ def test_an_archive_that_cannot_be_written_is_refused_with_the_remedy(shell: Kee
 )
 def test_a_command_of_cron_does_not_run_beside_itself(shell: Keeper, lock: Lock, words: tuple[str, ...]) -> None:
     # Its own command opens and closes the database of this process; the lock is the file's.
-    with shell.database(), alone(lock):
+    with shell.database(), exclusive(lock):
         assert f"Another {lock.name.lower()} is running" in shell.refused(*words)
         # To count needs no turn.
         assert shell.type(*words, "--dry-run").exit_code == 0
@@ -121,7 +121,7 @@ def test_a_command_of_cron_does_not_run_beside_itself(shell: Keeper, lock: Lock,
 
 def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: Keeper) -> None:
     shell.prepared(1, 91)
-    with shell.database(), alone(Lock.PRUNE):
+    with shell.database(), exclusive(Lock.PRUNE):
         # A process of its own: within this one the command would close the database of the test.
         waiting = subprocess.Popen([RISKRELAY, "prune", "--json"], env=shell.for_processes(), stdout=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):

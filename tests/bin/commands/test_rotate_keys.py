@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from bin.__main__ import riskrelay
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, execute, open_database, rows
-from storage.db.locks import Lock, alone
+from storage.db.locks import Lock, exclusive
 from storage.exports import worker_heartbeats
 from storage.maintenance import key_rotation
 from storage.secrets.key_check import canary, check_keys
@@ -176,7 +176,7 @@ def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: Key
 def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     with shell.database():
-        worker_heartbeats.beat(worker_heartbeats.own_name("worker"), utc_now())
+        worker_heartbeats.beat(worker_heartbeats.process_name("worker"), utc_now())
     # As the fixture leaves it, the file is older than any worker.
     assert shell.json("--limit", "1")["resealed"] == 1
     ahead = utc_now().timestamp() + 3600
@@ -193,7 +193,7 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeySh
 def test_two_rotations_at_once_are_one_too_many(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     open_database(shell.url)
-    with connection(), alone(Lock.ROTATE_KEYS):
+    with connection(), exclusive(Lock.ROTATE_KEYS):
         words = [RISKRELAY, "rotate-keys"]
         settings = {name: value for name, value in shell.environment.items() if value is not None}
         second = subprocess.run(words, env=settings, cwd=shell.env_file.parent, capture_output=True, text=True, check=False)

@@ -206,8 +206,8 @@ def test_every_paused_target_is_resumed_at_once(shell: TargetShell) -> None:
     first, second, active, disabled = shell.make_targets(*["https://tracker.example.com/hook"] * 4)
     with shell.database():
         for target_id in (first, second):
-            targets.turn(target_id, "pause", NOW, "operator", "restored")
-        targets.turn(disabled, "disable", NOW, "operator")
+            targets.change_status(target_id, "pause", NOW, "operator", "restored")
+        targets.change_status(disabled, "disable", NOW, "operator")
     records = shell.json("resume", "--all")
     assert [(record["id"], record["status"]) for record in records] == [(second, "active"), (first, "active")]
     assert shell.json("show", disabled)["status"] == "disabled"

@@ -127,7 +127,7 @@ def test_the_digest_that_was_read_is_the_one_to_approve(client: TestClient, cust
 
 def test_a_paused_target_can_be_approved_for(client: TestClient, customer: Customer) -> None:
     export_id, target = prepared(client), make_target(customer)
-    targets.turn(target.id, "pause", utc_now(), "operator")
+    targets.change_status(target.id, "pause", utc_now(), "operator")
     assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
 
 

@@ -483,7 +483,7 @@ def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
 
 def test_a_retry_for_a_paused_target_waits(client: TestClient, customer: Customer) -> None:
     export_id = failed(customer)
-    targets.turn(str(transitions.get(export_id).target_id), "pause", utc_now(), "operator")
+    targets.change_status(str(transitions.get(export_id).target_id), "pause", utc_now(), "operator")
     assert move(customer, export_id, "retry").send(client).status_code == 202
     assert not transitions.count_due(utc_now(), 1)
 

@@ -44,11 +44,11 @@ def redis_away(scene: Scene) -> None:
 
 
 def no_worker(_: Scene) -> None:
-    worker_heartbeats.leave(WORKER)
+    worker_heartbeats.remove(WORKER)
 
 
 def silent_worker(_: Scene) -> None:
-    worker_heartbeats.leave(WORKER)
+    worker_heartbeats.remove(WORKER)
     worker_heartbeats.beat(WORKER, utc_now() - timedelta(seconds=20))
 
 

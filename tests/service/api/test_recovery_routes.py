@@ -55,7 +55,7 @@ def test_the_same_key_begins_one_recovery(client: TestClient, customer: Customer
     first, again = call.send(client), call.send(client)
     assert (first.status_code, again.status_code, again.json) == (202, 202, first.json)
     assert again.headers["idempotency-replayed"] == "true"
-    assert len(recoveries.newest()) == 1
+    assert len(recoveries.list_page()) == 1
     # Without it, the second is told which one runs.
     refused = call.without("Idempotency-Key").send(client)
     assert_is_error(refused, 409, "CONFLICT")
@@ -91,11 +91,11 @@ def test_what_does_not_fit_begins_nothing(
     refused = post(customer, **{"target_id": target.id, **body}).send(client)
     assert refused.status_code == 422
     assert [(each["path"], each["code"]) for each in refused.json["error"]["details"]["fields"]] == [(path, code)]
-    assert recoveries.newest() == []
+    assert recoveries.list_page() == []
 
 
 def test_a_target_that_is_turned_off_is_a_conflict(client: TestClient, customer: Customer, target: Target) -> None:
-    targets.turn(target.id, "disable", utc_now(), "user:1")
+    targets.change_status(target.id, "disable", utc_now(), "user:1")
     refused = post(customer, target_id=target.id, since="1h").send(client)
     assert_is_error(refused, 409, "CONFLICT")
     assert "is disabled" in refused.json["error"]["message"]
@@ -107,7 +107,7 @@ def test_another_accounts_target_and_recovery_are_not_there(client: TestClient, 
     make_failed(other, theirs.id, 1, now)
     refused = post(customer, target_id=theirs.id, since="1h").send(client)
     assert [each["code"] for each in refused.json["error"]["details"]["fields"]] == ["unknown_target"]
-    others = recoveries.order(theirs.id, other.account_id, now - timedelta(hours=1), now, "user:9").id
+    others = recoveries.request(theirs.id, other.account_id, now - timedelta(hours=1), now, "user:9").id
     for recovery_id in (others, NOBODYS):
         assert_is_error(get(customer, f"{RECOVERIES}/{recovery_id}").send(client), 404, "NOT_FOUND")
         assert_is_error(post(customer, f"{RECOVERIES}/{recovery_id}/cancel").send(client), 404, "NOT_FOUND")

@@ -397,7 +397,7 @@ def test_a_worker_that_does_not_come_back_from_its_look_is_not_waited_for(
     assert time.monotonic() - began >= 0.5
     assert answer.json["last_validation"]["status"] == "passed"
     [look] = wake_ups.seen
-    assert isinstance(look, validations.Look)
+    assert isinstance(look, validations.ValidationJob)
     assert validations.finish(look, Validation("deadline_exceeded"), utc_now(), "worker")
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from service.console import charts
-from storage.exports.delivery_hours import Hour, Tally
+from storage.exports.delivery_hours import AttemptCounts, DeliveryHour
 from tests.support.factories import NOW
 
 #: The most that an axis has room for, and where it ends.
@@ -26,8 +26,8 @@ ENDS = [
 ]
 
 
-def hours(*tallies: Tally) -> list[Hour]:
-    return [Hour(NOW + timedelta(hours=number), tally) for number, tally in enumerate(tallies)]
+def hours(*tallies: AttemptCounts) -> list[DeliveryHour]:
+    return [DeliveryHour(NOW + timedelta(hours=number), tally) for number, tally in enumerate(tallies)]
 
 
 @pytest.mark.parametrize(("most", "end"), ENDS)
@@ -36,7 +36,7 @@ def test_an_axis_ends_at_a_round_number(most: int, end: int) -> None:
 
 
 def test_what_failed_stands_on_what_was_delivered() -> None:
-    [column] = charts.of_hours(hours(Tally(6, 2))).columns
+    [column] = charts.of_hours(hours(AttemptCounts(6, 2))).columns
     assert column.delivered is not None
     assert column.failed is not None
     ground = column.place.y + column.place.height
@@ -48,7 +48,7 @@ def test_what_failed_stands_on_what_was_delivered() -> None:
 
 
 def test_one_failure_among_a_million_is_seen() -> None:
-    chart = charts.of_hours(hours(Tally(1_000_000, 1), Tally()))
+    chart = charts.of_hours(hours(AttemptCounts(1_000_000, 1), AttemptCounts()))
     assert chart.columns[0].failed is not None
     assert chart.columns[0].failed.height >= 2
     assert chart.columns[0].failed.y > 0
@@ -56,13 +56,13 @@ def test_one_failure_among_a_million_is_seen() -> None:
 
 
 def test_a_day_without_a_delivery_has_axes_all_the_same() -> None:
-    chart = charts.of_hours(hours(*[Tally()] * 24))
+    chart = charts.of_hours(hours(*[AttemptCounts()] * 24))
     assert [tick.text for tick in chart.ticks] == ["0", "1"]
     assert [name.text for name in chart.names] == ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00", "09:00"]
 
 
 def test_every_part_is_within_the_chart() -> None:
-    chart = charts.of_hours(hours(*[Tally(number * 37, number % 5) for number in range(24)]))
+    chart = charts.of_hours(hours(*[AttemptCounts(number * 37, number % 5) for number in range(24)]))
     parts = [part for column in chart.columns for part in (column.place, column.delivered, column.failed) if part]
     assert len(parts) > 60
     assert all(chart.left <= part.x and part.x + part.width <= chart.right + 0.1 for part in parts)

@@ -16,7 +16,7 @@ import peewee
 import pytest
 
 from storage.db import group_commit
-from storage.db.group_commit import SqliteWrites
+from storage.db.group_commit import GroupCommit
 
 #: More than one commit carries.
 MANY = 20
@@ -29,7 +29,7 @@ class File:
         self.path = path
         self.ran: list[str] = []
         # However busy the machine is, nobody has waited too long to join.
-        self.writes = SqliteWrites(self._connect, lock_wait_s, open_s=60)
+        self.writes = GroupCommit(self._connect, lock_wait_s, open_s=60)
         with self.writes.transaction() as driver:
             driver.execute("CREATE TABLE parents (name TEXT PRIMARY KEY)")
             driver.execute(

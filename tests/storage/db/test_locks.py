@@ -10,7 +10,7 @@ import pytest
 
 from storage.db import locks
 from storage.db.engine import connection
-from storage.db.locks import Lock, alone, alone_soon
+from storage.db.locks import Lock, exclusive, exclusive_within
 from tests.support.workers import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
@@ -34,21 +34,21 @@ def holding(url: str, lock: Lock) -> "subprocess.Popen[str]":
 
 
 def take(lock: Lock) -> None:
-    with connection(), alone(lock):
+    with connection(), exclusive(lock):
         """Nothing more: to have had it is enough."""
 
 
 def is_free(lock: Lock) -> bool:
     try:
         take(lock)
-    except locks.Held:
+    except locks.LockBusy:
         return False
     return True
 
 
 def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str) -> None:
     with holding(database, Lock.PRUNE) as holder:
-        with pytest.raises(locks.Held):
+        with pytest.raises(locks.LockBusy):
             take(Lock.PRUNE)
         holder.kill()
     # PostgreSQL hears of the death a moment later.
@@ -57,10 +57,10 @@ def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str)
 
 def test_who_can_wait_a_little_gets_what_is_free_soon_and_is_refused_else(database: str) -> None:
     with holding(database, Lock.PRUNE) as holder:
-        with pytest.raises(locks.Held), connection(), alone_soon(Lock.PRUNE, 0.2):
+        with pytest.raises(locks.LockBusy), connection(), exclusive_within(Lock.PRUNE, 0.2):
             """Never reached: it is held for a minute."""
         threading.Timer(0.3, holder.kill).start()
-        with connection(), alone_soon(Lock.PRUNE, 60):
+        with connection(), exclusive_within(Lock.PRUNE, 60):
             assert holder.wait() != 0
     assert is_free(Lock.PRUNE)
 
@@ -72,7 +72,7 @@ def test_a_lock_keeps_out_its_own_kind_alone(database: str) -> None:
 
 
 def test_a_lock_is_free_after_its_work_broke(database: str) -> None:
-    with pytest.raises(ValueError, match="broke"), alone(Lock.SWEEP):
+    with pytest.raises(ValueError, match="broke"), exclusive(Lock.SWEEP):
         raise ValueError("broke")
     with holding(database, Lock.SWEEP) as holder:
         holder.kill()

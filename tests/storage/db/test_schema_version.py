@@ -40,7 +40,7 @@ from storage.db.engine import close_database, connection, execute, is_sqlite, op
 from storage.db.engine import database as db
 from storage.db.locks import Lock
 from storage.db.models import ALL, BaseModel, ExportRow
-from storage.db.schema_version import Standing, UnfitDatabase
+from storage.db.schema_version import SchemaState, UnfitDatabase
 from storage.exports import attempts, idempotency, transitions
 from storage.targets import pings, targets, throttle_state, validations
 from tests.support.factories import (
@@ -154,7 +154,7 @@ def test_a_history_with_the_older_names_is_current_and_gets_the_new_ones(empty: 
     schema_version.migrate()
     for old, new in schema_version.RENAMED.items():
         execute("UPDATE schema_migrations SET name = ? WHERE name = ?", (old, new))
-    assert schema_version.standing() == Standing()
+    assert schema_version.inspect() == SchemaState()
     assert schema_version.is_current()
     assert schema_version.version() == ALL_MIGRATIONS[-1]
     assert schema_version.migrate() == []
@@ -223,8 +223,8 @@ def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> Non
 
 
 def test_a_new_database_lacks_every_migration_and_looking_at_it_makes_nothing(empty: str) -> None:
-    assert schema_version.standing() == Standing(pending=tuple(ALL_MIGRATIONS))
-    assert schema_version.standing().problem is None
+    assert schema_version.inspect() == SchemaState(pending=tuple(ALL_MIGRATIONS))
+    assert schema_version.inspect().problem is None
     assert not Path(empty.removeprefix("sqlite:///")).exists()
     with connection():
         assert tables() == []
@@ -233,7 +233,7 @@ def test_a_new_database_lacks_every_migration_and_looking_at_it_makes_nothing(em
 def test_a_migrated_database_lacks_nothing_whatever_else_is_in_it(database: str) -> None:
     db.execute_sql("CREATE TABLE operators_own (id INTEGER)")
     try:
-        assert schema_version.standing() == Standing()
+        assert schema_version.inspect() == SchemaState()
     finally:
         db.execute_sql("DROP TABLE operators_own")
 
@@ -242,9 +242,9 @@ def test_a_database_of_a_newer_version_is_refused_with_both_ways_out(empty: str)
     schema_version.migrate()
     with connection():
         execute("INSERT INTO schema_migrations (name, applied) VALUES ('0999_to_come', '2030-01-01')")
-    assert schema_version.standing() == Standing(unknown=("0999_to_come",))
+    assert schema_version.inspect() == SchemaState(unknown=("0999_to_come",))
     for words in ("0999_to_come", "install that version", "restore a backup"):
-        assert words in str(schema_version.standing().problem)
+        assert words in str(schema_version.inspect().problem)
     with pytest.raises(UnfitDatabase, match="newer RiskRelay"):
         schema_version.migrate()
 
@@ -269,7 +269,7 @@ def test_another_applications_database_is_refused_and_left_as_it_is(empty: str, 
         for statement in FOREIGN[made]:
             foreign.execute(statement)
     before = content(empty)
-    assert schema_version.standing().foreign
+    assert schema_version.inspect().foreign
     with pytest.raises(UnfitDatabase, match=r"another application's tables .*; set DATABASE_URL"):
         schema_version.migrate()
     assert content(empty) == before
@@ -285,7 +285,7 @@ def test_an_extensions_tables_are_no_other_applications(postgres_server: Postgre
             "'pg_extension'::regclass, oid, 0, 'e' FROM pg_extension LIMIT 1"
         )
     open_database(url)
-    assert schema_version.standing() == Standing(pending=tuple(ALL_MIGRATIONS))
+    assert schema_version.inspect() == SchemaState(pending=tuple(ALL_MIGRATIONS))
     close_database()
 
 
@@ -299,7 +299,7 @@ def test_the_schema_lies_where_names_without_one_lead(postgres_server: PostgresS
     with connection():
         schema_version._runner().up(target=ALL_MIGRATIONS[1])
     assert schema_version.migrate() == ALL_MIGRATIONS[2:]
-    assert schema_version.standing() == Standing()
+    assert schema_version.inspect() == SchemaState()
     with connection():
         assert [*rows("SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'")] == [(1,)]
     close_database()
@@ -310,7 +310,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path,
     path = tmp_path / "riskrelay.db"
     path.write_bytes(held)
     open_database(f"sqlite:///{path}")
-    assert schema_version.standing().damage
+    assert schema_version.inspect().damage
     with pytest.raises(UnfitDatabase, match="restore a backup, or set DATABASE_URL"):
         schema_version.migrate()
     close_database()
@@ -560,9 +560,9 @@ def test_every_list_is_one_question_and_reads_a_page_by_an_index(customer: Custo
 def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> None:
     fill(customer, 20_000)
     [(export_id,)] = rows("SELECT MIN(export_id) FROM attempts")
-    asked = statements_of(lambda: attempts.newest(export_id, customer.account_id, 51))
-    [last] = attempts.newest(export_id, customer.account_id, 51)
-    asked += statements_of(lambda: attempts.newest(export_id, customer.account_id, 51, last.id))
+    asked = statements_of(lambda: attempts.list_page(export_id, customer.account_id, 51))
+    [last] = attempts.list_page(export_id, customer.account_id, 51)
+    asked += statements_of(lambda: attempts.list_page(export_id, customer.account_id, 51, last.id))
     assert len(asked) == 5
     for sql, parameters in asked:
         told = plan(sql, parameters)
@@ -574,7 +574,7 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
     if not is_sqlite():
         db.execute_sql("SET enable_seqscan = off")
     target_id = make_target(customer).id
-    request = idempotency.Request("user:1", "POST", "/x", "key", "a" * 64)
+    request = idempotency.KeyedRequest("user:1", "POST", "/x", "key", "a" * 64)
     body = PostbackForm().read(postback(issues=[issue("a"), issue("b")]))
     asked = statements_of(lambda: tokens.principal_for(customer.token, NOW))
     asked += statements_of(lambda: idempotency.begin(request, NOW, timedelta(hours=1)))
@@ -582,7 +582,7 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
     asked += statements_of(lambda: record_postback(body, customer.project_id, NOW))
     asked += statements_of(lambda: record_postback(body, customer.project_id, NOW))
     asked += statements_of(lambda: targets.get(target_id, None))
-    asked += statements_of(lambda: targets.newest(customer.account_id, None, 51, NOW))
+    asked += statements_of(lambda: targets.list_page(customer.account_id, None, 51, NOW))
     asked += statements_of(lambda: pings.claim_next(NOW))
     asked += statements_of(lambda: validations.claim_next(NOW + timedelta(days=1), 30))
     assert len(asked) >= 9
@@ -596,7 +596,7 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
 def test_a_page_of_targets_is_one_question(customer: Customer) -> None:
     for _ in range(3):
         make_target(customer)
-    assert len(statements_of(lambda: targets.newest(customer.account_id, None, 51, NOW))) == 1
+    assert len(statements_of(lambda: targets.list_page(customer.account_id, None, 51, NOW))) == 1
 
 
 def test_a_token_of_another_kind_needs_no_second_look(customer: Customer) -> None:

@@ -62,7 +62,7 @@ def test_every_row_of_an_earlier_schema_is_there_after_it(old: str) -> None:
     before = content()
     assert_full(before)
     assert schema_version.migrate() == MIGRATIONS[MIGRATIONS.index(old) + 1 :]
-    assert schema_version.standing().pending == ()
+    assert schema_version.inspect().pending == ()
     after = content(columns)
     assert {table: len(found) for table, found in after.items()} == {table: len(found) for table, found in before.items()}
     for table, found in before.items():
@@ -104,7 +104,7 @@ def test_an_upgrade_that_is_interrupted_between_two_steps_goes_on_where_it_was(e
     fill()
     before = content()
     for name in MIGRATIONS[1:]:
-        assert schema_version.standing().pending[0] == name
+        assert schema_version.inspect().pending[0] == name
         schema_version._runner().up(target=name)
     assert schema_version.migrate() == []
     after = content()

@@ -37,7 +37,7 @@ def tried(customer: Customer, count: int) -> str:
 
 
 def newest(customer: Customer, export_id: str, **asked: Any) -> list[Attempt]:
-    return attempts.newest(export_id, customer.account_id, **{"limit": 10, **asked})
+    return attempts.list_page(export_id, customer.account_id, **{"limit": 10, **asked})
 
 
 def test_an_attempt_is_read_back_as_it_went(customer: Customer) -> None:
@@ -53,13 +53,13 @@ def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Cus
     made = attempted(claim)
     made = made._replace(outcome=made.outcome._replace(kept="No such project."))
     transitions.record_attempts([made], NOW, "worker:host:1")
-    [trace] = attempts.traces(export_id)
+    [trace] = attempts.list_traces(export_id)
     [seen] = newest(customer, export_id)
     assert trace == Trace(seen, "192.0.2.1", "ab" * 16, "worker:host:1", "No such project.")
     own = {"address", "nonce", "worker", "answer"}
     assert trace_record(trace).keys() - attempt_record(seen).keys() == own
     with pytest.raises(ExportNotFound):
-        attempts.traces("exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
+        attempts.list_traces("exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
 
 
 def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
@@ -69,7 +69,7 @@ def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
     transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept="Hello, Ada."))], NOW, "worker")
     with transaction():
         transitions.redact([export_id], NOW, "worker")
-    assert [trace.answer for trace in attempts.traces(export_id)] == [None]
+    assert [trace.answer for trace in attempts.list_traces(export_id)] == [None]
 
 
 def test_the_newest_attempts_come_first_a_page_at_a_time(customer: Customer) -> None:
@@ -105,10 +105,10 @@ def test_a_page_cannot_begin_behind_an_attempt_of_another_export(customer: Custo
 
 def test_an_operator_reads_attempts_a_page_at_a_time(customer: Customer) -> None:
     export_id = tried(customer, 3)
-    first = attempts.newest_traces(export_id, customer.account_id, 2)
-    rest = attempts.newest_traces(export_id, customer.account_id, 2, first[-1].attempt.id)
-    assert first + rest == attempts.traces(export_id)
+    first = attempts.list_traces_page(export_id, customer.account_id, 2)
+    rest = attempts.list_traces_page(export_id, customer.account_id, 2, first[-1].attempt.id)
+    assert first + rest == attempts.list_traces(export_id)
     with pytest.raises(ExportNotFound):
-        attempts.newest_traces(export_id, make_customer().account_id, 2)
+        attempts.list_traces_page(export_id, make_customer().account_id, 2)
     with pytest.raises(ValidationFailed):
-        attempts.newest_traces(make_exports(customer, 1)[0], customer.account_id, 2, first[0].attempt.id)
+        attempts.list_traces_page(make_exports(customer, 1)[0], customer.account_id, 2, first[0].attempt.id)

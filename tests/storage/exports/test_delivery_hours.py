@@ -11,7 +11,7 @@ from schemas.exports.state_machine import Move
 from schemas.targets.target import Target
 from storage.db.engine import connection, rows, transaction
 from storage.exports import delivery_hours, transitions
-from storage.exports.delivery_hours import DAY_HOURS, Tally
+from storage.exports.delivery_hours import DAY_HOURS, AttemptCounts
 from tests.support.factories import NOW, Customer, attempted, claim_due, make_approved, make_customer, make_target
 from tests.support.query_plans import statements
 
@@ -114,9 +114,9 @@ def test_an_attempt_belongs_to_the_hour_in_which_it_began(
     for day in (delivery_hours.hours(target.id, NOW), delivery_hours.hours_of_account(customer.account_id, NOW)):
         assert [number for number, hour in enumerate(day) if hour.tally.attempts] == ([] if place is None else [place])
         assert (len(day), day[-1].at, day[0].at) == (DAY_HOURS, NOW, NOW - (DAY_HOURS - 1) * HOUR)
-        expected = Tally() if place is None else Tally(failed=1)
+        expected = AttemptCounts() if place is None else AttemptCounts(failed=1)
         assert delivery_hours.total(day) == expected
-        assert delivery_hours.last_day([target.id], NOW) == {target.id: expected}
+        assert delivery_hours.count_last_day([target.id], NOW) == {target.id: expected}
 
 
 def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(customer: Customer, target: Target) -> None:
@@ -125,11 +125,11 @@ def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(cu
     transitions.record_attempts(tried(customer, target, 1, Move.FAIL, NOW - HOUR), NOW, "worker:b")
     transitions.record_attempts(tried(others, make_target(others), 2), NOW, WORKER)
     with statements() as found:
-        day = delivery_hours.last_day([quiet.id, target.id], NOW)
-    assert (len(found), day) == (1, {target.id: Tally(3, 1), quiet.id: Tally()})
+        day = delivery_hours.count_last_day([quiet.id, target.id], NOW)
+    assert (len(found), day) == (1, {target.id: AttemptCounts(3, 1), quiet.id: AttemptCounts()})
     assert (day[target.id].failure_rate, day[quiet.id].failure_rate) == (0.25, None)
-    assert delivery_hours.total(delivery_hours.hours_of_account(customer.account_id, NOW)) == Tally(3, 1)
-    assert delivery_hours.total(delivery_hours.hours_of_account(others.account_id, NOW)) == Tally(2)
+    assert delivery_hours.total(delivery_hours.hours_of_account(customer.account_id, NOW)) == AttemptCounts(3, 1)
+    assert delivery_hours.total(delivery_hours.hours_of_account(others.account_id, NOW)) == AttemptCounts(2)
 
 
 def test_workers_that_write_at_once_lose_no_attempt(customer: Customer, target: Target) -> None:

@@ -138,9 +138,9 @@ def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> N
     for statement in (
         asked(transitions.get, export_id, customer.account_id),
         asked(transitions.frozen, export_id, customer.account_id),
-        asked(attempts.newest_traces, export_id, customer.account_id, 51),
+        asked(attempts.list_traces_page, export_id, customer.account_id, 51),
         asked(audit_log.of_subject, export_id, 201),
-        asked(summaries.of_targets, [target_id], customer.account_id),
+        asked(summaries.by_id, [target_id], customer.account_id),
     ):
         assert not read_whole(statement, {"exports", "findings"}), "\n".join([statement.sql, *plan_of(statement)])
         assert indexes_read(statement) or not is_sqlite(), statement.sql

@@ -14,15 +14,15 @@ from storage.accounts import accounts
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.db.engine import database as db
 from storage.exports import idempotency
-from storage.exports.idempotency import Answer, Request
+from storage.exports.idempotency import KeyedRequest, StoredResponse
 from tests.support.factories import NOW
 
 TTL = timedelta(hours=72)
-REQUEST = Request("user:1", "POST", "/api/ticket-exports/{export_id}/approve", "key-1", "a" * 64)
-ANSWER = Answer(202, {"Location": "/api/ticket-exports/exp_1"}, '{"id": "exp_1", "title": "é"}')
+REQUEST = KeyedRequest("user:1", "POST", "/api/ticket-exports/{export_id}/approve", "key-1", "a" * 64)
+ANSWER = StoredResponse(202, {"Location": "/api/ticket-exports/exp_1"}, '{"id": "exp_1", "title": "é"}')
 
 
-def begin(request: Request = REQUEST, now: datetime = NOW) -> Answer | None:
+def begin(request: KeyedRequest = REQUEST, now: datetime = NOW) -> StoredResponse | None:
     with transaction():
         before = idempotency.begin(request, now, TTL)
         if before is None:
@@ -53,7 +53,7 @@ def test_another_payload_under_the_key_is_a_conflict_and_keeps_the_first_answer(
         replace(REQUEST, key="KEY-1"),
     ],
 )
-def test_a_key_belongs_to_its_principal_method_and_route(database: str, other: Request) -> None:
+def test_a_key_belongs_to_its_principal_method_and_route(database: str, other: KeyedRequest) -> None:
     begin()
     assert begin(other) is None
     assert rows("SELECT COUNT(*) FROM idempotency_keys") == [(2,)]
@@ -82,7 +82,7 @@ def test_work_that_fails_takes_its_key_back(database: str) -> None:
 def test_of_many_requests_with_one_key_one_does_the_work_and_all_get_its_answer(database: str) -> None:
     start = threading.Barrier(8)
 
-    def ask(_number: int) -> Answer | None:
+    def ask(_number: int) -> StoredResponse | None:
         with connection():
             start.wait()
             return begin()

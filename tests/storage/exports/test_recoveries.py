@@ -17,7 +17,15 @@ from schemas.targets.target import Target
 from storage.db import identifiers
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.exports import recoveries, transitions
-from storage.exports.recoveries import BATCH, LEASE_S, LOOK_AGAIN_S, AlreadyRecovering, Held, Progress, Step
+from storage.exports.recoveries import (
+    BATCH_SIZE,
+    HALTED_RETRY_S,
+    LEASE_S,
+    AlreadyRecovering,
+    RecoveryBatch,
+    RecoveryLease,
+    RecoveryProgress,
+)
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.query_plans import indexes_read, read_whole, statements
 
@@ -33,21 +41,21 @@ def target(customer: Customer) -> Target:
     return make_target(customer)
 
 
-def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> Held:
+def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> RecoveryLease:
     return recoveries.begin(target.id, since, now, "operator")
 
 
-def work(held: Held, now: datetime = NOW) -> list[Step]:
+def work(held: RecoveryLease, now: datetime = NOW) -> list[RecoveryBatch]:
     """Advance to the end; return the steps."""
     steps = [recoveries.advance(held, now)]
-    while steps[-1].progress is Progress.MOVED:
+    while steps[-1].progress is RecoveryProgress.MOVED:
         steps.append(recoveries.advance(held, now))
     return steps
 
 
 def recover(target: Target, since: datetime = SINCE) -> Recovery:
     held = begin(target, since)
-    assert work(held)[-1].progress is Progress.DONE
+    assert work(held)[-1].progress is RecoveryProgress.DONE
     return recoveries.get(held.id)
 
 
@@ -119,27 +127,27 @@ def test_nothing_else_is_touched(customer: Customer, target: Target) -> None:
 
 
 def test_many_are_put_back_a_batch_at_a_time(customer: Customer, target: Target) -> None:
-    ids = make_failed(customer, target.id, BATCH + 7)
+    ids = make_failed(customer, target.id, BATCH_SIZE + 7)
     held = begin(target)
-    assert recoveries.advance(held, NOW) == Step(Progress.MOVED, BATCH)
-    assert sorted(row[0] for row in retried()) == sorted(ids)[:BATCH]
+    assert recoveries.advance(held, NOW) == RecoveryBatch(RecoveryProgress.MOVED, BATCH_SIZE)
+    assert sorted(row[0] for row in retried()) == sorted(ids)[:BATCH_SIZE]
     half = recoveries.get(held.id)
-    assert (half.status, half.total, half.done, half.finished_at) == ("running", BATCH + 7, BATCH, None)
-    assert work(held) == [Step(Progress.MOVED, 7), Step(Progress.DONE)]
+    assert (half.status, half.total, half.done, half.finished_at) == ("running", BATCH_SIZE + 7, BATCH_SIZE, None)
+    assert work(held) == [RecoveryBatch(RecoveryProgress.MOVED, 7), RecoveryBatch(RecoveryProgress.DONE)]
     assert set(statuses(ids)) == {"approved"}
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 
 def test_what_fails_again_meanwhile_is_not_put_back_a_second_time(customer: Customer, target: Target) -> None:
-    make_failed(customer, target.id, BATCH + 1)
+    make_failed(customer, target.id, BATCH_SIZE + 1)
     held = begin(target)
     recoveries.advance(held, NOW)
     execute(
         "UPDATE exports SET status = 'failed', due_at = NULL, finished_at = ? WHERE status = 'approved'", (to_ms(at(1)),)
     )
-    assert work(held, at(2)) == [Step(Progress.MOVED, 1), Step(Progress.DONE)]
+    assert work(held, at(2)) == [RecoveryBatch(RecoveryProgress.MOVED, 1), RecoveryBatch(RecoveryProgress.DONE)]
     assert {count for _, count in retried()} == {1}
-    assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(BATCH,)]
+    assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(BATCH_SIZE,)]
 
 
 def test_what_somebody_moved_meanwhile_is_passed_over(customer: Customer, target: Target) -> None:
@@ -181,7 +189,7 @@ def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, ta
         break_off()
     assert statuses(ids) == ["failed", "failed"]
     assert (recoveries.get(held.id).done, retried()) == (0, [])
-    assert work(held)[0] == Step(Progress.MOVED, 2)
+    assert work(held)[0] == RecoveryBatch(RecoveryProgress.MOVED, 2)
 
 
 # --- who may work at it
@@ -202,41 +210,41 @@ def test_who_began_it_holds_it_until_its_lease_lapses(customer: Customer, target
 
 
 def test_an_heir_goes_on_where_it_stopped_and_the_former_holder_changes_nothing(customer: Customer, target: Target) -> None:
-    ids = make_failed(customer, target.id, BATCH + 3)
+    ids = make_failed(customer, target.id, BATCH_SIZE + 3)
     held = begin(target)
     recoveries.advance(held, NOW)
     heir = recoveries.claim_next(at(LEASE_S))
     assert heir is not None
     before = recoveries.get(held.id)
-    assert recoveries.advance(held, at(LEASE_S)) == Step(Progress.LOST)
-    assert (recoveries.get(held.id), len(retried())) == (before, BATCH)
-    assert work(heir, at(LEASE_S)) == [Step(Progress.MOVED, 3), Step(Progress.DONE)]
+    assert recoveries.advance(held, at(LEASE_S)) == RecoveryBatch(RecoveryProgress.LOST)
+    assert (recoveries.get(held.id), len(retried())) == (before, BATCH_SIZE)
+    assert work(heir, at(LEASE_S)) == [RecoveryBatch(RecoveryProgress.MOVED, 3), RecoveryBatch(RecoveryProgress.DONE)]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
-    assert recoveries.advance(held, at(LEASE_S)) == Step(Progress.LOST)
+    assert recoveries.advance(held, at(LEASE_S)) == RecoveryBatch(RecoveryProgress.LOST)
 
 
 def test_who_overslept_and_was_not_replaced_goes_on(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = begin(target)
-    assert [step.progress for step in work(held, at(LEASE_S + 60))] == [Progress.MOVED, Progress.DONE]
+    assert [step.progress for step in work(held, at(LEASE_S + 60))] == [RecoveryProgress.MOVED, RecoveryProgress.DONE]
 
 
 def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = begin(target)
-    recoveries.give_back(held, at(1))
-    assert recoveries.advance(held, at(1)) == Step(Progress.LOST)
+    recoveries.release(held, at(1))
+    assert recoveries.advance(held, at(1)) == RecoveryBatch(RecoveryProgress.LOST)
     heir = recoveries.claim_next(at(1))
     assert heir is not None
-    recoveries.give_back(held, at(1))
+    recoveries.release(held, at(1))
     assert not recoveries.any_waiting(at(1))
-    assert work(heir, at(1))[-1].progress is Progress.DONE
-    recoveries.give_back(heir, at(1))
+    assert work(heir, at(1))[-1].progress is RecoveryProgress.DONE
+    recoveries.release(heir, at(1))
     assert not recoveries.any_waiting(at(3600))
 
 
 def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, target: Target) -> None:
-    ids = make_failed(customer, target.id, 2 * BATCH + 5)
+    ids = make_failed(customer, target.id, 2 * BATCH_SIZE + 5)
     held = begin(target)
     start, looks = threading.Barrier(6), itertools.count(1)
 
@@ -254,7 +262,7 @@ def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, tar
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(race, range(6))) == len(ids)
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
-    [recovery] = recoveries.newest()
+    [recovery] = recoveries.list_page()
     assert (recovery.status, recovery.done) == ("done", len(ids))
 
 
@@ -281,7 +289,7 @@ def test_a_target_that_would_take_nothing_is_refused_with_the_remedy(
         return
     with pytest.raises(Conflict, match=f"{target.id} is {status}.*target resume {target.id}"):
         begin(target)
-    assert (recoveries.newest(), retried()) == ([], [])
+    assert (recoveries.list_page(), retried()) == ([], [])
 
 
 @pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", f"{identifiers.TARGET}_{26 * '0'}"])
@@ -294,20 +302,20 @@ def test_an_unknown_target_is_not_found(database: str, target_id: str) -> None:
 def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     customer: Customer, target: Target, status: str
 ) -> None:
-    ids = make_failed(customer, target.id, BATCH + 1)
+    ids = make_failed(customer, target.id, BATCH_SIZE + 1)
     held = begin(target)
     recoveries.advance(held, NOW)
     turn_to(target, status)
-    assert recoveries.advance(held, at(1)) == Step(Progress.HALTED)
+    assert recoveries.advance(held, at(1)) == RecoveryBatch(RecoveryProgress.HALTED)
     # It was given back, and nothing of it was done.
-    assert recoveries.advance(held, at(1)) == Step(Progress.LOST)
+    assert recoveries.advance(held, at(1)) == RecoveryBatch(RecoveryProgress.LOST)
     recovery = recoveries.get(held.id)
-    assert (recovery.status, recovery.done, len(retried())) == ("running", BATCH, BATCH)
-    assert not recoveries.any_waiting(at(1 + LOOK_AGAIN_S - 0.001))
-    heir = recoveries.claim_next(at(1 + LOOK_AGAIN_S))
+    assert (recovery.status, recovery.done, len(retried())) == ("running", BATCH_SIZE, BATCH_SIZE)
+    assert not recoveries.any_waiting(at(1 + HALTED_RETRY_S - 0.001))
+    heir = recoveries.claim_next(at(1 + HALTED_RETRY_S))
     assert heir is not None
     turn_to(target, "active")
-    assert [step.progress for step in work(heir, at(60))] == [Progress.MOVED, Progress.DONE]
+    assert [step.progress for step in work(heir, at(60))] == [RecoveryProgress.MOVED, RecoveryProgress.DONE]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 
@@ -319,12 +327,12 @@ def test_a_target_has_one_recovery_at_a_time(customer: Customer, target: Target)
     elsewhere = begin(make_target(customer))
     with pytest.raises(Conflict, match=first.id):
         begin(target)
-    assert {each.id for each in recoveries.newest()} == {first.id, elsewhere.id}
+    assert {each.id for each in recoveries.list_page()} == {first.id, elsewhere.id}
     work(first)
     second = begin(target, now=at(1))
     recoveries.cancel(second.id, at(2), "operator")
     third = begin(target, now=at(3))
-    assert [each.id for each in recoveries.newest()] == [third.id, second.id, *sorted((first.id, elsewhere.id))[::-1]]
+    assert [each.id for each in recoveries.list_page()] == [third.id, second.id, *sorted((first.id, elsewhere.id))[::-1]]
 
 
 def test_of_many_that_begin_at_once_one_is_made(target: Target) -> None:
@@ -340,20 +348,20 @@ def test_of_many_that_begin_at_once_one_is_made(target: Target) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         told = list(pool.map(race, range(6)))
-    [recovery] = recoveries.newest()
+    [recovery] = recoveries.list_page()
     assert told.count(recovery.id) == 1
     assert all(recovery.id in each for each in told)
 
 
 def test_a_cancelled_recovery_goes_no_further_and_what_is_put_back_stays_so(customer: Customer, target: Target) -> None:
-    make_failed(customer, target.id, BATCH + 1)
+    make_failed(customer, target.id, BATCH_SIZE + 1)
     held = begin(target)
     recoveries.advance(held, NOW)
     cancelled = recoveries.cancel(held.id, at(1), "operator:2")
-    assert (cancelled.status, cancelled.done, cancelled.finished_at) == ("cancelled", BATCH, at(1))
-    assert recoveries.advance(held, at(1)) == Step(Progress.LOST)
+    assert (cancelled.status, cancelled.done, cancelled.finished_at) == ("cancelled", BATCH_SIZE, at(1))
+    assert recoveries.advance(held, at(1)) == RecoveryBatch(RecoveryProgress.LOST)
     assert recoveries.claim_next(at(3600)) is None
-    assert len(retried()) == BATCH
+    assert len(retried()) == BATCH_SIZE
     told = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ? ORDER BY id", (held.id,))
     assert told == [("operator", "begin_recovery"), ("operator:2", "cancel_recovery")]
 
@@ -392,7 +400,7 @@ def test_a_recovery_row_that_makes_no_sense_is_refused(target: Target, change: s
 
 def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, 3)
-    ordered = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    ordered = recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7")
     assert (ordered.status, ordered.total, ordered.done) == ("running", 3, 0)
     assert set(statuses(ids)) == {"failed"}
     assert recoveries.any_waiting(NOW)
@@ -407,29 +415,29 @@ def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: C
 def test_an_order_for_another_accounts_target_is_none(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     with pytest.raises(TargetNotFound):
-        recoveries.order(target.id, make_customer().account_id, SINCE, NOW, "user:7")
-    assert recoveries.newest() == []
+        recoveries.request(target.id, make_customer().account_id, SINCE, NOW, "user:7")
+    assert recoveries.list_page() == []
 
 
 def test_one_that_is_ordered_twice_is_told_which_one_runs(customer: Customer, target: Target) -> None:
-    ordered = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
-    for again in (lambda: recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7"), lambda: begin(target)):
+    ordered = recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7")
+    for again in (lambda: recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7"), lambda: begin(target)):
         with pytest.raises(AlreadyRecovering, match=ordered.id) as refused:
             again()
         assert refused.value.recovery_id == ordered.id
-    assert len(recoveries.newest()) == 1
+    assert len(recoveries.list_page()) == 1
 
 
 def test_an_account_finds_its_own_recoveries_in_pages(customer: Customer, target: Target) -> None:
     other = make_customer()
-    own = [recoveries.order(make_target(customer).id, customer.account_id, SINCE, NOW, "user:7").id for _ in range(3)]
-    others = recoveries.order(make_target(other).id, other.account_id, SINCE, NOW, "user:8")
-    last = recoveries.order(target.id, customer.account_id, SINCE, NOW, "user:7")
+    own = [recoveries.request(make_target(customer).id, customer.account_id, SINCE, NOW, "user:7").id for _ in range(3)]
+    others = recoveries.request(make_target(other).id, other.account_id, SINCE, NOW, "user:8")
+    last = recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7")
     expected = sorted([*own, last.id], reverse=True)
-    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 9)] == expected
-    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 2)] == expected[:2]
-    assert [each.id for each in recoveries.newest_of_account(customer.account_id, 2, expected[1])] == expected[2:]
-    assert [each.id for each in recoveries.newest(target_id=target.id)] == [last.id]
+    assert [each.id for each in recoveries.list_account_page(customer.account_id, 9)] == expected
+    assert [each.id for each in recoveries.list_account_page(customer.account_id, 2)] == expected[:2]
+    assert [each.id for each in recoveries.list_account_page(customer.account_id, 2, expected[1])] == expected[2:]
+    assert [each.id for each in recoveries.list_page(target_id=target.id)] == [last.id]
     for find in (recoveries.get, lambda each, account_id: recoveries.cancel(each, NOW, "user:7", account_id)):
         with pytest.raises(NotFound, match="no such recovery"):
             find(others.id, customer.account_id)
@@ -446,7 +454,7 @@ def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Cu
             execute(f"INSERT INTO recoveries ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 - our own names
     execute("ANALYZE")
     with statements() as asked:
-        assert [each.target_id for each in recoveries.newest_of_account(customer.account_id, 51)] == [target.id]
+        assert [each.target_id for each in recoveries.list_account_page(customer.account_id, 51)] == [target.id]
     [statement] = asked
     assert not read_whole(statement, ["recoveries"])
     assert {name for name in indexes_read(statement) if "recoveries" in name} == {"recoveries_target"}

@@ -297,11 +297,11 @@ def test_an_unknown_target_and_one_of_another_account_are_refused_alike(customer
 
 def test_a_paused_target_can_be_approved_for_and_its_exports_wait(customer: Customer) -> None:
     target = make_target(customer)
-    targets.turn(target.id, "pause", NOW, "operator")
+    targets.change_status(target.id, "pause", NOW, "operator")
     export_id = make_approved(customer, target.id)
     assert not transitions.count_due(at(10), 1)
     assert claim(at(10)) == []
-    targets.turn(target.id, "resume", NOW, "operator")
+    targets.change_status(target.id, "resume", NOW, "operator")
     assert transitions.count_due(at(10), 1)
     assert [held.export_id for held in claim(at(10))] == [export_id]
 

@@ -49,8 +49,8 @@ def test_who_is_silent_for_as_long_as_a_lease_leaves_its_share_to_the_others(dat
 def test_who_leaves_is_not_waited_for(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
     worker_heartbeats.beat("b", NOW)
-    worker_heartbeats.leave("a")
-    worker_heartbeats.leave("a")
+    worker_heartbeats.remove("a")
+    worker_heartbeats.remove("a")
     assert worker_heartbeats.share("b", NOW) == WorkerShare(0, 1)
     assert rows("SELECT name FROM workers") == [("b",)]
 

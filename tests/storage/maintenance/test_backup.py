@@ -60,7 +60,7 @@ def test_a_backup_tells_of_what_it_is_and_whom_a_restore_pauses(database: str, c
     for verb in ("", "", "pause", "disable"):
         target = make_target(customer)
         if verb:
-            targets.turn(target.id, verb, utc_now(), "user:1")
+            targets.change_status(target.id, verb, utc_now(), "user:1")
     file = taken(database, tmp_path / "file")
     found = backup_files.examine(file, VAULT)
     assert (found.schema, found.active_targets) == (max(row[0] for row in rows("SELECT name FROM schema_migrations")), 2)
@@ -79,7 +79,7 @@ def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Cu
     made = {verb: make_target(customer).id for verb in ("", "pause", "disable")}
     for verb, target_id in made.items():
         if verb:
-            targets.turn(target_id, verb, utc_now(), "user:1")
+            targets.change_status(target_id, verb, utc_now(), "user:1")
     blocked = make_target(customer).id
     execute("UPDATE targets SET status = 'blocked', status_reason = 'private_address' WHERE id = ?", (blocked,))
     file = taken(database, tmp_path / "file")
@@ -92,7 +92,7 @@ def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Cu
         made["disable"]: ("disabled", "operator"),
         blocked: ("blocked", "private_address"),
     }
-    targets.turn(made[""], "resume", utc_now(), "user:1")
+    targets.change_status(made[""], "resume", utc_now(), "user:1")
     assert targets.get(made[""], None).status == "active"
 
 

@@ -244,9 +244,9 @@ def test_page_results_go_by_when_they_came_last(customer: Customer) -> None:
 
 
 def test_a_key_goes_when_its_time_is_over_and_not_by_retention(database: str) -> None:
-    answer = idempotency.Answer(200, {}, "{}")
+    answer = idempotency.StoredResponse(200, {}, "{}")
     for number, at in enumerate([LATER - TTL - MINUTE, LATER - TTL + MINUTE]):
-        request = idempotency.Request("user:1", "POST", "/api/ticket-exports", f"key-{number}", "a" * 64)
+        request = idempotency.KeyedRequest("user:1", "POST", "/api/ticket-exports", f"key-{number}", "a" * 64)
         with transaction():
             assert idempotency.begin(request, at, TTL) is None
             idempotency.finish(request, answer)
@@ -513,7 +513,7 @@ def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: 
 def test_an_export_that_is_gone_is_not_found(customer: Customer, target: Target) -> None:
     export_id = delivered(customer, target)
     assert prune()["exports"] == 1
-    for verb in (transitions.get, attempts.traces):
+    for verb in (transitions.get, attempts.list_traces):
         with pytest.raises(ExportNotFound):
             verb(export_id)
     with pytest.raises(ExportNotFound):

@@ -14,7 +14,16 @@ from schemas.exports.state_machine import Move
 from storage.db.engine import close_database, execute, open_database, transaction
 from storage.exports import transitions, worker_heartbeats
 from storage.reporting import metrics_snapshot
-from storage.reporting.metrics_snapshot import LOST_AFTER, MOST_REST, MOST_WAITING, PART, TOLD_FOR, Census, Figures, take
+from storage.reporting.metrics_snapshot import (
+    COUNT_BATCH,
+    HUNG_AFTER,
+    MAX_COUNTED_WAITING,
+    MAX_REST,
+    SERVED_FOR,
+    MetricsSnapshot,
+    SnapshotCache,
+    take_snapshot,
+)
 from tests.support.factories import (
     NOW,
     Customer,
@@ -46,7 +55,7 @@ def set_target(target_id: str, **columns: object) -> None:
 
 
 def test_an_empty_installation_has_nothing_and_says_so(database: str) -> None:
-    figures = take(NOW, None)
+    figures = take_snapshot(NOW, None)
     assert (figures.is_up, figures.exports, figures.exports_at) == (True, {}, to_ms(NOW))
     assert (figures.waiting, figures.due_age_s, figures.compliance_overdue) == (0, 0.0, 0)
     assert (figures.targets, figures.paused) == (NONE_OF_THEM, NO_PAUSE)
@@ -61,7 +70,7 @@ def test_exports_are_counted_by_status_over_all_accounts(customer: Customer) -> 
     make_failed(other, make_target(other).id, 1, status="blocked")
     make_approved(other, make_target(other).id)
 
-    figures = take(NOW, None)
+    figures = take_snapshot(NOW, None)
     assert figures.exports == {"prepared": 5, "failed": 4, "blocked": 1, "approved": 1}
     assert figures.waiting == 1
 
@@ -73,7 +82,7 @@ def test_what_waits_is_what_is_due_scheduled_or_under_way(customer: Customer) ->
     transitions.record_attempts([attempted(again, Move.RESCHEDULE, next_attempt_at=in_s(900))], NOW, "worker:test")
 
     assert len({*ids} - {under_way.export_id, again.export_id}) == 1
-    figures = take(NOW, None)
+    figures = take_snapshot(NOW, None)
     assert figures.exports == {"approved": 1, "delivering": 1, "retry_scheduled": 1}
     assert figures.waiting == 3
 
@@ -98,12 +107,12 @@ def test_the_oldest_export_that_could_be_sent_tells_how_late_everything_is(case:
     make_approved(customer, target.id, in_s(-1))
     set_target(target.id, **columns)
 
-    assert take(NOW, None).due_age_s == late_s
+    assert take_snapshot(NOW, None).due_age_s == late_s
 
 
 def test_what_is_not_due_yet_is_not_late(customer: Customer) -> None:
     make_approved(customer, make_target(customer).id, in_s(5))
-    assert take(NOW, None).due_age_s == 0.0
+    assert take_snapshot(NOW, None).due_age_s == 0.0
 
 
 #: A target's columns, its status, and why it waits.
@@ -132,7 +141,7 @@ def test_a_target_counts_by_its_status_and_by_why_it_waits(case: str, customer: 
     columns, status, reason = PAUSES[case]
     set_target(make_target(customer).id, **columns)
 
-    figures = take(NOW, None)
+    figures = take_snapshot(NOW, None)
     assert figures.targets == {**NONE_OF_THEM, status: 1}
     assert figures.paused == {**NO_PAUSE, **({} if reason is None else {reason: 1})}
 
@@ -142,9 +151,9 @@ def test_workers_count_while_they_are_seen_and_the_lag_is_that_of_the_last_one(d
     worker_heartbeats.beat("b", in_s(-3))
     worker_heartbeats.beat("c", in_s(-2))
 
-    figures = take(NOW, None)
+    figures = take_snapshot(NOW, None)
     assert (figures.workers, figures.sweep_lag_s) == (2, 2.0)
-    late = take(in_s(100), None)
+    late = take_snapshot(in_s(100), None)
     assert (late.workers, late.sweep_lag_s) == (0, 102.0)
 
 
@@ -162,7 +171,7 @@ def test_a_compliance_request_past_its_term_is_overdue_until_it_is_done(database
                 0 if next_run is None else None,
             ),
         )
-    assert take(NOW, None).compliance_overdue == 1
+    assert take_snapshot(NOW, None).compliance_overdue == 1
 
 
 # --- counting a part at a time ------------------------------------------------
@@ -170,41 +179,41 @@ def test_a_compliance_request_past_its_term_is_overdue_until_it_is_done(database
 
 def test_many_exports_are_counted_from_look_to_look(customer: Customer) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
-    many_finished(customer, 0, 2 * PART + 10, (0, 1), NOW)
+    many_finished(customer, 0, 2 * COUNT_BATCH + 10, (0, 1), NOW)
     make_exports(make_customer(), 5)
 
-    first = take(NOW, None, 0.0)
+    first = take_snapshot(NOW, None, 0.0)
     assert (first.exports, first.exports_at) == (None, None)
-    second = take(in_s(15), first, 0.0)
+    second = take_snapshot(in_s(15), first, 0.0)
     assert second.exports is None
-    third = take(in_s(30), second, 0.0)
-    assert (third.exports, third.exports_at) == ({"exported": 2 * PART + 10, "prepared": 5}, to_ms(NOW))
+    third = take_snapshot(in_s(30), second, 0.0)
+    assert (third.exports, third.exports_at) == ({"exported": 2 * COUNT_BATCH + 10, "prepared": 5}, to_ms(NOW))
     # The next count begins anew, and until it comes to its end the last one stands.
     make_exports(customer, 1)
-    fourth = take(in_s(45), third, 0.0)
+    fourth = take_snapshot(in_s(45), third, 0.0)
     assert (fourth.exports, fourth.exports_at) == (third.exports, third.exports_at)
-    last = take(in_s(75), take(in_s(60), fourth, 0.0), 0.0)
+    last = take_snapshot(in_s(75), take_snapshot(in_s(60), fourth, 0.0), 0.0)
     assert last.exports is not None
     assert (last.exports["prepared"], last.exports_at) == (6, to_ms(in_s(45)))
 
 
 def test_a_count_that_was_left_for_hours_begins_anew(customer: Customer) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
-    many_finished(customer, 0, PART + 10, (0, 1), NOW)
+    many_finished(customer, 0, COUNT_BATCH + 10, (0, 1), NOW)
 
-    left = take(NOW, None, 0.0)
-    again = take(in_s(7200), left, 0.0)
+    left = take_snapshot(NOW, None, 0.0)
+    again = take_snapshot(in_s(7200), left, 0.0)
     assert (again.exports, again.tally and again.tally.began_at) == (None, to_ms(in_s(7200)))
 
 
 def test_more_waiting_exports_than_are_counted_anew_are_those_of_the_count_by_status(customer: Customer) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
     with transaction():
-        many_waiting(customer, 0, MOST_WAITING + 500, (0, 1), NOW)
+        many_waiting(customer, 0, MAX_COUNTED_WAITING + 500, (0, 1), NOW)
 
-    first = take(NOW, None, 0.0)
-    assert (first.exports, first.waiting) == (None, MOST_WAITING)
-    assert take(NOW, None, 60.0).waiting == MOST_WAITING + 500
+    first = take_snapshot(NOW, None, 0.0)
+    assert (first.exports, first.waiting) == (None, MAX_COUNTED_WAITING)
+    assert take_snapshot(NOW, None, 60.0).waiting == MAX_COUNTED_WAITING + 500
 
 
 def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> None:
@@ -214,7 +223,7 @@ def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> 
     many_waiting(customer, 20_000, 100, (0, len(ids)), NOW)
     execute("ANALYZE")
     with statements() as asked:
-        take(NOW, None, 0.0)
+        take_snapshot(NOW, None, 0.0)
 
     of_exports = {sql: each for each in asked if "exports" in (sql := each.sql)}
     [ready] = [each for sql, each in of_exports.items() if "ready" in sql]
@@ -235,9 +244,9 @@ def test_a_database_that_is_away_is_told_and_what_was_counted_is_kept_for_its_re
 ) -> None:
     open_database(sqlite_url)
     make_exports(make_customer(), 2)
-    before = take(NOW, None)
+    before = take_snapshot(NOW, None)
     open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
-    away = take(in_s(15), before)
+    away = take_snapshot(in_s(15), before)
     close_database()
 
     assert (away.is_up, away.at) == (False, to_ms(in_s(15)))
@@ -251,22 +260,22 @@ class Looks:
     """Counts looks, and waits in each for its cue."""
 
     def __init__(self, took_s: float = 0.0) -> None:
-        self.lasts: list[Figures | None] = []
+        self.lasts: list[MetricsSnapshot | None] = []
         self.cue = threading.Event()
         self.cue.set()
         self.began = threading.Event()
         self._took_s = took_s
 
-    def __call__(self, now: datetime, last: Figures | None) -> Figures:
+    def __call__(self, now: datetime, last: MetricsSnapshot | None) -> MetricsSnapshot:
         self.lasts.append(last)
         self.began.set()
         assert self.cue.wait(20)
-        return Figures(to_ms(now), is_up=True, took_s=self._took_s, exports={"prepared": len(self.lasts)})
+        return MetricsSnapshot(to_ms(now), is_up=True, took_s=self._took_s, exports={"prepared": len(self.lasts)})
 
 
 def test_a_fresh_look_serves_all_processes_of_a_host(tmp_path: Path) -> None:
     looks = Looks()
-    one, two = (Census(tmp_path / "census.json", looks) for _ in range(2))
+    one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
 
     first = one.figures(NOW)
     assert two.figures(in_s(0.9)) == first
@@ -281,12 +290,12 @@ def test_a_fresh_look_serves_all_processes_of_a_host(tmp_path: Path) -> None:
     [
         (0.001, 1.0),  # a look that costs nothing: once a second
         (0.1, 4.0),  # 40 times what it took
-        (5.0, MOST_REST.total_seconds()),  # a database that is hardly there
+        (5.0, MAX_REST.total_seconds()),  # a database that is hardly there
     ],
 )
 def test_a_look_that_costs_more_lasts_longer(took_s: float, fresh_s: float, tmp_path: Path) -> None:
     looks = Looks(took_s)
-    shared = Census(tmp_path / "census.json", looks)
+    shared = SnapshotCache(tmp_path / "snapshot.json", looks)
     shared.figures(NOW)
 
     shared.figures(in_s(fresh_s - 0.01))
@@ -297,7 +306,7 @@ def test_a_look_that_costs_more_lasts_longer(took_s: float, fresh_s: float, tmp_
 
 def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
     looks = Looks()
-    one, two = (Census(tmp_path / "census.json", looks) for _ in range(2))
+    one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
     first = one.figures(NOW)
     looks.cue.clear()
     looks.began.clear()
@@ -307,7 +316,7 @@ def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
         # The same process and another one: what was found last, as long as that is worth telling.
         assert one.figures(in_s(15)) == two.figures(in_s(15)) == first
         # Who has not come back by now waits for a database that does not answer.
-        lost = two.figures(in_s(15) + LOST_AFTER + timedelta(seconds=1))
+        lost = two.figures(in_s(15) + HUNG_AFTER + timedelta(seconds=1))
         looks.cue.set()
         found = under_way.result()
 
@@ -319,11 +328,11 @@ def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
 
 def test_what_is_old_is_not_told_while_another_one_looks(tmp_path: Path) -> None:
     looks = Looks()
-    one, two = (Census(tmp_path / "census.json", looks) for _ in range(2))
+    one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
     one.figures(NOW)
     looks.cue.clear()
     looks.began.clear()
-    later = NOW + TOLD_FOR + timedelta(seconds=1)
+    later = NOW + SERVED_FOR + timedelta(seconds=1)
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(one.figures, later)
         assert looks.began.wait(20)
@@ -334,7 +343,7 @@ def test_what_is_old_is_not_told_while_another_one_looks(tmp_path: Path) -> None
 
 def test_a_clock_that_was_set_back_makes_no_look_last(tmp_path: Path) -> None:
     looks = Looks()
-    shared = Census(tmp_path / "census.json", looks)
+    shared = SnapshotCache(tmp_path / "snapshot.json", looks)
     shared.figures(in_s(3600))
     shared.figures(NOW)
     assert len(looks.lasts) == 2
@@ -352,10 +361,10 @@ def test_a_clock_that_was_set_back_makes_no_look_last(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_read_costs_one_more_look(spoil: Callable[[Path], None], tmp_path: Path) -> None:
     looks = Looks()
-    Census(tmp_path / "census.json", looks).figures(NOW)
-    spoil(tmp_path / "census.json")
+    SnapshotCache(tmp_path / "snapshot.json", looks).figures(NOW)
+    spoil(tmp_path / "snapshot.json")
 
-    figures = Census(tmp_path / "census.json", looks).figures(in_s(0.1))
+    figures = SnapshotCache(tmp_path / "snapshot.json", looks).figures(in_s(0.1))
     assert figures is not None
     assert looks.lasts == [None, None]
 
@@ -363,7 +372,7 @@ def test_a_file_that_cannot_be_read_costs_one_more_look(spoil: Callable[[Path], 
 def test_without_a_folder_each_process_looks_for_itself(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     looks = Looks()
-    one, two = (Census(tmp_path / "file" / "census.json", looks) for _ in range(2))
+    one, two = (SnapshotCache(tmp_path / "file" / "snapshot.json", looks) for _ in range(2))
 
     assert one.figures(NOW) == one.figures(in_s(0.5))
     assert len(looks.lasts) == 1
@@ -373,12 +382,12 @@ def test_without_a_folder_each_process_looks_for_itself(tmp_path: Path) -> None:
 
 def test_a_count_under_way_is_handed_on_between_processes(customer: Customer, tmp_path: Path) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
-    many_finished(customer, 0, PART + 10, (0, 1), NOW)
+    many_finished(customer, 0, COUNT_BATCH + 10, (0, 1), NOW)
 
-    def look(now: datetime, last: Figures | None) -> Figures:
-        return metrics_snapshot.take(now, last, 0.0)
+    def look(now: datetime, last: MetricsSnapshot | None) -> MetricsSnapshot:
+        return metrics_snapshot.take_snapshot(now, last, 0.0)
 
-    Census(tmp_path / "census.json", look).figures(NOW)
-    figures = Census(tmp_path / "census.json", look).figures(in_s(60))
+    SnapshotCache(tmp_path / "snapshot.json", look).figures(NOW)
+    figures = SnapshotCache(tmp_path / "snapshot.json", look).figures(in_s(60))
     assert figures is not None
-    assert figures.exports == {"exported": PART + 10}
+    assert figures.exports == {"exported": COUNT_BATCH + 10}

@@ -150,7 +150,7 @@ def test_an_old_ping_does_not_hold_up_the_next_one(target: Target) -> None:
 
 def test_a_target_that_was_turned_off_meanwhile_is_not_pinged(target: Target) -> None:
     ping_id = asked(target)
-    targets.turn(target.id, "disable", NOW, "operator")
+    targets.change_status(target.id, "disable", NOW, "operator")
     assert pings.claim_next(LATER) is None
     assert pings.get(ping_id).result == PingResult(False, None, "target_disabled", None)
     assert times(ping_id)[0] is None

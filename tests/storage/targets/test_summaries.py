@@ -2,27 +2,27 @@
 
 from schemas.targets.target import TargetStatus
 from storage.targets import summaries, targets
-from storage.targets.summaries import Destination
+from storage.targets.summaries import TargetSummary
 from tests.support.factories import NOW, Customer, make_customer, make_target
 
 
 def test_targets_are_told_by_name_host_and_status(customer: Customer) -> None:
     target = make_target(customer, "https://tracker.example.com:8443/hook?a=1", "Ours")
-    told = summaries.of_targets([target.id, "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"], customer.account_id)
-    assert told == {target.id: Destination(target.id, "Ours", "tracker.example.com:8443", TargetStatus.ACTIVE)}
-    assert summaries.of_targets([target.id], make_customer().account_id) == {}
-    assert summaries.of_targets([], customer.account_id) == {}
+    told = summaries.by_id([target.id, "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"], customer.account_id)
+    assert told == {target.id: TargetSummary(target.id, "Ours", "tracker.example.com:8443", TargetStatus.ACTIVE)}
+    assert summaries.by_id([target.id], make_customer().account_id) == {}
+    assert summaries.by_id([], customer.account_id) == {}
 
 
 def test_the_newest_come_first_in_the_statuses_that_are_asked_for(customer: Customer) -> None:
     made = [make_target(customer) for _ in range(4)]
     make_target(make_customer())
-    targets.turn(made[1].id, "pause", NOW, "operator")
-    targets.turn(made[2].id, "disable", NOW, "operator")
+    targets.change_status(made[1].id, "pause", NOW, "operator")
+    targets.change_status(made[2].id, "disable", NOW, "operator")
     ids = [target.id for target in made]
 
     def newest(limit: int, *statuses: TargetStatus) -> list[str]:
-        found = summaries.newest(customer.account_id, limit, *([statuses] if statuses else []))
+        found = summaries.list_page(customer.account_id, limit, *([statuses] if statuses else []))
         return [destination.id for destination in found]
 
     assert newest(10) == ids[::-1]

@@ -86,17 +86,17 @@ def test_an_operators_verb_starts_from_certain_states(
     told = rows("SELECT COUNT(*) FROM audit_entries")
     if status == leads_to:
         # Whoever repeats what got no answer is answered; it stays whose it was.
-        targets.turn(target.id, verb, NOW, "operator", "again")
+        targets.change_status(target.id, verb, NOW, "operator", "again")
         assert status_of(target.id) == (status, None)
         assert rows("SELECT COUNT(*) FROM audit_entries") == told
         return
     if status not in allowed:
         with pytest.raises(Conflict, match=f"is {status}; {verb} needs"):
-            targets.turn(target.id, verb, NOW, "operator")
+            targets.change_status(target.id, verb, NOW, "operator")
         assert status_of(target.id)[0] == status
         assert rows("SELECT COUNT(*) FROM audit_entries") == told
         return
-    targets.turn(target.id, verb, NOW, "operator", "restored")
+    targets.change_status(target.id, verb, NOW, "operator", "restored")
     assert status_of(target.id) == (leads_to, None if leads_to == "active" else "restored")
     [entry] = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
     assert entry == ("operator", f"{verb}_target", "restored")
@@ -105,7 +105,7 @@ def test_an_operators_verb_starts_from_certain_states(
 def test_an_unknown_target_is_not_found(database: str) -> None:
     uses: list[Any] = [
         lambda: targets.get("tgt_x", None),
-        lambda: targets.turn("tgt_x", "pause", NOW, "operator"),
+        lambda: targets.change_status("tgt_x", "pause", NOW, "operator"),
         lambda: targets.set_secret("tgt_x", "s", VAULT, NOW),
     ]
     for use in uses:
@@ -118,7 +118,7 @@ def test_another_accounts_target_is_not_found(customer: Customer, verb: str) -> 
     target, other = make_target(customer), make_customer().account_id
     uses: list[Callable[[], object]] = [
         lambda: targets.get(target.id, None, other),
-        lambda: targets.turn(target.id, verb, NOW, "user:1", account_id=other),
+        lambda: targets.change_status(target.id, verb, NOW, "user:1", account_id=other),
         lambda: targets.record_validation(target.id, other, UNSAFE, NOW, "user:1"),
     ]
     for use in uses:
@@ -136,7 +136,7 @@ def test_two_who_pause_at_once_are_both_answered(customer: Customer) -> None:
 
     def pause(number: int) -> None:
         with connection():
-            targets.turn(target.id, "pause", NOW, f"user:{number}", "client")
+            targets.change_status(target.id, "pause", NOW, f"user:{number}", "client")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(pause, range(8)))
@@ -147,10 +147,10 @@ def test_two_who_pause_at_once_are_both_answered(customer: Customer) -> None:
 def test_an_accounts_targets_are_listed_in_pages_the_newest_first(customer: Customer) -> None:
     made = sorted((make_target(customer).id for _ in range(5)), reverse=True)
     make_target(make_customer())
-    targets.turn(made[1], "pause", NOW, "operator")
+    targets.change_status(made[1], "pause", NOW, "operator")
 
     def listed(**part: Any) -> list[str]:
-        return [target.id for target in targets.newest(customer.account_id, None, now=NOW, **part)]
+        return [target.id for target in targets.list_page(customer.account_id, None, now=NOW, **part)]
 
     assert listed(limit=10) == made
     assert listed(limit=2) == made[:2]
@@ -199,7 +199,7 @@ def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer:
     first, second = make_target(customer, name="first"), make_target(customer, name="second")
     execute("UPDATE targets SET id = 'tgt_0' WHERE id = ?", (first.id,))
     own = targets.set_secret(second.id, "s", VAULT, NOW)
-    told = [(target.name, target.secret_fingerprint) for target in targets.all_targets("fp:default")]
+    told = [(target.name, target.secret_fingerprint) for target in targets.list_all("fp:default")]
     assert told == [("second", own), ("first", "fp:default")]
 
 
@@ -237,7 +237,7 @@ def test_a_target_shows_that_it_waits_until_it_does_not(
     for now, expected in ((in_s(29.999), shown), (in_s(30), status)):
         assert stored.shown_status(now) == expected
         # Whoever asks for a status finds exactly those that show it.
-        listed = {each: targets.newest(customer.account_id, None, 10, now, status=each) for each in TargetStatus}
+        listed = {each: targets.list_page(customer.account_id, None, 10, now, status=each) for each in TargetStatus}
         assert {each.value: len(found) for each, found in listed.items() if found} == {expected[0]: 1}
 
 
@@ -261,7 +261,7 @@ def test_whoever_resumes_a_target_has_it_tried_at_once(customer: Customer, statu
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     hold(target.id, reason)
     hold(other.id, reason)
-    targets.turn(target.id, "resume", NOW, "operator")
+    targets.change_status(target.id, "resume", NOW, "operator")
     resumed, left = throttle_state.read([target.id])[target.id], throttle_state.read([other.id])[other.id]
     assert resumed.takes_attempts(NOW)
     assert (resumed.failures_in_row, resumed.failing_since, resumed.ramp, resumed.concurrency) == (0, None, 1, 3)
@@ -274,7 +274,7 @@ def test_a_resumption_that_is_refused_changes_nothing(customer: Customer) -> Non
     hold(target.id, RATE_LIMITED)
     before = throttle_state.read([target.id])
     with pytest.raises(Conflict):
-        targets.turn(target.id, "resume", NOW, "operator")
+        targets.change_status(target.id, "resume", NOW, "operator")
     assert throttle_state.read([target.id]) == before
 
 
@@ -282,7 +282,7 @@ def test_a_resumption_that_is_refused_changes_nothing(customer: Customer) -> Non
 def test_whoever_turns_a_target_off_leaves_what_it_remembers(customer: Customer, verb: str) -> None:
     target = make_target(customer)
     hold(target.id, RATE_LIMITED)
-    targets.turn(target.id, verb, NOW, "operator")
+    targets.change_status(target.id, verb, NOW, "operator")
     assert throttle_state.read([target.id])[target.id].held_until == in_s(30)
 
 

@@ -67,7 +67,7 @@ def fresh() -> dict[str, object]:
 def test_a_turn_that_is_written_changes_neither_status_nor_limit(customer: Customer) -> None:
     target = make_target(customer)
     stale = state_of(target.id)
-    targets.turn(target.id, "pause", NOW, "operator")
+    targets.change_status(target.id, "pause", NOW, "operator")
     targets.set_limit(target.id, 30, NOW, "operator")
     write(replace(stale, ramp=2))
     assert state_of(target.id) == replace(stale, ramp=2, status=TargetStatus.PAUSED, max_per_minute=30)

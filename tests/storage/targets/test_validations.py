@@ -16,7 +16,7 @@ from schemas.targets.validations import EXPIRES_SOON, Validation
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, open_database, rows, transaction
 from storage.targets import targets, validations
-from storage.targets.validations import Awaited, Look
+from storage.targets.validations import RequestedValidation, ValidationJob
 from tests.support.factories import NOW, Customer, make_customer, make_target
 
 DAY = timedelta(days=1)
@@ -44,14 +44,14 @@ def heard_at(target: Target, moment: datetime) -> None:
 
 
 def ask(target: Target, now: datetime = NOW) -> datetime:
-    return validations.ask(target.id, target.account_id, now, "user:test")
+    return validations.request(target.id, target.account_id, now, "user:test")
 
 
-def claim(now: datetime) -> Look | None:
+def claim(now: datetime) -> ValidationJob | None:
     return validations.claim_next(now, LEASE_S)
 
 
-def claimed(now: datetime) -> Look:
+def claimed(now: datetime) -> ValidationJob:
     look = claim(now)
     assert look is not None
     return look
@@ -116,9 +116,9 @@ def test_a_target_that_is_off_is_looked_at_only_when_somebody_asks(target: Targe
 
 
 def test_a_target_that_is_turned_on_again_is_looked_at_within_a_day(target: Target) -> None:
-    targets.turn(target.id, "disable", NOW, "operator")
+    targets.change_status(target.id, "disable", NOW, "operator")
     assert claim(NOW + 3 * DAY) is None
-    targets.turn(target.id, "resume", NOW + 3 * DAY, "operator")
+    targets.change_status(target.id, "resume", NOW + 3 * DAY, "operator")
     assert claimed(NOW + 4 * DAY).target_id == target.id
 
 
@@ -177,7 +177,7 @@ def test_the_look_of_a_worker_that_died_is_made_by_another_one(target: Target, i
     assert second.target_id == first.target_id
     assert not validations.finish(first, Validation("tls_failed"), lapsed, "slow")
     if asked_at is not None:
-        assert validations.get(target.id, asked_at, lapsed) == Awaited(has_begun=True, is_over=False)
+        assert validations.get(target.id, asked_at, lapsed) == RequestedValidation(has_begun=True, is_over=False)
     assert validations.finish(second, Validation(), lapsed, "quick")
     assert state(target)[:3] == ("passed", None, lapsed)
 
@@ -185,7 +185,7 @@ def test_the_look_of_a_worker_that_died_is_made_by_another_one(target: Target, i
 def test_who_asks_while_a_worker_looks_hears_what_that_one_finds(target: Target) -> None:
     look = claimed(NOW + DAY)
     asked_at = ask(target, NOW + DAY)
-    assert validations.get(target.id, asked_at, NOW + DAY) == Awaited(has_begun=True, is_over=False)
+    assert validations.get(target.id, asked_at, NOW + DAY) == RequestedValidation(has_begun=True, is_over=False)
     assert claim(NOW + DAY) is None
     validations.finish(look, Validation(), NOW + DAY, "worker")
     assert validations.get(target.id, asked_at, NOW + DAY).is_over
@@ -219,7 +219,7 @@ def test_what_was_found_is_written_once(target: Target) -> None:
 
 def test_what_no_worker_took_is_taken_back_and_passed(target: Target) -> None:
     asked_at = ask(target)
-    assert validations.get(target.id, asked_at, NOW) == Awaited(has_begun=False, is_over=False)
+    assert validations.get(target.id, asked_at, NOW) == RequestedValidation(has_begun=False, is_over=False)
     assert validations.withdraw(target.id, asked_at, LATER, "user:test")
     assert validations.get(target.id, asked_at, LATER).is_over
     assert state(target) == ("passed", None, LATER, "unknown", "active")
@@ -240,7 +240,7 @@ def test_what_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
 def test_what_a_dead_worker_left_is_taken_back(target: Target) -> None:
     claimed(LATER + DAY)
     asked_at = ask(target, LAPSED + DAY)
-    assert validations.get(target.id, asked_at, LAPSED + DAY) == Awaited(has_begun=False, is_over=False)
+    assert validations.get(target.id, asked_at, LAPSED + DAY) == RequestedValidation(has_begun=False, is_over=False)
     assert validations.withdraw(target.id, asked_at, LAPSED + DAY, "user:test")
     assert state(target)[:3] == ("passed", None, LAPSED + DAY)
 
@@ -291,7 +291,7 @@ def test_whoever_asks_while_others_ask_take_back_and_look_hears_the_end(customer
 @pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", "theirs"])
 def test_nobody_asks_for_what_is_not_theirs(target: Target, target_id: str) -> None:
     with pytest.raises(TargetNotFound):
-        validations.ask(target.id if target_id == "theirs" else target_id, make_customer().account_id, NOW, "user:test")
+        validations.request(target.id if target_id == "theirs" else target_id, make_customer().account_id, NOW, "user:test")
     assert claim(LATER) is None
     assert audited(target) == []
 

@@ -144,7 +144,7 @@ def test_what_was_met_is_told_and_marks_the_target(
 
 def test_a_ping_turns_nothing_on(customer: Customer) -> None:
     target = make_target(customer)
-    targets.turn(target.id, "pause", NOW, "user:test", "client")
+    targets.change_status(target.id, "pause", NOW, "user:test", "client")
     assert pinged(target, Outcome(status=200)) == PingResult(True, 200, None, 0)
     after = targets.get(target.id, None)
     assert (after.status.value, after.status_reason, after.connected_status) == ("paused", "client", "connected")

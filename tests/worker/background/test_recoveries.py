@@ -7,7 +7,7 @@ from schemas.targets.target import Target
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
-from storage.exports.recoveries import BATCH, Held, Progress
+from storage.exports.recoveries import BATCH_SIZE, RecoveryLease, RecoveryProgress
 from tests.support.factories import NOW, Customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import Recoverer
@@ -18,7 +18,7 @@ def target(customer: Customer) -> Target:
     return make_target(customer)
 
 
-def abandoned(target: Target) -> Held:
+def abandoned(target: Target) -> RecoveryLease:
     """Begin a recovery whose command died long ago."""
     return recoveries.begin(target.id, NOW, NOW, "operator")
 
@@ -28,7 +28,7 @@ def status_counts() -> dict[str, int]:
 
 
 def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target: Target) -> None:
-    make_failed(customer, target.id, BATCH + 2)
+    make_failed(customer, target.id, BATCH_SIZE + 2)
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue(status_counts)
     recoverer = Recoverer(wake_ups, utc_now)
@@ -36,7 +36,7 @@ def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target:
     assert looks == [True, True, True, False]
     assert recoveries.get(held.id).status == "done"
     # Each notification comes after the commit of its batch, and none for an end that put nothing back.
-    assert wake_ups.seen == [{"approved": BATCH, "failed": 2}, {"approved": BATCH + 2}]
+    assert wake_ups.seen == [{"approved": BATCH_SIZE, "failed": 2}, {"approved": BATCH_SIZE + 2}]
 
 
 def test_what_a_command_still_holds_is_left_to_it(customer: Customer, target: Target) -> None:
@@ -72,18 +72,18 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
 
 
 def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, target: Target) -> None:
-    make_failed(customer, target.id, BATCH + 1)
+    make_failed(customer, target.id, BATCH_SIZE + 1)
     held = abandoned(target)
     recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
     assert recoverer.carry_out_next()
     recoveries.cancel(held.id, utc_now(), "operator")
     assert recoverer.carry_out_next()
     assert not recoverer.carry_out_next()
-    assert status_counts() == {"approved": BATCH, "failed": 1}
+    assert status_counts() == {"approved": BATCH_SIZE, "failed": 1}
 
 
 def test_a_redis_that_is_away_is_asked_once_a_recovery_and_stops_nothing(customer: Customer, target: Target) -> None:
-    make_failed(customer, target.id, 2 * BATCH)
+    make_failed(customer, target.id, 2 * BATCH_SIZE)
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue()
     wake_ups.is_connected = False
@@ -115,5 +115,5 @@ def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target:
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     wake_ups = FakeWakeUpQueue()
     recoverer = Recoverer(wake_ups, utc_now)
-    assert (recoverer.put_back(held).moved, recoverer.put_back(held).progress) == (3, Progress.DONE)
+    assert (recoverer.put_back(held).moved, recoverer.put_back(held).progress) == (3, RecoveryProgress.DONE)
     assert wake_ups.notifications == 1

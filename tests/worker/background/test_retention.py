@@ -60,7 +60,7 @@ def held_elsewhere() -> Iterator[None]:
     taken, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connection(), locks.alone(Lock.PRUNE):
+        with connection(), locks.exclusive(Lock.PRUNE):
             taken.set()
             over.wait(AT_ONCE_S)
 

@@ -254,12 +254,12 @@ def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -
     [export_id] = approved(customer)
     target_id = transitions.get(export_id).target_id
     assert target_id is not None
-    targets.turn(target_id, "pause", utc_now(), "operator")
+    targets.change_status(target_id, "pause", utc_now(), "operator")
     post = FakePost()
     with running_dispatcher(post) as dispatcher:
         dispatcher.deliver_due()
         assert (post.sent, statuses()) == ({}, {"approved": 1})
-        targets.turn(target_id, "resume", utc_now(), "operator")
+        targets.change_status(target_id, "resume", utc_now(), "operator")
         dispatcher.deliver_due()
         assert statuses() == {"exported": 1}
 

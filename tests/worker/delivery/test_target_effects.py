@@ -110,7 +110,7 @@ def test_the_last_word_about_a_target_that_is_turned_off_twice_stands(customer: 
 
 def test_a_paused_target_is_turned_off_too(customer: Customer) -> None:
     target = make_target(customer)
-    targets.turn(target.id, "pause", NOW, "operator")
+    targets.change_status(target.id, "pause", NOW, "operator")
     record(target.id, GONE)
     assert status_of(target.id) == ("disabled", "receiver_gone")
 
@@ -148,7 +148,7 @@ def test_whoever_resumes_a_target_gives_it_five_days_more(customer: Customer) ->
     target = make_target(customer)
     record(target.id, UNHEALTHY, now=NOW)
     record(target.id, UNHEALTHY, now=NOW + timedelta(days=5))
-    targets.turn(target.id, "resume", NOW + timedelta(days=6), "operator")
+    targets.change_status(target.id, "resume", NOW + timedelta(days=6), "operator")
     record(target.id, UNHEALTHY, now=NOW + timedelta(days=6))
     assert status_of(target.id) == ("active", None)
 
@@ -267,7 +267,7 @@ def test_a_hold_stands_whoever_changes_the_target_at_the_same_moment(customer: C
     target = make_target(customer)
 
     def pause_and_limit() -> None:
-        targets.turn(target.id, "pause", NOW, "operator")
+        targets.change_status(target.id, "pause", NOW, "operator")
         targets.set_limit(target.id, 30, NOW, "operator")
 
     together(lambda: record(target.id, LIMITED), pause_and_limit)

@@ -167,7 +167,7 @@ def test_whoever_resumes_a_target_ends_its_wait(customer: Customer, clock: Clock
         waiting = more_for(BUSY_URL, customer)
         clock.let_everybody_look()
         assert transitions.get(waiting).status == "approved"
-        targets.turn(target_of(BUSY_URL), "resume", clock.at, "operator")
+        targets.change_status(target_of(BUSY_URL), "resume", clock.at, "operator")
         wait_until(lambda: transitions.get(waiting).status == "exported")
         # The one that was tried keeps its own time.
         assert transitions.get(first).status == "retry_scheduled"
@@ -290,7 +290,7 @@ def test_nothing_starts_after_a_person_has_turned_the_target_off(
     in_queue: tuple[FakePost, list[str]], clock: Clock, verb: str, reason: str | None
 ) -> None:
     post, _ = in_queue
-    targets.turn(target_of(BUSY_URL), verb, clock.at, "operator")
+    targets.change_status(target_of(BUSY_URL), verb, clock.at, "operator")
     clock.advance(1)
     post.gate.set()
     # What was open is finished and written.

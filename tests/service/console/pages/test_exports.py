@@ -482,7 +482,7 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
         return len(ran)
 
     once = tried(customer, 1)
-    targets.turn(str(transitions.get(once).target_id), "pause", utc_now(), "operator")
+    targets.change_status(str(transitions.get(once).target_id), "pause", utc_now(), "operator")
     # Session, operator's account, export, body, target, ledger, whose attempts, attempts.
     assert asked(once) == asked(tried(customer, 30)) == 8
 
@@ -492,7 +492,7 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
 
 def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     target, paused = make_target(customer), make_target(customer, name="Waits")
-    targets.turn(paused.id, "pause", utc_now(), "operator")
+    targets.change_status(paused.id, "pause", utc_now(), "operator")
     make_target(make_customer(), name="Not ours")
     export_id = prepared(customer)
     wake_ups.look = lambda: transitions.get(export_id).status.value
@@ -728,8 +728,8 @@ def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_st
         "target_id = ? WHERE id = ?",
         (ticket, turned, turned, turned, turned.encode(), target.id, sent),
     )
-    recovery = recoveries.order(target.id, customer.account_id, utc_now(), utc_now(), "user:1").id
-    targets.turn(target.id, "pause", utc_now(), "user:1")
+    recovery = recoveries.request(target.id, customer.account_id, utc_now(), utc_now(), "user:1").id
+    targets.change_status(target.id, "pause", utc_now(), "user:1")
     of_target = ("", "/targets", f"/targets/{target.id}", "/recoveries", f"/recoveries/{recovery}", "/queue")
     for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", *of_target):
         page = person.get(path)

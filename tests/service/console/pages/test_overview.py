@@ -170,7 +170,7 @@ def test_another_accounts_rows_are_nowhere(person: Person, customer: Customer) -
     counted(target.id, utc_now(), 77_777, 7)
     make_failed(other, target.id)
     make_approved(other, target.id)
-    targets.turn(target.id, "pause", utc_now(), "operator")
+    targets.change_status(target.id, "pause", utc_now(), "operator")
     page = text_of(person.get().text)
     assert "Theirs" not in page
     # However thousands are written.
@@ -210,7 +210,7 @@ def test_the_newest_failures_say_why(person: Person, customer: Customer) -> None
 def test_the_oldest_due_export_tells_its_age(person: Person, customer: Customer) -> None:
     paused, active = make_target(customer).id, make_target(customer).id
     make_approved(customer, paused, utc_now() - timedelta(days=9))
-    targets.turn(paused, "pause", utc_now(), "operator")
+    targets.change_status(paused, "pause", utc_now(), "operator")
     make_approved(customer, active, utc_now() - timedelta(hours=2, minutes=5))
     other = make_customer()
     make_approved(other, make_target(other).id, utc_now() - timedelta(days=9))

@@ -92,7 +92,7 @@ def test_what_is_due_is_told_apart_from_what_is_held_back(person: Person, custom
     make_approved(customer, active, now + timedelta(hours=1))
     make_approved(customer, paused, now - timedelta(days=1))
     make_approved(customer, held, now)
-    targets.turn(paused, "pause", now, "operator")
+    targets.change_status(paused, "pause", now, "operator")
     execute(
         "UPDATE targets SET held_until = ?, held_reason = 'breaker_open' WHERE id = ?",
         (to_ms(now + timedelta(hours=1)), held),

@@ -13,7 +13,7 @@ from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import rows
 from storage.exports import recoveries
-from storage.exports.recoveries import BATCH
+from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
 from tests.support.console_user import Person, make_console_token, on_sqlite
 from tests.support.factories import Customer, make_customer, make_failed, make_target
@@ -58,24 +58,24 @@ def count(status: str) -> int:
 def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
     person: Person, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    make_failed(customer, target.id, BATCH + 3, utc_now())
+    make_failed(customer, target.id, BATCH_SIZE + 3, utc_now())
     recovery_id = begin(person, target)
-    assert (wake_ups.notifications, count("failed")) == (1, BATCH + 3)
+    assert (wake_ups.notifications, count("failed")) == (1, BATCH_SIZE + 3)
     running = person.get(f"/recoveries/{recovery_id}", "done=recovery_begun")
-    assert f"Status running Put back 0 of {BATCH + 3}" in words(running)
+    assert f"Status running Put back 0 of {BATCH_SIZE + 3}" in words(running)
     assert 'id="recovery" aria-label="Progress" data-refresh="2"' in running.text
     assert '<noscript><meta http-equiv="refresh"' in running.text
     worker = batches()
     assert next(worker)
     half = person.get(f"/recoveries/{recovery_id}")
-    assert f'<progress max="{BATCH + 3}" value="{BATCH}"' in half.text
+    assert f'<progress max="{BATCH_SIZE + 3}" value="{BATCH_SIZE}"' in half.text
     assert [next(worker) for _ in range(3)] == [True, True, False]
     done = person.get(f"/recoveries/{recovery_id}")
-    assert f"Status done Put back {BATCH + 3} of {BATCH + 3}" in words(done)
+    assert f"Status done Put back {BATCH_SIZE + 3} of {BATCH_SIZE + 3}" in words(done)
     assert "data-refresh" not in done.text
     assert "http-equiv" not in done.text
     assert "Cancel recovery" not in done.text
-    assert (count("approved"), count("failed")) == (BATCH + 3, 0)
+    assert (count("approved"), count("failed")) == (BATCH_SIZE + 3, 0)
     assert rows("SELECT DISTINCT actor FROM audit_entries WHERE action IN ('begin_recovery', 'retry')") == [
         (f"user:{customer.user_id}",)
     ]
@@ -101,7 +101,7 @@ def test_what_is_no_moment_of_the_past_begins_nothing(person: Person, target: Ta
         refused = person.post(f"/targets/{target.id}/recover", since=since)
         assert (refused.status_code, "/since" in words(refused)) == (422, True), since
         assert "<script>" not in refused.text.partition("<main")[2]
-        assert recoveries.newest() == [], since
+        assert recoveries.list_page() == [], since
 
 
 def test_a_target_has_one_recovery_at_a_time_and_the_second_is_shown_the_first(
@@ -112,7 +112,7 @@ def test_a_target_has_one_recovery_at_a_time_and_the_second_is_shown_the_first(
     again = person.post(f"/targets/{target.id}/recover", since="24h")
     assert (again.status_code, f"has a recovery already, {recovery_id}" in words(again)) == (409, True)
     assert f'href="/console/recoveries/{recovery_id}"' in again.text
-    assert [each.id for each in recoveries.newest()] == [recovery_id]
+    assert [each.id for each in recoveries.list_page()] == [recovery_id]
 
 
 @on_sqlite
@@ -130,7 +130,7 @@ def test_ten_thousand_are_put_back_and_a_recovery_is_cancelled_while_it_runs(
     )
     # The worker holds it still, and learns of it with its next batch.
     assert [next(worker) for _ in range(2)] == [True, False]
-    assert (count("approved"), count("failed")) == (2 * BATCH, MANY - 2 * BATCH)
+    assert (count("approved"), count("failed")) == (2 * BATCH_SIZE, MANY - 2 * BATCH_SIZE)
     cancelled = words(person.get(f"/recoveries/{recovery_id}"))
     assert "Status cancelled Put back 1 000 of 10 001" in cancelled
     refused = person.post(f"/recoveries/{recovery_id}/cancel")
@@ -147,7 +147,7 @@ def test_a_recovery_of_a_target_that_is_turned_off_says_what_it_waits_for(
 ) -> None:
     make_failed(customer, target.id, 1, utc_now())
     recovery_id = begin(person, target)
-    targets.turn(target.id, "disable", utc_now(), "user:1")
+    targets.change_status(target.id, "disable", utc_now(), "user:1")
     assert next(batches())
     assert "running waits: its target is disabled" in words(person.get(f"/recoveries/{recovery_id}"))
     assert count("approved") == 0
@@ -156,7 +156,7 @@ def test_a_recovery_of_a_target_that_is_turned_off_says_what_it_waits_for(
 def test_the_list_shows_the_accounts_recoveries_in_pages(person: Person, customer: Customer, target: Target) -> None:
     assert 'data-state="unused"' in person.get("/recoveries").text
     other = make_customer()
-    others = recoveries.order(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
+    others = recoveries.request(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
     ids = [begin(person, each) for each in (target, make_target(customer, name="<b>Second</b>"), make_target(customer))]
     whole = person.get("/recoveries")
     assert re.findall(r"/recoveries/(rec_\w+)\"", whole.text) == sorted(ids, reverse=True)
@@ -172,7 +172,7 @@ def test_the_list_shows_the_accounts_recoveries_in_pages(person: Person, custome
 
 def test_another_accounts_recovery_is_not_there(person: Person) -> None:
     other = make_customer()
-    others = recoveries.order(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
+    others = recoveries.request(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
     for recovery_id in (others, NOBODYS, "rec_%00", "x" * 500):
         assert person.get(f"/recoveries/{recovery_id}").status_code == 404
         assert person.post(f"/recoveries/{recovery_id}/cancel").status_code == 404
@@ -181,7 +181,7 @@ def test_another_accounts_recovery_is_not_there(person: Person) -> None:
 
 def test_an_account_without_webhooks_sees_a_recovery_and_cancels_none(client: TestClient, customer: Customer) -> None:
     poor = make_customer(may_use_webhooks=False)
-    ordered = recoveries.order(make_target(poor).id, poor.account_id, utc_now(), utc_now(), "user:9").id
+    ordered = recoveries.request(make_target(poor).id, poor.account_id, utc_now(), utc_now(), "user:9").id
     person = Person(client)
     person.sign_in(make_console_token(poor))
     page = person.get(f"/recoveries/{ordered}")

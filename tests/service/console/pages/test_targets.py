@@ -111,7 +111,7 @@ def test_the_list_shows_how_each_target_fares(person: Person, customer: Customer
 def test_the_list_is_filtered_paged_and_says_when_it_is_empty(person: Person, customer: Customer) -> None:
     assert 'data-state="unused"' in person.get("/targets").text
     ids = [make_target(customer).id for _ in range(3)]
-    targets.turn(ids[0], "pause", NOW, "user:1")
+    targets.change_status(ids[0], "pause", NOW, "user:1")
     assert 'data-state="filtered"' in person.get("/targets", "status=blocked").text
     assert re.findall(r"/targets/(tgt_\w+)\"", person.get("/targets", "status=paused").text) == [ids[0]]
     first = person.get("/targets", "limit=2")
@@ -362,7 +362,7 @@ def test_another_accounts_target_is_not_there(person: Person, verb: str) -> None
     assert of_another == nobodys
     assert person.get(f"/targets/{others.id}").status_code == 404
     assert rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,)) == before
-    assert (recoveries.newest(), rows("SELECT COUNT(*) FROM pings")) == ([], [(0,)])
+    assert (recoveries.list_page(), rows("SELECT COUNT(*) FROM pings")) == ([], [(0,)])
 
 
 @on_sqlite
@@ -376,7 +376,7 @@ def test_an_account_without_webhooks_may_only_turn_its_targets_off(client: TestC
     for verb in FOR_WEBHOOKS:
         refused = act(person, target.id, verb)
         assert (refused.status_code, "may not use generic_webhook targets" in words(refused)) == (403, True)
-    assert (status_of(target), recoveries.newest()) == ("active", [])
+    assert (status_of(target), recoveries.list_page()) == ("active", [])
     assert [act(person, target.id, verb).status_code for verb in ("pause", "disable")] == [303, 303]
     assert status_of(target) == "disabled"
 
