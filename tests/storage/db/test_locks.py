@@ -18,9 +18,9 @@ ROOT: Final = Path(__file__).parents[3]
 HOLDER: Final = """
 import sys, time
 from storage.db.engine import connection, open_database
-from storage.db.locks import Lock, alone
+from storage.db.locks import Lock, exclusive
 open_database(sys.argv[1])
-with connection(), alone(Lock[sys.argv[2]]):
+with connection(), exclusive(Lock[sys.argv[2]]):
     print("held", flush=True)
     time.sleep(60)
 """

@@ -87,7 +87,7 @@ def test_two_processes_never_have_one_name_not_even_as_process_1_of_hosts_of_one
     """As two containers of one image are: each is process 1 of a host that is called as all of them."""
     asked = (
         "import os, socket; os.getpid = lambda: 1; socket.gethostname = lambda: 'app'\n"
-        "from storage.exports.worker_heartbeats import own_name; print(own_name('worker'), own_name('worker'))"
+        "from storage.exports.worker_heartbeats import process_name; print(process_name('worker'), process_name('worker'))"
     )
     told = [subprocess.check_output([sys.executable, "-c", asked], cwd=ROOT, text=True).split() for _ in range(2)]
     assert [first == again for first, again in told] == [True, True]
