@@ -74,8 +74,7 @@ class EnumField(TextField):
 
 def columns(shape: type, model: Any, **others: Any) -> list[Any]:
     """Return what to select for the fields of `shape`, in order: columns of `model`, or of an alias of it, and `others`."""
-    names = [*_field_names(shape)]
-    return [others[name] if name in others else getattr(model, _column(model, name).name) for name in names]
+    return [others[name] if name in others else getattr(model, _column(model, name).name) for name in _field_names(shape)]
 
 
 def read(shape: Callable[..., Record], query: Any) -> list[Record]:
@@ -102,8 +101,8 @@ def column_types(model: type[Model], names: Iterable[str]) -> list[str]:
     return [_sql_type(_column(model, name)) for name in names]
 
 
-def _field_names(shape: type) -> Iterable[str]:
-    return (field.name for field in fields(shape)) if is_dataclass(shape) else shape._fields  # type: ignore[attr-defined]
+def _field_names(shape: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(shape)) if is_dataclass(shape) else shape._fields
 
 
 def _qualified(name: str, tables: Mapping[str, type[Model]]) -> str:
