@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Talk to RiskRelay: submit, approve, poll until it is delivered. Needs Python 3.11 alone; import it or run it.
+"""Example client for RiskRelay: submit, approve and poll tickets. Needs only Python 3.11; import it or run it.
 
-    export RISKRELAY_URL=… RISKRELAY_TOKEN=…         # and SCANNER_SHARED_SECRET for results of a scanner
-    examples/client.py submit ticket.json            # {"ticket": {"title": …}}, or a scanner's postback; prints ids
-    examples/client.py show exp_…                    # the ticket and its ticket_digest
+    export RISKRELAY_URL=… RISKRELAY_TOKEN=…         # and SCANNER_SHARED_SECRET for scanner results
+    examples/client.py submit ticket.json            # {"ticket": {"title": …}} or a scanner's postback; prints export ids
+    examples/client.py show exp_…                    # prints the export with its ticket and ticket_digest
     examples/client.py approve exp_… --target tgt_… --digest sha256:…
-    examples/client.py poll exp_…                    # a line for each status, until nothing more comes
+    examples/client.py poll exp_…                    # prints each status until the export is finished
 
-Exit code 0: done, for `poll` exported; 1: refused or unreachable; 2: wrong usage; 3: `poll` ended failed, blocked or
-dismissed; 4: still on its way when the time was up. What may be sent again is sent again, with the same bytes and key.
+Exit codes: 0 done, `poll` exported; 1 rejected or unreachable; 2 wrong usage; 3 `poll` ended failed, blocked or dismissed;
+4 `poll` timed out. Requests are repeated where that is safe, with the same bytes and the same Idempotency-Key.
 """
 
 import argparse
@@ -31,16 +31,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-TIMEOUT_S = 15  # for one request, all of it; the service answers in milliseconds, a ping in seconds
-PATIENCE_S = 60  # for one request with all its repeats
-MAX_PAUSE_S = 30  # between two repeats or polls, unless Retry-After asks for more
-MAX_ANSWER_BYTES = 64 * 1024 * 1024  # a page of 200 exports has less, each as long as can be
-PASSING = {408, 429, 502, 503, 504}  # and 409 IDEMPOTENCY_IN_PROGRESS; anything else comes back the same
-DONE = {"exported", "failed", "blocked", "dismissed"}
+TIMEOUT_S = 15  # total time of one request; the service responds in milliseconds, to a ping in seconds
+RETRY_FOR_S = 60  # total time of one request with all its repeats
+MAX_PAUSE_S = 30  # between two repeats or polls, unless Retry-After is longer
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # more than a page of 200 exports of maximum size
+RETRYABLE = {408, 429, 502, 503, 504}  # and 409 IDEMPOTENCY_IN_PROGRESS; other errors are permanent
+FINISHED = {"exported", "failed", "blocked", "dismissed"}
 
 
-class Answer(NamedTuple):
-    """One HTTP answer: the body is parsed JSON, None where there is none."""
+class ApiResponse(NamedTuple):
+    """An HTTP response; `body` is parsed JSON, or None without a JSON body."""
 
     status: int
     headers: Message
@@ -48,153 +48,155 @@ class Answer(NamedTuple):
 
     @property
     def retry_after_s(self) -> float:
-        """The seconds to wait at least."""
-        asked = self.headers.get("Retry-After", "")
-        return float(asked) if asked.isdecimal() else 0.0
+        """The minimum number of seconds to wait."""
+        seconds = self.headers.get("Retry-After", "")
+        return float(seconds) if seconds.isdecimal() else 0.0
 
 
-class Refused(Exception):
-    """RiskRelay said no: `status`, `code`, and `fields` with a path, a code and a message each."""
+class ApiError(Exception):
+    """An error response: `status`, `code`, and `fields` with a path, a code and a message each."""
 
-    def __init__(self, answer: Answer) -> None:
-        error = _object(_object(answer.body).get("error"))
-        self.status, self.code = answer.status, error.get("code")
+    def __init__(self, response: ApiResponse) -> None:
+        error = _object(_object(response.body).get("error"))
+        self.status, self.code = response.status, error.get("code")
         self.fields: list[dict[str, str]] = _object(error.get("details")).get("fields", [])
-        told = [f"{self.status} {self.code or 'without a code'}: {error.get('message', 'is this RiskRelay?')}"]
-        told += [f"  {field['path']}  {field['code']}  {field['message']}" for field in self.fields]
-        super().__init__("\n".join([*told, f"  request {error.get('request_id', 'unknown')}"]))
+        lines = [f"{self.status} {self.code or 'without a code'}: {error.get('message', 'the server may not be RiskRelay')}"]
+        lines += [f"  {field['path']}  {field['code']}  {field['message']}" for field in self.fields]
+        super().__init__("\n".join([*lines, f"  request {error.get('request_id', 'unknown')}"]))
 
 
 class Unreachable(Exception):
-    """No whole answer came for as long as we had patience."""
+    """No complete response arrived within the retry time."""
 
 
 class Client:
-    """One RiskRelay at `url`, which is https, or http on this machine: neither token nor secret goes over an open line."""
+    """Client of the RiskRelay at `url`: https, or http on this machine, so that no credential is sent unencrypted."""
 
     def __init__(
         self,
         url: str,
         token: str = "",
         scanner_secret: str = "",
-        patience_s: float = PATIENCE_S,
+        retry_for_s: float = RETRY_FOR_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        place = urlsplit(url)
-        self._host, self._port, self._root = place.hostname or "", place.port, place.path.rstrip("/")
-        if place.username or not (place.scheme == "https" or (place.scheme == "http" and _is_here(self._host))):
-            raise ValueError("The address has to be https://…, or http:// on this machine, without a user in it.")
+        parts = urlsplit(url)
+        self._host, self._port, self._root = parts.hostname or "", parts.port, parts.path.rstrip("/")
+        if parts.username or not (parts.scheme == "https" or (parts.scheme == "http" and _is_here(self._host))):
+            raise ValueError("The URL must be https://…, or http:// on this machine, without a user name.")
         if not (token.isascii() and token.isprintable() and scanner_secret.isprintable()):
-            raise ValueError("The token or the secret holds what no header may hold, such as a line's end.")
-        self._tls = ssl.create_default_context() if place.scheme == "https" else None
+            raise ValueError("The token or the secret contains a character not allowed in headers, such as a line break.")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._bearer = {"Authorization": f"Bearer {token}".encode()}
         self._scanner = {"X-Scanner-Secret": scanner_secret.encode()}
-        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._retry_for_s, self._timeout_s = retry_for_s, timeout_s
 
     def submit(self, body: dict[str, Any], key: str | None = None) -> list[str]:
-        """Hand in a scanner's postback, or a ticket `{"ticket": {"title": …}, …}`; return the ids of the exports.
+        """Submit a scanner's postback or a ticket `{"ticket": {"title": …}, …}`; return the ids of the exports.
 
-        The same body is the same submission, unless `key` says otherwise.
+        A repeated body counts as the same submission; pass another `key` to submit it again.
         """
         if "scanRunId" in body:
-            found = self._ask("POST", "/api/scanner/results", self._scanner, body, key).body
-            return list(found["ticket_exports"])
-        return [self._ask("POST", "/api/ticket-exports", self._bearer, body, key).body["id"]]
+            accepted = self._request("POST", "/api/scanner/results", self._scanner, body, key).body
+            return list(accepted["ticket_exports"])
+        return [self._request("POST", "/api/ticket-exports", self._bearer, body, key).body["id"]]
 
     def show(self, export_id: str) -> dict[str, Any]:
-        """Return the export: `status`, `ticket`, `ticket_digest` and the rest."""
-        return dict(self._ask("GET", _export(export_id), self._bearer).body)
+        """Return the export with its `status`, `ticket`, `ticket_digest` and other fields."""
+        return dict(self._request("GET", _export(export_id), self._bearer).body)
 
     def approve(self, export_id: str, target_id: str, digest: str, key: str | None = None) -> dict[str, Any]:
-        """Let the ticket that has this digest go to a target; if it is another by now, that is a `CONFLICT`."""
-        asked = {"target_id": target_id, "ticket_digest": digest}
-        return dict(self._ask("POST", f"{_export(export_id)}/approve", self._bearer, asked, key).body)
+        """Approve the ticket with this digest for a target; raises ApiError `CONFLICT` if the ticket has changed."""
+        body = {"target_id": target_id, "ticket_digest": digest}
+        return dict(self._request("POST", f"{_export(export_id)}/approve", self._bearer, body, key).body)
 
     def exports(self, **filters: str) -> Iterator[dict[str, Any]]:
-        """Yield the exports, newest first, page by page; `status="prepared,failed"`, `source="finding"`."""
+        """Yield all matching exports, newest first, for example with `status="prepared,failed"`, `source="finding"`."""
         page: dict[str, Any] = {"next_cursor": None}
         while "items" not in page or page["next_cursor"]:
             cursor = {"cursor": page["next_cursor"]} if page["next_cursor"] else {}
-            asked = urlencode({"limit": "200", **filters, **cursor})
-            page = self._ask("GET", f"/api/ticket-exports?{asked}", self._bearer).body
+            query = urlencode({"limit": "200", **filters, **cursor})
+            page = self._request("GET", f"/api/ticket-exports?{query}", self._bearer).body
             yield from page["items"]
 
     def poll(
-        self, export_id: str, within_s: float = 3600, told: Callable[[dict[str, Any]], object] = lambda _: None
+        self, export_id: str, within_s: float = 3600, on_change: Callable[[dict[str, Any]], object] = lambda _: None
     ) -> dict[str, Any]:
-        """Wait until the export's status is one of DONE, at most `within_s` seconds; return it as it was last.
+        """Poll until the export's status is in FINISHED, for at most `within_s` seconds; return its last state.
 
-        `told` is called with every version of it. Comes back at once where the next attempt lies beyond `within_s`.
+        Calls `on_change` with every new state. Returns early if the next attempt is due after `within_s`.
         """
         until, pause_s = time.monotonic() + within_s, 1.0
         tag: dict[str, bytes] = {}
         record: dict[str, Any] = {}
         while True:
-            answer = self._ask("GET", _export(export_id), {**self._bearer, **tag})
-            if answer.status == http.client.OK:
-                record, pause_s = answer.body, 1.0
-                tag = {"If-None-Match": answer.headers["ETag"].encode()} if "ETag" in answer.headers else {}
-                told(record)
-            pause_s = max(pause_s, answer.retry_after_s)
-            if record["status"] in DONE or time.monotonic() + pause_s > until:
+            response = self._request("GET", _export(export_id), {**self._bearer, **tag})
+            if response.status == http.client.OK:
+                record, pause_s = response.body, 1.0
+                tag = {"If-None-Match": response.headers["ETag"].encode()} if "ETag" in response.headers else {}
+                on_change(record)
+            pause_s = max(pause_s, response.retry_after_s)
+            if record["status"] in FINISHED or time.monotonic() + pause_s > until:
                 return record
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, MAX_PAUSE_S)
 
-    def _ask(self, method: str, path: str, headers: dict[str, bytes], body: Any = None, key: str | None = None) -> Answer:
-        """Send one request, again and again while that is safe and of use."""
+    def _request(
+        self, method: str, path: str, headers: dict[str, bytes], body: Any = None, key: str | None = None
+    ) -> ApiResponse:
+        """Send one request and repeat it while that is safe and can succeed."""
         content = None if body is None else json.dumps(body, sort_keys=True).encode()
         if content is not None:
             key = key or hashlib.sha256(f"{method} {path} ".encode() + content).hexdigest()
             headers = {**headers, "Content-Type": b"application/json", "Idempotency-Key": key.encode()}
-        until = time.monotonic() + self._patience_s
+        until = time.monotonic() + self._retry_for_s
         for attempt in count():
             problem: Exception
-            asked_s = 0.0
+            retry_after_s = 0.0
             try:
-                answer = self._once(method, path, headers, content)
-                is_record = answer.status // 100 == 2 and isinstance(answer.body, dict)
-                if is_record or (answer.status == http.client.NOT_MODIFIED and "If-None-Match" in headers):
-                    return answer
-                problem, asked_s = Refused(answer), answer.retry_after_s
-                if answer.status not in PASSING and problem.code != "IDEMPOTENCY_IN_PROGRESS":
+                response = self._send_once(method, path, headers, content)
+                is_record = response.status // 100 == 2 and isinstance(response.body, dict)
+                if is_record or (response.status == http.client.NOT_MODIFIED and "If-None-Match" in headers):
+                    return response
+                problem, retry_after_s = ApiError(response), response.retry_after_s
+                if response.status not in RETRYABLE and problem.code != "IDEMPOTENCY_IN_PROGRESS":
                     raise problem
-            except (OSError, http.client.HTTPException) as lost:
-                problem = Unreachable(f"{self._host} gave no whole answer: {str(lost) or type(lost).__name__}")
-                if isinstance(lost, ssl.SSLCertVerificationError):
-                    raise problem from lost
-            pause_s = max(asked_s, _pause_s(attempt))
+            except (OSError, http.client.HTTPException) as error:
+                problem = Unreachable(f"{self._host} sent no complete response: {str(error) or type(error).__name__}")
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise problem from error
+            pause_s = max(retry_after_s, _pause_s(attempt))
             if time.monotonic() + pause_s > until:
                 raise problem
             time.sleep(pause_s)
         raise AssertionError("count() never ends")
 
-    def _once(self, method: str, path: str, headers: dict[str, bytes], content: bytes | None) -> Answer:
-        """Send one request over a connection of its own; redirects are answers like any other, and never followed."""
+    def _send_once(self, method: str, path: str, headers: dict[str, bytes], content: bytes | None) -> ApiResponse:
+        """Send one request over its own connection; redirects are returned and never followed."""
         if self._tls is None:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         else:
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._tls)
         connection.connect()
-        # A socket's timeout bounds each read; what comes byte by byte is bounded by this.
-        alarm = threading.Timer(self._timeout_s, _hang_up, [connection.sock])
-        alarm.start()
+        # The socket timeout limits each read; this timer limits the whole request against slow responses.
+        timer = threading.Timer(self._timeout_s, _close, [connection.sock])
+        timer.start()
         try:
-            # Who refuses a long body may hang up before its end: the answer is there all the same.
+            # A server that rejects a long body may close the connection early; its response is still readable.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._root + path, content, {"Accept": "application/json", **headers})
             response = connection.getresponse()
-            text = response.read(MAX_ANSWER_BYTES)
+            text = response.read(MAX_RESPONSE_BYTES)
         finally:
-            alarm.cancel()
+            timer.cancel()
             connection.close()
         if response.length:
             raise http.client.IncompleteRead(text, response.length)
-        return Answer(response.status, response.headers, _json(text))
+        return ApiResponse(response.status, response.headers, _json(text))
 
 
 def _pause_s(attempt: int) -> float:
-    """Half a second, doubled each time; half of it by chance, so that clients which failed together come back apart."""
+    """Half a second, doubled each time, with jitter, so that clients that failed together do not retry together."""
     return min(MAX_PAUSE_S, 0.5 * 2.0 ** min(attempt, 9)) * random.uniform(0.5, 1)  # noqa: S311 - spreads load
 
 
@@ -202,20 +204,20 @@ def _json(text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return None  # 304 has no body, and what stands in front of RiskRelay may answer with a page
+        return None  # 304 has no body, and a proxy in front of RiskRelay may send HTML
 
 
 def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}  # errors of what stands in front of RiskRelay have forms of their own
+    return value if isinstance(value, dict) else {}  # a proxy in front of RiskRelay has its own error format
 
 
 def _export(export_id: str) -> str:
     return f"/api/ticket-exports/{quote(export_id, safe='')}"
 
 
-def _hang_up(sock: socket.socket) -> None:
-    with suppress(OSError):  # it has just ended
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of the plain socket: TLS would forget its session while it is read
+def _close(sock: socket.socket) -> None:
+    with suppress(OSError):  # it is already closed
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of the plain socket: a TLS shutdown would break the concurrent read
 
 
 def _is_here(host: str) -> bool:
@@ -231,63 +233,63 @@ def _read(file: str) -> dict[str, Any]:
     except (OSError, ValueError) as failed:
         sys.exit(f"{file}: {failed}")
     if not isinstance(body, dict):
-        sys.exit(f"{file}: is no JSON object")
+        sys.exit(f"{file}: not a JSON object")
     return body
 
 
-def _asked() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Submit tickets to RiskRelay, approve them, poll until they are delivered.")
-    here = os.environ.get("RISKRELAY_URL", "http://127.0.0.1:8000")
-    parser.add_argument("--to", default=here, metavar="URL", help="where RiskRelay is (RISKRELAY_URL; %(default)s)")
+    default = os.environ.get("RISKRELAY_URL", "http://127.0.0.1:8000")
+    parser.add_argument("--to", default=default, metavar="URL", help="URL of RiskRelay (RISKRELAY_URL; %(default)s)")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    submit = verbs.add_parser("submit", help="hand in a ticket or a postback; prints the ids of its exports")
-    submit.add_argument("file", help="JSON; - for standard input")
-    submit.add_argument("--key", help="Idempotency-Key, if not that of the content")
+    submit = verbs.add_parser("submit", help="submit a ticket or a postback; prints the export ids")
+    submit.add_argument("file", help="JSON file; - for standard input")
+    submit.add_argument("--key", help="Idempotency-Key (default: a digest of the content)")
     show = verbs.add_parser("show", help="print an export as JSON")
-    approve = verbs.add_parser("approve", help="let a ticket go to a target; prints the status")
+    approve = verbs.add_parser("approve", help="approve a ticket for a target; prints the status")
     approve.add_argument("--target", required=True, help="tgt_…")
-    approve.add_argument("--digest", help="the ticket_digest that you have seen; without it, what the ticket is now")
-    poll = verbs.add_parser("poll", help="print each status until nothing more comes")
-    poll.add_argument("--within", type=float, default=3600, metavar="S", help="seconds to wait at most (%(default)s)")
+    approve.add_argument("--digest", help="ticket_digest of the reviewed ticket (default: the current one)")
+    poll = verbs.add_parser("poll", help="print each status until the export is finished")
+    poll.add_argument("--within", type=float, default=3600, metavar="S", help="maximum seconds to wait (%(default)s)")
     for verb in (show, approve, poll):
         verb.add_argument("export", help="exp_…")
     return parser.parse_args()
 
 
-def _told(export: dict[str, Any]) -> None:
+def _print_status(export: dict[str, Any]) -> None:
     wait_s, reason = export.get("retry_after_seconds"), export.get("status_reason")
     print(export["status"], *([f"({reason})"] if reason else []), *([f"in {wait_s} s"] if wait_s else []), flush=True)
 
 
-def _do(client: Client, asked: argparse.Namespace) -> int:
-    """Do what was asked and return the exit code."""
-    match asked.verb:
+def _run(client: Client, arguments: argparse.Namespace) -> int:
+    """Run the command and return the exit code."""
+    match arguments.verb:
         case "submit":
-            print("\n".join(client.submit(_read(asked.file), asked.key)))
+            print("\n".join(client.submit(_read(arguments.file), arguments.key)))
         case "show":
-            print(json.dumps(client.show(asked.export), indent=2))
+            print(json.dumps(client.show(arguments.export), indent=2))
         case "approve":
-            digest = asked.digest or client.show(asked.export)["ticket_digest"]
-            _told(client.approve(asked.export, asked.target, digest))
+            digest = arguments.digest or client.show(arguments.export)["ticket_digest"]
+            _print_status(client.approve(arguments.export, arguments.target, digest))
         case "poll":
-            status = client.poll(asked.export, asked.within, _told)["status"]
-            return 0 if status == "exported" else 3 if status in DONE else 4
+            status = client.poll(arguments.export, arguments.within, _print_status)["status"]
+            return 0 if status == "exported" else 3 if status in FINISHED else 4
     return 0
 
 
 def main() -> int:
-    asked = _asked()
+    arguments = _parse_arguments()
     token, secret = os.environ.get("RISKRELAY_TOKEN", ""), os.environ.get("SCANNER_SHARED_SECRET", "")
     try:
-        return _do(Client(asked.to, token, secret), asked)
-    except (Refused, Unreachable) as failed:
+        return _run(Client(arguments.to, token, secret), arguments)
+    except (ApiError, Unreachable) as failed:
         print(failed, file=sys.stderr)
         return 1
-    except ValueError as wrong:  # an address, a token or a key that cannot be sent
+    except ValueError as wrong:  # an invalid URL, token or key
         print(wrong, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130  # as a shell tells it
+        return 130  # the exit code of a shell after Ctrl-C
 
 
 if __name__ == "__main__":

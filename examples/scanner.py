@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Scan one web page for flaws that can be seen from outside, and post them to RiskRelay.
+"""Example scanner: check a web page for externally visible issues and post them to RiskRelay.
 
     SCANNER_SHARED_SECRET=… examples/scanner.py https://shop.example/ --to http://127.0.0.1:8000
 
-Prints a line for each flaw, then each ticket export prepared, its id alone on a line (`… | grep ^exp_`).
-Exit code 0: accepted, 1: page or RiskRelay unreachable, or refused, 2: wrong usage. Needs requests alone.
+Prints one line per issue, then one export id per line (`… | grep ^exp_`). Needs only requests.
+Exit codes: 0 accepted; 1 page or RiskRelay unreachable, or results rejected; 2 wrong usage.
 """
 
 import argparse
@@ -19,24 +19,24 @@ from urllib.parse import urlsplit
 
 import requests
 
-MAX_PAGE_BYTES, TIMEOUT_S = 2 * 1024 * 1024, 20  # ten times what a page has; for a read, and for the whole page
+MAX_PAGE_BYTES, TIMEOUT_S = 2 * 1024 * 1024, 20  # ten times a usual page; per read, and for the whole page
 LOADING = {"script", "img", "iframe", "audio", "video", "source", "stylesheet", "icon", "preload", "manifest"}
 RULES = {
     "missing-content-security-policy": ("No Content-Security-Policy", "medium", "Injected scripts run freely."),
-    "missing-strict-transport-security": ("No Strict-Transport-Security", "medium", "A visit may begin on http."),
-    "missing-x-content-type-options": ("No X-Content-Type-Options", "low", "A file may be run as a script."),
-    "missing-referrer-policy": ("No Referrer-Policy", "low", "Addresses of pages may leak to other sites."),
-    "missing-frame-protection": ("No protection from frames", "medium", "Another site can steal clicks."),
-    "mixed-content": ("Loaded over http by an https page", "high", "Whoever is on the way can replace it."),
-    "insecure-subresource": ("Loaded over http from another host", "high", "Whoever is on the way can replace it."),
-    "html-lang-missing": ("The page names no language", "low", "Screen readers guess how to pronounce it."),
+    "missing-strict-transport-security": ("No Strict-Transport-Security", "medium", "The first request may use http."),
+    "missing-x-content-type-options": ("No X-Content-Type-Options", "low", "Browsers may run other files as scripts."),
+    "missing-referrer-policy": ("No Referrer-Policy", "low", "Page addresses may leak to other sites."),
+    "missing-frame-protection": ("No protection from frames", "medium", "Another site can capture clicks in a frame."),
+    "mixed-content": ("Loaded over http by an https page", "high", "An attacker on the network can replace it."),
+    "insecure-subresource": ("Loaded over http from another host", "high", "An attacker on the network can replace it."),
+    "html-lang-missing": ("The page names no language", "low", "Screen readers guess the pronunciation."),
     "title-missing": ("The page has no title", "low", "Tabs, bookmarks and search results show its address."),
-    "img-alt-missing": ("An image has no alt text", "medium", "Who cannot see it learns nothing of it."),
+    "img-alt-missing": ("An image has no alt text", "medium", "Screen readers cannot describe it."),
 }
 
 
-class Page(HTMLParser):
-    """Notes in `found` which rule an element breaks, and in `has` what the page as a whole has."""
+class PageParser(HTMLParser):
+    """Collects rule violations of elements in `found` and features of the whole page in `has`."""
 
     def __init__(self, url: str, html: str) -> None:
         super().__init__()
@@ -46,24 +46,24 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: (value or "").strip() for name, value in attrs}
         source = given.get("href" if tag == "link" else "src", "")
-        place = f"{tag} {source.partition('?')[0][:200]!a}"  # a query may hold what concerns nobody
+        location = f"{tag} {source.partition('?')[0][:200]!a}"  # without the query, which may contain secrets
         if tag == "html" and given.get("lang"):
             self.has.add("lang")
         if tag == "meta":
             self.has |= {given.get("http-equiv", "").lower(), given.get("name", "").lower()}
         if tag == "img" and "alt" not in given and given.get("role") not in ("presentation", "none"):
-            self.found.append(("img-alt-missing", place))
+            self.found.append(("img-alt-missing", location))
         if LOADING & {tag, *given.get("rel", "").lower().split()}:
-            # An https page may load nothing over http. A page on http is in the clear itself, so there only
-            # what another host sends is a flaw of its own: one more host that somebody can pose as.
-            page, far = urlsplit(self.url), re.match(r"(?i)(http:)?//(\[[^]]*\]|[^/:?#]*)", source)
-            if far and (far[1] if page.scheme == "https" else far[2].lower().strip("[]") != page.hostname):
-                self.found.append(("mixed-content" if page.scheme == "https" else "insecure-subresource", place))
+            # An https page must load nothing over http. A page on http is unencrypted itself, so there only a
+            # subresource from another host is an issue: one more host that an attacker can impersonate.
+            page, origin = urlsplit(self.url), re.match(r"(?i)(http:)?//(\[[^]]*\]|[^/:?#]*)", source)
+            if origin and (origin[1] if page.scheme == "https" else origin[2].lower().strip("[]") != page.hostname):
+                self.found.append(("mixed-content" if page.scheme == "https" else "insecure-subresource", location))
 
 
-def find_flaws(url: str, headers: Any, html: str) -> list[dict[str, str]]:
-    """Return the flaws as entries of `issues`, each once; `headers` finds a name in any case."""
-    page, policy = Page(url, html), headers.get("Content-Security-Policy", "").lower()
+def find_issues(url: str, headers: Any, html: str) -> list[dict[str, str]]:
+    """Return the distinct issues as entries of `issues`; `headers` must be case-insensitive."""
+    page, policy = PageParser(url, html), headers.get("Content-Security-Policy", "").lower()
     missing = {
         "missing-content-security-policy": not (policy or "content-security-policy" in page.has),
         "missing-strict-transport-security": url[:5] == "https" and "Strict-Transport-Security" not in headers,
@@ -75,45 +75,45 @@ def find_flaws(url: str, headers: Any, html: str) -> list[dict[str, str]]:
     }
     found = dict.fromkeys([(code, "page") for code, is_missing in missing.items() if is_missing] + page.found)
     names = ("code", "location", "url", "title", "severity", "description")
-    return [dict(zip(names, (code, place, url, *RULES[code]), strict=True)) for code, place in found]
+    return [dict(zip(names, (code, location, url, *RULES[code]), strict=True)) for code, location in found]
 
 
 def scan(url: str, scan_run: int) -> dict[str, Any]:
-    """Fetch a page, within bounds, and return a postback: no cookies, and no date, so that a repeat is the same."""
+    """Fetch a page, with limits, and return a postback without cookies and date, so that repeats are identical."""
     body, deadline = b"", time.monotonic() + TIMEOUT_S
-    with requests.get(url, stream=True, timeout=TIMEOUT_S) as got:
-        for chunk in got.iter_content(65536):
+    with requests.get(url, stream=True, timeout=TIMEOUT_S) as response:
+        for chunk in response.iter_content(65536):
             body += chunk
             if len(body) > MAX_PAGE_BYTES or time.monotonic() > deadline:
                 sys.exit(f"Not scanned: {url} is over {MAX_PAGE_BYTES} bytes or takes over {TIMEOUT_S} s.")
-    at, html = got.url.partition("#")[0], body.decode(errors="replace")
-    flaws = find_flaws(at, got.headers, html if "html" in got.headers.get("Content-Type", "") else "")
-    kept = {name: value for name, value in got.headers.items() if not re.search("(?i)cookie|^date$", name)}
-    page = {"url": at, "normalizedUrl": at, "statusCode": got.status_code, "responseHeaders": kept}
-    page["pageType"] = "home" if urlsplit(at).path == "/" else "page"
-    return {"scanRunId": scan_run, "status": "completed", "page": page, "artifacts": {}, "issues": flaws}
+    page_url, html = response.url.partition("#")[0], body.decode(errors="replace")
+    issues = find_issues(page_url, response.headers, html if "html" in response.headers.get("Content-Type", "") else "")
+    kept = {name: value for name, value in response.headers.items() if not re.search("(?i)cookie|^date$", name)}
+    page = {"url": page_url, "normalizedUrl": page_url, "statusCode": response.status_code, "responseHeaders": kept}
+    page["pageType"] = "home" if urlsplit(page_url).path == "/" else "page"
+    return {"scanRunId": scan_run, "status": "completed", "page": page, "artifacts": {}, "issues": issues}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Scan a web page and post what was found to RiskRelay.")
+    parser = argparse.ArgumentParser(description="Scan a web page and post the issues to RiskRelay.")
     parser.add_argument("url", help="the page; http or https")
-    parser.add_argument("--to", default="http://127.0.0.1:8000", help="where RiskRelay is (%(default)s)")
-    parser.add_argument("--scan-run", type=int, default=int(time.time()), help="its number (the time in seconds)")
-    parser.add_argument("--json", action="store_true", help="print the answer of RiskRelay alone")
-    asked = parser.parse_args()
+    parser.add_argument("--to", default="http://127.0.0.1:8000", help="URL of RiskRelay (%(default)s)")
+    parser.add_argument("--scan-run", type=int, default=int(time.time()), help="number of the scan run (default: unix time)")
+    parser.add_argument("--json", action="store_true", help="print only RiskRelay's response")
+    arguments = parser.parse_args()
     secret = os.environ.get("SCANNER_SHARED_SECRET") or sys.exit("Set SCANNER_SHARED_SECRET to RiskRelay's secret.")
-    postback, to = scan(asked.url, asked.scan_run), asked.to.rstrip("/") + "/api/scanner/results"
-    key = hashlib.sha256(repr(postback).encode()).hexdigest()  # of scan run, page and findings
+    postback, to = scan(arguments.url, arguments.scan_run), arguments.to.rstrip("/") + "/api/scanner/results"
+    key = hashlib.sha256(repr(postback).encode()).hexdigest()  # of scan run, page and issues
     headers = {"X-Scanner-Secret": secret.encode(), "Idempotency-Key": key.encode(), "Accept": b"application/json"}
-    got = requests.post(to, json=postback, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
-    if got.status_code != requests.codes.accepted:  # a redirect neither: it would carry the secret elsewhere
-        sys.exit(f"{to} refused it with {got.status_code}: {got.text[:500]}")
-    found = [f"{flaw['severity']:8}{flaw['title']} ({flaw['location']})" for flaw in postback["issues"]]
-    print(got.text if asked.json else "\n".join([*found, *got.json().get("ticket_exports", [])]))
+    response = requests.post(to, json=postback, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
+    if response.status_code != requests.codes.accepted:  # not a redirect either: it would send the secret to another host
+        sys.exit(f"{to} rejected the postback with {response.status_code}: {response.text[:500]}")
+    lines = [f"{issue['severity']:8}{issue['title']} ({issue['location']})" for issue in postback["issues"]]
+    print(response.text if arguments.json else "\n".join([*lines, *response.json().get("ticket_exports", [])]))
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (requests.RequestException, ValueError, AssertionError) as error:  # what html.parser gives up on, too
+    except (requests.RequestException, ValueError, AssertionError) as error:  # AssertionError: html.parser failed
         sys.exit(f"Failed: {type(error).__name__}: {error}")

@@ -1,9 +1,9 @@
-// Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
 //
 //     WEBHOOK_SECRET=... PORT=9000 java Receiver.java
-//     java Receiver.java --vectors vectors.json      # try it on the test vectors
+//     java Receiver.java --vectors vectors.json      # run the test vectors
 //
-// Needs nothing but Java 17 or newer. Run it, or copy from it.
+// Needs only Java 17 or newer. Run it, or copy from it.
 
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
@@ -32,23 +32,22 @@ import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
 public class Receiver {
-    static final long TOLERANCE_S = 300; // how far the sender's clock may be off
-    static final long REMEMBERED_S = 2 * TOLERANCE_S; // a nonce can come again for as long as its timestamp is accepted
-    static final int MAX_REMEMBERED = 100_000; // bounds the memory: beyond it the oldest are forgotten
+    static final long TOLERANCE_S = 300; // allowed difference from the sender's clock
+    static final long REMEMBERED_S = 2 * TOLERANCE_S; // a request can be replayed for as long as its timestamp is accepted
+    static final int MAX_REMEMBERED = 100_000; // memory limit: beyond it the oldest entries are dropped
     static final int MAX_BODY_BYTES = 4 * 1024 * 1024;
     static final String IDLE_TIMEOUT_S = "30";
 
     /**
-     * Tell whether a request is genuine, fresh, and here for the first time. There are several secrets while they are
-     * rotated; names of headers know no case; body is the raw bytes of getInputStream(), before anything parses them; now is
-     * in unix seconds. isReplay remembers a nonce and tells whether it was known; it is asked last, so that forgers cannot
-     * fill the memory.
+     * Return whether a request is authentic, recent and not a replay. secrets has several entries during a rotation; headers
+     * is case-insensitive; body is the raw bytes of getInputStream(), before any parsing; now is in unix seconds. isReplay
+     * stores a nonce and returns whether it was known; it is called last, so that forged requests cannot fill the memory.
      */
     static boolean verify(
             List<String> secrets, Map<String, String> headers, byte[] body, long now, Predicate<String> isReplay) {
         String timestamp = headers.getOrDefault("X-Service-Timestamp", "");
         String nonce = headers.getOrDefault("X-Service-Nonce", "");
-        // Without these forms signed bytes could move between timestamp, nonce and body.
+        // Without these checks, signed bytes could be moved between timestamp, nonce and body.
         if (!timestamp.matches("[0-9]{1,15}") || !nonce.matches("[0-9A-Fa-f]{32}")) return false;
         if (Math.abs(now - Long.parseLong(timestamp)) > TOLERANCE_S) return false;
         byte[] given = headers.getOrDefault("X-Service-Signature", "").getBytes(StandardCharsets.UTF_8);
@@ -71,18 +70,18 @@ public class Receiver {
         }
     }
 
-    record Answer(int status, Map<String, String> body, Map<String, String> headers) {
-        static Answer refusal(int status, String code) {
-            return new Answer(status, Map.of("code", code), Map.of());
+    record Response(int status, Map<String, String> body, Map<String, String> headers) {
+        static Response refusal(int status, String code) {
+            return new Response(status, Map.of("code", code), Map.of());
         }
     }
 
-    // What is remembered in memory here, a real receiver keeps in its database.
+    // This state is in memory; a production receiver keeps it in its database.
     final List<String> secrets;
     final int ratePerMinute; // 0 is no limit
-    final Map<String, Long> nonces = new Memory<>(); // and when each was seen
-    final List<Long> letThrough = new ArrayList<>(); // when, within the last minute
-    final Map<String, String> tickets = new Memory<>(); // by Idempotency-Key: a unique column beside the ticket
+    final Map<String, Long> nonces = new Memory<>(); // nonce to time of receipt
+    final List<Long> letThrough = new ArrayList<>(); // times of accepted requests in the last minute
+    final Map<String, String> tickets = new Memory<>(); // by Idempotency-Key; in a database, use a unique column
     int lastNumber = 0;
 
     Receiver(List<String> secrets, int ratePerMinute) {
@@ -90,24 +89,25 @@ public class Receiver {
         this.ratePerMinute = ratePerMinute;
     }
 
-    /** Judge one request; 2xx says that the ticket is ours from now on. */
-    synchronized Answer receive(Map<String, String> headers, byte[] body, long now) {
+    /** Handle one request; 2xx confirms that the ticket is stored. */
+    synchronized Response receive(Map<String, String> headers, byte[] body, long now) {
         if (!verify(secrets, headers, body, now, nonce -> isReplay(nonce, now))) {
-            return Answer.refusal(401, "WEBHOOK_SIGNATURE_INVALID");
+            return Response.refusal(401, "WEBHOOK_SIGNATURE_INVALID");
         }
         long waitS = waitS(now);
         if (waitS > 0) {
-            return new Answer(429, Map.of("code", "WEBHOOK_RATE_LIMITED"), Map.of("Retry-After", Long.toString(waitS)));
+            return new Response(429, Map.of("code", "WEBHOOK_RATE_LIMITED"), Map.of("Retry-After", Long.toString(waitS)));
         }
         Map<?, ?> event = readEvent(body);
-        if ("target.ping".equals(event.get("type"))) return new Answer(200, Map.of(), Map.of()); // a test: no ticket
+        // A test event: create no ticket.
+        if ("target.ping".equals(event.get("type"))) return new Response(200, Map.of(), Map.of());
         String key = headers.getOrDefault("Idempotency-Key", "");
         boolean hasTitle = event.get("ticket") instanceof Map<?, ?> ticket && ticket.get("title") instanceof String;
         if (!"ticket.export".equals(event.get("type")) || !hasTitle || key.isEmpty()) {
-            return Answer.refusal(422, "WEBHOOK_VALIDATION_FAILED");
+            return Response.refusal(422, "WEBHOOK_VALIDATION_FAILED");
         }
         String id = ticketFor(key);
-        return new Answer(200, Map.of("id", id, "url", "https://tracker.example/" + id), Map.of());
+        return new Response(200, Map.of("id", id, "url", "https://tracker.example/" + id), Map.of());
     }
 
     boolean isReplay(String nonce, long now) {
@@ -123,9 +123,9 @@ public class Receiver {
         return 0;
     }
 
-    /** Open a ticket, once a key: a delivery whose answer was lost comes again. */
+    /** Create a ticket once per key: a delivery is repeated if its response was lost. */
     String ticketFor(String key) {
-        return tickets.computeIfAbsent(key, unused -> "T-" + ++lastNumber); // your tracker takes the ticket here
+        return tickets.computeIfAbsent(key, unused -> "T-" + ++lastNumber); // pass the ticket to your tracker here
     }
 
     @SuppressWarnings("serial")
@@ -151,26 +151,27 @@ public class Receiver {
             Map<String, String> headers = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
             exchange.getRequestHeaders().forEach((name, values) -> headers.put(name, String.join(", ", values)));
             if (!exchange.getRequestMethod().equals("POST")) {
-                write(exchange, new Answer(405, Map.of(), Map.of("Allow", "POST")));
+                write(exchange, new Response(405, Map.of(), Map.of("Allow", "POST")));
             } else if (body.length > MAX_BODY_BYTES) {
-                write(exchange, Answer.refusal(413, "WEBHOOK_VALIDATION_FAILED"));
+                write(exchange, Response.refusal(413, "WEBHOOK_VALIDATION_FAILED"));
             } else {
                 write(exchange, receive(headers, body, System.currentTimeMillis() / 1000));
             }
         }
     }
 
-    static void write(HttpExchange exchange, Answer answer) throws IOException {
-        // Nothing in an answer needs escaping.
-        Stream<String> members = answer.body.entrySet().stream().map(e -> "\"%s\": \"%s\"".formatted(e.getKey(), e.getValue()));
+    static void write(HttpExchange exchange, Response response) throws IOException {
+        // No value in a response needs escaping.
+        Stream<String> members =
+                response.body.entrySet().stream().map(e -> "\"%s\": \"%s\"".formatted(e.getKey(), e.getValue()));
         byte[] content = ("{" + String.join(", ", members.toList()) + "}").getBytes(StandardCharsets.UTF_8);
         exchange.getResponseHeaders().set("Content-Type", "application/json");
-        answer.headers.forEach(exchange.getResponseHeaders()::set);
-        exchange.sendResponseHeaders(answer.status, content.length);
+        response.headers.forEach(exchange.getResponseHeaders()::set);
+        exchange.sendResponseHeaders(response.status, content.length);
         exchange.getResponseBody().write(content);
     }
 
-    /** Tell whether one test vector gets its answer. */
+    /** Return whether one test vector gets the expected response. */
     static boolean passes(Map<?, ?> vector) {
         long now = number(vector.get("now"));
         Receiver receiver = new Receiver(strings(vector.get("secrets")), (int) number(vector.get("rate_per_minute")));
@@ -180,12 +181,12 @@ public class Receiver {
         for (Object header : (List<?>) vector.get("headers")) {
             headers.merge(strings(header).get(0), strings(header).get(1), (one, other) -> one + ", " + other);
         }
-        Answer told = receiver.receive(headers, Base64.getDecoder().decode((String) vector.get("body_base64")), now);
+        Response actual = receiver.receive(headers, Base64.getDecoder().decode((String) vector.get("body_base64")), now);
         Map<?, ?> expect = (Map<?, ?>) vector.get("expect");
-        return told.status == number(expect.get("status"))
-                && Objects.equals(told.body.get("code"), expect.get("code"))
-                && expect.get("ticket").equals(told.body.containsKey("id"))
-                && told.headers.containsKey("Retry-After") == (told.status == 429);
+        return actual.status == number(expect.get("status"))
+                && Objects.equals(actual.body.get("code"), expect.get("code"))
+                && expect.get("ticket").equals(actual.body.containsKey("id"))
+                && actual.headers.containsKey("Retry-After") == (actual.status == 429);
     }
 
     static List<String> strings(Object list) {
@@ -214,10 +215,10 @@ public class Receiver {
             System.exit(2);
         }
         if (String.join("", secrets).contains("\uFFFD")) {
-            System.err.println("A secret beyond ASCII is read in UTF-8 alone: set LC_ALL=C.UTF-8 for this program.");
+            System.err.println("A non-ASCII secret must be UTF-8: set LC_ALL=C.UTF-8 for this program.");
             System.exit(2);
         }
-        System.setProperty("sun.net.httpserver.maxReqTime", IDLE_TIMEOUT_S); // whoever dawdles is hung up on
+        System.setProperty("sun.net.httpserver.maxReqTime", IDLE_TIMEOUT_S); // close connections of slow senders
         int port = Integer.parseInt(environment.getOrDefault("PORT", "9000"));
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 0);
         Receiver receiver = new Receiver(secrets, Integer.parseInt(environment.getOrDefault("RATE_PER_MINUTE", "0")));
@@ -227,7 +228,7 @@ public class Receiver {
         System.out.println("Listening on http://127.0.0.1:" + server.getAddress().getPort());
     }
 
-    /** Reads JSON, for Java brings nothing that does; in an application your framework has a better one. */
+    /** Parses JSON, because Java's standard library does not; in an application, use your framework's parser. */
     static final class Json {
         private static final int MAX_DEPTH = 100;
         private final String text;
@@ -328,14 +329,14 @@ public class Receiver {
             return found;
         }
 
-        /** Return the next character that is no space, 0 at the end. */
+        /** Return the next non-space character, or 0 at the end. */
         private char peek() {
             while (at < text.length() && " \t\r\n".indexOf(text.charAt(at)) >= 0) at++;
             return at < text.length() ? text.charAt(at) : 0;
         }
 
         private IllegalArgumentException wrong() {
-            return new IllegalArgumentException("This is no JSON.");
+            return new IllegalArgumentException("Not valid JSON.");
         }
     }
 }

@@ -1,9 +1,9 @@
-// Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
 //
 //	WEBHOOK_SECRET=... PORT=9000 go run receiver.go
-//	go run receiver.go --vectors vectors.json      # try it on the test vectors
+//	go run receiver.go --vectors vectors.json      # run the test vectors
 //
-// Needs nothing but Go 1.19 or newer. Run it, or copy from it.
+// Needs only Go 1.19 or newer. Run it, or copy from it.
 package main
 
 import (
@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	tolerance     = 300           // seconds that the sender's clock may be off
-	remembered    = 2 * tolerance // a nonce can come again for as long as its timestamp is accepted
-	maxRemembered = 100_000       // bounds the memory: beyond it the oldest are forgotten
+	tolerance     = 300           // seconds of difference allowed from the sender's clock
+	remembered    = 2 * tolerance // a request can be replayed for as long as its timestamp is accepted
+	maxRemembered = 100_000       // memory limit: beyond it the oldest entries are dropped
 	maxBodyBytes  = 4 << 20
 	idleTimeout   = 30 * time.Second
 )
@@ -39,13 +39,12 @@ var (
 	nonceForm     = regexp.MustCompile(`^[0-9A-Fa-f]{32}$`)
 )
 
-// verify tells whether a request is genuine, fresh, and here for the first time. There are several secrets while they are
-// rotated; header gives a header's value; body is the raw bytes of io.ReadAll, before anything parses them; now is in unix
-// seconds. isReplay remembers a nonce and tells whether it was known; it is asked last, so that forgers cannot fill the
-// memory.
+// verify returns whether a request is authentic, recent and not a replay. secrets has several entries during a rotation;
+// header returns a header's value; body is the raw bytes of io.ReadAll, before any parsing; now is in unix seconds. isReplay
+// stores a nonce and returns whether it was known; it is called last, so that forged requests cannot fill the memory.
 func verify(secrets []string, header func(string) string, body []byte, now int64, isReplay func(string) bool) bool {
 	timestamp, nonce := header("X-Service-Timestamp"), header("X-Service-Nonce")
-	// Without these forms signed bytes could move between timestamp, nonce and body.
+	// Without these checks, signed bytes could be moved between timestamp, nonce and body.
 	if !timestampForm.MatchString(timestamp) || !nonceForm.MatchString(nonce) {
 		return false
 	}
@@ -72,25 +71,25 @@ type event struct {
 	} `json:"ticket"`
 }
 
-type answer struct {
+type response struct {
 	status      int
 	body        map[string]string
-	waitSeconds int64 // 0 where there is no wait
+	waitSeconds int64 // 0 if there is no wait
 }
 
-// receiver judges requests. It remembers in memory what a real one keeps in its database.
+// receiver handles requests. It keeps its state in memory; a production receiver keeps it in its database.
 type receiver struct {
 	secrets       []string
 	ratePerMinute int // 0 is no limit
 	mutex         sync.Mutex
-	nonces        memory[int64]  // and when each was seen
-	letThrough    []int64        // when, within the last minute
-	tickets       memory[string] // by Idempotency-Key: in a database, a unique column beside the ticket
+	nonces        memory[int64]  // nonce to time of receipt
+	letThrough    []int64        // times of accepted requests in the last minute
+	tickets       memory[string] // by Idempotency-Key; in a database, use a unique column next to the ticket
 	lastNumber    int
 }
 
-// receive judges one request; 2xx says that the ticket is ours from now on.
-func (r *receiver) receive(header func(string) string, body []byte, now int64) answer {
+// receive handles one request; 2xx confirms that the ticket is stored.
+func (r *receiver) receive(header func(string) string, body []byte, now int64) response {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	if !verify(r.secrets, header, body, now, func(nonce string) bool { return r.isReplay(nonce, now) }) {
@@ -101,22 +100,22 @@ func (r *receiver) receive(header func(string) string, body []byte, now int64) a
 		limited.waitSeconds = wait
 		return limited
 	}
-	var told event
-	err := json.Unmarshal(body, &told)
+	var received event
+	err := json.Unmarshal(body, &received)
 	isReadable := err == nil && utf8.Valid(body)
-	if isReadable && told.Type == "target.ping" {
-		return answer{status: http.StatusOK, body: map[string]string{}} // a test: no ticket
+	if isReadable && received.Type == "target.ping" {
+		return response{status: http.StatusOK, body: map[string]string{}} // a test event: create no ticket
 	}
 	key := header("Idempotency-Key")
-	if !isReadable || told.Type != "ticket.export" || told.Ticket == nil || told.Ticket.Title == nil || key == "" {
+	if !isReadable || received.Type != "ticket.export" || received.Ticket == nil || received.Ticket.Title == nil || key == "" {
 		return refusal(http.StatusUnprocessableEntity, "WEBHOOK_VALIDATION_FAILED")
 	}
 	id := r.ticketFor(key)
-	return answer{status: http.StatusOK, body: map[string]string{"id": id, "url": "https://tracker.example/" + id}}
+	return response{status: http.StatusOK, body: map[string]string{"id": id, "url": "https://tracker.example/" + id}}
 }
 
-func refusal(status int, code string) answer {
-	return answer{status: status, body: map[string]string{"code": code}}
+func refusal(status int, code string) response {
+	return response{status: status, body: map[string]string{"code": code}}
 }
 
 func (r *receiver) isReplay(nonce string, now int64) bool {
@@ -144,16 +143,16 @@ func (r *receiver) wait(now int64) int64 {
 	return 0
 }
 
-// ticketFor opens a ticket, once a key: a delivery whose answer was lost comes again.
+// ticketFor creates a ticket once per key: a delivery is repeated if its response was lost.
 func (r *receiver) ticketFor(key string) string {
 	if _, isKnown := r.tickets.values[key]; !isKnown {
 		r.lastNumber++
-		r.tickets.remember(key, fmt.Sprintf("T-%d", r.lastNumber)) // your tracker takes the ticket here
+		r.tickets.remember(key, fmt.Sprintf("T-%d", r.lastNumber)) // pass the ticket to your tracker here
 	}
 	return r.tickets.values[key]
 }
 
-// memory is a map that knows what came first.
+// memory is a map that keeps insertion order.
 type memory[V any] struct {
 	values map[string]V
 	order  []string
@@ -181,25 +180,25 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	switch {
 	case errors.As(err, &tooLarge):
 		write(w, refusal(http.StatusRequestEntityTooLarge, "WEBHOOK_VALIDATION_FAILED"))
-	case err != nil: // no whole body came: without an answer of ours, Go's would be a 200
+	case err != nil: // the body is incomplete; without an explicit status, Go responds with 200
 		w.WriteHeader(http.StatusRequestTimeout)
 	case request.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		write(w, answer{status: http.StatusMethodNotAllowed, body: map[string]string{}})
+		write(w, response{status: http.StatusMethodNotAllowed, body: map[string]string{}})
 	default:
-		// A header that is there twice has no form that verify accepts.
+		// verify rejects a repeated header, because it contains a comma.
 		header := func(name string) string { return strings.Join(request.Header.Values(name), ", ") }
 		write(w, r.receive(header, body, time.Now().Unix()))
 	}
 }
 
-func write(w http.ResponseWriter, told answer) {
+func write(w http.ResponseWriter, result response) {
 	w.Header().Set("Content-Type", "application/json")
-	if told.waitSeconds > 0 {
-		w.Header().Set("Retry-After", strconv.FormatInt(told.waitSeconds, 10))
+	if result.waitSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(result.waitSeconds, 10))
 	}
-	w.WriteHeader(told.status)
-	json.NewEncoder(w).Encode(told.body)
+	w.WriteHeader(result.status)
+	json.NewEncoder(w).Encode(result.body)
 }
 
 type vector struct {
@@ -218,7 +217,7 @@ type vector struct {
 	} `json:"expect"`
 }
 
-// passes tells whether one test vector gets its answer.
+// passes returns whether one test vector gets the expected response.
 func (v vector) passes() bool {
 	r := &receiver{secrets: v.Secrets, ratePerMinute: v.RatePerMinute, letThrough: v.Earlier}
 	for _, nonce := range v.Seen {
@@ -229,10 +228,10 @@ func (v vector) passes() bool {
 		headers.Add(header[0], header[1])
 	}
 	header := func(name string) string { return strings.Join(headers.Values(name), ", ") }
-	told := r.receive(header, v.Body, v.Now)
-	_, hasTicket := told.body["id"]
-	isRight := told.status == v.Expect.Status && told.body["code"] == v.Expect.Code && hasTicket == v.Expect.Ticket
-	return isRight && (told.waitSeconds > 0) == (told.status == http.StatusTooManyRequests)
+	result := r.receive(header, v.Body, v.Now)
+	_, hasTicket := result.body["id"]
+	isRight := result.status == v.Expect.Status && result.body["code"] == v.Expect.Code && hasTicket == v.Expect.Ticket
+	return isRight && (result.waitSeconds > 0) == (result.status == http.StatusTooManyRequests)
 }
 
 func runVectors(path string) int {

@@ -1,28 +1,28 @@
-// Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
 //
 //     WEBHOOK_SECRET=... PORT=9000 node receiver.mjs
-//     node receiver.mjs --vectors vectors.json      # try it on the test vectors
+//     node receiver.mjs --vectors vectors.json      # run the test vectors
 //
-// Needs nothing but Node.js 18 or newer. Run it, copy from it, or import { verify } from "./receiver.mjs".
+// Needs only Node.js 18 or newer. Run it, copy from it, or import { verify } from "./receiver.mjs".
 
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { readFileSync, realpathSync } from "node:fs";
 import { createServer } from "node:http";
 import { pathToFileURL } from "node:url";
 
-const TOLERANCE_S = 300; // how far the sender's clock may be off
-const REMEMBERED_S = 2 * TOLERANCE_S; // a nonce can come again for as long as its timestamp is accepted
-const MAX_REMEMBERED = 100_000; // bounds the memory: beyond it the oldest are forgotten
+const TOLERANCE_S = 300; // allowed difference from the sender's clock
+const REMEMBERED_S = 2 * TOLERANCE_S; // a request can be replayed for as long as its timestamp is accepted
+const MAX_REMEMBERED = 100_000; // memory limit: beyond it the oldest entries are dropped
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
-// Tell whether a request is genuine, fresh, and here for the first time. `secrets` are several while they are rotated;
-// `headers` has lower-case names, as Node.js gives them; `body` is a Buffer of the raw bytes, read before anything parses
-// them; `now` is in unix seconds. `isReplay(nonce)` remembers a nonce and tells whether it was known; it is asked last, so
-// that forgers cannot fill the memory.
+// Return whether a request is authentic, recent and not a replay. `secrets` has several entries during a rotation;
+// `headers` has lower-case names, as in Node.js; `body` is a Buffer of the raw bytes, read before any parsing; `now` is in
+// unix seconds. `isReplay(nonce)` stores a nonce and returns whether it was known; it is called last, so that forged
+// requests cannot fill the memory.
 export function verify(secrets, headers, body, now, isReplay) {
   const timestamp = headers["x-service-timestamp"] ?? "";
   const nonce = headers["x-service-nonce"] ?? "";
-  // Without these forms signed bytes could move between timestamp, nonce and body.
+  // Without these checks, signed bytes could be moved between timestamp, nonce and body.
   if (!/^[0-9]{1,15}$/.test(timestamp) || !/^[0-9A-Fa-f]{32}$/.test(nonce)) return false;
   if (Math.abs(now - Number(timestamp)) > TOLERANCE_S) return false;
   const given = Buffer.from(headers["x-service-signature"] ?? "");
@@ -34,18 +34,18 @@ export function verify(secrets, headers, body, now, isReplay) {
   return matches.includes(true) && !isReplay(nonce);
 }
 
-// Judges requests. It remembers in memory what a real one keeps in its database.
+// Handles requests. Keeps its state in memory; a production receiver keeps it in its database.
 export class Receiver {
   constructor(secrets, ratePerMinute = 0) {
     this.secrets = secrets;
     this.ratePerMinute = ratePerMinute; // 0 is no limit
-    this.nonces = new Map(); // and when each was seen
-    this.letThrough = []; // when, within the last minute
-    this.tickets = new Map(); // by Idempotency-Key: in a database, a unique column beside the ticket
+    this.nonces = new Map(); // nonce to time of receipt
+    this.letThrough = []; // times of accepted requests in the last minute
+    this.tickets = new Map(); // by Idempotency-Key; in a database, use a unique column next to the ticket
     this.lastNumber = 0;
   }
 
-  // Judge one request; 2xx says that the ticket is ours from now on.
+  // Handle one request; 2xx confirms that the ticket is stored.
   receive(headers, body, now) {
     if (!verify(this.secrets, headers, body, now, (nonce) => this.isReplay(nonce, now))) {
       return { status: 401, body: { code: "WEBHOOK_SIGNATURE_INVALID" } };
@@ -54,7 +54,7 @@ export class Receiver {
     if (waitS > 0) return { status: 429, body: { code: "WEBHOOK_RATE_LIMITED" }, headers: { "Retry-After": String(waitS) } };
     const event = readEvent(body);
     const key = headers["idempotency-key"];
-    if (event?.type === "target.ping") return { status: 200, body: {} }; // a test: no ticket
+    if (event?.type === "target.ping") return { status: 200, body: {} }; // a test event: create no ticket
     if (event?.type !== "ticket.export" || typeof event.ticket?.title !== "string" || !key) {
       return { status: 422, body: { code: "WEBHOOK_VALIDATION_FAILED" } };
     }
@@ -79,9 +79,9 @@ export class Receiver {
     return 0;
   }
 
-  // Open a ticket, once a key: a delivery whose answer was lost comes again.
+  // Create a ticket once per key: a delivery is repeated if its response was lost.
   ticketFor(key, ticket) {
-    if (!this.tickets.has(key)) remember(this.tickets, key, `T-${++this.lastNumber}`); // your tracker takes `ticket` here
+    if (!this.tickets.has(key)) remember(this.tickets, key, `T-${++this.lastNumber}`); // pass `ticket` to your tracker here
     return this.tickets.get(key);
   }
 }
@@ -101,7 +101,7 @@ function readEvent(body) {
 
 function serve(receiver, port) {
   const server = createServer({ requestTimeout: 30_000, headersTimeout: 30_000 }, (request, response) => {
-    const answer = ({ status, body, headers = {} }) => {
+    const respond = ({ status, body, headers = {} }) => {
       response.writeHead(status, { "Content-Type": "application/json", ...headers }).end(JSON.stringify(body));
     };
     const chunks = [];
@@ -111,19 +111,19 @@ function serve(receiver, port) {
       if (size <= MAX_BODY_BYTES) {
         chunks.push(chunk);
       } else if (!response.headersSent) {
-        answer({ status: 413, body: { code: "WEBHOOK_VALIDATION_FAILED" }, headers: { Connection: "close" } });
+        respond({ status: 413, body: { code: "WEBHOOK_VALIDATION_FAILED" }, headers: { Connection: "close" } });
       }
     });
     request.on("end", () => {
       if (response.headersSent) return;
-      if (request.method !== "POST") answer({ status: 405, body: {}, headers: { Allow: "POST" } });
-      else answer(receiver.receive(request.headers, Buffer.concat(chunks), Math.floor(Date.now() / 1000)));
+      if (request.method !== "POST") respond({ status: 405, body: {}, headers: { Allow: "POST" } });
+      else respond(receiver.receive(request.headers, Buffer.concat(chunks), Math.floor(Date.now() / 1000)));
     });
   });
   server.listen(port, "127.0.0.1", () => console.log(`Listening on http://127.0.0.1:${server.address().port}`));
 }
 
-// Tell whether one test vector gets its answer.
+// Return whether one test vector gets the expected response.
 function passes(vector) {
   const receiver = new Receiver(vector.secrets, vector.rate_per_minute);
   receiver.nonces = new Map(vector.seen.map((nonce) => [nonce, vector.now]));
@@ -133,10 +133,10 @@ function passes(vector) {
     const before = headers[name.toLowerCase()];
     headers[name.toLowerCase()] = before === undefined ? value : `${before}, ${value}`;
   }
-  const told = receiver.receive(headers, Buffer.from(vector.body_base64, "base64"), vector.now);
+  const response = receiver.receive(headers, Buffer.from(vector.body_base64, "base64"), vector.now);
   const { status, code, ticket } = vector.expect;
-  const right = told.status === status && (told.body.code ?? null) === code && "id" in told.body === ticket;
-  return right && (told.headers?.["Retry-After"] !== undefined) === (status === 429);
+  const right = response.status === status && (response.body.code ?? null) === code && "id" in response.body === ticket;
+  return right && (response.headers?.["Retry-After"] !== undefined) === (status === 429);
 }
 
 function runVectors(path) {
@@ -159,5 +159,5 @@ function main() {
   serve(new Receiver(secrets, Number(RATE_PER_MINUTE)), Number(PORT));
 }
 
-// Imported, it only brings its names.
+// Do not start a server when this file is imported.
 if (process.argv[1] && import.meta.url === pathToFileURL(realpathSync(process.argv[1])).href) main();

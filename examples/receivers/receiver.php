@@ -1,26 +1,26 @@
 <?php
-// Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+// Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
 //
 //     WEBHOOK_SECRET=... php -S 127.0.0.1:9000 receiver.php
-//     php receiver.php --vectors vectors.json      # try it on the test vectors
+//     php receiver.php --vectors vectors.json      # run the test vectors
 //
-// Needs nothing but PHP 8.1 or newer. Run it, copy from it, or put it behind your web server.
+// Needs only PHP 8.1 or newer. Run it, copy from it, or put it behind your web server.
 
 declare(strict_types=1);
 
-const TOLERANCE_S = 300; // how far the sender's clock may be off
-const REMEMBERED_S = 2 * TOLERANCE_S; // a nonce can come again for as long as its timestamp is accepted
-const MAX_REMEMBERED = 10_000; // bounds the file of state: beyond it the oldest are forgotten
+const TOLERANCE_S = 300; // allowed difference from the sender's clock
+const REMEMBERED_S = 2 * TOLERANCE_S; // a request can be replayed for as long as its timestamp is accepted
+const MAX_REMEMBERED = 10_000; // limits the state file: beyond it the oldest entries are dropped
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
-// Tell whether a request is genuine, fresh, and here for the first time. $secrets are several while they are rotated;
-// $headers has lower-case names; $body is the raw bytes of php://input; $now is in unix seconds. $isReplay($nonce) remembers
-// a nonce and tells whether it was known; it is asked last, so that forgers cannot fill the memory.
+// Return whether a request is authentic, recent and not a replay. $secrets has several entries during a rotation; $headers
+// has lower-case names; $body is the raw bytes of php://input; $now is in unix seconds. $isReplay($nonce) stores a nonce and
+// returns whether it was known; it is called last, so that forged requests cannot fill the memory.
 function verify(array $secrets, array $headers, string $body, int $now, callable $isReplay): bool
 {
     $timestamp = $headers['x-service-timestamp'] ?? '';
     $nonce = $headers['x-service-nonce'] ?? '';
-    // Without these forms signed bytes could move between timestamp, nonce and body.
+    // Without these checks, signed bytes could be moved between timestamp, nonce and body.
     if (!preg_match('/\A[0-9]{1,15}\z/', $timestamp) || !preg_match('/\A[0-9A-Fa-f]{32}\z/', $nonce)) {
         return false;
     }
@@ -35,8 +35,8 @@ function verify(array $secrets, array $headers, string $body, int $now, callable
     return $isSigned && !$isReplay($nonce);
 }
 
-// Judge one request; return status, body, headers. 2xx says that the ticket is ours from now on. $state is what is
-// remembered between requests, which a real receiver keeps in its database: nonces, times let through, tickets.
+// Handle one request; return status, body, headers. 2xx confirms that the ticket is stored. $state holds nonces, times of
+// accepted requests and tickets between requests; a production receiver keeps it in its database.
 function receive(array &$state, array $secrets, int $ratePerMinute, array $headers, string $body, int $now): array
 {
     $isReplay = function (string $nonce) use (&$state, $now): bool {
@@ -52,10 +52,10 @@ function receive(array &$state, array $secrets, int $ratePerMinute, array $heade
     $event = json_decode($body, true);
     $type = is_array($event) ? $event['type'] ?? null : null;
     if ($type === 'target.ping') {
-        return [200, [], []]; // a test: no ticket
+        return [200, [], []]; // a test event: create no ticket
     }
     $key = $headers['idempotency-key'] ?? '';
-    // A key of other bytes, which nobody sends, could not be kept as JSON.
+    // A key with other bytes, which RiskRelay never sends, cannot be stored as JSON.
     $isKey = preg_match('/\A[!-~]+\z/', $key) === 1;
     if ($type !== 'ticket.export' || !is_string($event['ticket']['title'] ?? null) || !$isKey) {
         return [422, ['code' => 'WEBHOOK_VALIDATION_FAILED'], []];
@@ -86,12 +86,12 @@ function waitS(array &$letThrough, int $ratePerMinute, int $now): int
     return 0;
 }
 
-// Open a ticket, once a key: a delivery whose answer was lost comes again. In a database the key is a unique column
-// beside the ticket.
+// Create a ticket once per key: a delivery is repeated if its response was lost. In a database,
+// store the key in a unique column next to the ticket.
 function ticketFor(array &$state, string $key, array $ticket): string
 {
     if (!isset($state['tickets'][$key])) {
-        remember($state['tickets'], $key, 'T-' . ++$state['last_number']); // your tracker takes $ticket here
+        remember($state['tickets'], $key, 'T-' . ++$state['last_number']); // pass $ticket to your tracker here
     }
     return $state['tickets'][$key];
 }
@@ -109,19 +109,19 @@ function newState(): array
     return ['nonces' => [], 'let_through' => [], 'tickets' => [], 'last_number' => 0];
 }
 
-// Answer the request that PHP runs this file for. PHP forgets everything between two requests, so a file under a lock
-// stands in for the database; without the lock two copies of a request could both pass.
+// Respond to the request that PHP runs this file for. PHP keeps no memory between two requests, so a locked file replaces
+// the database; without the lock, two copies of a request could both be accepted.
 function serve(): void
 {
     $secrets = array_filter([(string) getenv('WEBHOOK_SECRET'), (string) getenv('WEBHOOK_SECRET_OLD')], 'strlen');
     $body = (string) file_get_contents('php://input', false, null, 0, MAX_BODY_BYTES + 1);
     if (!$secrets) {
         error_log('Set WEBHOOK_SECRET to the secret that deliveries are signed with.');
-        answer(503, [], []);
+        respond(503, [], []);
     } elseif ($_SERVER['REQUEST_METHOD'] !== 'POST') {
-        answer(405, [], ['Allow' => 'POST']);
+        respond(405, [], ['Allow' => 'POST']);
     } elseif (strlen($body) > MAX_BODY_BYTES) {
-        answer(413, ['code' => 'WEBHOOK_VALIDATION_FAILED'], []);
+        respond(413, ['code' => 'WEBHOOK_VALIDATION_FAILED'], []);
     } else {
         $path = getenv('STATE_FILE') ?: sys_get_temp_dir() . "/receiver-{$_SERVER['SERVER_PORT']}.json";
         $file = fopen($path, 'c+');
@@ -129,17 +129,17 @@ function serve(): void
         $state = json_decode((string) stream_get_contents($file), true) ?? newState();
         $headers = array_change_key_case(getallheaders());
         $rate = (int) getenv('RATE_PER_MINUTE');
-        $answer = receive($state, $secrets, $rate, $headers, $body, time());
-        $content = json_encode($state, JSON_THROW_ON_ERROR); // before the file is emptied
+        $response = receive($state, $secrets, $rate, $headers, $body, time());
+        $content = json_encode($state, JSON_THROW_ON_ERROR); // before the file is truncated
         ftruncate($file, 0);
         rewind($file);
         fwrite($file, $content);
         fclose($file);
-        answer(...$answer);
+        respond(...$response);
     }
 }
 
-function answer(int $status, array $body, array $headers): void
+function respond(int $status, array $body, array $headers): void
 {
     http_response_code($status);
     header('Content-Type: application/json');
@@ -149,7 +149,7 @@ function answer(int $status, array $body, array $headers): void
     echo json_encode((object) $body, JSON_UNESCAPED_SLASHES);
 }
 
-// Tell whether one test vector gets its answer.
+// Return whether one test vector gets the expected response.
 function passes(array $vector): bool
 {
     $state = newState();
@@ -161,10 +161,10 @@ function passes(array $vector): bool
         $headers[$name] = isset($headers[$name]) ? "$headers[$name], $value" : $value;
     }
     $body = base64_decode($vector['body_base64'], true);
-    [$status, $told, $further] =
+    [$status, $reply, $further] =
         receive($state, $vector['secrets'], $vector['rate_per_minute'], $headers, $body, $vector['now']);
-    $told = ['status' => $status, 'code' => $told['code'] ?? null, 'ticket' => isset($told['id'])];
-    return $told === $vector['expect'] && isset($further['Retry-After']) === ($status === 429);
+    $actual = ['status' => $status, 'code' => $reply['code'] ?? null, 'ticket' => isset($reply['id'])];
+    return $actual === $vector['expect'] && isset($further['Retry-After']) === ($status === 429);
 }
 
 function runVectors(string $path): int

@@ -1,9 +1,9 @@
-"""Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+"""Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
 
     WEBHOOK_SECRET=... PORT=9000 python3 receiver.py
-    python3 receiver.py --vectors vectors.json      # try it on the test vectors
+    python3 receiver.py --vectors vectors.json      # run the test vectors
 
-Standard library only. Run it, copy from it, or `from receiver import verify`.
+Uses only the standard library. Run it, copy from it, or `from receiver import verify`.
 """
 
 import base64
@@ -19,26 +19,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-TOLERANCE_S = 300  # how far the sender's clock may be off
-REMEMBERED_S = 2 * TOLERANCE_S  # a nonce can come again for as long as its timestamp is accepted
-MAX_REMEMBERED = 100_000  # bounds the memory: beyond it the oldest are forgotten
+TOLERANCE_S = 300  # allowed difference from the sender's clock
+REMEMBERED_S = 2 * TOLERANCE_S  # a request can be replayed for as long as its timestamp is accepted
+MAX_REMEMBERED = 100_000  # memory limit: beyond it the oldest entries are dropped
 MAX_BODY_BYTES = 4 * 1024 * 1024
 IDLE_TIMEOUT_S = 30
 
-Answer = tuple[int, dict[str, str], dict[str, str]]  # status, body, headers
+Response = tuple[int, dict[str, str], dict[str, str]]  # status, body, headers
 
 
 def verify(
     secrets: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: int, is_replay: Callable[[str], bool]
 ) -> bool:
-    """Tell whether a request is genuine, fresh, and here for the first time.
+    """Return whether a request is authentic, recent and not a replay.
 
-    `secrets` are several while they are rotated. `headers` has lower-case names. `body` is the raw bytes, read before
-    anything parses them. `now` is in unix seconds. `is_replay(nonce)` remembers a nonce and tells whether it was known;
-    it is asked last, so that forgers cannot fill the memory.
+    `secrets` has several entries during a rotation. `headers` has lower-case names. `body` is the raw bytes, read before
+    any parsing. `now` is in unix seconds. `is_replay(nonce)` stores a nonce and returns whether it was known; it is called
+    last, so that forged requests cannot fill the memory.
     """
     timestamp, nonce = headers.get("x-service-timestamp", ""), headers.get("x-service-nonce", "")
-    # Without these forms signed bytes could move between timestamp, nonce and body.
+    # Without these checks, signed bytes could be moved between timestamp, nonce and body.
     if not re.fullmatch("[0-9]{1,15}", timestamp) or not re.fullmatch("[0-9A-Fa-f]{32}", nonce):
         return False
     if abs(now - int(timestamp)) > TOLERANCE_S:
@@ -50,20 +50,20 @@ def verify(
     return is_signed and not is_replay(nonce)
 
 
-class Receiver:
-    """Judges requests. It remembers in memory what a real one keeps in its database."""
+class WebhookReceiver:
+    """Handles requests. Keeps its state in memory; a production receiver keeps it in its database."""
 
     def __init__(self, secrets: Sequence[bytes], rate_per_minute: int = 0) -> None:
         self.secrets = secrets
         self.rate_per_minute = rate_per_minute  # 0 is no limit
-        self.nonces: dict[str, int] = {}  # and when each was seen
-        self.let_through: list[int] = []  # when, within the last minute
-        self.tickets: dict[str, str] = {}  # by Idempotency-Key: in a database, a unique column beside the ticket
+        self.nonces: dict[str, int] = {}  # nonce to time of receipt
+        self.let_through: list[int] = []  # times of accepted requests in the last minute
+        self.tickets: dict[str, str] = {}  # by Idempotency-Key; in a database, use a unique column next to the ticket
         self.last_number = 0
         self.lock = threading.Lock()
 
-    def receive(self, headers: Mapping[str, str], body: bytes, now: int) -> Answer:
-        """Judge one request; 2xx says that the ticket is ours from now on."""
+    def receive(self, headers: Mapping[str, str], body: bytes, now: int) -> Response:
+        """Handle one request; 2xx confirms that the ticket is stored."""
         with self.lock:
             if not verify(self.secrets, headers, body, now, lambda nonce: self.is_replay(nonce, now)):
                 return 401, {"code": "WEBHOOK_SIGNATURE_INVALID"}, {}
@@ -72,7 +72,7 @@ class Receiver:
                 return 429, {"code": "WEBHOOK_RATE_LIMITED"}, {"Retry-After": str(wait_s)}
             event, key = read_event(body), headers.get("idempotency-key")
             if event.get("type") == "target.ping":
-                return 200, {}, {}  # a test: no ticket
+                return 200, {}, {}  # a test event: create no ticket
             if event.get("type") != "ticket.export" or not has_title(event.get("ticket")) or not key:
                 return 422, {"code": "WEBHOOK_VALIDATION_FAILED"}, {}
             ticket_id = self.ticket_for(key, event["ticket"])
@@ -94,10 +94,10 @@ class Receiver:
         return 0
 
     def ticket_for(self, key: str, ticket: dict[str, Any]) -> str:
-        """Open a ticket, once a key: a delivery whose answer was lost comes again."""
+        """Create a ticket once per key: a delivery is repeated if its response was lost."""
         if key not in self.tickets:
             self.last_number += 1
-            remember(self.tickets, key, f"T-{self.last_number}")  # your tracker takes `ticket` here
+            remember(self.tickets, key, f"T-{self.last_number}")  # pass `ticket` to your tracker here
         return self.tickets[key]
 
 
@@ -119,31 +119,31 @@ def has_title(ticket: object) -> bool:
     return isinstance(ticket, dict) and isinstance(ticket.get("title"), str)
 
 
-def handler_for(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
-    """Return what reads requests off the wire and puts answers on it."""
+def handler_for(receiver: WebhookReceiver) -> type[BaseHTTPRequestHandler]:
+    """Return an HTTP handler for `receiver`."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class RequestHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = IDLE_TIMEOUT_S
-        wbufsize = -1  # an answer in one packet
+        wbufsize = -1  # send a response in one packet
 
         def do_POST(self) -> None:
             length = self.headers.get("Content-Length", "")
             if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY_BYTES:
-                # Its body stays unread, so the connection ends here.
-                self.answer(413 if length else 411, {"code": "WEBHOOK_VALIDATION_FAILED"}, {"Connection": "close"})
+                # The body stays unread, so the connection must be closed.
+                self.respond(413 if length else 411, {"code": "WEBHOOK_VALIDATION_FAILED"}, {"Connection": "close"})
                 return
             body = self.rfile.read(int(length))
-            if len(body) < int(length):  # the sender hung up
+            if len(body) < int(length):  # the sender closed the connection
                 self.close_connection = True
                 return
             headers = {name.lower(): ", ".join(self.headers.get_all(name, [])) for name in self.headers}
-            self.answer(*receiver.receive(headers, body, int(time.time())))
+            self.respond(*receiver.receive(headers, body, int(time.time())))
 
         def do_GET(self) -> None:
-            self.answer(405, {}, {"Allow": "POST"})
+            self.respond(405, {}, {"Allow": "POST"})
 
-        def answer(self, status: int, body: dict[str, str], headers: dict[str, str]) -> None:
+        def respond(self, status: int, body: dict[str, str], headers: dict[str, str]) -> None:
             content = json.dumps(body).encode()
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
@@ -151,12 +151,12 @@ def handler_for(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-    return Handler
+    return RequestHandler
 
 
 def passes(vector: dict[str, Any]) -> bool:
-    """Tell whether one test vector gets its answer."""
-    receiver = Receiver([secret.encode() for secret in vector["secrets"]], vector["rate_per_minute"])
+    """Return whether one test vector gets the expected response."""
+    receiver = WebhookReceiver([secret.encode() for secret in vector["secrets"]], vector["rate_per_minute"])
     receiver.nonces = dict.fromkeys(vector["seen"], vector["now"])
     receiver.let_through = vector["earlier"]
     headers: dict[str, str] = {}
@@ -164,8 +164,8 @@ def passes(vector: dict[str, Any]) -> bool:
         before = headers.get(name.lower())
         headers[name.lower()] = value if before is None else f"{before}, {value}"
     status, body, further = receiver.receive(headers, base64.b64decode(vector["body_base64"]), vector["now"])
-    told = {"status": status, "code": body.get("code"), "ticket": "id" in body}
-    return told == vector["expect"] and ("Retry-After" in further) == (status == 429)
+    actual = {"status": status, "code": body.get("code"), "ticket": "id" in body}
+    return actual == vector["expect"] and ("Retry-After" in further) == (status == 429)
 
 
 def run_vectors(path: str) -> int:
@@ -184,7 +184,7 @@ def main() -> int:
     if not any(secrets):
         print("Set WEBHOOK_SECRET to the secret that deliveries are signed with.", file=sys.stderr)
         return 2
-    receiver = Receiver([each for each in secrets if each], int(os.environ.get("RATE_PER_MINUTE", "0")))
+    receiver = WebhookReceiver([each for each in secrets if each], int(os.environ.get("RATE_PER_MINUTE", "0")))
     server = ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "9000"))), handler_for(receiver))
     print(f"Listening on http://127.0.0.1:{server.server_port}", flush=True)
     try:

@@ -1,34 +1,34 @@
 # frozen_string_literal: true
 
-# Receive RiskRelay's deliveries: verify them, open one ticket for each, say what is wrong with the others.
+# Example receiver for RiskRelay: verifies deliveries, creates one ticket for each, and rejects invalid requests.
 #
 #     WEBHOOK_SECRET=... PORT=9000 ruby receiver.rb
-#     ruby receiver.rb --vectors vectors.json      # try it on the test vectors
+#     ruby receiver.rb --vectors vectors.json      # run the test vectors
 #
-# Needs nothing but Ruby 3.0 or newer. Run it, copy from it, or require_relative "receiver" and call verify.
+# Needs only Ruby 3.0 or newer. Run it, copy from it, or require_relative "receiver" and call verify.
 
 require "json"
 require "openssl"
 require "socket"
 require "timeout"
 
-TOLERANCE_S = 300 # how far the sender's clock may be off
-REMEMBERED_S = 2 * TOLERANCE_S # a nonce can come again for as long as its timestamp is accepted
-MAX_REMEMBERED = 100_000 # bounds the memory: beyond it the oldest are forgotten
+TOLERANCE_S = 300 # allowed difference from the sender's clock
+REMEMBERED_S = 2 * TOLERANCE_S # a request can be replayed for as long as its timestamp is accepted
+MAX_REMEMBERED = 100_000 # memory limit: beyond it the oldest entries are dropped
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_HEADERS = 100
 IDLE_TIMEOUT_S = 30
 REASONS = { 200 => "OK", 401 => "Unauthorized", 405 => "Method Not Allowed", 411 => "Length Required",
             413 => "Content Too Large", 422 => "Unprocessable Content", 429 => "Too Many Requests" }.freeze
 
-# Tell whether a request is genuine, fresh, and here for the first time. `secrets` are several while they are rotated;
-# `headers` has lower-case names; `body` is the raw bytes (in Rails: request.raw_post), read before anything parses them;
-# `now` is in unix seconds. The block remembers a nonce and tells whether it was known; it is asked last, so that forgers
-# cannot fill the memory.
+# Return whether a request is authentic, recent and not a replay. `secrets` has several entries during a rotation; `headers`
+# has lower-case names; `body` is the raw bytes (in Rails: request.raw_post), read before any parsing; `now` is in unix
+# seconds. The block stores a nonce and returns whether it was known; it is called last, so that forged requests cannot fill
+# the memory.
 def verify(secrets, headers, body, now)
   timestamp = headers.fetch("x-service-timestamp", "")
   nonce = headers.fetch("x-service-nonce", "")
-  # Without these forms signed bytes could move between timestamp, nonce and body.
+  # Without these checks, signed bytes could be moved between timestamp, nonce and body.
   return false unless timestamp.match?(/\A[0-9]{1,15}\z/) && nonce.match?(/\A[0-9A-Fa-f]{32}\z/)
   return false if (now - timestamp.to_i).abs > TOLERANCE_S
 
@@ -40,21 +40,21 @@ def verify(secrets, headers, body, now)
   matches.any? && !yield(nonce)
 end
 
-# Judges requests. It remembers in memory what a real one keeps in its database.
+# Handles requests. Keeps its state in memory; a production receiver keeps it in its database.
 class Receiver
   attr_writer :nonces, :let_through
 
   def initialize(secrets, rate_per_minute = 0)
     @secrets = secrets
     @rate_per_minute = rate_per_minute # 0 is no limit
-    @nonces = {} # and when each was seen
-    @let_through = [] # when, within the last minute
-    @tickets = {} # by Idempotency-Key: in a database, a unique column beside the ticket
+    @nonces = {} # nonce to time of receipt
+    @let_through = [] # times of accepted requests in the last minute
+    @tickets = {} # by Idempotency-Key; in a database, use a unique column next to the ticket
     @last_number = 0
     @lock = Mutex.new
   end
 
-  # Judge one request; return status, body, headers. 2xx says that the ticket is ours from now on.
+  # Handle one request; return status, body, headers. 2xx confirms that the ticket is stored.
   def receive(headers, body, now)
     @lock.synchronize do
       genuine = verify(@secrets, headers, body, now) { |nonce| replay?(nonce, now) }
@@ -64,7 +64,7 @@ class Receiver
       return [429, { code: "WEBHOOK_RATE_LIMITED" }, { "Retry-After" => seconds.to_s }] if seconds.positive?
 
       event = read_event(body)
-      return [200, {}, {}] if event["type"] == "target.ping" # a test: no ticket
+      return [200, {}, {}] if event["type"] == "target.ping" # a test event: create no ticket
 
       key = headers.fetch("idempotency-key", "")
       ticket = event["ticket"]
@@ -95,9 +95,9 @@ class Receiver
     0
   end
 
-  # Open a ticket, once a key: a delivery whose answer was lost comes again.
+  # Create a ticket once per key: a delivery is repeated if its response was lost.
   def ticket_for(key, _ticket)
-    remember(@tickets, key, "T-#{@last_number += 1}") unless @tickets.key?(key) # your tracker takes the ticket here
+    remember(@tickets, key, "T-#{@last_number += 1}") unless @tickets.key?(key) # pass the ticket to your tracker here
     @tickets[key]
   end
 
@@ -123,18 +123,18 @@ class Connection
   end
 
   def serve
-    answer = read_and_judge
-    write(*answer) if answer
+    response = read_and_handle
+    write(*response) if response
   rescue Timeout::Error, SystemCallError, IOError
-    nil # the sender hung up, or says nothing: there is nobody to answer
+    nil # the sender closed the connection or timed out
   ensure
     @socket.close
   end
 
   private
 
-  def read_and_judge
-    # Reading alone is cut off: whoever judges is not to be interrupted.
+  def read_and_handle
+    # The timeout applies to reading only: handling must not be interrupted.
     line, headers = Timeout.timeout(IDLE_TIMEOUT_S) { [@socket.gets("\r\n", 8192), read_headers] }
     return if line.nil?
     return [405, {}, { "Allow" => "POST" }] unless line.start_with?("POST ")
@@ -176,7 +176,7 @@ rescue Interrupt
   nil
 end
 
-# Tell whether one test vector gets its answer.
+# Return whether one test vector gets the expected response.
 def passes?(vector)
   receiver = Receiver.new(vector["secrets"], vector["rate_per_minute"])
   receiver.nonces = vector["seen"].to_h { |nonce| [nonce, vector["now"]] }
@@ -184,8 +184,8 @@ def passes?(vector)
   headers = {}
   vector["headers"].each { |name, value| headers[name.downcase] = [headers[name.downcase], value].compact.join(", ") }
   status, body, further = receiver.receive(headers, vector["body_base64"].unpack1("m0"), vector["now"])
-  told = { "status" => status, "code" => body[:code], "ticket" => body.key?(:id) }
-  told == vector["expect"] && further.key?("Retry-After") == (status == 429)
+  actual = { "status" => status, "code" => body[:code], "ticket" => body.key?(:id) }
+  actual == vector["expect"] && further.key?("Retry-After") == (status == 429)
 end
 
 def run_vectors(path)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from bin.receiver_kit.receiver import Misbehaviour, Receiver
-from examples.client import Client, Refused, Unreachable
+from examples.client import ApiError, Client, Unreachable
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database, rows
 from storage.exports import transitions
@@ -262,7 +262,7 @@ def test_a_key_with_another_meaning_is_refused_at_once(installation: Installatio
     client = installation.client()
     first = client.submit({"ticket": {"title": "One"}}, key="one meaning")
     assert client.submit({"ticket": {"title": "One"}}, key="one meaning") == first
-    with BadLine(installation.service.port) as line, pytest.raises(Refused) as refused:
+    with BadLine(installation.service.port) as line, pytest.raises(ApiError) as refused:
         installation.client(line.url).submit({"ticket": {"title": "Two"}}, key="one meaning")
     assert (refused.value.status, refused.value.code) == (409, "IDEMPOTENCY_CONFLICT")
     assert len(line.requests) == 1
@@ -291,7 +291,7 @@ def test_a_wrong_token_is_refused_and_not_shown(installation: Installation) -> N
 
 
 def test_a_body_that_is_too_long_is_refused_and_not_sent_again(installation: Installation) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         installation.client().submit({"ticket": {"title": "x", "description": "y" * 3_000_000}})
     assert refused.value.status == 413
 
@@ -342,7 +342,7 @@ def test_all_pages_are_read(installation: Installation) -> None:
 
 def test_a_target_that_is_not_there_is_told_by_its_field(installation: Installation) -> None:
     client, [export_id] = installation.client(), make_exports(installation.customer, 1)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         client.approve(export_id, "tgt_01J8ZC4S4C0V2N8A5T3X9Q7B6M", client.show(export_id)["ticket_digest"])
     assert [field["path"] for field in refused.value.fields] == ["/target_id"]
 
@@ -406,15 +406,15 @@ def test_what_would_come_back_the_same_is_not_sent_again(
     answer: tuple[int, bytes, dict[str, str]], connections: int
 ) -> None:
     with answering(answer) as server:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ApiError) as refused:
             Client(server.url(path=""), "token").submit(TICKET)
         assert refused.value.status == answer[0]
         assert server.connections == connections
 
 
 def test_what_does_not_pass_is_given_up_when_patience_is_spent() -> None:
-    with answering((503, b"", {})) as server, pytest.raises(Refused):
-        Client(server.url(path=""), patience_s=1.5).submit(TICKET)
+    with answering((503, b"", {})) as server, pytest.raises(ApiError):
+        Client(server.url(path=""), retry_for_s=1.5).submit(TICKET)
     assert 2 <= server.connections <= 4
 
 
@@ -424,8 +424,8 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
         peer.drip(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000, every_s=0.02)
 
     began = time.monotonic()
-    with LoopbackServer(drip) as server, pytest.raises((Unreachable, Refused)):
-        Client(server.url(path=""), patience_s=0, timeout_s=1).submit(TICKET)
+    with LoopbackServer(drip) as server, pytest.raises((Unreachable, ApiError)):
+        Client(server.url(path=""), retry_for_s=0, timeout_s=1).submit(TICKET)
     assert time.monotonic() - began < 60  # to its end it would take over three minutes
 
 
@@ -433,7 +433,7 @@ def test_nobody_there_is_told_in_one_line(installation: Installation) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Unreachable, match="Connection refused"):
-        Client(f"http://127.0.0.1:{port}", patience_s=0).submit(TICKET)
+        Client(f"http://127.0.0.1:{port}", retry_for_s=0).submit(TICKET)
 
 
 def test_a_certificate_that_nobody_vouches_for_gets_no_token(tmp_path: Path) -> None:

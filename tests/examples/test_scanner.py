@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bin.demo_page import FLAW_COUNT, FLAWS, DemoSite
-from examples.scanner import RULES, find_flaws
+from examples.scanner import RULES, find_issues
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def scan(*arguments: str, secret: str | None = SECRET) -> subprocess.CompletedPr
 
 def codes(url: str, html: str, **headers: str) -> list[str]:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return [flaw["code"] for flaw in find_flaws(url, SAFE_HEADERS | given, html)]
+    return [flaw["code"] for flaw in find_issues(url, SAFE_HEADERS | given, html)]
 
 
 # ── the whole way ──────────────────────────────────────────────────────────
@@ -174,7 +174,7 @@ def test_a_refusal_is_shown_and_exits_1(serve: Callable[..., Answering]) -> None
     with DemoSite() as site:
         done = scan(site.url, "--to", relay.url)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "refused it with 401" in done.stderr
+    assert "rejected the postback with 401" in done.stderr
     assert "UNAUTHORIZED" in done.stderr
     assert SECRET not in done.stderr
 
@@ -185,7 +185,7 @@ def test_the_secret_does_not_follow_a_redirect(serve: Callable[..., Answering]) 
     with DemoSite() as site:
         done = scan(site.url, "--to", relay.url)
     assert (done.returncode, elsewhere.asked) == (1, [])
-    assert "refused it with 307" in done.stderr
+    assert "rejected the postback with 307" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -290,20 +290,20 @@ def test_language_and_title_of_a_page(html: str, expected: list[str]) -> None:
     ],
 )
 def test_the_rules_on_headers(url: str, headers: dict[str, str], html: str, expected: list[str]) -> None:
-    assert [flaw["code"] for flaw in find_flaws(url, SAFE_HEADERS | headers, html)] == expected
+    assert [flaw["code"] for flaw in find_issues(url, SAFE_HEADERS | headers, html)] == expected
 
 
 def test_meta_elements_stand_in_for_headers_but_not_for_frame_protection() -> None:
     html = """<html lang="en"><title>x</title><meta http-equiv="Content-Security-Policy" content="frame-ancestors 'none'">
     <meta name="referrer" content="no-referrer">"""
-    flaws = find_flaws("http://a.example/", {"X-Content-Type-Options": "nosniff"}, html)
+    flaws = find_issues("http://a.example/", {"X-Content-Type-Options": "nosniff"}, html)
     assert [flaw["code"] for flaw in flaws] == ["missing-frame-protection"]
 
 
 def test_a_place_is_short_printable_and_has_no_query() -> None:
     (flaw,) = (
         flaw
-        for flaw in find_flaws("http://a.example/", SAFE_HEADERS, f'<img src="\x00\x1b{"x" * 999}?token=secret">')
+        for flaw in find_issues("http://a.example/", SAFE_HEADERS, f'<img src="\x00\x1b{"x" * 999}?token=secret">')
         if flaw["code"] == "img-alt-missing"
     )
     assert "token" not in flaw["location"]
