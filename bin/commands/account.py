@@ -6,7 +6,7 @@ from bin.cli.installation import opened
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from storage.accounts import accounts
-from storage.db.models import AccountRow
+from storage.accounts.accounts import Account
 
 
 @click.group()
@@ -29,9 +29,9 @@ def add(name: str, no_webhooks: bool, as_json: bool) -> None:
 def list_accounts(as_json: bool) -> None:
     """List accounts."""
     with opened():
-        records = [_record(row) for row in AccountRow.select().order_by(AccountRow.id)]
+        records = [_record(each) for each in accounts.list_accounts()]
         print_records(records, as_json, ("id", "name", "webhooks"), "There are no accounts; see `account add`.")
 
 
-def _record(row: AccountRow) -> dict[str, object]:
-    return {"id": row.id, "name": row.name, "webhooks": row.may_use_webhooks}
+def _record(made: Account) -> dict[str, object]:
+    return {"id": made.id, "name": made.name, "webhooks": made.may_use_webhooks}

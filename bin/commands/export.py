@@ -27,8 +27,8 @@ from schemas.exports.record import Approval, Preparation, PreparationForm, expor
 from schemas.exports.recoveries import RecoveryStatus, recovery_record, since_from
 from schemas.settings.definitions import Settings
 from schemas.targets.validations import Validation
+from storage.accounts import accounts
 from storage.db import engine
-from storage.db.models import AccountRow
 from storage.exports import attempts, recoveries, transitions
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
 from worker.background.recoveries import Recoverer
@@ -162,7 +162,7 @@ def prepare(
     source = None if source_id is None else {"id": source_id}
     members = _strict(json.dumps(_said({"source": source, "project_id": project_id})).encode())
     with opened() as settings:
-        if not AccountRow.select().where(AccountRow.id == account_id).exists():
+        if not accounts.exists(account_id):
             raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
         ticket = json.dumps(written).encode() if file is None else _read(file, settings.max_body_bytes)
         preparation = _checked(_joined(_strict(ticket), members))

@@ -21,7 +21,6 @@ from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, InvalidSettings,
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
 from storage.db.engine import connection, transaction
-from storage.db.models import AccountRow
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 
@@ -106,7 +105,7 @@ def _make_first_records(draft: Path, env_file: Path) -> str:
     with database_at(settings.database_url):
         schema_version.migrate()
         with connection(), transaction():
-            if AccountRow.select().exists():
+            if accounts.first_id() is not None:
                 raise Refused("The database has accounts already; put back the .env that belongs to it.")
             account = accounts.add_account("Default", now)
             accounts.add_user(FIRST_USER, account.id, now)

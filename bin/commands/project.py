@@ -1,5 +1,7 @@
 """`project`: websites of an account."""
 
+from dataclasses import asdict
+
 import click
 
 from bin.cli.installation import opened
@@ -8,7 +10,7 @@ from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from schemas.base.shop_domain import normalised_shop_domain
 from storage.accounts import projects
-from storage.db.models import ProjectRow
+from storage.accounts.projects import Project
 
 
 def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -40,10 +42,10 @@ def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> N
 def list_projects(as_json: bool) -> None:
     """List projects."""
     with opened():
-        records = [_record(row) for row in ProjectRow.select().order_by(ProjectRow.id)]
+        records = [_record(each) for each in projects.list_projects()]
         columns = ("id", "name", "account_id", "shop_domain")
         print_records(records, as_json, columns, "There are no projects; see `project add`.")
 
 
-def _record(row: ProjectRow) -> dict[str, object]:
-    return {"id": row.id, "name": row.name, "account_id": row.account.id, "shop_domain": row.shop_domain}
+def _record(made: Project) -> dict[str, object]:
+    return asdict(made)

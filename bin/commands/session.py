@@ -33,7 +33,7 @@ def list_sessions(email: str | None, as_json: bool) -> None:
     with opened():
         if email is not None:
             user_by_email(email)
-        found = sessions.live(utc_now(), _MOST, email=email)
+        found = sessions.list_live(utc_now(), _MOST, email=email)
         print_records([session_record(each) for each in found], as_json, _COLUMNS, "Nobody is signed in.")
 
 
@@ -58,7 +58,7 @@ def revoke(session_id: str | None, email: str | None, as_json: bool) -> None:
             print_record(session_record(_end(session_id)), as_json)
         elif email is not None:
             user_by_email(email)
-            ended = [_end(each.id) for each in sessions.live(utc_now(), _MOST, email=email)]
+            ended = [_end(each.id) for each in sessions.list_live(utc_now(), _MOST, email=email)]
             print_records([session_record(each) for each in ended], as_json, _COLUMNS, "This user was signed in nowhere.")
 
 

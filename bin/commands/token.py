@@ -1,5 +1,6 @@
 """`token`: API and platform tokens, shown once."""
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
 
@@ -12,7 +13,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
 from storage.accounts import tokens
-from storage.db.models import TokenRow
+from storage.accounts.tokens import Token
 
 #: What a person reads of a token in a list.
 _COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
@@ -61,7 +62,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their values."""
     with opened():
-        records = [_record(row) for row in TokenRow.select().order_by(TokenRow.id)]
+        records = [_record(each) for each in tokens.list_tokens()]
         print_records(records, as_json, _COLUMNS, "There are no tokens; see `token create`.")
 
 
@@ -85,18 +86,14 @@ def revoke(token_id: int | None, email: str | None, as_json: bool) -> None:
         if token_id is not None:
             print_record(_record(tokens.revoke(token_id, utc_now())), as_json)
         elif email is not None:
-            revoked = [_record(row) for row in tokens.revoke_all(email, utc_now())]
+            revoked = [_record(each) for each in tokens.revoke_all(email, utc_now())]
             print_records(revoked, as_json, _COLUMNS, "This user had no token left to revoke.")
 
 
-def _record(row: TokenRow) -> dict[str, object]:
+def _record(made: Token) -> dict[str, object]:
     return {
-        "id": row.id,
-        "kind": row.kind,
-        "name": row.name,
-        "user": row.user.email,
-        "abilities": row.abilities,
-        "created_at": rfc3339(row.created_at),
-        "expires_at": rfc3339_or_none(row.expires_at),
-        "revoked_at": rfc3339_or_none(row.revoked_at),
+        **asdict(made),
+        "created_at": rfc3339(made.created_at),
+        "expires_at": rfc3339_or_none(made.expires_at),
+        "revoked_at": rfc3339_or_none(made.revoked_at),
     }

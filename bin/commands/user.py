@@ -1,5 +1,7 @@
 """`user`: people of an account."""
 
+from dataclasses import asdict
+
 import click
 
 from bin.cli.installation import opened
@@ -7,7 +9,7 @@ from bin.cli.number_types import ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from storage.accounts import accounts
-from storage.db.models import UserRow
+from storage.accounts.accounts import User
 
 
 @click.group()
@@ -32,9 +34,9 @@ def add(email: str, account_id: int, as_json: bool) -> None:
 def list_users(as_json: bool) -> None:
     """List users."""
     with opened():
-        records = [_record(row) for row in UserRow.select().order_by(UserRow.id)]
+        records = [_record(each) for each in accounts.list_users()]
         print_records(records, as_json, ("id", "email", "account_id"), "There are no users; see `user add`.")
 
 
-def _record(row: UserRow) -> dict[str, object]:
-    return {"id": row.id, "email": row.email, "account_id": row.account.id}
+def _record(made: User) -> dict[str, object]:
+    return asdict(made)

@@ -33,7 +33,7 @@ class ConsoleSessions:
         """Return a page of the list."""
         page = read_page(req, identifiers.SESSION)
         account_id = req.context.principal.account_id
-        found = sessions.live(utc_now(), page.look_for, page.before, account_id)
+        found = sessions.list_live(utc_now(), page.look_for, page.before, account_id)
         answer_list(resp, self._url, page, [session_record(session) for session in found])
 
     on_head = on_get

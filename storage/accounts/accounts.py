@@ -1,87 +1,137 @@
-"""Accounts, their users, and the grants that say who manages what."""
+"""Accounts, their users, and the grants that let a user manage a project or a report."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
-from peewee import IntegrityError
+from peewee import IntegrityError, ModelSelect, fn
 
 from schemas.base.errors import Conflict, NotFound
-from storage.db.engine import rows, transaction
-from storage.db.models import AccountRow, BaseModel, GrantRow, ProjectRow, ReportRow, UserRow
+from storage.db.engine import transaction
+from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
+from storage.db.queries import first_record, records, tuples
 
-Row = TypeVar("Row", bound=BaseModel)
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The owner of projects, targets and exports."""
+
+    id: int
+    name: str
+    may_use_webhooks: bool
 
 
-def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> AccountRow:
-    """Make an account."""
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person of an account."""
+
+    id: int
+    email: str
+    account_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A user's right to manage a whole project or one report: exactly one of both is set."""
+
+    id: int
+    user_id: int
+    project_id: int | None
+    report_id: int | None
+
+
+def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> Account:
+    """Create an account."""
     with transaction():
-        return AccountRow.create(name=name, may_use_webhooks=may_use_webhooks, created_at=now)
+        row = AccountRow.create(name=name, may_use_webhooks=may_use_webhooks, created_at=now)
+    return Account(row.id, name, may_use_webhooks)
 
 
-def add_user(email: str, account_id: int, now: datetime) -> UserRow:
-    """Make a user of an account. Raises NotFound for the account, Conflict for an email that is taken."""
+def list_accounts() -> list[Account]:
+    """Return every account, the oldest first."""
+    columns = (AccountRow.id, AccountRow.name, AccountRow.may_use_webhooks)
+    return records(AccountRow.select(*columns).order_by(AccountRow.id), Account)
+
+
+def add_user(email: str, account_id: int, now: datetime) -> User:
+    """Create a user of an account. Raises NotFound for the account, Conflict for an email that is taken."""
     with transaction():
-        if not AccountRow.select().where(AccountRow.id == account_id).exists():
-            raise NotFound(f"There is no account {account_id}; see `bin/riskrelay account list`.")
-        return _created(UserRow, "This email belongs to a user already.", email=email, account=account_id, created_at=now)
+        require_account(account_id)
+        try:
+            row = UserRow.create(email=email, account=account_id, created_at=now)
+        except IntegrityError:
+            raise Conflict("This email belongs to a user already.") from None
+    return User(row.id, email, account_id)
 
 
-def first_id() -> int | None:
-    """Return the account that was made first; None where there is none."""
-    [(account_id,)] = rows("SELECT MIN(id) FROM accounts")
-    return None if account_id is None else int(account_id)
+def list_users() -> list[User]:
+    """Return every user, the oldest first."""
+    return records(_users().order_by(UserRow.id), User)
 
 
-def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
-    """Return the emails of some users by their ids."""
-    places = ", ".join("?" * len(user_ids))
-    return dict(rows(f"SELECT id, email FROM users WHERE id IN ({places})", (*user_ids,))) if user_ids else {}  # noqa: S608 - places alone
+def require_account(account_id: int) -> None:
+    """Raise NotFound unless the account exists."""
+    if not exists(account_id):
+        raise NotFound(f"There is no account {account_id}; see `bin/riskrelay account list`.")
 
 
 def exists(account_id: int) -> bool:
-    """Tell whether there is such an account."""
-    return bool(rows("SELECT 1 FROM accounts WHERE id = ?", (account_id,)))
+    """Return whether the account exists."""
+    return AccountRow.select().where(AccountRow.id == account_id).exists()
+
+
+def first_id() -> int | None:
+    """Return the id of the oldest account; None if there is none."""
+    found: int | None = AccountRow.select(fn.MIN(AccountRow.id)).scalar()
+    return found
 
 
 def are_several() -> bool:
-    """Tell whether there is more than one account."""
-    return len(rows("SELECT id FROM accounts LIMIT 2")) > 1
+    """Return whether there is more than one account."""
+    return len(AccountRow.select(AccountRow.id).limit(2)) > 1
 
 
-def user_by_email(email: str) -> UserRow:
-    """Return the user. Raises NotFound."""
-    user = UserRow.get_or_none(UserRow.email == email)
+def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
+    """Return the emails of users by user id."""
+    if not user_ids:
+        return {}
+    return dict(tuples(UserRow.select(UserRow.id, UserRow.email).where(UserRow.id.in_(user_ids))))
+
+
+def user_by_email(email: str) -> User:
+    """Return the user with this email. Raises NotFound."""
+    user = first_record(_users().where(UserRow.email == email), User)
     if user is None:
         raise NotFound("There is no user with this email; see `bin/riskrelay user add`.")
     return user
 
 
-def grant_project(email: str, project_id: int, now: datetime) -> GrantRow:
-    """Let a user manage a project of the user's own account. Raises NotFound, Conflict."""
+def grant_project(email: str, project_id: int, now: datetime) -> Grant:
+    """Let a user manage a project of the user's account. Raises NotFound, Conflict."""
     with transaction():
         user = user_by_email(email)
-        _require_of_account(ProjectRow.get_or_none(ProjectRow.id == project_id), user, f"There is no project {project_id}")
-        return _created(GrantRow, "This grant exists already.", user=user, project=project_id, created_at=now)
+        if not ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == user.account_id).exists():
+            raise NotFound(f"There is no project {project_id} in this user's account.")
+        return _add_grant(user, project_id, None, now)
 
 
-def grant_report(email: str, report_id: int, now: datetime) -> GrantRow:
-    """Let a user manage one report of the user's own account. Raises NotFound, Conflict."""
+def grant_report(email: str, report_id: int, now: datetime) -> Grant:
+    """Let a user manage one report of the user's account. Raises NotFound, Conflict."""
     with transaction():
         user = user_by_email(email)
-        report = ReportRow.get_or_none(ReportRow.id == report_id)
-        project = None if report is None else report.project
-        _require_of_account(project, user, f"There is no report {report_id}")
-        return _created(GrantRow, "This grant exists already.", user=user, report=report_id, created_at=now)
+        own = ReportRow.select().join(ProjectRow).where(ReportRow.id == report_id, ProjectRow.account == user.account_id)
+        if not own.exists():
+            raise NotFound(f"There is no report {report_id} in this user's account.")
+        return _add_grant(user, None, report_id, now)
 
 
-def _require_of_account(project: ProjectRow | None, user: UserRow, missing: str) -> None:
-    if project is None or project.account.id != user.account.id:
-        raise NotFound(f"{missing} in this user's account.")
+def _users() -> "ModelSelect[UserRow]":
+    return UserRow.select(UserRow.id, UserRow.email, UserRow.account.alias("account_id"))
 
 
-def _created(model: type[Row], taken: str, **columns: object) -> Row:
+def _add_grant(user: User, project_id: int | None, report_id: int | None, now: datetime) -> Grant:
     try:
-        return model.create(**columns)
+        row = GrantRow.create(user=user.id, project=project_id, report=report_id, created_at=now)
     except IntegrityError:
-        raise Conflict(taken) from None
+        raise Conflict("This grant exists already.") from None
+    return Grant(row.id, user.id, project_id, report_id)

@@ -1,37 +1,18 @@
-"""The append-only ledger: who did what to which record, and from which status to which."""
+"""The append-only audit log: who did what to which record, and which status it had before and after."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from schemas.base.timestamps import to_ms
-from storage.db.bulk_sql import execute_over
-from storage.db.engine import rows
-
-_APPEND: Final = """
-WITH r (subject_id) AS ({rows})
-INSERT INTO audit_entries (subject_id, at, actor, action, status_before, status_after, reason)
-SELECT subject_id, ?, ?, ?, ?, ?, ? FROM r"""
-
-_OF_SUBJECT: Final = """
-SELECT at, actor, action, subject_id, status_before, status_after, reason FROM audit_entries
-WHERE subject_id = ? ORDER BY id DESC LIMIT ?"""
-
-_LINES: Final = """
-SELECT id, at, actor, action, subject_id, status_before, status_after, reason FROM audit_entries
-WHERE {where} ORDER BY id DESC LIMIT ?"""
-
-#: The records that have a page of their own, each by its primary key.
-_OF_ACCOUNT: Final = """
-SELECT id FROM exports WHERE account_id = ? AND id IN ({ids})
-UNION ALL SELECT id FROM targets WHERE account_id = ? AND id IN ({ids})
-UNION ALL SELECT r.id FROM recoveries r JOIN targets t ON t.id = r.target_id WHERE t.account_id = ? AND r.id IN ({ids})"""
+from storage.accounts.audit_log_sql import append_alike
+from storage.db.models import AuditEntryRow, ExportRow, RecoveryRow, TargetRow
+from storage.db.queries import tuples
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the ledger; `at_ms` is milliseconds since 1970."""
+class AuditEntry:
+    """One entry of the audit log; `at_ms` is milliseconds since 1970."""
 
     at_ms: int
     actor: str
@@ -43,51 +24,69 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """An entry as it stands in the ledger; `id` counts up."""
+class StoredEntry:
+    """An entry as stored; `id` grows with every entry."""
 
     id: int
-    entry: Entry
+    entry: AuditEntry
 
 
 def append(now: datetime, actor: str, action: str, subject_id: str, reason: str | None = None) -> None:
-    """Write one entry within the caller's transaction."""
-    append_all([Entry(to_ms(now), actor, action, subject_id, reason=reason)])
+    """Append one entry in the caller's transaction."""
+    append_all([AuditEntry(to_ms(now), actor, action, subject_id, reason=reason)])
 
 
-def append_all(entries: Sequence[Entry]) -> None:
-    """Write many entries within the caller's transaction: those that say the same of many in order, in one statement.
+def append_all(entries: Sequence[AuditEntry]) -> None:
+    """Append entries in the caller's transaction; entries that differ only in their subject take one statement.
 
-    All that a tick claims is said in one, and most of what it delivers; each row would take seven values instead of one.
+    All claims of a tick share one statement, and so do most deliveries; each row would take seven values instead of one.
     """
-    subjects: dict[tuple[int | str | None, ...], list[tuple[str]]] = {}
+    alike: dict[tuple[int | str | None, ...], list[str]] = {}
     for entry in entries:
-        subjects.setdefault(_said(entry), []).append((entry.subject_id,))
-    for said, of_whom in subjects.items():
-        execute_over(_APPEND, ("TEXT",), of_whom, said)
+        # By name: dataclasses.astuple copies deeply, which made it the most expensive line of a delivery's bookkeeping.
+        shared = (entry.at_ms, entry.actor, entry.action, entry.status_before, entry.status_after, entry.reason)
+        alike.setdefault(shared, []).append(entry.subject_id)
+    for columns, subject_ids in alike.items():
+        append_alike(subject_ids, columns)
 
 
-def of_subject(subject_id: str, limit: int) -> list[Entry]:
-    """Return up to `limit` entries about one record, the newest first; whether the reader may see it, the caller knows."""
-    return [Entry(*row) for row in rows(_OF_SUBJECT, (subject_id, limit))]
+def list_for_subject(subject_id: str, limit: int) -> list[AuditEntry]:
+    """Return up to `limit` entries about one record, the newest first; the caller has checked access to the record."""
+    return [stored.entry for stored in list_page(limit, None, subject_id)]
 
 
-def newest(limit: int, before: int | None, subject_id: str | None) -> list[Line]:
-    """Return up to `limit` lines of the whole ledger or about one record, the newest first, of those before a line."""
-    wanted = {"id < ?": before, "subject_id = ?": subject_id}
-    given = {condition: value for condition, value in wanted.items() if value is not None}
-    statement = _LINES.format(where=" AND ".join(given) or "TRUE")
-    return [Line(row[0], Entry(*row[1:])) for row in rows(statement, (*given.values(), limit))]
+def list_page(limit: int, before: int | None, subject_id: str | None) -> list[StoredEntry]:
+    """Return up to `limit` entries, the newest first: older than the entry `before`, about one record if one is named."""
+    query = AuditEntryRow.select().order_by(AuditEntryRow.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(AuditEntryRow.id < before)
+    if subject_id is not None:
+        query = query.where(AuditEntryRow.subject_id == subject_id)
+    return [_stored(row) for row in query]
 
 
-def of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
-    """Return which of some records are exports, targets or recoveries of an account."""
+def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
+    """Return those of `subject_ids` that are exports, targets or recoveries of the account: records with a console page."""
     if not subject_ids:
         return set()
-    statement = _OF_ACCOUNT.format(ids=", ".join("?" * len(subject_ids)))
-    return {row[0] for row in rows(statement, (account_id, *subject_ids) * 3)}
+    exports = ExportRow.select(ExportRow.id).where(ExportRow.account == account_id, ExportRow.id.in_(subject_ids))
+    targets = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, TargetRow.id.in_(subject_ids))
+    recoveries = (
+        RecoveryRow.select(RecoveryRow.id)
+        .join(TargetRow)
+        .where(TargetRow.account == account_id, RecoveryRow.id.in_(subject_ids))
+    )
+    return {row[0] for row in tuples(exports + targets + recoveries)}
 
 
-def _said(entry: Entry) -> tuple[int | str | None, ...]:
-    # By name: dataclasses.astuple copies deeply, which made it the dearest line of a delivery's bookkeeping.
-    return (entry.at_ms, entry.actor, entry.action, entry.status_before, entry.status_after, entry.reason)
+def _stored(row: AuditEntryRow) -> StoredEntry:
+    entry = AuditEntry(
+        at_ms=to_ms(row.at),
+        actor=row.actor,
+        action=row.action,
+        subject_id=row.subject_id,
+        status_before=row.status_before,
+        status_after=row.status_after,
+        reason=row.reason,
+    )
+    return StoredEntry(row.id, entry)

@@ -1,5 +1,6 @@
 """Projects, and the reports and scan runs that belong to one."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from peewee import IntegrityError, fn
@@ -7,40 +8,78 @@ from peewee import IntegrityError, fn
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.shop_domain import normalised_shop_domain
+from storage.accounts.accounts import require_account
 from storage.db.engine import transaction
-from storage.db.models import AccountRow, ProjectRow, ReportRow, ScanRunRow
+from storage.db.models import ProjectRow, ReportRow, ScanRunRow
+from storage.db.queries import records
 
 
-def add_project(name: str, account_id: int, now: datetime, shop_domain: str | None = None) -> ProjectRow:
-    """Make a project of an account, with its shop's domain in the form that is compared.
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A website of an account."""
 
-    Raises NotFound, ValidationFailed for a domain that is none.
+    id: int
+    name: str
+    account_id: int
+    shop_domain: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report of a project."""
+
+    id: int
+    title: str
+    project_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRun:
+    """A run of a scanner."""
+
+    id: int
+    project_id: int
+    status: str
+
+
+def add_project(name: str, account_id: int, now: datetime, shop_domain: str | None = None) -> Project:
+    """Create a project of an account; its shop domain is stored in the normalized form.
+
+    Raises NotFound, and ValidationFailed for an invalid domain.
     """
     shop = None if shop_domain is None else normalised_shop_domain(shop_domain)
     if shop is None and shop_domain is not None:
         raise ValidationFailed(problem("/shop_domain", "invalid_shop_domain"))
     with transaction():
-        if not AccountRow.select().where(AccountRow.id == account_id).exists():
-            raise NotFound(f"There is no account {account_id}; see `bin/riskrelay account list`.")
-        return ProjectRow.create(name=name, account=account_id, shop_domain=shop, created_at=now)
+        require_account(account_id)
+        row = ProjectRow.create(name=name, account=account_id, shop_domain=shop, created_at=now)
+    return Project(row.id, name, account_id, shop)
 
 
-def add_report(title: str, project_id: int, now: datetime) -> ReportRow:
-    """Make a report of a project. Raises NotFound."""
+def list_projects() -> list[Project]:
+    """Return every project, the oldest first."""
+    columns = (ProjectRow.id, ProjectRow.name, ProjectRow.account.alias("account_id"), ProjectRow.shop_domain)
+    return records(ProjectRow.select(*columns).order_by(ProjectRow.id), Project)
+
+
+def add_report(title: str, project_id: int, now: datetime) -> Report:
+    """Create a report of a project. Raises NotFound."""
     with transaction():
         _require_project(project_id)
-        return ReportRow.create(title=title, project=project_id, created_at=now)
+        row = ReportRow.create(title=title, project=project_id, created_at=now)
+    return Report(row.id, title, project_id)
 
 
-def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None) -> ScanRunRow:
-    """Register a scan run; without an id it gets the next free one. Raises NotFound, Conflict for an id that is taken."""
+def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None) -> ScanRun:
+    """Register a scan run, by default with the next free id. Raises NotFound, Conflict for an id that is taken."""
     with transaction():
         _require_project(project_id)
         chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
         try:
-            return ScanRunRow.create(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
+            row = ScanRunRow.create(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
         except IntegrityError:
             raise Conflict(f"Scan run {chosen} exists already.") from None
+    return ScanRun(chosen, project_id, row.status)
 
 
 def _require_project(project_id: int) -> None:

@@ -1,7 +1,7 @@
-"""Sessions of persons at the console: each stands for one API token, opaque to the browser, kept here as a digest.
+"""Console sessions: each stands for one API token; the browser holds a random secret, the table its digest.
 
-A session is over when it was idle for too long, when it is as old as any may get, when somebody ended it, when its token was
-revoked, has expired or lost the ability, or when its cookie comes from another browser than the one that it was given to.
+A session is over after 12 idle hours, after 7 days, when it was ended, when its token was revoked, has expired or lost the
+ability, or when another browser brings its cookie.
 """
 
 import hashlib
@@ -9,24 +9,28 @@ import logging
 import re
 import secrets
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
+
+from peewee import Expression, ModelSelect
 
 from schemas.base.console_session import Ended, Session
 from schemas.base.errors import NotFound
-from schemas.base.principal import Ability, TokenPrincipal
-from schemas.base.timestamps import from_ms, to_ms
-from storage.accounts.audit_log import append
-from storage.accounts.tokens import COLUMNS, principal_from
+from schemas.base.principal import Ability, TokenKind, TokenPrincipal
+from schemas.base.timestamps import to_ms
+from storage.accounts.audit_log import AuditEntry, append, append_all
+from storage.accounts.tokens import has_ability
 from storage.db import identifiers
-from storage.db.engine import DAMAGE, OUTAGES, execute, is_sqlite, rows, transaction
+from storage.db.engine import DAMAGE, OUTAGES, transaction
+from storage.db.models import AccountRow, ConsoleSessionRow, TokenRow, UserRow
+from storage.db.queries import for_update, tuples
 
-#: Who has looked at nothing for so long has gone home.
+#: An idle session ends after half a day.
 IDLE_FOR: Final = timedelta(hours=12)
-#: Whoever comes back every day signs in once a week.
+#: A person who works every day signs in once a week.
 LASTS_FOR: Final = timedelta(days=7)
-#: Sessions that one token has at once: a person has a few browsers, and who signs in by a script is stopped from piling up.
+#: Live sessions of one token: a person has a few browsers, and a script that signs in must not pile up sessions.
 MAX_LIVE: Final = 10
-#: A look is written down this often: idle time is known to the minute.
+#: `seen_at` is written this often: idle time is known to the minute.
 _SEEN_EVERY: Final = timedelta(minutes=1)
 
 PREFIX: Final = "rrs_"
@@ -34,60 +38,54 @@ PREFIX: Final = "rrs_"
 _RANDOM_BYTES: Final = 32
 _SECRET: Final = re.compile(r"rrs_[A-Za-z0-9_-]{43}")
 
-_ASKED: Final = f"""
-SELECT {COLUMNS}, s.id, s.created_at, s.seen_at, s.ended_at, s.ended_reason, k.name, u.email, a.name,
-    s.browser_sha256, k.revoked_at, k.expires_at
-FROM console_sessions s JOIN tokens k ON k.id = s.token_id JOIN users u ON u.id = k.user_id
-JOIN accounts a ON a.id = u.account_id
-WHERE """  # noqa: S608 - our own names
-#: Which hold at a moment, as `_over` tells of one; what stands in its places is `_live_at`'s.
-_LIVE: Final = """s.ended_at IS NULL AND s.seen_at > ? AND s.seen_at <= ? AND s.created_at > ?
-AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?) AND k.abilities LIKE ?"""
-_SURPLUS: Final = """
-SELECT id FROM console_sessions WHERE token_id = ? AND ended_at IS NULL AND id <> ? ORDER BY id DESC LIMIT ? OFFSET ?"""
-_END: Final = "UPDATE console_sessions SET ended_at = ?, ended_reason = ? WHERE id = ? AND ended_at IS NULL"
-_SEEN: Final = "UPDATE console_sessions SET seen_at = ? WHERE id = ? AND ended_at IS NULL AND seen_at < ?"
-_END_ALL: Final = "UPDATE console_sessions SET ended_at = ?, ended_reason = ? WHERE ended_at IS NULL RETURNING id"
-_PRINCIPAL_COLUMNS: Final = 6
-#: More than a token can have.
-_ALL: Final = 1_000_000
-
 _log: Final = logging.getLogger(__name__)
 
 
 def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
-    """Make a session for the holder of a token and return the secret for the browser's cookie, this once.
+    """Create a session for the holder of a token and return the secret for the browser's cookie, which is not stored.
 
-    `browser` is its User-Agent. The token's oldest ones beyond MAX_LIVE end.
+    `browser` is its User-Agent. The token's oldest sessions beyond MAX_LIVE end.
     """
     secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     session_id = identifiers.new_id(identifiers.SESSION, now)
-    at = to_ms(now)
     with transaction():
-        _wait_for_others(principal.token_id)
-        execute(
-            "INSERT INTO console_sessions (id, token_id, secret_sha256, browser_sha256, created_at, seen_at) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (session_id, principal.token_id, _sha256(secret), _sha256(browser), at, at),
-        )
+        # Sessions of one token begin one after the other, so that each sees those before it.
+        tuples(for_update(TokenRow.select(TokenRow.id).where(TokenRow.id == principal.token_id), "FOR NO KEY UPDATE"))
+        ConsoleSessionRow.insert(
+            id=session_id,
+            token=principal.token_id,
+            secret_sha256=_sha256(secret),
+            browser_sha256=_sha256(browser),
+            created_at=now,
+            seen_at=now,
+        ).execute()
         append(now, principal.key, "sign_in", session_id)
-        for (surplus_id,) in rows(_SURPLUS, (principal.token_id, session_id, _ALL, MAX_LIVE - 1)):
-            _end(surplus_id, Ended.CROWDED_OUT, now, principal.key)
+        surplus = (
+            ConsoleSessionRow.select(ConsoleSessionRow.id)
+            .where(
+                ConsoleSessionRow.token == principal.token_id,
+                ConsoleSessionRow.ended_at.is_null(),
+                ConsoleSessionRow.id != session_id,
+            )
+            .order_by(ConsoleSessionRow.id.desc())
+            .offset(MAX_LIVE - 1)
+        )
+        _end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), Ended.CROWDED_OUT, now, principal.key)
     return secret
 
 
 def find(secret: str, browser: str, now: datetime) -> Session | Ended:
-    """Return the session that a cookie stands for, seen now, or why it stands for none.
+    """Return the session of a cookie, or why the cookie has none; note that the session was used at `now`.
 
-    One that comes from another browser is ended: whoever has it, it was not given to them.
+    A cookie that another browser brings was stolen: its session ends.
     """
-    found = rows(f"{_ASKED} s.secret_sha256 = ?", (_sha256(secret),)) if _SECRET.fullmatch(secret) else []
-    if not found:
+    row = _first(ConsoleSessionRow.secret_sha256 == _sha256(secret)) if _SECRET.fullmatch(secret) else None
+    if row is None:
         return Ended.UNKNOWN
-    session, over = _read(found[0]), _over(found[0], browser, now)
+    session, over = _session(row), _why_over(row, browser, now)
     if over is Ended.ANOTHER_BROWSER:
         with transaction():
-            _end(session.id, over, now, session.principal.key)
+            _end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
     if over is not None:
         return over
     if now - session.seen_at >= _SEEN_EVERY:
@@ -95,106 +93,132 @@ def find(secret: str, browser: str, now: datetime) -> Session | Ended:
     return session
 
 
-def live(
+def list_live(
     now: datetime, limit: int, before: str | None = None, account_id: int | None = None, email: str | None = None
 ) -> list[Session]:
-    """Return up to `limit` sessions that hold, the newest first, older than the one with the id `before`.
+    """Return up to `limit` live sessions, the newest first, older than the one with the id `before`.
 
-    Those of one account or of one user, where they are named.
+    With `account_id` or `email` those of one account or of one user.
     """
-    asked = {"s.id < ?": before, "u.account_id = ?": account_id, "u.email = ?": email}
-    chosen = {clause: value for clause, value in asked.items() if value is not None}
-    where = " AND ".join([_LIVE, *chosen])
-    found = rows(f"{_ASKED} {where} ORDER BY s.id DESC LIMIT ?", (*_live_at(now), *chosen.values(), limit))
-    return [_read(row) for row in found]
+    query = _sessions().where(_is_live(now)).order_by(ConsoleSessionRow.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(ConsoleSessionRow.id < before)
+    if account_id is not None:
+        query = query.where(UserRow.account == account_id)
+    if email is not None:
+        query = query.where(UserRow.email == email)
+    return [_session(row) for row in query]
 
 
 def end(session_id: str, reason: Ended, now: datetime, actor: str, account_id: int | None = None) -> Session:
-    """End a session, of one account where `account_id` is given, and return it; one that is over stays as it ended.
+    """End a session and return it; an ended session keeps its reason.
 
-    Raises NotFound.
+    With `account_id` only a session of that account. Raises NotFound.
     """
     with transaction():
         if account_id not in {None, _get(session_id).principal.account_id}:
             raise _missing()
-        _end(session_id, reason, now, actor)
+        _end_where(ConsoleSessionRow.id == session_id, reason, now, actor)
         return _get(session_id)
 
 
 def end_all(reason: Ended, now: datetime, actor: str) -> None:
-    """End every session that nobody has ended yet, within the caller's transaction."""
-    for (session_id,) in rows(_END_ALL, (to_ms(now), reason.value)):
-        append(now, actor, "end_session", session_id, reason.value)
+    """End every session that has not ended, in the caller's transaction."""
+    _end_where(ConsoleSessionRow.ended_at.is_null(), reason, now, actor)
 
 
-def _wait_for_others(token_id: int) -> None:
-    """Let sessions of one token begin one after the other, so that each sees those before it; SQLite has one writer."""
-    if not is_sqlite():
-        rows("SELECT 1 FROM tokens WHERE id = ? FOR NO KEY UPDATE", (token_id,))
+def _end_where(condition: Expression, reason: Ended, now: datetime, actor: str) -> None:
+    """End the sessions that match, in the caller's transaction."""
+    # A concurrent end may have won; it stays.
+    ended = (
+        ConsoleSessionRow.update(ended_at=now, ended_reason=reason.value)
+        .where(condition, ConsoleSessionRow.ended_at.is_null())
+        .returning(ConsoleSessionRow.id)
+    )
+    ids = sorted(row[0] for row in tuples(ended))
+    append_all([AuditEntry(to_ms(now), actor, "end_session", session_id, reason=reason.value) for session_id in ids])
+
+
+def _sessions() -> "ModelSelect[ConsoleSessionRow]":
+    return (
+        ConsoleSessionRow.select(ConsoleSessionRow, TokenRow, UserRow, AccountRow)
+        .join(TokenRow)
+        .join(UserRow)
+        .join(AccountRow)
+    )
+
+
+def _first(condition: Expression) -> ConsoleSessionRow | None:
+    return next(iter(_sessions().where(condition)), None)
 
 
 def _get(session_id: str) -> Session:
-    found = rows(f"{_ASKED} s.id = ?", (session_id,)) if identifiers.is_id(identifiers.SESSION, session_id) else []
-    if not found:
+    row = _first(ConsoleSessionRow.id == session_id) if identifiers.is_id(identifiers.SESSION, session_id) else None
+    if row is None:
         raise _missing()
-    return _read(found[0])
+    return _session(row)
 
 
 def _missing() -> NotFound:
     return NotFound("There is no such session.")
 
 
-def _end(session_id: str, reason: Ended, now: datetime, actor: str) -> None:
-    # Who else might have won: another end, which stays; the caller holds the transaction.
-    if execute(_END, (to_ms(now), reason.value, session_id)):
-        append(now, actor, "end_session", session_id, reason.value)
-
-
 def _note_seen(session_id: str, now: datetime) -> None:
-    """Note a look; whoever looks while nothing can be written is shown what there is all the same."""
+    """Note that a session was used; while nothing can be written, the console still works."""
     try:
         with transaction():
-            execute(_SEEN, (to_ms(now), session_id, to_ms(now)))
+            ConsoleSessionRow.update(seen_at=now).where(
+                ConsoleSessionRow.id == session_id, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.seen_at < now
+            ).execute()
     except (*OUTAGES, DAMAGE) as failed:
-        _log.warning("a look at the console could not be noted", extra={"error": type(failed).__name__})
+        _log.warning("the use of a console session could not be noted", extra={"error": type(failed).__name__})
 
 
-def _live_at(now: datetime) -> tuple[int, int, int, int, str]:
-    console = f'%"{Ability.CONSOLE.value}"%'
-    return to_ms(now - IDLE_FOR), to_ms(now + IDLE_FOR), to_ms(now - LASTS_FOR), to_ms(now), console
-
-
-def _read(row: tuple[Any, ...]) -> Session:
-    session_id, created_at, seen_at, ended_at, reason, token_name, email, account, *_ = row[_PRINCIPAL_COLUMNS:]
-    return Session(
-        id=session_id,
-        principal=principal_from(row[:_PRINCIPAL_COLUMNS]),
-        email=email,
-        account_name=account,
-        token_name=token_name,
-        created_at=from_ms(created_at),
-        seen_at=from_ms(seen_at),
-        ended_at=None if ended_at is None else from_ms(ended_at),
-        ended=None if reason is None else Ended(reason),
+def _is_live(now: datetime) -> Expression:
+    """Return the condition that `_why_over` checks for one session, its browser apart."""
+    return (
+        ConsoleSessionRow.ended_at.is_null()
+        & (ConsoleSessionRow.seen_at > now - IDLE_FOR)
+        & (ConsoleSessionRow.seen_at <= now + IDLE_FOR)
+        & (ConsoleSessionRow.created_at > now - LASTS_FOR)
+        & TokenRow.revoked_at.is_null()
+        & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
+        & has_ability(Ability.CONSOLE)
     )
 
 
-def _over(row: tuple[Any, ...], browser: str, now: datetime) -> Ended | None:
-    """Return why a session is over; what somebody ended comes first, and a stolen cookie is asked for of a living one."""
-    session = _read(row)
-    browser_sha256, revoked_at, expires_at = row[-3:]
-    if session.ended is not None:
-        return session.ended
-    is_live = revoked_at is None and (expires_at is None or expires_at > to_ms(now))
-    if not is_live or Ability.CONSOLE not in session.principal.abilities:
+def _session(row: ConsoleSessionRow) -> Session:
+    token, account = row.token, row.token.user.account
+    abilities = frozenset(token.abilities)
+    return Session(
+        id=row.id,
+        principal=TokenPrincipal(
+            token.id, token.user.id, account.id, TokenKind(token.kind), abilities, account.may_use_webhooks
+        ),
+        email=token.user.email,
+        account_name=account.name,
+        token_name=token.name,
+        created_at=row.created_at,
+        seen_at=row.seen_at,
+        ended_at=row.ended_at,
+        ended=None if row.ended_reason is None else Ended(row.ended_reason),
+    )
+
+
+def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> Ended | None:
+    """Return why a session is over: an explicit end comes first, and the browser counts for a live session only."""
+    token = row.token
+    if row.ended_reason is not None:
+        return Ended(row.ended_reason)
+    is_live = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
+    if not is_live or Ability.CONSOLE not in token.abilities:
         return Ended.TOKEN_OVER
-    if now - session.created_at >= LASTS_FOR:
+    if now - row.created_at >= LASTS_FOR:
         return Ended.TOO_OLD
-    # One that was seen long after now was seen by a clock that was wrong: counted by that, it would last until then.
-    if now - session.seen_at >= IDLE_FOR or session.seen_at - now > IDLE_FOR:
+    # A `seen_at` far in the future comes from a clock that was wrong: counted from there, the session would last until then.
+    if now - row.seen_at >= IDLE_FOR or row.seen_at - now > IDLE_FOR:
         return Ended.IDLE
-    is_same = secrets.compare_digest(browser_sha256, _sha256(browser))
-    return None if is_same else Ended.ANOTHER_BROWSER
+    return None if secrets.compare_digest(row.browser_sha256, _sha256(browser)) else Ended.ANOTHER_BROWSER
 
 
 def _sha256(text: str) -> str:

@@ -1,42 +1,47 @@
-"""Tokens: made once, shown once, kept as a SHA-256; every request asks again, so that revoking counts at once."""
+"""Tokens: shown once at creation, stored as a SHA-256; each request looks its token up, so revoking takes effect at once."""
 
 import hashlib
 import secrets
 import string
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
+
+from peewee import Expression, ModelSelect
 
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
 from storage.accounts.accounts import user_by_email
-from storage.accounts.audit_log import Entry, append, append_all
-from storage.db.columns import JsonField
-from storage.db.engine import rows, transaction
-from storage.db.models import TokenRow
+from storage.accounts.audit_log import AuditEntry, append, append_all
+from storage.accounts.tokens_sql import find_principal
+from storage.db.engine import transaction
+from storage.db.models import TokenRow, UserRow
+from storage.db.queries import first_record, records, tuples
 
 PREFIX: Final = "rrt_"
 #: 27 base62 digits hold 160 bits: no guessing, no birthday.
 _RANDOM_BITS: Final = 160
 _RANDOM_DIGITS: Final = 27
-#: A CRC-32 in base62: a mistyped token is refused without a query, and secret scanners can tell ours from noise.
+#: A CRC-32 in base62: a mistyped token is refused without a query, and secret scanners can recognize ours.
 _CHECKSUM_DIGITS: Final = 6
 _BASE62: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
-_json: Final = JsonField()
 
-#: What `principal_from` reads, where it stands, and which token it is: the one with a digest, at a moment.
-COLUMNS: Final = "k.id, k.user_id, u.account_id, k.kind, k.abilities, a.may_use_webhooks"
-HOLDERS: Final = "tokens k JOIN users u ON u.id = k.user_id JOIN accounts a ON a.id = u.account_id"
-IS_LIVE: Final = "k.token_sha256 = ? AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)"
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An API or platform token without its text; `user` is the email of its holder."""
 
-_FIND: Final = f"SELECT {COLUMNS} FROM {HOLDERS} WHERE {IS_LIVE}"  # noqa: S608 - our own names
-_REVOKE_ALL: Final = "UPDATE tokens SET revoked_at = ? WHERE user_id = ? AND revoked_at IS NULL RETURNING id"
-#: Of lists of abilities, which tokens have in common; to read one anew costs 3 µs of each request.
-_MOST_LISTS: Final = 256
+    id: int
+    kind: str
+    name: str
+    user: str
+    abilities: Sequence[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
 
 
 def create(
@@ -46,8 +51,8 @@ def create(
     abilities: Sequence[Ability] = (),
     name: str = "",
     expires: timedelta | None = None,
-) -> tuple[TokenRow, str]:
-    """Make a token for a user and return its row and the text that is shown once.
+) -> tuple[Token, str]:
+    """Create a token for a user and return it with its text, which is not stored.
 
     Raises NotFound for the user, Conflict for an ability that this kind cannot have.
     """
@@ -57,7 +62,7 @@ def create(
     text = _new_text()
     with transaction():
         row = TokenRow.create(
-            user=user_by_email(email),
+            user=user_by_email(email).id,
             kind=kind.value,
             name=name,
             abilities=[ability.value for ability in abilities or DEFAULT_ABILITIES[kind]],
@@ -66,50 +71,72 @@ def create(
             expires_at=None if expires is None else now + expires,
         )
         append(now, "operator", "create_token", f"token:{row.id}")
-    return row, text
+        return _get(row.id), text
 
 
-def revoke(token_id: int, now: datetime) -> TokenRow:
-    """Revoke a token; it stops with the next request. Raises NotFound."""
+def list_tokens() -> list[Token]:
+    """Return every token, the oldest first."""
+    return records(_tokens().order_by(TokenRow.id), Token)
+
+
+def revoke(token_id: int, now: datetime) -> Token:
+    """Revoke a token from the next request on. Raises NotFound."""
     with transaction():
-        row = TokenRow.get_or_none(TokenRow.id == token_id)
-        if row is None:
-            raise NotFound(f"There is no token {token_id}; see `bin/riskrelay token list`.")
         if TokenRow.update(revoked_at=now).where(TokenRow.id == token_id, TokenRow.revoked_at.is_null()).execute():
             append(now, "operator", "revoke_token", f"token:{token_id}")
-        return TokenRow.get_by_id(token_id)
+        return _get(token_id)
 
 
-def revoke_all(email: str, now: datetime) -> list[TokenRow]:
-    """Revoke every token of a user and return those that were not revoked before. Raises NotFound for the user."""
+def revoke_all(email: str, now: datetime) -> list[Token]:
+    """Revoke every token of a user; return those that were not revoked before. Raises NotFound for the user."""
     with transaction():
-        revoked = rows(_REVOKE_ALL, (to_ms(now), user_by_email(email).id))
-        ids = sorted(row[0] for row in revoked)
-        append_all([Entry(to_ms(now), "operator", "revoke_token", f"token:{token_id}") for token_id in ids])
-        return list(TokenRow.select().where(TokenRow.id << ids).order_by(TokenRow.id))
+        ids = revoke_where(TokenRow.user == user_by_email(email).id, now, "operator")
+        return records(_tokens().where(TokenRow.id.in_(ids)).order_by(TokenRow.id), Token)
+
+
+def revoke_where(condition: Expression, now: datetime, actor: str) -> list[int]:
+    """Revoke the tokens that match and are not revoked, in the caller's transaction; return their ids in order."""
+    revoked = TokenRow.update(revoked_at=now).where(condition, TokenRow.revoked_at.is_null()).returning(TokenRow.id)
+    ids = sorted(row[0] for row in tuples(revoked))
+    append_all([AuditEntry(to_ms(now), actor, "revoke_token", f"token:{token_id}") for token_id in ids])
+    return ids
+
+
+def has_ability(ability: Ability) -> Expression:
+    """Return the condition that a token has an ability."""
+    # Cast, because a comparison with the field itself would encode the pattern as JSON.
+    return TokenRow.abilities.cast("TEXT").contains(f'"{ability.value}"')
 
 
 def principal_for(text: str, now: datetime) -> TokenPrincipal | None:
-    """Return who holds this token; None if nobody does, it was revoked or it has expired."""
+    """Return the holder of a token; None if it is unknown, revoked or expired."""
     digest = digest_of(text)
-    found = rows(_FIND, (digest, to_ms(now))) if digest is not None else []
-    return principal_from(found[0]) if found else None
+    return None if digest is None else find_principal(digest, now)
 
 
 def digest_of(text: str) -> str | None:
-    """Return what the table knows a token by; None for what is no token, whose digest nobody needs to look for."""
+    """Return the digest that a token is stored by; None for a text that is no token and needs no look-up."""
     return _sha256(text) if _is_well_formed(text) else None
 
 
-def principal_from(row: tuple[Any, ...]) -> TokenPrincipal:
-    """Read a row of COLUMNS."""
-    token_id, user_id, account_id, kind, abilities, may_use_webhooks = row
-    return TokenPrincipal(token_id, user_id, account_id, TokenKind(kind), _abilities(abilities), bool(may_use_webhooks))
+def _tokens() -> "ModelSelect[TokenRow]":
+    return TokenRow.select(
+        TokenRow.id,
+        TokenRow.kind,
+        TokenRow.name,
+        UserRow.email.alias("user"),
+        TokenRow.abilities,
+        TokenRow.created_at,
+        TokenRow.expires_at,
+        TokenRow.revoked_at,
+    ).join(UserRow)
 
 
-@lru_cache(maxsize=_MOST_LISTS)
-def _abilities(text: str) -> frozenset[str]:
-    return frozenset(_json.python_value(text))
+def _get(token_id: int) -> Token:
+    token = first_record(_tokens().where(TokenRow.id == token_id), Token)
+    if token is None:
+        raise NotFound(f"There is no token {token_id}; see `bin/riskrelay token list`.")
+    return token
 
 
 def _new_text() -> str:

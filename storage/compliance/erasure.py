@@ -21,7 +21,7 @@ from typing import Any, Final
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import from_ms, rfc3339, to_ms
 from schemas.compliance.subject_matching import Mentions
-from storage.accounts.audit_log import Entry, append_all
+from storage.accounts.audit_log import AuditEntry, append_all
 from storage.compliance.erasure_log import KEYS, note
 from storage.db.columns import JsonField
 from storage.db.engine import LOCK_WAIT_S, execute, is_sqlite, rows, values_list
@@ -432,5 +432,5 @@ def _revoke(token_ids: Sequence[int], now: datetime, actor: str) -> int:
         return 0
     at = to_ms(now)
     revoked = execute(f"UPDATE tokens SET revoked_at = ? WHERE id IN {values_list(len(token_ids), 1)}", (at, *token_ids))  # noqa: S608 - our own names
-    append_all([Entry(at, actor, "revoke_token", f"token:{token_id}") for token_id in token_ids])
+    append_all([AuditEntry(at, actor, "revoke_token", f"token:{token_id}") for token_id in token_ids])
     return revoked

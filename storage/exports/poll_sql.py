@@ -11,17 +11,17 @@ from typing import Final
 from schemas.base.principal import TokenPrincipal
 from schemas.base.timestamps import to_ms
 from schemas.exports.polled_record import PolledExport
-from storage.accounts import tokens
+from storage.accounts import tokens, tokens_sql
 from storage.db import identifiers
 from storage.db.engine import first_row
 from storage.exports.rows import COLUMNS, OF_AN_EXPORT
 
 # The export is the account's or is not there; whether the token may see it at all is the service's to say.
 _POLL: Final = f"""
-SELECT {tokens.COLUMNS}, {COLUMNS}, e.due_at
-FROM {tokens.HOLDERS} LEFT JOIN exports e ON e.id = ? AND e.account_id = u.account_id {OF_AN_EXPORT}
-WHERE {tokens.IS_LIVE}"""  # noqa: S608 - our own names
-_HOLDER_COLUMNS: Final = tokens.COLUMNS.count(",") + 1
+SELECT {tokens_sql.COLUMNS}, {COLUMNS}, e.due_at
+FROM {tokens_sql.HOLDERS} LEFT JOIN exports e ON e.id = ? AND e.account_id = u.account_id {OF_AN_EXPORT}
+WHERE {tokens_sql.IS_LIVE}"""  # noqa: S608 - our own names
+_HOLDER_COLUMNS: Final = tokens_sql.COLUMNS.count(",") + 1
 
 
 def look(text: str, export_id: str, now: datetime) -> tuple[TokenPrincipal, PolledExport | None] | None:
@@ -34,4 +34,4 @@ def look(text: str, export_id: str, now: datetime) -> tuple[TokenPrincipal, Poll
     if row is None:
         return None
     export = row[_HOLDER_COLUMNS:]
-    return tokens.principal_from(row[:_HOLDER_COLUMNS]), None if export[0] is None else PolledExport._make(export)
+    return tokens_sql.principal_from(row[:_HOLDER_COLUMNS]), None if export[0] is None else PolledExport._make(export)

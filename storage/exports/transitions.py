@@ -18,7 +18,7 @@ from schemas.exports.state_machine import MOVES, ExportStatus, Move, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
 from schemas.targets.target import APPROVABLE, TargetStatus
 from schemas.targets.validations import Validation
-from storage.accounts.audit_log import Entry, append_all
+from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import Rows, execute_over, rows_over
 from storage.db.columns import JsonField
@@ -161,7 +161,7 @@ def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
     ids = [identifiers.new_id(identifiers.EXPORT, now) for _ in drafts]
     _insert("exports", PREPARED_COLUMNS, [prepared_row(*each, now) for each in zip(ids, drafts, strict=True)])
     prepared = ExportStatus.PREPARED.value
-    append_all([Entry(to_ms(now), actor, "prepare", export_id, None, prepared) for export_id in ids])
+    append_all([AuditEntry(to_ms(now), actor, "prepare", export_id, None, prepared) for export_id in ids])
     return ids
 
 
@@ -593,24 +593,26 @@ def _move(export: Export, move: Move, now: datetime, actor: str, changes: dict[s
     append_all([_entry(now, actor, move, export.status, export.id)])
 
 
-def _entry(now: datetime, actor: str, move: Move, before: ExportStatus, export_id: str, reason: str | None = None) -> Entry:
-    return Entry(to_ms(now), actor, move.value, export_id, before.value, MOVES[move].target.value, reason)
+def _entry(
+    now: datetime, actor: str, move: Move, before: ExportStatus, export_id: str, reason: str | None = None
+) -> AuditEntry:
+    return AuditEntry(to_ms(now), actor, move.value, export_id, before.value, MOVES[move].target.value, reason)
 
 
-def _redact_entry(export_id: str, before: ExportStatus, now: datetime, actor: str) -> Entry:
+def _redact_entry(export_id: str, before: ExportStatus, now: datetime, actor: str) -> AuditEntry:
     """Name the move that the redaction made, or `redact` where the export was finished and stays so."""
     move = next((each for each in (Move.DISMISS, Move.WITHDRAW) if allows(each, before)), None)
     if move is None:
-        return Entry(to_ms(now), actor, "redact", export_id, before.value, before.value, "redacted")
+        return AuditEntry(to_ms(now), actor, "redact", export_id, before.value, before.value, "redacted")
     return _entry(now, actor, move, before, export_id, "redacted")
 
 
-def _claim_entry(export_id: str, status: str, now_ms: int, worker: str) -> Entry:
+def _claim_entry(export_id: str, status: str, now_ms: int, worker: str) -> AuditEntry:
     reason = "lease_lapsed" if status == ExportStatus.DELIVERING else None
-    return Entry(now_ms, worker, Move.CLAIM.value, export_id, status, ExportStatus.DELIVERING.value, reason)
+    return AuditEntry(now_ms, worker, Move.CLAIM.value, export_id, status, ExportStatus.DELIVERING.value, reason)
 
 
-def _verdict_entry(attempt: Attempted, now: datetime, worker: str) -> Entry:
+def _verdict_entry(attempt: Attempted, now: datetime, worker: str) -> AuditEntry:
     verdict = attempt.verdict
     return _entry(now, worker, verdict.move, ExportStatus.DELIVERING, attempt.claim.export_id, verdict.reason)
 

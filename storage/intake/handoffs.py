@@ -16,7 +16,7 @@ from schemas.exports.ticket import Source, Ticket
 from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture, outline_record
-from storage.accounts.audit_log import Entry, append_all
+from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import manageable
 from storage.db import identifiers
 from storage.db.columns import JsonField
@@ -80,7 +80,7 @@ def _hand_off(
             "created_at": to_ms(now),
         },
     )
-    append_all([Entry(to_ms(now), principal.key, "hand_off", handoff_id, None, RECEIVED)])
+    append_all([AuditEntry(to_ms(now), principal.key, "hand_off", handoff_id, None, RECEIVED)])
     return Handoff(handoff_id, source, upload.project_id, upload.report_id, export_id, now)
 
 

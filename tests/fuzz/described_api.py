@@ -86,7 +86,7 @@ class DescribedApi:
         principal = tokens.principal_for(self._token, utc_now())
         assert principal is not None
         sessions.begin(principal, "a browser", utc_now())
-        return [each.id for each in sessions.live(utc_now(), 1, account_id=self.customer.account_id)]
+        return [each.id for each in sessions.list_live(utc_now(), 1, account_id=self.customer.account_id)]
 
     @property
     def credentials(self) -> dict[str, dict[str, str]]:

@@ -89,7 +89,7 @@ def make_session(customer: Customer, browser: str = "a browser") -> str:
     principal = tokens.principal_for(token, utc_now())
     assert principal is not None
     sessions.begin(principal, browser, utc_now())
-    return sessions.live(utc_now(), 1, email=customer.email)[0].id
+    return sessions.list_live(utc_now(), 1, email=customer.email)[0].id
 
 
 def make_project(customer: Customer, shop_domain: str | None = None, *, is_granted: bool = True) -> int:

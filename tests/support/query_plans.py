@@ -13,13 +13,15 @@ from storage.db.engine import database, is_sqlite, rows, transaction
 GROWING: Final = frozenset({"exports", "attempts", "audit_entries"})
 #: Indexes that a condition on another column alone would read from one end to the other.
 FIRST_COLUMNS: Final = {"exports_waiting": "target_id", "exports_recoverable": "target_id"}
+#: A name as peewee writes it.
+_QUOTED: Final = re.compile(r'"(\w+)"')
 #: What may stand between a table and its other name.
 _NAMED: Final = re.compile(r"(?:FROM|JOIN|UPDATE|INTO)\s+(\w+)(?:\s+(?:AS\s+)?(\w+))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as the driver got it."""
+    """A statement as the driver got it, but for the quotes that peewee puts around names."""
 
     sql: str
     parameters: Sequence[Any]
@@ -35,7 +37,7 @@ class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         told: Any = record.msg
         if isinstance(told, tuple):
-            self.heard.append(Statement(told[0], told[1] or ()))
+            self.heard.append(Statement(_QUOTED.sub(r"\1", told[0]), told[1] or ()))
 
 
 class _TakenBack(Exception):

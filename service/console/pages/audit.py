@@ -15,7 +15,7 @@ from service.console.layout import CONSOLE, Page
 from service.console.sessions import Visitor
 from service.http.paging import next_page, read_numbered_page
 from storage.accounts import accounts, audit_log
-from storage.accounts.audit_log import Entry, Line
+from storage.accounts.audit_log import AuditEntry, StoredEntry
 from storage.db import identifiers
 
 #: Where a record's page is, by the prefix of its id.
@@ -29,7 +29,7 @@ _MAX_SUBJECT: Final = 200
 class _Told(NamedTuple):
     """A line as it is shown: `who` is a person's email where there is one, `page` the subject's where it has one."""
 
-    entry: Entry
+    entry: AuditEntry
     at: Any
     who: str
     page: str | None
@@ -50,7 +50,7 @@ class Audit(Page):
         if subject is not None:
             page = replace(page, filters={"subject": subject})
         before = None if page.before is None else int(page.before)
-        found = audit_log.newest(page.look_for, before, subject)
+        found = audit_log.list_page(page.look_for, before, subject)
         return {
             "shown": _told(found[: page.limit], visitor.account_id),
             "subject": subject,
@@ -59,12 +59,12 @@ class Audit(Page):
         }
 
 
-def _told(lines: Iterable[Line], account_id: int) -> list[_Told]:
+def _told(lines: Iterable[StoredEntry], account_id: int) -> list[_Told]:
     entries = [line.entry for line in lines]
     actors = {found for entry in entries if (found := _USER.fullmatch(entry.actor))}
     emails = accounts.emails_of({int(found[1]) for found in actors})
     people = {found[0]: emails.get(int(found[1]), found[0]) for found in actors}
-    own = audit_log.of_account(account_id, {entry.subject_id for entry in entries if _page_of(entry.subject_id)})
+    own = audit_log.ids_of_account(account_id, {entry.subject_id for entry in entries if _page_of(entry.subject_id)})
     return [
         _Told(
             entry,

@@ -24,7 +24,7 @@ from service.console.sessions import Visitor
 from service.console.untrusted_text import pretty, pretty_body, way_to
 from service.http.paging import next_page, read_page
 from storage.accounts import audit_log
-from storage.accounts.audit_log import Entry
+from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
 from storage.exports import attempts, transitions
 from storage.exports.transitions import Frozen
@@ -58,7 +58,7 @@ class Part(NamedTuple):
 class Step(NamedTuple):
     """A line of the ledger, for a page of an export."""
 
-    entry: Entry
+    entry: AuditEntry
     at: datetime
     actor: str
     #: The recovery that it was done in.
@@ -78,7 +78,7 @@ class ExportPage(Page):
         export = transitions.get(ids["export_id"], visitor.account_id)
         frozen = transitions.frozen(export.id, visitor.account_id)
         found = attempts.list_traces_page(export.id, visitor.account_id, page.look_for, page.before)
-        entries = audit_log.of_subject(export.id, MOST_ENTRIES + 1)
+        entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
             "export": export,
             "is_waiting": export.status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED},
@@ -167,7 +167,7 @@ def _decisions(export: Export, frozen: Frozen, visitor: Visitor) -> dict[str, An
     }
 
 
-def _step(entry: Entry, visitor: Visitor) -> Step:
+def _step(entry: AuditEntry, visitor: Visitor) -> Step:
     """Return a line of the ledger; a worker's name tells of its host, which is the operator's."""
     kind = entry.actor.partition(":")[0]
     actor = entry.actor if kind == "user" or visitor.is_operator else kind

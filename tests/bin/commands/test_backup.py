@@ -469,7 +469,7 @@ def test_nobody_is_signed_in_after_a_restore(operator: Operator) -> None:
         secrets = [sessions.begin(principal, "a browser", utc_now()) for _ in range(2)]
     file = operator.backed_up()
     with operator.database():
-        [session_id] = [each.id for each in sessions.live(utc_now(), 1)]
+        [session_id] = [each.id for each in sessions.list_live(utc_now(), 1)]
         sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), principal.key)
     operator.json("restore", file, "--replace")
     with operator.database():

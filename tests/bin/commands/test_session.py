@@ -75,7 +75,7 @@ def test_what_is_not_there_is_not_revoked(words: tuple[str, ...], code: int, tol
     assert typed.exit_code == code
     assert told in typed.stderr
     with shell.database():
-        assert len(sessions.live(utc_now(), 10)) == 1
+        assert len(sessions.list_live(utc_now(), 10)) == 1
 
 
 def test_a_user_whose_tokens_are_revoked_is_signed_in_no_more(shell: SessionShell) -> None:

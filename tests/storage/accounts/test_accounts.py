@@ -48,7 +48,7 @@ def test_projects_and_what_belongs_to_them_need_what_they_belong_to(database: st
 def test_a_project_may_have_a_shop_domain(customer: Customer) -> None:
     project = projects.add_project("Shop", customer.account_id, NOW, "shop.example")
     assert rows("SELECT shop_domain FROM projects ORDER BY id") == [(None,), ("shop.example",)]
-    assert project.account.id == customer.account_id
+    assert project.account_id == customer.account_id
 
 
 def test_scan_runs_get_the_next_free_id_or_the_one_that_is_asked_for(customer: Customer) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.base.timestamps import to_ms
 from storage.accounts import audit_log
-from storage.accounts.audit_log import Entry
+from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import database as db
 from storage.db.engine import rows, transaction
 from storage.exports import recoveries
@@ -15,7 +15,9 @@ ALL = "SELECT at, actor, action, subject_id, status_before, status_after, reason
 
 
 def test_entries_are_written_in_the_order_they_are_given(database: str) -> None:
-    entries = [Entry(to_ms(NOW), "worker:1", "claim", f"exp_{number}", "approved", "delivering") for number in range(300)]
+    entries = [
+        AuditEntry(to_ms(NOW), "worker:1", "claim", f"exp_{number}", "approved", "delivering") for number in range(300)
+    ]
     with transaction():
         audit_log.append_all(entries)
         audit_log.append(NOW, "operator", "set_secret", "scanner", "rotated")
@@ -42,34 +44,36 @@ def test_an_entry_goes_with_the_transaction_it_tells_of(database: str) -> None:
 
 
 def test_what_happened_to_one_record_is_read_back_newest_first(database: str) -> None:
-    entries = [Entry(to_ms(NOW) + number, "worker:1", "claim", f"exp_{number % 2}", "approved") for number in range(6)]
+    entries = [AuditEntry(to_ms(NOW) + number, "worker:1", "claim", f"exp_{number % 2}", "approved") for number in range(6)]
     with transaction():
         for entry in entries:
             audit_log.append_all([entry])
-    assert audit_log.of_subject("exp_1", 2) == [entries[5], entries[3]]
-    assert audit_log.of_subject("exp_", 2) == []
+    assert audit_log.list_for_subject("exp_1", 2) == [entries[5], entries[3]]
+    assert audit_log.list_for_subject("exp_", 2) == []
 
 
 def test_the_newest_lines_come_first_and_go_on_where_a_page_ended(database: str) -> None:
     with transaction():
-        audit_log.append_all([Entry(to_ms(NOW), "operator", f"did_{number}", f"exp_{number % 2}") for number in range(5)])
-    first = audit_log.newest(2, None, None)
+        audit_log.append_all(
+            [AuditEntry(to_ms(NOW), "operator", f"did_{number}", f"exp_{number % 2}") for number in range(5)]
+        )
+    first = audit_log.list_page(2, None, None)
     assert [line.entry.action for line in first] == ["did_4", "did_3"]
-    assert [line.entry.action for line in audit_log.newest(9, first[-1].id, None)] == ["did_2", "did_1", "did_0"]
-    assert [line.entry.action for line in audit_log.newest(9, None, "exp_1")] == ["did_3", "did_1"]
-    assert audit_log.newest(9, None, "exp_") == []
+    assert [line.entry.action for line in audit_log.list_page(9, first[-1].id, None)] == ["did_2", "did_1", "did_0"]
+    assert [line.entry.action for line in audit_log.list_page(9, None, "exp_1")] == ["did_3", "did_1"]
+    assert audit_log.list_page(9, None, "exp_") == []
 
 
 def test_both_ways_through_the_ledger_begin_in_an_index(database: str) -> None:
     with transaction():
-        audit_log.append_all([Entry(to_ms(NOW), "operator", "did", f"exp_{number}") for number in range(3000)])
+        audit_log.append_all([AuditEntry(to_ms(NOW), "operator", "did", f"exp_{number}") for number in range(3000)])
     db.execute_sql("ANALYZE audit_entries")
     for before, subject in ((None, "exp_7"), (1500, "exp_7")):
         with statements() as ran:
-            audit_log.newest(50, before, subject)
+            audit_log.list_page(50, before, subject)
         assert indexes_read(ran[0]) == {"audit_entries_subject"}
     with statements() as ran:
-        audit_log.newest(50, 1500, None)
+        audit_log.list_page(50, 1500, None)
     assert not read_whole(ran[0]), plan_of(ran[0])
 
 
@@ -78,5 +82,5 @@ def test_of_some_records_those_of_an_account_are_known(customer: Customer) -> No
     mine = {make_target(customer).id, *make_exports(customer, 1)}
     mine.add(recoveries.begin(make_target(customer).id, NOW, NOW, "operator").id)
     theirs = {make_target(other).id, *make_exports(other, 1)}
-    assert audit_log.of_account(customer.account_id, mine | theirs | {"exp_nothing"}) == mine
-    assert audit_log.of_account(customer.account_id, set()) == set()
+    assert audit_log.ids_of_account(customer.account_id, mine | theirs | {"exp_nothing"}) == mine
+    assert audit_log.ids_of_account(customer.account_id, set()) == set()

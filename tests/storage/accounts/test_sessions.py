@@ -108,7 +108,7 @@ def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
 )
 def test_who_looks_at_nothing_is_gone(after: timedelta, over: Ended | None, principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
-    listed = sessions.live(NOW + after, 10)
+    listed = sessions.list_live(NOW + after, 10)
     told = sessions.find(secret, BROWSER, NOW + after)
     assert (told if isinstance(told, Ended) else None) is over
     assert len(listed) == (0 if over else 1)
@@ -120,7 +120,7 @@ def test_no_session_lasts_longer_than_a_week(principal: TokenPrincipal) -> None:
         found(secret, NOW + timedelta(hours=hours))
     found(secret, NOW + LASTS_FOR - SECOND)
     assert sessions.find(secret, BROWSER, NOW + LASTS_FOR) is Ended.TOO_OLD
-    assert sessions.live(NOW + LASTS_FOR, 10) == []
+    assert sessions.list_live(NOW + LASTS_FOR, 10) == []
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_session_ends_with_its_token(change: str, principal: TokenPrincipal) -
     secret = sessions.begin(principal, BROWSER, NOW)
     execute(f"UPDATE tokens SET {change} WHERE id = ?", (principal.token_id,))  # noqa: S608 - our own words
     assert sessions.find(secret, BROWSER, NOW) is Ended.TOKEN_OVER
-    assert sessions.live(NOW, 10) == []
+    assert sessions.list_live(NOW, 10) == []
 
 
 def test_another_browser_ends_it_for_both(principal: TokenPrincipal) -> None:
@@ -168,7 +168,7 @@ def test_it_has_no_more_of_many_that_begin_at_once(principal: TokenPrincipal) ->
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(race, range(6)))
-    assert len(sessions.live(NOW, 50)) == MAX_LIVE
+    assert len(sessions.list_live(NOW, 50)) == MAX_LIVE
 
 
 def test_an_end_is_told_once_and_stays_as_it_was(principal: TokenPrincipal) -> None:
@@ -185,23 +185,23 @@ def test_only_ones_own_accounts_are_listed_and_ended(principal: TokenPrincipal, 
     stranger, colleague = make_customer(), make_colleague(customer)
     for each in (principal, principal_of(stranger), principal_of(colleague)):
         sessions.begin(each, BROWSER, NOW)
-    whole = sessions.live(NOW, 10)
-    own = sessions.live(NOW, 10, account_id=customer.account_id)
+    whole = sessions.list_live(NOW, 10)
+    own = sessions.list_live(NOW, 10, account_id=customer.account_id)
     assert {session.email for session in whole} == {customer.email, stranger.email, colleague.email}
     assert {session.email for session in own} == {customer.email, colleague.email}
-    assert [session.email for session in sessions.live(NOW, 10, email=stranger.email)] == [stranger.email]
+    assert [session.email for session in sessions.list_live(NOW, 10, email=stranger.email)] == [stranger.email]
     [others] = {session.id for session in whole} - {session.id for session in own}
     with pytest.raises(NotFound):
         sessions.end(others, Ended.REVOKED, NOW, "user:1", customer.account_id)
-    assert len(sessions.live(NOW, 10)) == 3
+    assert len(sessions.list_live(NOW, 10)) == 3
 
 
 def test_a_list_goes_on_behind_the_last_one_that_was_shown(principal: TokenPrincipal) -> None:
     for number in range(5):
         sessions.begin(principal, BROWSER, NOW + number * SECOND)
-    whole = [session.id for session in sessions.live(NOW + MINUTE, 10)]
+    whole = [session.id for session in sessions.list_live(NOW + MINUTE, 10)]
     assert whole == sorted(whole, reverse=True)
-    assert [session.id for session in sessions.live(NOW + MINUTE, 2, whole[1])] == whole[2:4]
+    assert [session.id for session in sessions.list_live(NOW + MINUTE, 2, whole[1])] == whole[2:4]
 
 
 @pytest.mark.parametrize("session_id", ["", "ses_1", "ses_" + "0" * 26, "exp_" + "0" * 26, "\0"])
@@ -246,7 +246,7 @@ def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(
         execute("ANALYZE console_sessions")
     with statements() as asked:
         sessions.begin(principal, BROWSER, NOW)
-        sessions.live(NOW, 51, account_id=customer.account_id)
+        sessions.list_live(NOW, 51, account_id=customer.account_id)
     looks = [each for each in asked if "FROM console_sessions" in each.sql]
     assert len(looks) == 2
     for look in looks:

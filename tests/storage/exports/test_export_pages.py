@@ -139,7 +139,7 @@ def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> N
         asked(transitions.get, export_id, customer.account_id),
         asked(transitions.frozen, export_id, customer.account_id),
         asked(attempts.list_traces_page, export_id, customer.account_id, 51),
-        asked(audit_log.of_subject, export_id, 201),
+        asked(audit_log.list_for_subject, export_id, 201),
         asked(summaries.by_id, [target_id], customer.account_id),
     ):
         assert not read_whole(statement, {"exports", "findings"}), "\n".join([statement.sql, *plan_of(statement)])

@@ -9,7 +9,7 @@ from falcon.testing import TestClient
 
 from schemas.base.timestamps import to_ms
 from storage.accounts import audit_log
-from storage.accounts.audit_log import Entry
+from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import execute, rows, transaction
 from tests.support.console_user import Person, make_console_token, on_sqlite
 from tests.support.corpora import naughty_strings
@@ -28,11 +28,11 @@ CURSORS: Final = (
 MOST_STATEMENTS: Final = 6
 
 
-def line(actor: str = "operator", action: str = "test_it", subject: str = "scanner", **members: str) -> Entry:
-    return Entry(to_ms(NOW), actor, action, subject, **members)
+def line(actor: str = "operator", action: str = "test_it", subject: str = "scanner", **members: str) -> AuditEntry:
+    return AuditEntry(to_ms(NOW), actor, action, subject, **members)
 
 
-def append(*entries: Entry) -> None:
+def append(*entries: AuditEntry) -> None:
     with transaction():
         audit_log.append_all(entries)
 

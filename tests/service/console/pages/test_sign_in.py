@@ -422,9 +422,9 @@ def test_the_sign_in_is_there_for_whoever_is_signed_in_as_well(person: Person) -
 
 def test_a_session_is_the_accounts_own(client: TestClient, customer: Customer) -> None:
     session_id = make_session(customer)
-    found = sessions.live(utc_now(), 10, account_id=customer.account_id)
+    found = sessions.list_live(utc_now(), 10, account_id=customer.account_id)
     assert [session.id for session in found] == [session_id]
-    assert sessions.live(utc_now(), 10, account_id=customer.account_id + 1) == []
+    assert sessions.list_live(utc_now(), 10, account_id=customer.account_id + 1) == []
 
 
 # --- the paths around
