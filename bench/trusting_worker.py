@@ -7,7 +7,7 @@ trusts those of the BUNDLE. Only a measurement over TLS on loopback has a use fo
 import sys
 
 from bin.cli.installation import daemon_settings
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from schemas.settings.definitions import Settings
 from worker import daemon
 from worker.http.client import HttpClient
@@ -17,7 +17,7 @@ def _client(settings: Settings, connections: int) -> HttpClient:
     """Wire a client as `worker.daemon.compose_client` does."""
     return HttpClient(
         policy=settings.target_policy,
-        lookup=NameLookup(),
+        resolver=DnsResolver(),
         deadline_s=settings.delivery_timeout_s,
         connect_timeout_s=settings.connect_timeout_s,
         connections=connections,

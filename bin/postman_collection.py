@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import served
@@ -132,7 +132,7 @@ def document() -> str:
 def described() -> dict[str, Any]:
     """Return the description of every route, of an installation that is reached at `{{base_url}}`."""
     settings = replace(default_settings(Path("/")), deployment_mode=DeploymentMode.CLOUD, public_base_url=_BASE)
-    return description(served(settings, WakeUpQueue(connect(settings.redis_url)), NameLookup()), _BASE)
+    return description(served(settings, WakeUpQueue(connect(settings.redis_url)), DnsResolver()), _BASE)
 
 
 def collection(told: Mapping[str, Any]) -> dict[str, Any]:

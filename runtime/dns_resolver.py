@@ -36,7 +36,7 @@ MAX_WORKERS = 8
 MAX_WAITING = 64
 
 
-class LookupReason(StrEnum):
+class DnsFailure(StrEnum):
     """Why a name has no addresses now; these are error codes of an attempt."""
 
     NOT_FOUND = "dns_not_found"
@@ -45,15 +45,15 @@ class LookupReason(StrEnum):
     OVERLOADED = "dns_overloaded"
 
 
-class NameLookupFailed(Exception):
+class DnsError(Exception):
     """The name could not be resolved; `reason` says how."""
 
-    def __init__(self, reason: LookupReason) -> None:
+    def __init__(self, reason: DnsFailure) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class NameLookup:
+class DnsResolver:
     """Resolves names on at most `max_workers` threads, with at most `max_waiting` names waiting for one.
 
     Threads start with the first lookup and end when none is waiting. Works under gevent's monkey patching,
@@ -76,7 +76,7 @@ class NameLookup:
         """Return every address of `host` for TCP, in the resolver's order, each once; never an empty tuple.
 
         A literal address is returned as it is, without asking anybody. Waiting for a free thread counts as
-        well. Raises NameLookupFailed.
+        well. Raises DnsError.
         """
         literal = _literal(host)
         return (literal,) if literal else self._desk().answer(host, port, timeout_s)
@@ -98,7 +98,7 @@ class _Lookup:
         self.host = host
         self.port = port
         self.wanted_until = 0.0  # monotonic; after it nobody waits any more
-        self.outcome: Future[Answer | LookupReason] = Future()
+        self.outcome: Future[Answer | DnsFailure] = Future()
 
 
 class _Desk:
@@ -118,15 +118,15 @@ class _Desk:
         try:
             outcome = lookup.outcome.result(timeout_s)
         except TimeoutError:
-            outcome = LookupReason.TIMEOUT
-        if isinstance(outcome, LookupReason):
-            raise NameLookupFailed(outcome)
+            outcome = DnsFailure.TIMEOUT
+        if isinstance(outcome, DnsFailure):
+            raise DnsError(outcome)
         return outcome
 
     def _enqueue(self, host: str, port: int) -> _Lookup:
         """Put a name into the queue and see that somebody serves it. The lock is held."""
         if self._workers >= self._max_workers and len(self._waiting) >= self._max_waiting:
-            raise NameLookupFailed(LookupReason.OVERLOADED)
+            raise DnsError(DnsFailure.OVERLOADED)
         if self._workers < self._max_workers:
             self._start_worker()
         lookup = self._lookups[host, port] = _Lookup(host, port)
@@ -138,7 +138,7 @@ class _Desk:
         try:
             threading.Thread(target=self._work, name="name-lookup", daemon=True).start()
         except RuntimeError:  # the system has no thread left
-            raise NameLookupFailed(LookupReason.OVERLOADED) from None
+            raise DnsError(DnsFailure.OVERLOADED) from None
         self._workers += 1
 
     def _work(self) -> None:
@@ -154,22 +154,22 @@ class _Desk:
                 lookup = self._waiting.popleft()
                 if time.monotonic() <= lookup.wanted_until:
                     return lookup
-                self._close(lookup, LookupReason.TIMEOUT)
+                self._close(lookup, DnsFailure.TIMEOUT)
             self._workers -= 1
             return None
 
-    def _close(self, lookup: _Lookup, outcome: Answer | LookupReason) -> None:
+    def _close(self, lookup: _Lookup, outcome: Answer | DnsFailure) -> None:
         """Tell all who wait. The lock is held, so that whoever asks from now on starts a new lookup."""
         del self._lookups[lookup.host, lookup.port]
         lookup.outcome.set_result(outcome)
 
-    def _ask(self, lookup: _Lookup) -> Answer | LookupReason:
+    def _ask(self, lookup: _Lookup) -> Answer | DnsFailure:
         try:
             return _addresses(self._getaddrinfo(lookup.host, lookup.port, type=socket.SOCK_STREAM))
         except socket.gaierror as error:
-            return LookupReason.NOT_FOUND if error.errno in _NOT_FOUND else LookupReason.FAILED
+            return DnsFailure.NOT_FOUND if error.errno in _NOT_FOUND else DnsFailure.FAILED
         except Exception:  # noqa: BLE001  those who wait must hear of it, and the thread must go on
-            return LookupReason.FAILED
+            return DnsFailure.FAILED
 
 
 # The name does not exist, or has no address of a kind that we know. Not every platform has all three.
@@ -185,7 +185,7 @@ def _literal(host: str) -> Address | None:
         return None
 
 
-def _addresses(answers: Sequence[tuple[Any, ...]]) -> Answer | LookupReason:
+def _addresses(answers: Sequence[tuple[Any, ...]]) -> Answer | DnsFailure:
     """Pick the addresses out of what getaddrinfo answers: (family, type, protocol, name, socket address)."""
     found = [ip_address(answer[4][0]) for answer in answers if answer[0] in (socket.AF_INET, socket.AF_INET6)]
-    return tuple(dict.fromkeys(found)) or LookupReason.NOT_FOUND
+    return tuple(dict.fromkeys(found)) or DnsFailure.NOT_FOUND

@@ -4,7 +4,7 @@ from typing import Any
 
 import falcon
 
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.compliance import ComplianceWebhooks
@@ -41,22 +41,22 @@ App = falcon.App[falcon.Request, falcon.Response]
 def create_app(
     settings: Settings,
     wake_ups: WakeUpQueue | None = None,
-    lookup: NameLookup | None = None,
+    resolver: DnsResolver | None = None,
     limits: Limits | None = None,
     rooms: Rooms | None = None,
     refusals: Refusals | None = None,
 ) -> App:
     """Return the WSGI application; the database is open already (`storage.db.engine.open_database`).
 
-    `wake_ups` and `lookup` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
+    `wake_ups` and `resolver` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
     `refusals` are written for the console by whoever has begun them.
     """
     limits = limits or Limits(settings)
-    wake_ups, lookup = wake_ups or WakeUpQueue(connect(settings.redis_url)), lookup or NameLookup()
+    wake_ups, resolver = wake_ups or WakeUpQueue(connect(settings.redis_url)), resolver or DnsResolver()
     app: App = falcon.App(middleware=[Manners(Requests()), Admission(settings.max_body_bytes, limits, rooms)])
-    resources = served(settings, wake_ups, lookup)
+    resources = served(settings, wake_ups, resolver)
     if RouteFamily.CONSOLE in settings.route_families:
-        console = console_of(settings, wake_ups, lookup, limits)
+        console = console_of(settings, wake_ups, resolver, limits)
         resources += console.resources
         refusals = refusals or Refusals()
         refusals.watch(resources)
@@ -68,27 +68,27 @@ def create_app(
     return app
 
 
-def console_of(settings: Settings, wake_ups: WakeUpQueue, lookup: NameLookup, limits: Limits) -> Console:
+def console_of(settings: Settings, wake_ups: WakeUpQueue, resolver: DnsResolver, limits: Limits) -> Console:
     """Return the console, over the same verbs as the API."""
     vault = Vault(settings.encryption_keys)
-    return Console(settings, limits, vault, wake_ups, *_verbs(settings, vault, wake_ups, lookup))
+    return Console(settings, limits, vault, wake_ups, *_verbs(settings, vault, wake_ups, resolver))
 
 
 def _verbs(
-    settings: Settings, vault: Vault, wake_ups: WakeUpQueue, lookup: NameLookup
+    settings: Settings, vault: Vault, wake_ups: WakeUpQueue, resolver: DnsResolver
 ) -> tuple[AddressCheck, TargetMoves, ExportDecisions]:
     fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    check = AddressCheck(settings, lookup)
+    check = AddressCheck(settings, resolver)
     moves = TargetMoves(check, wake_ups, fingerprint, settings.delivery_timeout_s)
     return check, moves, ExportDecisions(check, has_default_secret=fingerprint is not None)
 
 
-def served(settings: Settings, wake_ups: WakeUpQueue, lookup: NameLookup) -> tuple[Any, ...]:
+def served(settings: Settings, wake_ups: WakeUpQueue, resolver: DnsResolver) -> tuple[Any, ...]:
     """Return the resources of the API that an installation serves, each with its `path` and its responders."""
     vault = Vault(settings.encryption_keys)
     once = Once(settings.idempotency_ttl)
     webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    check, moves, decisions = _verbs(settings, vault, wake_ups, lookup)
+    check, moves, decisions = _verbs(settings, vault, wake_ups, resolver)
     page = ApiPage()
 
     resources = (

@@ -26,7 +26,7 @@ from rq.serializers import JSONSerializer
 
 from runtime import error_reports, logs, metrics, tracing, wake_up_queue
 from runtime.clock import utc_now
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from runtime.file_limits import allow_files
 from schemas.settings.definitions import Settings
 from storage.db.engine import DAMAGE, OUTAGES, close_database, connection, open_database
@@ -36,14 +36,14 @@ from storage.maintenance.retention import Cutoffs, cutoffs
 from storage.secrets.vault import Vault
 from worker import jobs, outages
 from worker.background.compliance import LOOK_EVERY_S as COMPLIANCE_LOOK_S
-from worker.background.compliance import Clerk
+from worker.background.compliance import ComplianceTask
 from worker.background.pings import LOOK_EVERY_S as PING_LOOK_S
-from worker.background.pings import PINGS_AT_ONCE, Pinger
+from worker.background.pings import PINGS_AT_ONCE, PingTask
 from worker.background.recoveries import LOOK_EVERY_S as RECOVERIES_LOOK_S
-from worker.background.recoveries import Recoverer
-from worker.background.retention import ASK_EVERY_S, Janitor
-from worker.background.tasks import Errand
-from worker.background.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, Inspector
+from worker.background.recoveries import RecoveryTask
+from worker.background.retention import ASK_EVERY_S, RetentionTask
+from worker.background.tasks import BackgroundTask
+from worker.background.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, ValidationTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import FAREWELL_S, LEASE_S, RENEW_S, Dispatcher, DispatcherOptions
 from worker.delivery.outcomes import Schedule
@@ -83,19 +83,19 @@ def run(settings: Settings) -> int:
     clock = SharedClock(utc_now)
     _compare(clock)
     dispatcher = compose(settings, clock)
-    errands = compose_errands(settings, clock.now)
+    tasks = compose_background_tasks(settings, clock.now)
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
     passing_on = _PassingOn()
 
     def begin_nothing_more() -> None:
         dispatcher.stop()
-        for errand in errands:
-            errand.stop()
+        for task in tasks:
+            task.stop()
 
     def on_wake_up() -> None:
         wake_ups.acknowledge()
-        for errand in errands:
-            errand.wake()
+        for task in tasks:
+            task.wake()
         dispatcher.deliver_due()
         if dispatcher.leaves_to_others and passing_on.may_pass():
             wake_ups.notify()
@@ -103,15 +103,15 @@ def run(settings: Settings) -> int:
     stop = _Stop(begin_nothing_more)
     jobs.install(on_wake_up)
     dispatcher.start()
-    for errand in errands:
-        errand.start()
+    for task in tasks:
+        task.start()
     _log.info("worker started", extra={"worker": _worker_name(), "pid": os.getpid()})
     while not stop.is_wanted:
         _listen(settings.redis_url, stop)
         stop.wait(REDIS_RETRY_S)
     ended = dispatcher.join(settings.delivery_timeout_s + FAREWELL_S)
-    for errand in errands:
-        errand.join(settings.delivery_timeout_s + FAREWELL_S)
+    for task in tasks:
+        task.join(settings.delivery_timeout_s + FAREWELL_S)
     close_database()
     _log.info("worker stopped", extra={"worker": _worker_name()})
     tracing.close()
@@ -140,7 +140,7 @@ def compose(settings: Settings, clock: SharedClock) -> Dispatcher:
     return Dispatcher(runner, dispatcher_options)
 
 
-def compose_errands(settings: Settings, now: Now) -> list[Errand]:
+def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTask]:
     """Wire what this worker does beside deliveries, by the same clock: it has leases too, and removes what is old."""
     singles = [wire(settings, now) for wire in (_compliance, _recoveries, _retention)]
     return [*_pings(settings, now), *_validations(settings, now), *singles]
@@ -150,18 +150,18 @@ def compose_client(settings: Settings, connections: int) -> HttpClient:
     """Wire a client of receivers, for as many connections at once."""
     return HttpClient(
         policy=settings.target_policy,
-        lookup=NameLookup(),
+        resolver=DnsResolver(),
         deadline_s=settings.delivery_timeout_s,
         connect_timeout_s=settings.connect_timeout_s,
         connections=connections,
     )
 
 
-def compose_pinger(settings: Settings, at_once: int, now: Now = utc_now) -> Pinger:
+def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> PingTask:
     """Wire what sends pings, for as many at once."""
     client = compose_client(settings, at_once)
     signed_post = SignedPost(client.post, Vault(settings.encryption_keys), settings.webhook_secret)
-    return Pinger(signed_post, _worker_name(), now)
+    return PingTask(signed_post, _worker_name(), now)
 
 
 class _PassingOn:
@@ -299,35 +299,35 @@ def _compare(clock: SharedClock) -> None:
         clock.compare()
 
 
-def _pings(settings: Settings, now: Now) -> list[Errand]:
-    """Wire one errand for each ping that is sent at once."""
-    pinger = compose_pinger(settings, PINGS_AT_ONCE, now)
-    return [Errand(f"ping-{number}", pinger.carry_out_next, PING_LOOK_S) for number in range(PINGS_AT_ONCE)]
+def _pings(settings: Settings, now: Now) -> list[BackgroundTask]:
+    """Wire one task for each ping that is sent at once."""
+    task = compose_ping_task(settings, PINGS_AT_ONCE, now)
+    return [BackgroundTask(f"ping-{number}", task.run_once, PING_LOOK_S) for number in range(PINGS_AT_ONCE)]
 
 
-def _validations(settings: Settings, now: Now) -> list[Errand]:
-    """Wire one errand for each look that is made at once: no thread of pings or deliveries waits for one."""
+def _validations(settings: Settings, now: Now) -> list[BackgroundTask]:
+    """Wire one task for each look that is made at once: no thread of pings or deliveries waits for one."""
     client = compose_client(settings, LOOKS_AT_ONCE)
     lease_s = settings.delivery_timeout_s + LEASE_MARGIN_S
-    inspector = Inspector(client.inspect, _worker_name(), now, lease_s)
-    return [Errand(f"validation-{number}", inspector.carry_out_next, LOOK_EVERY_S) for number in range(LOOKS_AT_ONCE)]
+    task = ValidationTask(client.inspect, _worker_name(), now, lease_s)
+    return [BackgroundTask(f"validation-{number}", task.run_once, LOOK_EVERY_S) for number in range(LOOKS_AT_ONCE)]
 
 
-def _compliance(settings: Settings, now: Now) -> Errand:
-    clerk = Clerk(Vault(settings.encryption_keys), _worker_name(), now)
-    return Errand("compliance", clerk.carry_out_next, COMPLIANCE_LOOK_S)
+def _compliance(settings: Settings, now: Now) -> BackgroundTask:
+    task = ComplianceTask(Vault(settings.encryption_keys), _worker_name(), now)
+    return BackgroundTask("compliance", task.run_once, COMPLIANCE_LOOK_S)
 
 
-def _recoveries(settings: Settings, now: Now) -> Errand:
-    recoverer = Recoverer(wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url)), now)
-    return Errand("recoveries", recoverer.carry_out_next, RECOVERIES_LOOK_S)
+def _recoveries(settings: Settings, now: Now) -> BackgroundTask:
+    task = RecoveryTask(wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url)), now)
+    return BackgroundTask("recoveries", task.run_once, RECOVERIES_LOOK_S)
 
 
-def _retention(settings: Settings, now: Now) -> Errand:
+def _retention(settings: Settings, now: Now) -> BackgroundTask:
     def until(moment: datetime) -> Cutoffs:
         return cutoffs(moment, settings.retention, settings.idempotency_ttl)
 
-    return Errand("retention", Janitor(until, _worker_name(), now).carry_out_next, ASK_EVERY_S)
+    return BackgroundTask("retention", RetentionTask(until, _worker_name(), now).run_once, ASK_EVERY_S)
 
 
 def _worker_name() -> str:

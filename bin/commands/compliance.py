@@ -19,7 +19,7 @@ from storage.compliance import requests as ledger
 from storage.db.locks import Lock
 from storage.exports.worker_heartbeats import process_name
 from storage.secrets.vault import Vault
-from worker.background.compliance import Clerk
+from worker.background.compliance import ComplianceTask
 
 
 @click.group()
@@ -38,12 +38,12 @@ def compliance() -> None:
 def run(dry_run: bool, limit: int, as_json: bool) -> None:
     """Process the waiting requests, oldest first; an interrupted request is resumed later."""
     with opened() as settings:
-        clerk = Clerk(Vault(settings.encryption_keys), process_name("compliance"), utc_now)
+        task = ComplianceTask(Vault(settings.encryption_keys), process_name("compliance"), utc_now)
         if not dry_run:
             with alone(Lock.COMPLIANCE):
-                _carry_out(clerk, min(limit, ledger.count_waiting(utc_now())))
-        print_record({"done": clerk.done, "waiting": ledger.count_unfinished()}, as_json)
-    if clerk.broken_off:
+                _carry_out(task, min(limit, ledger.count_waiting(utc_now())))
+        print_record({"done": task.done, "waiting": ledger.count_unfinished()}, as_json)
+    if task.broken_off:
         raise SystemExit(1)
 
 
@@ -97,10 +97,10 @@ def export(file: Path | None) -> None:
             raise Refused(f"{file} cannot be written: {failed.strerror}.") from None
 
 
-def _carry_out(clerk: Clerk, limit: int) -> None:
+def _carry_out(task: ComplianceTask, limit: int) -> None:
     """Carry out up to `limit` requests; on a terminal a bar shows how far it is."""
     with click.progressbar(length=limit, label="Requests", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         for _ in range(limit):
-            if not clerk.carry_out_next():
+            if not task.run_once():
                 break
             bar.update(1)

@@ -17,7 +17,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.strict_json import MalformedJson, parse
@@ -31,7 +31,7 @@ from storage.accounts import accounts
 from storage.db import engine
 from storage.exports import attempts, recoveries, transitions
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
-from worker.background.recoveries import Recoverer
+from worker.background.recoveries import RecoveryTask
 
 #: What a table shows unless it is asked for more: a screenful.
 SHOWN = 50
@@ -224,7 +224,7 @@ def _look_at_blocked(export_id: str, settings: Settings) -> Validation | None:
 
     url = transitions.blocked_url(export_id)
     engine.release()
-    return None if url is None else AddressCheck(settings, NameLookup()).validate(url)
+    return None if url is None else AddressCheck(settings, DnsResolver()).validate(url)
 
 
 def _said(members: dict[str, Any]) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
     """Begin a recovery and work at it; tell by the exit code whether it came to its end."""
     held = recoveries.begin(target_id, since, utc_now(), "operator")
     with _Interruption() as interruption:
-        progress = _put_back(held, Recoverer(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
+        progress = _put_back(held, RecoveryTask(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
     if progress is RecoveryProgress.MOVED:
         recoveries.release(held, utc_now())
         raise Refused(f"Interrupted; a worker carries {held.id} on, unless `export recover --cancel {held.id}`.")
@@ -295,13 +295,13 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
         raise Refused(f"Recovery {held.id} was taken out of this command's hands; see `export recover --show {held.id}`.")
 
 
-def _put_back(held: RecoveryLease, recoverer: Recoverer, interruption: "_Interruption") -> RecoveryProgress:
+def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: "_Interruption") -> RecoveryProgress:
     """Put back batch after batch, until nothing is left or somebody interrupts; a bar shows how far it is on a terminal."""
     total = recoveries.get(held.id).total
     # Each batch takes a connection of its own: none is held while workers are notified.
     engine.release()
     with click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        while (step := recoverer.put_back(held)).progress is RecoveryProgress.MOVED and not interruption.is_wanted:
+        while (step := task.put_back(held)).progress is RecoveryProgress.MOVED and not interruption.is_wanted:
             bar.update(step.moved)
     return step.progress
 

@@ -9,7 +9,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from schemas.base.errors import Conflict
 from schemas.settings.definitions import Settings
 from schemas.targets.pings import PingResult, ping_record
@@ -147,11 +147,11 @@ def validate(target_id: str, as_json: bool) -> None:
 def ping(target_id: str, as_json: bool) -> None:
     """Send one signed test event to a target and print the result; no worker is needed."""
     with opened() as settings:
-        from worker.daemon import compose_pinger  # noqa: PLC0415 - as in `validate`
+        from worker.daemon import compose_ping_task  # noqa: PLC0415 - as in `validate`
 
         account_id = targets.get(target_id, None).account_id
         ping_id = pings.request(target_id, account_id, utc_now(), "operator")
-        result = _sent(ping_id, compose_pinger(settings, 1).carry_out_next, settings.delivery_timeout_s + _MARGIN_S)
+        result = _sent(ping_id, compose_ping_task(settings, 1).run_once, settings.delivery_timeout_s + _MARGIN_S)
         print_record(ping_record(result), as_json)
     if not result.delivered:
         raise SystemExit(1)
@@ -179,7 +179,7 @@ def _look(target: Target, settings: Settings) -> Validation:
     from service.operations.address_check import AddressCheck  # noqa: PLC0415 - see above
 
     release()
-    return AddressCheck(settings, NameLookup()).look(target.base_url)
+    return AddressCheck(settings, DnsResolver()).look(target.base_url)
 
 
 def _resume_all(settings: Settings, as_json: bool) -> None:
@@ -198,12 +198,12 @@ def _resume_all(settings: Settings, as_json: bool) -> None:
         raise Refused(" ".join(refused))
 
 
-def _sent(ping_id: str, carry_out_next: Callable[[], bool], wait_s: float) -> PingResult:
+def _sent(ping_id: str, run_once: Callable[[], bool], wait_s: float) -> PingResult:
     """Send a ping, or wait for the worker that was quicker; no connection is held meanwhile."""
     until = time.monotonic() + wait_s
     while (result := pings.get(ping_id).result) is None:
         release()
-        if not carry_out_next():
+        if not run_once():
             if time.monotonic() > until:
                 pings.give_up(ping_id, utc_now())
             time.sleep(_LOOK_EVERY_S)

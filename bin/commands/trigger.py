@@ -23,7 +23,7 @@ from bin.receiver_kit.cases import CASES, NAMES, Answered, Case, Request, Result
 from bin.receiver_kit.receiver import DEFAULT_PORT
 from bin.receiver_kit.saved_requests import NotSaved, SavedRequest
 from runtime.clock import utc_now
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from schemas.base.strict_json import MalformedJson, canonical, parse
 from schemas.base.timestamps import rfc3339
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
@@ -278,7 +278,7 @@ def _client(settings: Settings, url: str) -> HttpClient:
     policy = settings.target_policy
     if _is_here(url):
         policy = TargetPolicy(True, parse_ports("1-65535"), (*parse_networks("127.0.0.0/8,::1/128"),))
-    return HttpClient(policy, NameLookup(), settings.delivery_timeout_s, settings.connect_timeout_s, connections=1)
+    return HttpClient(policy, DnsResolver(), settings.delivery_timeout_s, settings.connect_timeout_s, connections=1)
 
 
 def _is_here(url: str) -> bool:

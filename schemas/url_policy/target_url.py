@@ -7,7 +7,7 @@ signs, characters that nobody sees) is refused, not repaired. `classify` asks wh
 dialled, by the list below and nothing else: the standard library's `is_global` passes multicast, 6to4,
 NAT64 and metadata addresses.
 
-A name that passes `check_url` says nothing about where it leads: its answers go through `check_answers`,
+A name that passes `check_url` says nothing about where it leads: its answers go through `check_addresses`,
 and the socket is opened to an address that was in them.
 """
 
@@ -108,7 +108,7 @@ class TargetAddress:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class UrlRefusal:
     """A URL or an answer that must not be dialled."""
 
     reason: RefusalReason
@@ -131,12 +131,12 @@ def parse_networks(text: str) -> tuple[Network, ...]:
     return tuple(_network(entry.strip()) for entry in text.split(",")) if text.strip() else ()
 
 
-def check_url(url: str, policy: TargetPolicy) -> TargetAddress | Refusal:
+def check_url(url: str, policy: TargetPolicy) -> TargetAddress | UrlRefusal:
     """Judge the form of `url`, and a literal host's address too. Takes any text and never raises."""
     try:
         return _read_url(url, policy)
     except _Refused as refused:
-        return Refusal(refused.reason)
+        return UrlRefusal(refused.reason)
 
 
 def classify(address: Address, policy: TargetPolicy) -> RefusalReason | None:
@@ -146,15 +146,15 @@ def classify(address: Address, policy: TargetPolicy) -> RefusalReason | None:
     return _classify_v6(IPv6Address(int(address)), policy)  # a scope id would hide it from the sets below
 
 
-def check_answers(addresses: Iterable[Address], policy: TargetPolicy) -> Refusal | None:
+def check_addresses(addresses: Iterable[Address], policy: TargetPolicy) -> UrlRefusal | None:
     """Judge all that a name resolved to: one bad answer refuses the whole, and no answer is `name_not_found`.
 
     Returns None if every address may be dialled.
     """
     verdicts = [classify(address, policy) for address in addresses]
     if not verdicts:
-        return Refusal(RefusalReason.NAME_NOT_FOUND)
-    return next((Refusal(reason) for reason in verdicts if reason), None)
+        return UrlRefusal(RefusalReason.NAME_NOT_FOUND)
+    return next((UrlRefusal(reason) for reason in verdicts if reason), None)
 
 
 # --- The form of a URL --------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from runtime.dns_resolver import LookupReason, NameLookup, NameLookupFailed
+from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
 from schemas.base.errors import FieldProblem, ServiceUnavailable, ValidationFailed
 from schemas.settings.definitions import Settings
 from schemas.targets.validations import Validation
-from schemas.url_policy.target_url import Refusal, check_answers, check_url
+from schemas.url_policy.target_url import UrlRefusal, check_addresses, check_url
 
 #: Said of every verdict of the address policy and of the name lookup; the code beside it says which.
 _NOT_SAFE: Final = "This address may not be used, or cannot be resolved now; the code says why."
@@ -15,19 +15,19 @@ _NOT_SAFE: Final = "This address may not be used, or cannot be resolved now; the
 class AddressCheck:
     """Judges the URL of a target as it stands now: its form, and every address that its name leads to."""
 
-    def __init__(self, settings: Settings, lookup: NameLookup) -> None:
+    def __init__(self, settings: Settings, resolver: DnsResolver) -> None:
         self._policy = settings.target_policy
-        self._lookup = lookup
+        self._resolver = resolver
         self._timeout_s = settings.connect_timeout_s
 
     def look(self, url: str) -> Validation:
         """Return what speaks against `url`. It may wait for the resolver."""
         address = check_url(url, self._policy)
-        if isinstance(address, Refusal):
+        if isinstance(address, UrlRefusal):
             return _refused(address)
         try:
-            refusal = check_answers(self._lookup.resolve(address.host, address.port, self._timeout_s), self._policy)
-        except NameLookupFailed as failed:
+            refusal = check_addresses(self._resolver.resolve(address.host, address.port, self._timeout_s), self._policy)
+        except DnsError as failed:
             return Validation(failed.reason.value)
         return _refused(refusal) if refusal else Validation()
 
@@ -40,10 +40,10 @@ class AddressCheck:
     def validate(self, url: str) -> Validation:
         """Look at `url`. Raises ServiceUnavailable where our own lookup is what is wrong, not the target."""
         validation = self.look(url)
-        if validation.reason == LookupReason.OVERLOADED:
+        if validation.reason == DnsFailure.OVERLOADED:
             raise ServiceUnavailable
         return validation
 
 
-def _refused(refusal: Refusal) -> Validation:
+def _refused(refusal: UrlRefusal) -> Validation:
     return Validation(refusal.reason.value, is_refused=True)

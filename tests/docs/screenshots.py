@@ -45,7 +45,7 @@ from storage.intake import rejections
 from storage.targets import targets
 from tests.support.browsers import PATIENCE_MS, chromium
 from tests.support.factories import attempted, claim_due, issue, make_settings, postback, record_postback
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
 #: The time that every picture shows.
@@ -174,7 +174,7 @@ def _serve(folder: Path, port: int) -> None:
         database_url=f"sqlite:///{HOME}/riskrelay.db",
         redis_url="redis://redis.internal:6379/0",
     )
-    app = create_app(made, FakeWakeUpQueue(), FakeLookup({}))
+    app = create_app(made, FakeWakeUpQueue(), FakeResolver({}))
     with freeze_time(NOW), make_server("127.0.0.1", port, app, _Server, _Quiet) as server:
         server.serve_forever()
 

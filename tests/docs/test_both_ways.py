@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from falcon.inspect import inspect_routes
 
-from runtime.dns_resolver import LookupReason
+from runtime.dns_resolver import DnsFailure
 from schemas.base import fields
 from schemas.base.errors import RiskRelayError
 from schemas.content_policy import rules
@@ -29,7 +29,7 @@ from service.operations.targets import BY_CLIENT
 from tests.docs.named import command_lines, inline_commands, is_target_word, make_targets, typed, wrong_in_inline, wrong_with
 from tests.docs.snippets import PAGES, ROOT, inline_codes
 from tests.support.factories import make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import is_of_the_console
 from worker.delivery.outcomes import RECEIVER_CODES
 from worker.delivery.throttle import GIVEN_UP
@@ -146,7 +146,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
     settings = make_settings(tmp_path_factory.mktemp("app"), {"DEPLOYMENT_MODE": "cloud"})
     return {
         (method.method, route.path)
-        for route in inspect_routes(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+        for route in inspect_routes(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
         for method in route.methods
         # HEAD is GET without a body; OPTIONS is the framework's.
         if not method.internal and method.method != "HEAD"
@@ -274,7 +274,7 @@ def texts_returned(names: set[str], room: str) -> Iterator[str]:
 def attempt_codes() -> set[str]:
     found = {*texts_called(_ERRORS, "worker"), *texts_returned(_NAMING, "worker")}
     found |= {*texts_called(_REASONS, "worker")} - {"attempts_exhausted"}
-    return found | {*RECEIVER_CODES} | {*LookupReason} | {NO_WORKER, WORKER_LOST}
+    return found | {*RECEIVER_CODES} | {*DnsFailure} | {NO_WORKER, WORKER_LOST}
 
 
 def test_the_codes_of_attempts_are_those_that_a_worker_gives() -> None:

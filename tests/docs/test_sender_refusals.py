@@ -29,7 +29,7 @@ from tests.support.factories import (
     make_report,
     make_settings,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import Call, everything_stored
 from tests.support.specification import EMAIL_SECRET, STOREFRONT_SECRET, everything
 
@@ -77,7 +77,7 @@ class Stage:
             settings = make_settings(self.folder, wanted)
             if changes.get("ENCRYPTION_KEYS") == "":
                 settings = replace(settings, encryption_keys=(), webhook_secret=None)
-            self.clients[key] = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+            self.clients[key] = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
         return self.clients[key]
 
     def body(self, **members: Any) -> Call:
@@ -310,7 +310,7 @@ def test_every_arrangement_is_some_rows() -> None:
 
 
 def test_every_inbound_route_has_a_page() -> None:
-    app = create_app(make_settings(SENDERS, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeLookup({}))
+    app = create_app(make_settings(SENDERS, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeResolver({}))
     taking = {
         route.path for route in inspect_routes(app) for each in route.methods if each.method == "POST" and not each.internal
     }

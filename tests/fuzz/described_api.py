@@ -36,7 +36,7 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import is_of_the_console
 from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
 
@@ -66,8 +66,8 @@ class DescribedApi:
         }
         self._turned = {verb: make_target(self.customer).id for verb in _VERBS}
         settings = make_settings(folder, {**CLOUD, "DEFAULT_PROJECT_ID": str(self.customer.project_id), **changes})
-        lookup = FakeLookup({HOST: ["93.184.215.14"]})
-        app = create_app(settings, FakeWakeUpQueue(_be_a_worker), lookup)
+        resolver = FakeResolver({HOST: ["93.184.215.14"]})
+        app = create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver)
         self.operations = {
             f"{method.method} {route.path}"
             for route in inspect_routes(app)

@@ -20,7 +20,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from service.app import create_app
 from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, TARGETS, everything_stored
 
 #: What has opened other services: each ends a string, a comment or a list, or asks for more than was meant.
@@ -75,7 +75,7 @@ def ids_of(customer: Customer) -> tuple[str, ...]:
 def two(module_database: Path) -> Two:
     asking, other = make_customer(), make_customer()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "100000"}
-    app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeLookup({}))
+    app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeResolver({}))
     return Two(TestClient(app), asking, ids_of(asking), ids_of(other))
 
 

@@ -21,7 +21,7 @@ from schemathesis.engine import from_schema
 from schemathesis.engine.events import FatalError, NonFatalError, ScenarioFinished
 from schemathesis.generation import GenerationMode
 
-from runtime.dns_resolver import LookupReason
+from runtime.dns_resolver import DnsFailure
 from schemas.base.fields import MAX_ID
 from schemas.content_policy import rules
 from schemas.url_policy.target_url import RefusalReason
@@ -57,7 +57,7 @@ MEANT: Final = frozenset(
         "still_to_come",
         *rules.MESSAGES,
         *(reason.value for reason in RefusalReason),
-        *(reason.value for reason in LookupReason),
+        *(reason.value for reason in DnsFailure),
     }
 )
 

@@ -17,7 +17,7 @@ from service.app import create_app
 from tests.service.api.test_canary import FORBIDDEN
 from tests.support.canaries import columns, is_in
 from tests.support.factories import make_customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.invalid_payloads import base_calls, changed, fresh, leaves
 from tests.support.raw_http import Call
 from tests.support.specification import COMPLIANCE, World, make_world
@@ -56,7 +56,7 @@ def world(module_database: Path) -> World:
     customer, wake_ups = make_customer(), FakeWakeUpQueue()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     told = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
-    client = TestClient(create_app(told, wake_ups, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    client = TestClient(create_app(told, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
     return make_world(told, client, wake_ups, customer)
 
 

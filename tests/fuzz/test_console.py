@@ -21,7 +21,7 @@ from storage.exports import recoveries
 from tests.fuzz.test_account_isolation import INJECTED, cursor
 from tests.support.console_user import Person, make_console_token
 from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored, is_of_the_console
 
 #: What would be done, were it not written as text.
@@ -64,7 +64,7 @@ def ids_of(customer: Customer) -> tuple[str, ...]:
 def desk(module_database: Path) -> Desk:
     first, second = make_customer(), make_customer()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
-    app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeLookup({}))
+    app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeResolver({}))
     routes = [route for route in inspect_routes(app) if is_of_the_console(route.path) and "sign" not in route.path]
     token = make_console_token(second)
     people = [Person(TestClient(app)) for _ in range(2)]

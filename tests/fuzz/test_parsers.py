@@ -14,7 +14,7 @@ from schemas.content_policy.rules import MAX_TOLD, find
 from schemas.exports.response_excerpt import MAX_KEPT, kept_answer, without_secret
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
-from schemas.url_policy.target_url import Refusal, TargetAddress, TargetPolicy, check_url
+from schemas.url_policy.target_url import TargetAddress, TargetPolicy, UrlRefusal, check_url
 
 #: What means something to one reader or another.
 PIECES: Final = [
@@ -138,7 +138,7 @@ def test_any_header_of_a_mail_is_read_or_says_nothing(header: str) -> None:
 @given(TEXTS)
 def test_any_text_is_an_address_to_dial_or_a_refusal(text: str) -> None:
     verdict = check_url(text, TargetPolicy())
-    assert isinstance(verdict, TargetAddress | Refusal)
+    assert isinstance(verdict, TargetAddress | UrlRefusal)
     if isinstance(verdict, TargetAddress):
         assert verdict == check_url(text, TargetPolicy())
 

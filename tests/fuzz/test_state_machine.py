@@ -51,11 +51,11 @@ from tests.support.factories import (
     plain_email,
     postback,
 )
-from tests.support.fakes import FakeLookup
+from tests.support.fakes import FakeResolver
 from tests.support.servers import REDIS_FAILURES, RedisServer
 from tests.support.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
-from worker.background.compliance import Clerk
-from worker.background.recoveries import Recoverer
+from worker.background.compliance import ComplianceTask
+from worker.background.recoveries import RecoveryTask
 from worker.http.client import HttpClient
 
 #: A busy machine answers itself well within it; a receiver that hangs costs as much.
@@ -115,7 +115,7 @@ class House:
     settings: Settings
     redis: RedisServer
     receiver: MoodyReceiver
-    lookup: FakeLookup
+    resolver: FakeResolver
     client: HttpClient
     wake_ups: MortalWakeUpQueue
 
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
         self.platform = {"Authorization": f"Bearer {make_platform_token(self.customer)}"}
         self.settings = replace(house.settings, default_project_id=self.customer.project_id)
         self.vault = Vault(self.settings.encryption_keys)
-        self.client = TestClient(create_app(self.settings, house.wake_ups, house.lookup))
+        self.client = TestClient(create_app(self.settings, house.wake_ups, house.resolver))
         self.scanner_secret = SCANNER_SECRET
         self.model = Model(house.receiver)
         self.sleepers: list[MortalWorker] = []
@@ -236,7 +236,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, own_secret: bool) -> None:
         """Two targets, one of them perhaps with a secret of its own, and some tickets."""
         for number in range(2):
-            self.house.lookup.table[f"t{number}.example.com"] = SAFE
+            self.house.resolver.table[f"t{number}.example.com"] = SAFE
             self.house.receiver.places[f"/hook/{number}"] = Place(WEBHOOK_SECRET)
             url = f"http://t{number}.example.com:{self.house.receiver.port}/hook/{number}"
             body = {"provider_key": "generic_webhook", "base_url": url, "name": "T"}
@@ -376,14 +376,14 @@ class Machine(RuleBasedStateMachine):
         since = datetime(2020, 1, 1, tzinfo=NOW.tzinfo)
         with connection():
             held = recoveries.begin(target_id, since, self.clock.at, "operator")
-        recoverer = Recoverer(self.house.wake_ups, storage_clock.utc_now)
-        while recoverer.put_back(held).progress is recoveries.RecoveryProgress.MOVED:
+        task = RecoveryTask(self.house.wake_ups, storage_clock.utc_now)
+        while task.put_back(held).progress is recoveries.RecoveryProgress.MOVED:
             pass
         self.model.ask("retry", wanted)
 
     def is_safe(self, target_id: str) -> bool:
         """Tell whether a target's name leads to an address that is allowed."""
-        return self.house.lookup.table[f"t{self.target_ids.index(target_id)}.example.com"] == SAFE
+        return self.house.resolver.table[f"t{self.target_ids.index(target_id)}.example.com"] == SAFE
 
     # --- repeats
 
@@ -544,7 +544,7 @@ class Machine(RuleBasedStateMachine):
     def revive(self, at: int) -> None:
         """Let a target take attempts now: without it, most of a long run would be spent with targets that take none."""
         number = self.target_ids.index(self.target(at))
-        self.house.lookup.table[f"t{number}.example.com"] = SAFE
+        self.house.resolver.table[f"t{number}.example.com"] = SAFE
         self.turn(at, "resume", "no")
         self.model.look()
 
@@ -610,7 +610,7 @@ class Machine(RuleBasedStateMachine):
     def move_address(self, at: int, is_safe: bool) -> None:
         """A name leads elsewhere. What it led to counts for kept connections a while: those are closed."""
         number = self.target_ids.index(self.target(at))
-        self.house.lookup.table[f"t{number}.example.com"] = SAFE if is_safe else UNSAFE
+        self.house.resolver.table[f"t{number}.example.com"] = SAFE if is_safe else UNSAFE
         self.house.client.close()
 
     @rule(seconds=st.sampled_from(FORWARDS_S + BACKWARDS_S))
@@ -675,13 +675,13 @@ class Machine(RuleBasedStateMachine):
                 raise ServiceDied
             return self.clock.at
 
-        clerk = Clerk(self.vault, "worker:clerk", now)
+        task = ComplianceTask(self.vault, "worker:compliance", now)
         try:
-            while clerk.carry_out_next():
+            while task.run_once():
                 pass
         except ServiceDied:
             release()
-        assert clerk.broken_off == 0
+        assert task.broken_off == 0
         with connection():
             is_done = compliance_requests.count_unfinished() == 0
         if is_done:
@@ -732,7 +732,7 @@ class Machine(RuleBasedStateMachine):
             self.wake(0, dies=False)
             self.model.look()
         for number, target_id in enumerate(self.target_ids):
-            self.house.lookup.table[f"t{number}.example.com"] = SAFE
+            self.house.resolver.table[f"t{number}.example.com"] = SAFE
             self.mood(number, [KIND])
             if self.model.targets[target_id].status == "paused":
                 self.turn(number, "resume", "no")
@@ -777,10 +777,10 @@ def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest
     told = threading.excepthook
     monkeypatch.setattr(threading, "excepthook", lambda of: None if of.exc_type is Died else told(of))
     made = make_settings(tmp_path, {**CLOUD, **LOOPBACK, **UNLIMITED, "DATABASE_URL": database, "REDIS_URL": redis.url})
-    lookup = FakeLookup({})
-    client = HttpClient(made.target_policy, lookup, DEADLINE_S, DEADLINE_S, connections=16)
+    resolver = FakeResolver({})
+    client = HttpClient(made.target_policy, resolver, DEADLINE_S, DEADLINE_S, connections=16)
     with MoodyReceiver(clock) as receiver:
-        yield House(made, redis, receiver, lookup, client, MortalWakeUpQueue(wake_up_queue.connect(redis.url)))
+        yield House(made, redis, receiver, resolver, client, MortalWakeUpQueue(wake_up_queue.connect(redis.url)))
         client.close()
 
 

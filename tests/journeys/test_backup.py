@@ -34,7 +34,7 @@ from tests.support.storefront import (
     traces_of,
 )
 from tests.support.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
-from worker.background.compliance import Clerk
+from worker.background.compliance import ComplianceTask
 
 OTHER_SHOP: Final = "sun.shops.example"
 CLEO: Final = Person(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))
@@ -68,10 +68,10 @@ def type_unluckily(operator: Operator, point: str, *words: str | Path) -> Told:
 
 
 def carry_out() -> None:
-    clerk = Clerk(VAULT, "worker:test", utc_now)
-    while clerk.carry_out_next():
+    task = ComplianceTask(VAULT, "worker:test", utc_now)
+    while task.run_once():
         pass
-    assert clerk.broken_off == 0
+    assert task.broken_off == 0
 
 
 def without_what_a_restore_changes(contents: Contents) -> Contents:

@@ -21,7 +21,7 @@ from service.http.large_body_limiter import LARGE_BYTES
 from storage.db.engine import execute
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK, SCANNER_SECRET, Customer, environment, make_exports, make_settings, postback
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, notify_workers, wait_until
@@ -85,7 +85,7 @@ def _is_of_nothing(each: object) -> bool:
 def test_a_service_holds_no_more_after_many_requests(customer: Customer, tmp_path: Path) -> None:
     told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "RATE_LIMIT_PER_MINUTE": "1000000"}
     settings = make_settings(tmp_path, {**told, "AUTH_FAILURES_PER_MINUTE": "1000000"})
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     [export_id] = make_exports(customer, 1)
     scanner = {"X-Scanner-Secret": SCANNER_SECRET}
     large = {**postback(42), "padding": "x" * LARGE_BYTES}
@@ -110,8 +110,8 @@ def test_a_service_holds_no_more_after_many_requests(customer: Customer, tmp_pat
 def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_path: Path) -> None:
     policy = make_settings(tmp_path, LOOPBACK).target_policy
     with CountingReceiver() as receiver:
-        lookup = FakeLookup({})
-        client = HttpClient(policy=policy, lookup=lookup, deadline_s=5.0, connect_timeout_s=2.0, connections=4)
+        resolver = FakeResolver({})
+        client = HttpClient(policy=policy, resolver=resolver, deadline_s=5.0, connect_timeout_s=2.0, connections=4)
         runner = AttemptRunner(
             client.post, Vault(()), AttemptOptions("secret", Schedule((60.0,), timedelta(hours=72)), utc_now)
         )

@@ -36,7 +36,7 @@ from tests.support.browsers import Watch, chromium, watch
 from tests.support.console_user import make_console_token
 from tests.support.corpora import naughty_strings
 from tests.support.factories import Customer, environment, make_customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.plausible_rows import fill
 
@@ -260,7 +260,7 @@ def let_the_operator_see_it(customer: Customer) -> None:
 
 def pages_of(folder: Path) -> list[str]:
     """Return the path of every page of the console, of each noun that it can be asked for."""
-    app = create_app(make_settings(folder), FakeWakeUpQueue(), FakeLookup({}))
+    app = create_app(make_settings(folder), FakeWakeUpQueue(), FakeResolver({}))
     # Falcon answers by itself to what a route has no method for.
     own = {each.path: {method.method for method in each.methods if not method.internal} for each in inspect_routes(app)}
     shown = [path for path, methods in own.items() if "GET" in methods]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runtime.dns_resolver import LookupReason, NameLookup, NameLookupFailed
+from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def row(address: str, family: int | None = None) -> tuple[Any, ...]:
     return (family or inet, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, 443))
 
 
-class Resolver:
+class FakeGetAddrInfo:
     """Stands in for getaddrinfo: answers or raises what its table holds, and hangs on some names."""
 
     def __init__(self, table: dict[str, Any], hanging: Sequence[str] = ()) -> None:
@@ -68,141 +68,141 @@ def wait_for(condition: Any) -> None:
 
 
 @contextmanager
-def callers(lookup: NameLookup, hosts: Sequence[str], timeout_s: float = 20) -> Iterator[list[Any]]:
+def callers(resolver: DnsResolver, hosts: Sequence[str], timeout_s: float = 20) -> Iterator[list[Any]]:
     """Resolve each host on a thread of its own; the results are whole when the block has ended."""
     results: list[Any] = []
     with ThreadPoolExecutor(max_workers=max(len(hosts), 1)) as pool:
-        futures = [pool.submit(outcome, lookup, host, timeout_s) for host in hosts]
+        futures = [pool.submit(outcome, resolver, host, timeout_s) for host in hosts]
         yield results
     results.extend(future.result() for future in futures)
 
 
-def outcome(lookup: NameLookup, host: str, timeout_s: float = 5) -> list[str] | LookupReason:
+def outcome(resolver: DnsResolver, host: str, timeout_s: float = 5) -> list[str] | DnsFailure:
     try:
-        return [str(address) for address in lookup.resolve(host, 443, timeout_s)]
-    except NameLookupFailed as failed:
+        return [str(address) for address in resolver.resolve(host, 443, timeout_s)]
+    except DnsError as failed:
         return failed.reason
 
 
 def test_a_name_is_resolved_to_all_its_addresses_in_order_and_once_each() -> None:
     table = {"example.com": ["192.0.2.7", "2001:db8::7", "192.0.2.7", "192.0.2.3"]}
-    lookup = NameLookup(getaddrinfo=Resolver(table))
+    resolver = DnsResolver(getaddrinfo=FakeGetAddrInfo(table))
     expected = tuple(map(ip_address, ["192.0.2.7", "2001:db8::7", "192.0.2.3"]))
-    assert lookup.resolve("example.com", 443, 5) == expected
+    assert resolver.resolve("example.com", 443, 5) == expected
 
 
 def test_the_systems_resolver_is_asked_by_default() -> None:
-    addresses = NameLookup().resolve("localhost", 443, 5)
+    addresses = DnsResolver().resolve("localhost", 443, 5)
     assert addresses
     assert all(address.is_loopback for address in addresses)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "2001:db8::7", "::ffff:192.0.2.7"])
 def test_a_literal_address_asks_nobody(host: str) -> None:
-    resolver = Resolver({})
-    assert NameLookup(getaddrinfo=resolver).resolve(host, 443, 0) == (ip_address(host),)
-    assert resolver.asked == []
+    fake = FakeGetAddrInfo({})
+    assert DnsResolver(getaddrinfo=fake).resolve(host, 443, 0) == (ip_address(host),)
+    assert fake.asked == []
 
 
 FAILURES = [
-    (socket.gaierror(socket.EAI_NONAME, "unknown"), LookupReason.NOT_FOUND),
-    (socket.gaierror(socket.EAI_NODATA, "no address"), LookupReason.NOT_FOUND),
-    ([], LookupReason.NOT_FOUND),
+    (socket.gaierror(socket.EAI_NONAME, "unknown"), DnsFailure.NOT_FOUND),
+    (socket.gaierror(socket.EAI_NODATA, "no address"), DnsFailure.NOT_FOUND),
+    ([], DnsFailure.NOT_FOUND),
     (
         socket.gaierror(socket.EAI_AGAIN, "temporary"),
-        LookupReason.FAILED,
+        DnsFailure.FAILED,
     ),  # the server is away: the name may exist
-    (socket.gaierror(socket.EAI_FAIL, "refused"), LookupReason.FAILED),
-    (OSError(24, "too many open files"), LookupReason.FAILED),
-    (UnicodeError("label too long"), LookupReason.FAILED),
-    (MemoryError(), LookupReason.FAILED),
+    (socket.gaierror(socket.EAI_FAIL, "refused"), DnsFailure.FAILED),
+    (OSError(24, "too many open files"), DnsFailure.FAILED),
+    (UnicodeError("label too long"), DnsFailure.FAILED),
+    (MemoryError(), DnsFailure.FAILED),
 ]
 
 
 @pytest.mark.parametrize(("answer", "reason"), FAILURES, ids=repr)
-def test_a_failure_has_a_name(answer: Any, reason: LookupReason) -> None:
-    assert outcome(NameLookup(getaddrinfo=Resolver({"example.com": answer})), "example.com") == reason
+def test_a_failure_has_a_name(answer: Any, reason: DnsFailure) -> None:
+    assert outcome(DnsResolver(getaddrinfo=FakeGetAddrInfo({"example.com": answer})), "example.com") == reason
 
 
 def test_the_reasons_are_the_error_codes_of_an_attempt() -> None:
-    assert set(LookupReason) == {"dns_not_found", "dns_timeout", "dns_failed", "dns_overloaded"}
+    assert set(DnsFailure) == {"dns_not_found", "dns_timeout", "dns_failed", "dns_overloaded"}
 
 
 def test_addresses_of_other_families_are_left_out() -> None:
-    lookup = NameLookup(getaddrinfo=lambda *_, **__: [row("ignored", socket.AF_UNIX), row("192.0.2.7")])
-    assert outcome(lookup, "example.com") == ["192.0.2.7"]
+    resolver = DnsResolver(getaddrinfo=lambda *_, **__: [row("ignored", socket.AF_UNIX), row("192.0.2.7")])
+    assert outcome(resolver, "example.com") == ["192.0.2.7"]
 
 
 def test_a_hanging_resolver_costs_the_caller_its_timeout_and_no_more() -> None:
-    resolver = Resolver({"slow.example": [], "quick.example": ["192.0.2.7"]}, hanging=["slow.example"])
-    lookup = NameLookup(getaddrinfo=resolver)
+    fake = FakeGetAddrInfo({"slow.example": [], "quick.example": ["192.0.2.7"]}, hanging=["slow.example"])
+    resolver = DnsResolver(getaddrinfo=fake)
     started = time.monotonic()
-    assert outcome(lookup, "slow.example", timeout_s=0.2) == LookupReason.TIMEOUT
+    assert outcome(resolver, "slow.example", timeout_s=0.2) == DnsFailure.TIMEOUT
     assert 0.2 <= time.monotonic() - started < 2
-    assert outcome(lookup, "quick.example") == ["192.0.2.7"]
-    resolver.free.set()
+    assert outcome(resolver, "quick.example") == ["192.0.2.7"]
+    fake.free.set()
 
 
 def test_a_name_takes_one_thread_however_many_ask() -> None:
-    resolver = Resolver({"slow.example": ["192.0.2.7"]}, hanging=["slow.example"])
-    lookup = NameLookup(max_workers=2, max_waiting=1, getaddrinfo=resolver)
-    with callers(lookup, ["slow.example"] * 20) as results:
-        resolver.wait_until_asked(1)
-        assert outcome(lookup, "slow.example", timeout_s=0.1) == LookupReason.TIMEOUT
-        resolver.free.set()
+    fake = FakeGetAddrInfo({"slow.example": ["192.0.2.7"]}, hanging=["slow.example"])
+    resolver = DnsResolver(max_workers=2, max_waiting=1, getaddrinfo=fake)
+    with callers(resolver, ["slow.example"] * 20) as results:
+        fake.wait_until_asked(1)
+        assert outcome(resolver, "slow.example", timeout_s=0.1) == DnsFailure.TIMEOUT
+        fake.free.set()
     assert results == [["192.0.2.7"]] * 20
-    assert len(resolver.asked) <= 20  # a caller that came after the answer asked anew
-    assert resolver.most_running == 1
+    assert len(fake.asked) <= 20  # a caller that came after the answer asked anew
+    assert fake.most_running == 1
 
 
 def test_an_answer_is_not_kept() -> None:
-    resolver = Resolver({"example.com": ["192.0.2.7"]})
-    lookup = NameLookup(getaddrinfo=resolver)
-    assert outcome(lookup, "example.com") == ["192.0.2.7"]
-    resolver.table["example.com"] = ["192.0.2.8"]
-    assert outcome(lookup, "example.com") == ["192.0.2.8"]
+    fake = FakeGetAddrInfo({"example.com": ["192.0.2.7"]})
+    resolver = DnsResolver(getaddrinfo=fake)
+    assert outcome(resolver, "example.com") == ["192.0.2.7"]
+    fake.table["example.com"] = ["192.0.2.8"]
+    assert outcome(resolver, "example.com") == ["192.0.2.8"]
 
 
 def test_no_more_names_are_asked_at_a_time_than_there_are_workers() -> None:
     names = [f"{number}.example" for number in range(30)]
-    resolver = Resolver({name: ["192.0.2.7"] for name in names}, hanging=names)
-    lookup = NameLookup(max_workers=3, max_waiting=30, getaddrinfo=resolver)
-    with callers(lookup, names) as results:
-        resolver.wait_until_asked(3)
+    fake = FakeGetAddrInfo({name: ["192.0.2.7"] for name in names}, hanging=names)
+    resolver = DnsResolver(max_workers=3, max_waiting=30, getaddrinfo=fake)
+    with callers(resolver, names) as results:
+        fake.wait_until_asked(3)
         time.sleep(0.1)
-        assert len(resolver.asked) == 3
-        resolver.free.set()
+        assert len(fake.asked) == 3
+        fake.free.set()
     assert results == [["192.0.2.7"]] * 30
-    assert resolver.most_running == 3
+    assert fake.most_running == 3
 
 
 def test_beyond_the_waiting_names_a_lookup_is_refused_at_once() -> None:
     names = ["a.example", "b.example", "c.example"]
-    resolver = Resolver({name: ["192.0.2.7"] for name in [*names, "d.example"]}, hanging=names)
-    lookup = NameLookup(max_workers=1, max_waiting=2, getaddrinfo=resolver)
-    assert [outcome(lookup, name, timeout_s=0.05) for name in names] == [LookupReason.TIMEOUT] * 3
+    fake = FakeGetAddrInfo({name: ["192.0.2.7"] for name in [*names, "d.example"]}, hanging=names)
+    resolver = DnsResolver(max_workers=1, max_waiting=2, getaddrinfo=fake)
+    assert [outcome(resolver, name, timeout_s=0.05) for name in names] == [DnsFailure.TIMEOUT] * 3
     started = time.monotonic()
-    assert outcome(lookup, "d.example", timeout_s=10) == LookupReason.OVERLOADED
+    assert outcome(resolver, "d.example", timeout_s=10) == DnsFailure.OVERLOADED
     assert time.monotonic() - started < 5
-    resolver.free.set()
-    wait_for(lambda: outcome(lookup, "d.example") == ["192.0.2.7"])
+    fake.free.set()
+    wait_for(lambda: outcome(resolver, "d.example") == ["192.0.2.7"])
 
 
 def test_a_name_that_nobody_waits_for_any_more_is_not_asked() -> None:
-    resolver = Resolver({"slow.example": [], "left.example": [], "next.example": ["192.0.2.7"]}, ["slow.example"])
-    lookup = NameLookup(max_workers=1, getaddrinfo=resolver)
-    assert outcome(lookup, "slow.example", timeout_s=0.05) == LookupReason.TIMEOUT
-    assert outcome(lookup, "left.example", timeout_s=0.05) == LookupReason.TIMEOUT
-    with callers(lookup, ["next.example"]) as results:
+    fake = FakeGetAddrInfo({"slow.example": [], "left.example": [], "next.example": ["192.0.2.7"]}, ["slow.example"])
+    resolver = DnsResolver(max_workers=1, getaddrinfo=fake)
+    assert outcome(resolver, "slow.example", timeout_s=0.05) == DnsFailure.TIMEOUT
+    assert outcome(resolver, "left.example", timeout_s=0.05) == DnsFailure.TIMEOUT
+    with callers(resolver, ["next.example"]) as results:
         time.sleep(0.1)  # let left.example's deadline pass for certain
-        resolver.free.set()
+        fake.free.set()
     assert results == [["192.0.2.7"]]
-    assert resolver.asked == ["slow.example", "next.example"]
+    assert fake.asked == ["slow.example", "next.example"]
 
 
 def test_threads_end_when_nobody_asks() -> None:
-    lookup = NameLookup(getaddrinfo=Resolver({"example.com": ["192.0.2.7"]}))
-    assert outcome(lookup, "example.com") == ["192.0.2.7"]
+    resolver = DnsResolver(getaddrinfo=FakeGetAddrInfo({"example.com": ["192.0.2.7"]}))
+    assert outcome(resolver, "example.com") == ["192.0.2.7"]
     wait_for(lambda: not any(thread.name == "name-lookup" for thread in threading.enumerate()))
 
 
@@ -218,10 +218,10 @@ def test_a_hung_lookup_does_not_hold_up_the_exit() -> None:
     printed = run_script(
         """
 import time
-from runtime.dns_resolver import NameLookup, NameLookupFailed
+from runtime.dns_resolver import DnsResolver, DnsError
 try:
-    NameLookup(getaddrinfo=lambda *_, **__: time.sleep(600)).resolve("slow.example", 443, 0.1)
-except NameLookupFailed as failed:
+    DnsResolver(getaddrinfo=lambda *_, **__: time.sleep(600)).resolve("slow.example", 443, 0.1)
+except DnsError as failed:
     print(failed.reason)
 """
     )
@@ -233,18 +233,18 @@ def test_a_forked_child_looks_up_though_its_parents_threads_all_hang() -> None:
     printed = run_script(
         """
 import os, sys, time
-from runtime.dns_resolver import NameLookup, NameLookupFailed
+from runtime.dns_resolver import DnsResolver, DnsError
 import socket
 def ask(host, port, **hints):
     return time.sleep(600) if host == "slow.example" else socket.getaddrinfo(host, port, **hints)
-lookup = NameLookup(max_workers=1, max_waiting=0, getaddrinfo=ask)
+resolver = DnsResolver(max_workers=1, max_waiting=0, getaddrinfo=ask)
 try:
-    lookup.resolve("slow.example", 443, 0.1)
-except NameLookupFailed as failed:
+    resolver.resolve("slow.example", 443, 0.1)
+except DnsError as failed:
     print(failed.reason, flush=True)
 child = os.fork()
 if child == 0:
-    print(lookup.resolve("localhost", 443, 5)[0].is_loopback, flush=True)
+    print(resolver.resolve("localhost", 443, 5)[0].is_loopback, flush=True)
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -260,7 +260,7 @@ from gevent import monkey
 monkey.patch_all()
 import gevent, socket, time
 from gevent import get_hub
-from runtime.dns_resolver import NameLookup, NameLookupFailed
+from runtime.dns_resolver import DnsResolver, DnsError
 really_sleep = monkey.get_original("time", "sleep")
 def slow(host, port, **hints):
     get_hub().threadpool.apply(really_sleep, (0.5,))
@@ -272,15 +272,15 @@ def tick():
         ticks += 1
         gevent.sleep(0.01)
 gevent.spawn(tick)
-lookup = NameLookup(getaddrinfo=slow)
-asking = [gevent.spawn(lookup.resolve, "localhost", 443, 5) for _ in range(50)]
+resolver = DnsResolver(getaddrinfo=slow)
+asking = [gevent.spawn(resolver.resolve, "localhost", 443, 5) for _ in range(50)]
 gevent.joinall(asking, raise_error=True)
 print(all(asked.value[0].is_loopback for asked in asking), ticks > 10)
 try:
-    lookup.resolve("localhost", 443, 0.1)
-except NameLookupFailed as failed:
+    resolver.resolve("localhost", 443, 0.1)
+except DnsError as failed:
     print(failed.reason)
-print(NameLookup().resolve("localhost", 443, 5)[0].is_loopback)
+print(DnsResolver().resolve("localhost", 443, 5)[0].is_loopback)
 """
     )
     assert printed == "True True\ndns_timeout\nTrue\n"

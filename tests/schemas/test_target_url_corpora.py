@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from runtime.dns_resolver import Answer, LookupReason, NameLookup, NameLookupFailed
+from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
 from schemas.url_policy.target_url import (
-    Refusal,
     TargetAddress,
     TargetPolicy,
-    check_answers,
+    UrlRefusal,
+    check_addresses,
     check_url,
     classify,
     parse_ports,
@@ -55,7 +55,7 @@ def test_its_verdicts_hold_for_an_address_in_a_url() -> None:
 
 def test_its_verdicts_hold_for_one_answer_among_good_ones() -> None:
     good = ip_address("8.8.8.8")
-    ours = {text: check_answers([good, ip_address(text), good], STRICT) is None for text in verdicts()}
+    ours = {text: check_addresses([good, ip_address(text), good], STRICT) is None for text in verdicts()}
     assert ours == verdicts()
 
 
@@ -98,7 +98,7 @@ def test_international_names_become_what_the_standard_says() -> None:
 # --- What is dialled -----------------------------------------------------------
 
 
-class Witness(NameLookup):
+class Witness(DnsResolver):
     """Writes down which host and port a connection is asked for, and lets none come about."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Witness(NameLookup):
 
     def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
         self.asked.append((host, port))
-        raise NameLookupFailed(LookupReason.NOT_FOUND)
+        raise DnsError(DnsFailure.NOT_FOUND)
 
 
 def accepted_urls() -> Iterator[tuple[str, TargetAddress]]:
@@ -127,7 +127,7 @@ def test_the_host_and_port_that_were_judged_are_those_that_are_dialled() -> None
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     accepted = list(accepted_urls())
     for url, target in accepted:
-        assert client.post(url, {}, b"").error == LookupReason.NOT_FOUND, ascii(url)
+        assert client.post(url, {}, b"").error == DnsFailure.NOT_FOUND, ascii(url)
         assert witness.asked.pop() == (target.host, target.port), ascii(url)
     assert witness.asked == []
     assert len(accepted) >= 300
@@ -138,7 +138,7 @@ def test_what_is_refused_is_not_dialled() -> None:
     witness = Witness()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     cases = [case["input"] for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]
-    refused = [url for url in cases if isinstance(check_url(url, OPEN), Refusal)]
+    refused = [url for url in cases if isinstance(check_url(url, OPEN), UrlRefusal)]
     assert all(client.post(url, {}, b"").refused for url in refused)
     assert witness.asked == []
     assert len(refused) >= 300

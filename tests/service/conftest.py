@@ -10,7 +10,7 @@ from falcon.testing import TestClient
 from runtime.logs import JsonLines
 from service.app import create_app
 from tests.support.factories import Customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 
 class LogLines(logging.Handler):
@@ -36,15 +36,15 @@ def wake_ups() -> FakeWakeUpQueue:
 
 
 @pytest.fixture
-def lookup() -> FakeLookup:
-    return FakeLookup({"tracker.example.com": ["93.184.215.14"]})
+def resolver() -> FakeResolver:
+    return FakeResolver({"tracker.example.com": ["93.184.215.14"]})
 
 
 @pytest.fixture
-def client(customer: Customer, tmp_path: Path, wake_ups: FakeWakeUpQueue, lookup: FakeLookup) -> TestClient:
+def client(customer: Customer, tmp_path: Path, wake_ups: FakeWakeUpQueue, resolver: FakeResolver) -> TestClient:
     """The application of an installation whose default project is the customer's."""
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
-    return TestClient(create_app(settings, wake_ups, lookup))
+    return TestClient(create_app(settings, wake_ups, resolver))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Self
 
 import falcon
 
-from runtime.dns_resolver import Answer, LookupReason, NameLookup, NameLookupFailed
+from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
 from runtime.wake_up_queue import Queued, WakeUpQueue
 from schemas.base.errors import RateLimited
 from service.http.rate_limits import Limits
@@ -37,7 +37,7 @@ class FakeWakeUpQueue(WakeUpQueue):
         self.seen.append(self.look())
         return self.is_connected
 
-    def answer(self) -> None:
+    def acknowledge(self) -> None:
         """Nobody waits at this one."""
 
     def is_reachable(self) -> bool:
@@ -47,19 +47,19 @@ class FakeWakeUpQueue(WakeUpQueue):
         return Queued(0, 0, 0, 0) if self.is_connected else None
 
 
-class FakeLookup(NameLookup):
+class FakeResolver(DnsResolver):
     """Answers with the addresses, or fails with the reason, that `table` holds for a name; literals stand for themselves."""
 
-    def __init__(self, table: Mapping[str, Sequence[str] | LookupReason]) -> None:
+    def __init__(self, table: Mapping[str, Sequence[str] | DnsFailure]) -> None:
         super().__init__()
         self.table = dict(table)
         self.asked: list[str] = []
 
     def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
         self.asked.append(host)
-        found = self.table.get(host, [host] if _is_literal(host) else LookupReason.NOT_FOUND)
-        if isinstance(found, LookupReason):
-            raise NameLookupFailed(found)
+        found = self.table.get(host, [host] if _is_literal(host) else DnsFailure.NOT_FOUND)
+        if isinstance(found, DnsFailure):
+            raise DnsError(found)
         return tuple(ip_address(address) for address in found)
 
 

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from runtime.dns_resolver import Answer, LookupReason, NameLookup, NameLookupFailed
+from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
 from schemas.exports.delivery import Outcome
 from schemas.url_policy.target_url import TargetPolicy
-from tests.support.fakes import FakeLookup, Peer
+from tests.support.fakes import FakeResolver, Peer
 from worker.http.client import CONFIRMED_FOR_S, KEPT_IDLE_S, HttpClient
 
 NAME: Final = "receiver.example.com"
@@ -39,14 +39,14 @@ PATIENCE_S: Final = 10
 @contextmanager
 def made_client(
     policy: TargetPolicy = OPEN,
-    lookup: NameLookup | None = None,
+    resolver: DnsResolver | None = None,
     deadline_s: float = 5.0,
     connect_timeout_s: float = 5.0,
     verify: bool | str = True,
     confirmed_for_s: float = CONFIRMED_FOR_S,
     kept_idle_s: float = KEPT_IDLE_S,
 ) -> Iterator[HttpClient]:
-    known = lookup or FakeLookup({NAME: ["127.0.0.1"]})
+    known = resolver or FakeResolver({NAME: ["127.0.0.1"]})
     client = HttpClient(policy, known, deadline_s, connect_timeout_s, 32, verify, confirmed_for_s, kept_idle_s)
     try:
         yield client
@@ -122,10 +122,10 @@ def say_nothing(peer: Peer) -> None:
     peer.wait()
 
 
-class RebindingLookup(NameLookup):
+class RebindingResolver(DnsResolver):
     """Answers with what comes next each time it is asked, and with the last for ever after."""
 
-    def __init__(self, *answers: list[str] | LookupReason) -> None:
+    def __init__(self, *answers: list[str] | DnsFailure) -> None:
         super().__init__()
         self.answers = list(answers)
         self.asked = 0
@@ -135,8 +135,8 @@ class RebindingLookup(NameLookup):
         with self._lock:
             self.asked += 1
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, LookupReason):
-            raise NameLookupFailed(answer)
+        if isinstance(answer, DnsFailure):
+            raise DnsError(answer)
         return tuple(ip_address(address) for address in answer)
 
 

@@ -9,7 +9,7 @@ from falcon.testing import Result, TestClient
 
 from service.app import create_app
 from tests.support.factories import make_customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call
 from tests.support.specification import World, everything, make_world, signed
 
@@ -34,7 +34,7 @@ def patient_world(folder: Path) -> World:
     customer = make_customer()
     told = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
     wake_ups = FakeWakeUpQueue()
-    client = TestClient(create_app(told, wake_ups, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    client = TestClient(create_app(told, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
     return make_world(told, client, wake_ups, customer)
 
 

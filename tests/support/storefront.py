@@ -38,7 +38,7 @@ from tests.support.factories import (
     postback,
     storefront_diagnostics,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 SECRET: Final = "storefront-secret-for-tests"
 EMAIL_SECRET: Final = "email-secret-for-tests"
@@ -131,7 +131,7 @@ def receive(topic: Topic, vault: Vault, person: Person | None = None, shop: str 
 
 def cloud_client(folder: Path, **changes: str) -> TestClient:
     """The application of a cloud installation over the open database."""
-    return TestClient(create_app(make_settings(folder, {**CLOUD, **changes}), FakeWakeUpQueue(), FakeLookup({})))
+    return TestClient(create_app(make_settings(folder, {**CLOUD, **changes}), FakeWakeUpQueue(), FakeResolver({})))
 
 
 def give_shop(customer: Customer, shop: str = SHOP) -> Customer:

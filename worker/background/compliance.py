@@ -28,7 +28,7 @@ LOOK_EVERY_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Clerk:
+class ComplianceTask:
     """Carries out what the ledger has waiting, one request after the other; tells how many it did and how many broke off."""
 
     def __init__(self, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
@@ -38,7 +38,7 @@ class Clerk:
         self._worker = worker
         self._now = now
 
-    def carry_out_next(self) -> bool:
+    def run_once(self) -> bool:
         """Take up the request that has waited longest; tell whether there was one."""
         with connection():
             # A look costs no write lock; most looks of an idle worker end here.

@@ -25,7 +25,7 @@ LOOK_EVERY_S: Final = 1.0
 _AS_A_FIRST_TRY: Final = Schedule((0.0,), timedelta.max)
 
 
-class Pinger:
+class PingTask:
     """Sends pings, each on the thread that takes it."""
 
     def __init__(self, signed_post: SignedPost, worker: str, now: Callable[[], datetime]) -> None:
@@ -33,7 +33,7 @@ class Pinger:
         self._worker = worker
         self._now = now
 
-    def carry_out_next(self) -> bool:
+    def run_once(self) -> bool:
         """Take the ping that has waited longest and send it; tell whether there was one."""
         with connection():
             order = pings.claim_next(self._now())

@@ -23,7 +23,7 @@ _BREATH_S: Final = 0.01
 _log: Final = logging.getLogger(__name__)
 
 
-class Recoverer:
+class RecoveryTask:
     """Puts exports back on their way, one recovery after the other."""
 
     def __init__(self, wake_ups: WakeUpQueue, now: Callable[[], datetime]) -> None:
@@ -32,7 +32,7 @@ class Recoverer:
         self._held: RecoveryLease | None = None
         self._is_redis_up = True
 
-    def carry_out_next(self) -> bool:
+    def run_once(self) -> bool:
         """Put back the next batch of what this worker has in hand or can take up; tell whether there was something to do."""
         self._held = self._held or self._take_up()
         if self._held is None:

@@ -30,7 +30,7 @@ _BREATH_S: Final = 0.1
 _log: Final = logging.getLogger(__name__)
 
 
-class Janitor:
+class RetentionTask:
     """Removes the next batch each time it is asked, until nothing is left, and begins again an hour later."""
 
     def __init__(self, cutoffs: Callable[[datetime], Cutoffs], worker: str, now: Callable[[], datetime]) -> None:
@@ -42,7 +42,7 @@ class Janitor:
         self._batches: Iterator[Counter[str]] | None = None
         self._removed = 0
 
-    def carry_out_next(self) -> bool:
+    def run_once(self) -> bool:
         """Remove the next batch where it is time to; tell whether there may be more."""
         if self._batches is None and not self._is_rested():
             return False

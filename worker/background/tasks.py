@@ -1,7 +1,7 @@
-"""What a worker does beside deliveries: one thread an errand, so that a long one holds up no other.
+"""Runs background tasks beside deliveries: one thread each, so that a long one delays no other.
 
-An errand is looked for on a wake-up and every `sweep_s` seconds; its table says what is to be done, and a claim
-in it keeps two workers from doing the same.
+A task runs on a wake-up and every `sweep_s` seconds. Its table holds the work, and a claim in the table keeps two workers
+from doing the same.
 """
 
 import logging
@@ -16,16 +16,14 @@ from worker import outages
 _log: Final = logging.getLogger(__name__)
 
 
-class Errand:
-    """Calls `carry_out_next`, which tells whether there was something to do, until there is nothing more.
+class BackgroundTask:
+    """Calls `run_once`, which tells whether there was something to do, until there is nothing more.
 
-    `carry_out_next` takes a database connection where it needs one, and never holds it while it waits for the network.
+    `run_once` takes a database connection where it needs one, and never holds it while it waits for the network.
     """
 
-    def __init__(
-        self, name: str, carry_out_next: Callable[[], bool], sweep_s: float, outage: Outage = outages.DATABASE
-    ) -> None:
-        self._carry_out_next = carry_out_next
+    def __init__(self, name: str, run_once: Callable[[], bool], sweep_s: float, outage: Outage = outages.DATABASE) -> None:
+        self._carry_out_next = run_once
         self._outage = outage
         self._sweep_s = sweep_s
         self._woken = threading.Event()
@@ -64,6 +62,6 @@ class Errand:
         except OUTAGES as gone:
             self._outage.note(gone)
         except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
-            _log.exception("errand %s broke off", self._thread.name)
+            _log.exception("background task %s failed", self._thread.name)
         else:
             self._outage.over()

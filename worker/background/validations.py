@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from runtime.dns_resolver import LookupReason
+from runtime.dns_resolver import DnsFailure
 from schemas.targets.validations import Validation
 from storage.db.engine import connection
 from storage.targets import validations
@@ -24,7 +24,7 @@ LEASE_MARGIN_S: Final = 15.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Inspector:
+class ValidationTask:
     """Makes looks, each on the thread that takes it.
 
     `inspect` looks at a URL within a deadline and never raises for what the network does; a claim lasts `lease_s` seconds.
@@ -38,14 +38,14 @@ class Inspector:
         self._now = now
         self._lease_s = lease_s
 
-    def carry_out_next(self) -> bool:
+    def run_once(self) -> bool:
         """Take the target whose look is due longest and make it; tell whether there was one."""
         with connection():
             look = validations.claim_next(self._now(), self._lease_s)
         if look is None:
             return False
         validation = self._inspect(look.base_url)
-        if validation.reason == LookupReason.OVERLOADED:
+        if validation.reason == DnsFailure.OVERLOADED:
             # That is about us, not about the target: the lease lapses, and it is looked at then.
             _log.warning("too busy to look at a target", extra={"target_id": look.target_id, "worker": self._worker})
             return True

@@ -17,14 +17,14 @@ from typing import Any, Final
 import requests
 
 from runtime.clock import utc_now
-from runtime.dns_resolver import NameLookup
+from runtime.dns_resolver import DnsResolver
 from schemas.exports.delivery import Outcome
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
-from schemas.url_policy.target_url import Refusal, TargetPolicy, check_url
+from schemas.url_policy.target_url import TargetPolicy, UrlRefusal, check_url
 from worker.http.connection_pool import GuardedAdapter
 from worker.http.deadline import Exchange, Watchdog
-from worker.http.dialer import DialFailed, Dialler
-from worker.http.response_parser import Answer, BadAnswer
+from worker.http.dialer import Dialer, DialFailed
+from worker.http.response_parser import Answer, InvalidResponse
 
 #: How long an answer of the name servers counts for kept connections. A receiver that moves leaves its name to be cached for
 #: 30 s and more, so this is no delay that anybody sees, and one lookup per host in this time is no load.
@@ -47,7 +47,7 @@ class HttpClient:
     def __init__(
         self,
         policy: TargetPolicy,
-        lookup: NameLookup,
+        resolver: DnsResolver,
         deadline_s: float,
         connect_timeout_s: float,
         connections: int,
@@ -58,14 +58,14 @@ class HttpClient:
         self._policy = policy
         self._deadline_s = deadline_s
         self._verify = verify
-        self._adapter = GuardedAdapter(Dialler(policy, lookup, connect_timeout_s, confirmed_for_s), connections)
+        self._adapter = GuardedAdapter(Dialer(policy, resolver, connect_timeout_s, confirmed_for_s), connections)
         self._watchdog = Watchdog(lambda: self._adapter.close_idle(kept_idle_s), kept_idle_s / 6)
         self._checked = lru_cache(maxsize=_KNOWN_URLS)(self._check)
 
     def post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
         """Send one POST and return what it met; never raises for what the network or the receiver does."""
         checked = self._checked(url)
-        if isinstance(checked, Refusal):
+        if isinstance(checked, UrlRefusal):
             return Outcome(error=checked.reason, refused=True)
         exchange = Exchange(time.monotonic() + self._deadline_s)
         self._watchdog.watch(exchange)
@@ -80,7 +80,7 @@ class HttpClient:
         Reasons are the error names of attempts, and `certificate_expired` beside them.
         """
         checked = self._checked(url)
-        if isinstance(checked, Refusal):
+        if isinstance(checked, UrlRefusal):
             return Validation(checked.reason, is_refused=True)
         exchange = Exchange(time.monotonic() + self._deadline_s)
         self._watchdog.watch(exchange)
@@ -93,17 +93,17 @@ class HttpClient:
         """Close every kept-alive connection."""
         self._adapter.close()
 
-    def _check(self, url: str) -> str | Refusal:
+    def _check(self, url: str) -> str | UrlRefusal:
         """Check the URL, and return it as requests spells it; both are the same for every delivery to it."""
         checked = check_url(url, self._policy)
-        return checked if isinstance(checked, Refusal) else str(requests.Request("POST", checked.url).prepare().url)
+        return checked if isinstance(checked, UrlRefusal) else str(requests.Request("POST", checked.url).prepare().url)
 
     def _exchange(self, request: requests.PreparedRequest, exchange: Exchange) -> Outcome:
         try:
             answer: Answer = self._adapter.send(request, timeout=exchange, verify=self._verify)
         except DialFailed as failed:
             return exchange.outcome(error=failed.error, refused=failed.refused)
-        except (BadAnswer, OSError) as failed:
+        except (InvalidResponse, OSError) as failed:
             return exchange.outcome(error="deadline_exceeded" if exchange.is_over() else _error_name(failed))
         return exchange.outcome(answer.status, retry_after=answer.retry_after, body=answer.body)
 
@@ -142,9 +142,9 @@ def _fault_in(failed: OSError) -> str:
     return _error_name(failed)
 
 
-def _error_name(failed: BadAnswer | OSError) -> str:
+def _error_name(failed: InvalidResponse | OSError) -> str:
     """Name what went wrong between connecting and the end of the headers."""
-    if isinstance(failed, BadAnswer):
+    if isinstance(failed, InvalidResponse):
         return "bad_answer"
     if isinstance(failed, ssl.SSLCertVerificationError):
         return "tls_certificate"

@@ -1,4 +1,4 @@
-"""Connections that only the dialler opens, kept alive while their names lead to their addresses still.
+"""Connections that only the dialer opens, kept alive while their names lead to their addresses still.
 
 requests is the seam: it spells the request, and hands it to `GuardedAdapter`, its way to bring another transport. What
 happens below is ours, since the guard, the deadline and the bounds sit there: a request is one write, an answer is read as
@@ -26,8 +26,8 @@ from requests.adapters import BaseAdapter
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from worker.http.deadline import Exchange, Lifeline, milliseconds
-from worker.http.dialer import Confirmation, DialFailed, Dialler
-from worker.http.response_parser import Answer, AnswerReader
+from worker.http.dialer import Confirmation, Dialer, DialFailed
+from worker.http.response_parser import Answer, ResponseParser
 
 #: URLs whose routes are known at once; the kept connections of an origin go with the last of its routes.
 _ROUTES: Final = 1024
@@ -46,7 +46,7 @@ class GuardedConnection(Lifeline):
         self.address = address
         #: When it was known last that the name leads to the address; monotonic.
         self.confirmed_at = confirmed_at
-        self._reader = AnswerReader()
+        self._reader = ResponseParser()
         # Kept with the connection: making one anew for each look costs twice what looking costs.
         self._unread = select.poll()
         self._unread.register(connected, select.POLLIN)
@@ -68,7 +68,7 @@ class GuardedConnection(Lifeline):
             self.socket.sendall(request)
 
     def read_answer(self, exchange: Exchange) -> Answer:
-        """Return the answer to what was sent. Raises BadAnswer, OSError."""
+        """Return the answer to what was sent. Raises InvalidResponse, OSError."""
         reader, receive = self._reader, self.socket.recv
         reader.read_head(receive)
         exchange.first_byte_at = time.monotonic()
@@ -82,8 +82,8 @@ class Origin:
     one step each, and what was taken belongs to the thread that took it.
     """
 
-    def __init__(self, dialler: Dialler, host: str, port: int, context: ssl.SSLContext | None, connections: int) -> None:
-        self._dialler = dialler
+    def __init__(self, dialer: Dialer, host: str, port: int, context: ssl.SSLContext | None, connections: int) -> None:
+        self._dialer = dialer
         self._host = host
         self._port = port
         self._context = context
@@ -118,7 +118,7 @@ class Origin:
     def connect(self, exchange: Exchange) -> GuardedConnection:
         """Return a new connection, for the exchange alone as yet. Raises DialFailed, OSError."""
         confirmed_at = time.monotonic()
-        connected, address = self._dialler.dial(self._host, self._port, exchange)
+        connected, address = self._dialer.dial(self._host, self._port, exchange)
         # What the connect timeout left would be a bound on the handshake; that is the deadline's business.
         connected.settimeout(None)
         connection = GuardedConnection(connected, address, confirmed_at)
@@ -163,12 +163,12 @@ class Origin:
         exchange.timings = replace(exchange.timings, tls_ms=milliseconds(time.monotonic() - began_at))
 
     def _may_be_used(self, connection: GuardedConnection, exchange: Exchange) -> bool:
-        since = max(time.monotonic() - self._dialler.confirmed_for_s, self._void_until)
+        since = max(time.monotonic() - self._dialer.confirmed_for_s, self._void_until)
         if connection.confirmed_at > since:
             return True
         if self._confirmation.at <= since:
             # Threads that come here together ask once: a name that is being looked up is not looked up a second time.
-            self._confirmation = self._dialler.confirm(self._host, self._port, exchange)
+            self._confirmation = self._dialer.confirm(self._host, self._port, exchange)
         confirmation = self._confirmation
         connection.confirmed_at = confirmation.at
         return confirmation.holds(connection.address)
@@ -185,9 +185,9 @@ class _Route:
 class GuardedAdapter(BaseAdapter):
     """The transport of requests whose connections the guard opens and the deadline ends."""
 
-    def __init__(self, dialler: Dialler, connections: int) -> None:
+    def __init__(self, dialer: Dialer, connections: int) -> None:
         super().__init__()
-        self._dialler = dialler
+        self._dialer = dialer
         self._connections = connections
         self._origins: WeakValueDictionary[tuple[Any, ...], Origin] = WeakValueDictionary()
         self._origins_lock = threading.Lock()
@@ -206,7 +206,7 @@ class GuardedAdapter(BaseAdapter):
         """Send the request, once, and return its Answer.
 
         `timeout` is the Exchange whose deadline bounds it all; `verify` is True or the path of a bundle of certificate
-        authorities. Nothing else has a say. Raises DialFailed, BadAnswer, OSError.
+        authorities. Nothing else has a say. Raises DialFailed, InvalidResponse, OSError.
         """
         exchange: Exchange = timeout
         route = self._route(request.url, verify)
@@ -248,7 +248,7 @@ class GuardedAdapter(BaseAdapter):
         context = self._context(verify) if parts.scheme == "https" else None
         key = (parts.scheme, host, port, verify)
         with self._origins_lock:
-            origin = self._origins.get(key) or Origin(self._dialler, host, port, context, self._connections)
+            origin = self._origins.get(key) or Origin(self._dialer, host, port, context, self._connections)
             self._origins[key] = origin
         named = f"[{host}]" if ":" in host else host
         shown = named if port == _DEFAULT_PORTS[parts.scheme] else f"{named}:{port}"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from runtime.dns_resolver import Address, LookupReason, NameLookup, NameLookupFailed
-from schemas.url_policy.target_url import TargetPolicy, check_answers
+from runtime.dns_resolver import Address, DnsError, DnsFailure, DnsResolver
+from schemas.url_policy.target_url import TargetPolicy, check_addresses
 from worker.http.deadline import Exchange, milliseconds
 
 #: How long a kept connection waits for the name servers. Working ones need milliseconds; one that is away must not take the
@@ -40,12 +40,14 @@ class Confirmation:
         return self.addresses is None or address in self.addresses
 
 
-class Dialler:
+class Dialer:
     """Opens the socket of a new connection: resolve once, classify every answer, dial what was classified."""
 
-    def __init__(self, policy: TargetPolicy, lookup: NameLookup, connect_timeout_s: float, confirmed_for_s: float) -> None:
+    def __init__(
+        self, policy: TargetPolicy, resolver: DnsResolver, connect_timeout_s: float, confirmed_for_s: float
+    ) -> None:
         self._policy = policy
-        self._lookup = lookup
+        self._resolver = resolver
         self._connect_timeout_s = connect_timeout_s
         self.confirmed_for_s = confirmed_for_s
 
@@ -66,20 +68,20 @@ class Dialler:
             if failed.refused:
                 raise
             # That there is no such name is an answer too: what was its address may be somebody else's tomorrow.
-            return Confirmation(at, frozenset() if failed.error == LookupReason.NOT_FOUND else None)
+            return Confirmation(at, frozenset() if failed.error == DnsFailure.NOT_FOUND else None)
         return Confirmation(at, frozenset(str(address) for address in addresses))
 
     def _look_up(self, host: str, port: int, timeout_s: float, exchange: Exchange) -> Sequence[Address]:
         """Return all addresses of a name, each of which may be dialled."""
         began_at = time.monotonic()
         try:
-            addresses = self._lookup.resolve(host, port, timeout_s)
-        except NameLookupFailed as failed:
+            addresses = self._resolver.resolve(host, port, timeout_s)
+        except DnsError as failed:
             raise DialFailed(failed.reason) from None
         finally:
             dns_ms = (exchange.timings.dns_ms or 0) + milliseconds(time.monotonic() - began_at)
             exchange.timings = replace(exchange.timings, dns_ms=dns_ms)
-        refusal = check_answers(addresses, self._policy)
+        refusal = check_addresses(addresses, self._policy)
         if refusal is not None:
             raise DialFailed(refusal.reason, refused=True)
         return addresses

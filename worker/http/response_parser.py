@@ -34,7 +34,7 @@ _FIRST_FINAL: Final = 200
 _LOWEST_STATUS: Final = 100
 
 
-class BadAnswer(Exception):
+class InvalidResponse(Exception):
     """What came is no HTTP answer, or more of one than a client has to listen to."""
 
 
@@ -51,7 +51,7 @@ class Answer:
     ends_connection: bool
 
 
-class AnswerReader:
+class ResponseParser:
     """Reads the answers that come over one connection, one after the other."""
 
     __slots__ = ("_ends_connection", "_headers", "_is_done", "_parser", "_pieces", "_retry_after", "_size", "_status")
@@ -79,7 +79,7 @@ class AnswerReader:
     def read_head(self, receive: Callable[[int], bytes]) -> None:
         """Read to the end of the headers of the final answer; what comes along of its body is taken in.
 
-        Raises BadAnswer, ConnectionResetError where the peer hangs up, and whatever `receive` raises.
+        Raises InvalidResponse, ConnectionResetError where the peer hangs up, and whatever `receive` raises.
         """
         self._begin()
         left = MAX_HEAD_BYTES
@@ -88,7 +88,7 @@ class AnswerReader:
             if not piece:
                 raise ConnectionResetError("The connection ended before the headers did.")
             if left == MAX_HEAD_BYTES and piece[0] != ord("H"):
-                raise BadAnswer("What came is not HTTP.")
+                raise InvalidResponse("What came is not HTTP.")
             self._feed(piece[:left])
             if len(piece) >= left:
                 self._go_past_the_head(piece[left:])
@@ -97,7 +97,7 @@ class AnswerReader:
     def _go_past_the_head(self, rest: bytes) -> None:
         """Go on where no header may stand any more."""
         if not self._status:
-            raise BadAnswer("The headers are longer than they may be.")
+            raise InvalidResponse("The headers are longer than they may be.")
         self._feed(rest)
 
     def read_body(self, receive: Callable[[int], bytes]) -> Answer:
@@ -125,24 +125,24 @@ class AnswerReader:
             self._parser.feed_data(piece)
         except (HttpParserError, HttpParserUpgrade) as broken:
             stopped_by = broken.__context__ if isinstance(broken, HttpParserCallbackError) else None
-            if stopped_by is not None and not isinstance(stopped_by, BadAnswer):
+            if stopped_by is not None and not isinstance(stopped_by, InvalidResponse):
                 raise stopped_by from None  # a mistake of ours, or an interrupt: not the receiver's
             self._ends_connection = self._is_done = True
             if not self._status:
-                raise BadAnswer("What came is not HTTP.") from broken
+                raise InvalidResponse("What came is not HTTP.") from broken
 
     # What llhttp calls; what is raised in here ends its reading, and comes out of `_feed`.
 
     def on_message_begin(self) -> None:
         if self._is_done:
-            raise BadAnswer("Something came behind the answer.")
+            raise InvalidResponse("Something came behind the answer.")
         self._headers = 0
         self._retry_after = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers += 1
         if self._headers > _MAX_HEADERS:
-            raise BadAnswer("There are more headers than there may be.")
+            raise InvalidResponse("There are more headers than there may be.")
         # A trailer is none: it comes after the answer was judged.
         if len(name) == len(_RETRY_AFTER) and name.lower() == _RETRY_AFTER and not self._status:
             told = value.decode("latin-1")
@@ -151,7 +151,7 @@ class AnswerReader:
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < _LOWEST_STATUS or self._parser.get_http_version() not in _VERSIONS:
-            raise BadAnswer("What came is not HTTP/1.")
+            raise InvalidResponse("What came is not HTTP/1.")
         if status >= _FIRST_FINAL or status == _SWITCHING_PROTOCOLS:
             self._headers = 0
             self._status = status

@@ -13,11 +13,11 @@ from schemas.url_policy.target_url import (
     MAX_URL_CHARACTERS,
     Network,
     PortSet,
-    Refusal,
     RefusalReason,
     TargetAddress,
     TargetPolicy,
-    check_answers,
+    UrlRefusal,
+    check_addresses,
     check_url,
     classify,
     parse_networks,
@@ -38,7 +38,7 @@ def accepted(url: str, policy: TargetPolicy = STRICT) -> TargetAddress:
 
 def reason_for(url: str, policy: TargetPolicy = STRICT) -> str | None:
     verdict = check_url(url, policy)
-    return verdict.reason if isinstance(verdict, Refusal) else None
+    return verdict.reason if isinstance(verdict, UrlRefusal) else None
 
 
 ACCEPTED = [
@@ -357,13 +357,13 @@ def test_the_operators_networks_open_what_they_name(networks: str, address: str,
 
 def test_one_bad_answer_refuses_all() -> None:
     good, bad = ip_address("8.8.8.8"), ip_address("192.168.0.1")
-    assert check_answers([good, ip_address("2606:4700::1111")], STRICT) is None
-    assert check_answers([good, bad], STRICT) == Refusal(RefusalReason.ADDRESS_PRIVATE)
-    assert check_answers([bad, good], STRICT) == Refusal(RefusalReason.ADDRESS_PRIVATE)
+    assert check_addresses([good, ip_address("2606:4700::1111")], STRICT) is None
+    assert check_addresses([good, bad], STRICT) == UrlRefusal(RefusalReason.ADDRESS_PRIVATE)
+    assert check_addresses([bad, good], STRICT) == UrlRefusal(RefusalReason.ADDRESS_PRIVATE)
 
 
 def test_no_answer_is_no_permission() -> None:
-    assert check_answers([], OPEN) == Refusal(RefusalReason.NAME_NOT_FOUND)
+    assert check_addresses([], OPEN) == UrlRefusal(RefusalReason.NAME_NOT_FOUND)
 
 
 PORTS = [
@@ -434,7 +434,7 @@ urls = st.builds("{}://{}{}{}".format, st.sampled_from(["https", "http", "HTTPS"
 def test_any_text_is_a_target_or_a_refusal(url: str) -> None:
     for policy in (STRICT, OPEN):
         verdict = check_url(url, policy)
-        assert isinstance(verdict, TargetAddress | Refusal)
+        assert isinstance(verdict, TargetAddress | UrlRefusal)
 
 
 @given(urls)

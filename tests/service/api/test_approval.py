@@ -18,7 +18,7 @@ from storage.db.engine import execute
 from storage.exports import transitions
 from storage.targets import targets
 from tests.support.factories import Customer, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     EXPORTS,
     JSON,
@@ -147,7 +147,7 @@ def test_a_preview_that_is_not_safe_is_not_approved(client: TestClient, customer
 
 
 def client_with_redis(settings: Settings, url: str) -> TestClient:
-    return TestClient(create_app(settings, WakeUpQueue(connect(url)), FakeLookup({})))
+    return TestClient(create_app(settings, WakeUpQueue(connect(url)), FakeResolver({})))
 
 
 def test_redis_away_delays_and_does_not_refuse(customer: Customer, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from storage.targets import pings, validations
 from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in, numbers_in
 from tests.support.factories import Customer, issue, make_customer, make_settings, make_target, postback
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.invalid_payloads import Pointer, Spoiled, base_calls, changed, fresh, leaves, requests, unnamed_members
 from tests.support.raw_http import (
     CANARY,
@@ -243,7 +243,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 KEPT_AROUND: Final = {"header X-Request-Id": ("answer", "log"), "header Idempotency-Key": ("idempotency_keys.key",)}
 
 
-class AnyLookup(FakeLookup):
+class AnyLookup(FakeResolver):
     """Every name leads to one public address."""
 
     def resolve(self, host: str, port: int, timeout_s: float) -> Any:

@@ -27,7 +27,7 @@ from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
 from tests.support.corpora import CORPORA
 from tests.support.factories import NOW, SCANNER_SECRET, Customer, make_platform_token, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import FieldRefusal, assert_is_error, assert_is_polite
 from tests.support.storefront import (
     ADA,
@@ -63,7 +63,7 @@ def corpus(path: str) -> Any:
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path, wake_ups: FakeWakeUpQueue) -> TestClient:
     """A cloud installation: the others do not have this route."""
-    return TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeLookup({})))
+    return TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeResolver({})))
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_a_rotated_secret_counts_at_once_and_the_old_one_no_more(client: TestCli
 
 def test_without_a_secret_everything_is_refused_before_anything_else(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {**CLOUD, "STOREFRONT_WEBHOOK_SECRET": ""})
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     for answer in (
         send_webhook(client, Topic.SHOP_REDACT, shop_body()),
         signed_with(client, None),
@@ -292,7 +292,7 @@ def test_a_wish_that_cannot_be_sealed_is_refused_and_not_stored_in_the_clear(
 ) -> None:
     settings = make_settings(tmp_path, {**CLOUD, "ENCRYPTION_KEYS": "", "WEBHOOK_SECRET": ""})
     wake_ups = FakeWakeUpQueue()
-    client = TestClient(create_app(settings, wake_ups, FakeLookup({})))
+    client = TestClient(create_app(settings, wake_ups, FakeResolver({})))
     for topic in (Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST):
         assert_is_error(send_webhook(client, topic, GOOD[topic]), 503, "SERVICE_UNAVAILABLE")
     assert (count(), wake_ups.notifications) == (0, 0)
@@ -306,7 +306,7 @@ def test_a_wish_is_not_sealed_with_a_key_of_another_installation(
 ) -> None:
     check_keys(Vault([b"B" * 32]), NOW)
     wake_ups = FakeWakeUpQueue()
-    client = TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeResolver({})))
     assert_is_error(send_webhook(client, Topic.CUSTOMER_REDACT, GOOD[Topic.CUSTOMER_REDACT]), 503, "SERVICE_UNAVAILABLE")
     assert (count(), wake_ups.notifications) == (0, 0)
     assert "compliance webhooks need ENCRYPTION_KEYS that are this installation's" in log_lines.text
@@ -490,7 +490,7 @@ def test_a_body_over_the_cap_is_refused_before_it_is_hashed(client: TestClient) 
 @pytest.mark.parametrize("mode", ["self-hosted", "webhook-only"])
 def test_other_installations_do_not_have_the_route(mode: str, customer: Customer, tmp_path: Path) -> None:
     client = TestClient(
-        create_app(make_settings(tmp_path, {**CLOUD, "DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeLookup({}))
+        create_app(make_settings(tmp_path, {**CLOUD, "DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeResolver({}))
     )
     assert_is_error(send_webhook(client, Topic.SHOP_REDACT, shop_body()), 404, "NOT_FOUND")
     assert count() == 0

@@ -30,7 +30,7 @@ from tests.support.factories import (
     plain_email,
     postmark_email,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     CANARY,
     JSON,
@@ -54,7 +54,7 @@ NAUGHTY = CORPORA / "strings" / "blns.json"
 
 def client_with(folder: Path, **changes: str) -> TestClient:
     settings = make_settings(folder, {**UNLIMITED, **changes})
-    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     BASE,
     CANARY,
@@ -612,7 +612,7 @@ def test_another_flaw_is_a_new_finding(change: dict[str, Any], client: TestClien
 
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
 def test_every_mode_has_them(mode: str, customer: Customer, tmp_path: Path) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeResolver({})))
     for _, make in OPERATIONS.values():
         call = make(customer, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA").without("Authorization")
         assert_is_error(call.send(client), 401, "UNAUTHORIZED")

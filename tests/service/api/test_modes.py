@@ -8,7 +8,7 @@ from falcon.testing import TestClient
 
 from service.app import App, create_app
 from tests.support.factories import Customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import RESULTS, TARGETS, Call, assert_is_error, is_of_the_console
 
 SCANNER_ON = [
@@ -31,7 +31,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 def app_with(folder: Path, changes: dict[str, str]) -> App:
-    return create_app(make_settings(folder, changes), FakeWakeUpQueue(), FakeLookup({}))
+    return create_app(make_settings(folder, changes), FakeWakeUpQueue(), FakeResolver({}))
 
 
 @pytest.mark.parametrize("changes", SCANNER_ON)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.app import create_app
 from tests.support.corpora import CORPORA
 from tests.support.factories import Customer, make_exports, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, Call
 
 STRINGS: Final = CORPORA / "strings" / "blns.json"
@@ -26,7 +26,7 @@ NAMED: Final = {"too_short", "not_one_line", "too_long"}
 def client(customer: Customer, tmp_path: Path) -> TestClient:
     """The application without a limit on requests: there are hundreds in a moment."""
     unlimited = make_settings(tmp_path, {"RATE_LIMIT_PER_MINUTE": "1000000"})
-    return TestClient(create_app(unlimited, FakeWakeUpQueue(), FakeLookup({})))
+    return TestClient(create_app(unlimited, FakeWakeUpQueue(), FakeResolver({})))
 
 
 def ticket(text: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from storage.exports import worker_heartbeats
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from tests.support.factories import Customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import Call
 
 WELL = {"database": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
@@ -36,7 +36,7 @@ def scene(customer: Customer, tmp_path: Path) -> Scene:
     settings, wake_ups = make_settings(tmp_path), FakeWakeUpQueue()
     key_check.check_keys(Vault(settings.encryption_keys), utc_now())
     worker_heartbeats.beat(WORKER, utc_now())
-    return Scene(TestClient(create_app(settings, wake_ups, FakeLookup({}))), wake_ups, tmp_path)
+    return Scene(TestClient(create_app(settings, wake_ups, FakeResolver({}))), wake_ups, tmp_path)
 
 
 def redis_away(scene: Scene) -> None:

@@ -14,7 +14,7 @@ from storage.targets import targets
 from tests.support.factories import Customer, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.raw_http import BASE, JSON, RECOVERIES, Call, assert_is_error
-from worker.background.recoveries import Recoverer
+from worker.background.recoveries import RecoveryTask
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 
@@ -41,8 +41,8 @@ def test_a_recovery_is_begun_read_and_carried_out(
     assert (begun.status_code, begun.headers["location"]) == (202, f"{BASE}{RECOVERIES}/{record['id']}")
     assert (record["status"], record["total"], record["done"], wake_ups.notifications) == ("running", 3, 0, 1)
     assert get(customer, f"{RECOVERIES}/{record['id']}").send(client).json == record
-    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
-    while recoverer.carry_out_next():
+    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    while task.run_once():
         pass
     ended = get(customer, f"{RECOVERIES}/{record['id']}").send(client).json
     assert (ended["status"], ended["done"]) == ("done", 3)
@@ -67,7 +67,7 @@ def test_a_running_recovery_is_cancelled(client: TestClient, customer: Customer,
     recovery_id = post(customer, target_id=target.id, since="1h").send(client).json["id"]
     cancelled = post(customer, f"{RECOVERIES}/{recovery_id}/cancel").send(client)
     assert (cancelled.status_code, cancelled.json["status"], cancelled.json["done"]) == (200, "cancelled", 0)
-    assert not Recoverer(FakeWakeUpQueue(), utc_now).carry_out_next()
+    assert not RecoveryTask(FakeWakeUpQueue(), utc_now).run_once()
     assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(2,)]
     assert rows("SELECT actor FROM audit_entries WHERE action = 'cancel_recovery'") == [(f"user:{customer.user_id}",)]
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 from falcon.testing import Result, TestClient
 
-from runtime.dns_resolver import Answer, LookupReason
+from runtime.dns_resolver import Answer, DnsFailure
 from schemas.targets.target import Target
 from service.app import create_app
 from storage.db.engine import database as peewee_database
@@ -13,7 +13,7 @@ from storage.db.engine import execute, rows
 from storage.exports import transitions
 from storage.targets import targets
 from tests.support.factories import NOW, Customer, make_customer, make_failed, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call, assert_is_error, everything_stored
 
 HOST: Final = "tracker.example.com"
@@ -60,8 +60,8 @@ def test_what_may_be_used_by_now_is_resumed_and_delivered(
 REFUSED: Final = [
     (["10.0.0.7"], "address_private"),
     (["93.184.215.14", "127.0.0.1"], "address_loopback"),  # one bad answer is enough
-    (LookupReason.NOT_FOUND, "dns_not_found"),  # nothing is resumed on a guess
-    (LookupReason.TIMEOUT, "dns_timeout"),
+    (DnsFailure.NOT_FOUND, "dns_not_found"),  # nothing is resumed on a guess
+    (DnsFailure.TIMEOUT, "dns_timeout"),
 ]
 
 
@@ -71,14 +71,14 @@ def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothi
     client: TestClient,
     customer: Customer,
     target: Target,
-    lookup: FakeLookup,
+    resolver: FakeResolver,
     wake_ups: FakeWakeUpQueue,
     leads_to: Any,
     reason: str,
     status: str,
 ) -> None:
     [export_id] = make_failed(customer, target.id, status=status)
-    lookup.table[HOST] = leads_to
+    resolver.table[HOST] = leads_to
     before = everything_stored()
     answer = retry(client, customer, export_id)
     assert_is_error(answer, 409, "CONFLICT")
@@ -91,22 +91,22 @@ def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothi
 
 @pytest.mark.parametrize("status", ["active", "paused", "disabled", "inactive"])
 def test_only_a_blocked_target_is_looked_at(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup, status: str
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver, status: str
 ) -> None:
     [export_id] = make_failed(customer, target.id)
     turn_to(target, status)
     answer = retry(client, customer, export_id)
     assert answer.status_code == (202 if status in {"active", "paused"} else 409)
-    assert (lookup.asked, targets.get(target.id, None).status) == ([], status)
+    assert (resolver.asked, targets.get(target.id, None).status) == ([], status)
 
 
 @pytest.mark.parametrize("status", ["prepared", "exported"])
 def test_what_cannot_be_retried_resumes_nothing(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup, status: str
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver, status: str
 ) -> None:
     [export_id] = make_failed(customer, target.id, status=status)
     assert_is_error(retry(client, customer, export_id), 409, "CONFLICT")
-    assert (lookup.asked, targets.get(target.id, None).status) == ([], "blocked")
+    assert (resolver.asked, targets.get(target.id, None).status) == ([], "blocked")
 
 
 def test_a_redacted_export_resumes_nothing(client: TestClient, customer: Customer, target: Target) -> None:
@@ -117,52 +117,54 @@ def test_a_redacted_export_resumes_nothing(client: TestClient, customer: Custome
 
 
 def test_another_accounts_export_is_not_there_and_its_target_not_looked_at(
-    client: TestClient, customer: Customer, lookup: FakeLookup
+    client: TestClient, customer: Customer, resolver: FakeResolver
 ) -> None:
     other = make_customer()
     theirs = make_target(other)
     turn_to(theirs, "blocked")
     [export_id] = make_failed(other, theirs.id)
     assert_is_error(retry(client, customer, export_id), 404, "NOT_FOUND")
-    assert (lookup.asked, targets.get(theirs.id, None).status) == ([], "blocked")
+    assert (resolver.asked, targets.get(theirs.id, None).status) == ([], "blocked")
 
 
 def test_an_account_that_may_use_webhooks_no_more_resumes_nothing(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     [export_id] = make_failed(customer, target.id)
     execute("UPDATE accounts SET may_use_webhooks = (1 = 0) WHERE id = ?", (customer.account_id,))
     assert_is_error(retry(client, customer, export_id), 403, "FORBIDDEN")
-    assert (lookup.asked, targets.get(target.id, None).status) == ([], "blocked")
+    assert (resolver.asked, targets.get(target.id, None).status) == ([], "blocked")
 
 
 def test_a_target_that_nothing_signs_for_stays_blocked(
-    customer: Customer, target: Target, lookup: FakeLookup, tmp_path: Any
+    customer: Customer, target: Target, resolver: FakeResolver, tmp_path: Any
 ) -> None:
     [export_id] = make_failed(customer, target.id)
     unsigned = make_settings(tmp_path, {"WEBHOOK_SECRET": ""})
-    answer = retry(TestClient(create_app(unsigned, FakeWakeUpQueue(), lookup)), customer, export_id)
+    answer = retry(TestClient(create_app(unsigned, FakeWakeUpQueue(), resolver)), customer, export_id)
     assert_is_error(answer, 409, "CONFLICT")
     assert "no secret" in answer.json["error"]["message"]
     assert (transitions.get(export_id).status, targets.get(target.id, None).status) == ("failed", "blocked")
 
 
 def test_a_lookup_of_ours_that_is_overloaded_is_no_verdict(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     [export_id] = make_failed(customer, target.id)
-    lookup.table[HOST] = LookupReason.OVERLOADED
+    resolver.table[HOST] = DnsFailure.OVERLOADED
     assert_is_error(retry(client, customer, export_id), 503, "SERVICE_UNAVAILABLE")
     assert transitions.get(export_id).status == "failed"
 
 
-def test_a_keyed_repeat_looks_at_nothing(client: TestClient, customer: Customer, target: Target, lookup: FakeLookup) -> None:
+def test_a_keyed_repeat_looks_at_nothing(
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
+) -> None:
     [export_id] = make_failed(customer, target.id)
     first = retry(client, customer, export_id, "k")
     turn_to(target, "blocked")
     second = retry(client, customer, export_id, "k")
     assert (second.status_code, second.json) == (202, first.json)
-    assert (lookup.asked, targets.get(target.id, None).status) == ([HOST], "blocked")
+    assert (resolver.asked, targets.get(target.id, None).status) == ([HOST], "blocked")
 
 
 # what becomes of the target while its name is looked up, what becomes of the retry
@@ -173,7 +175,7 @@ MEANWHILE: Final = [("disabled", 409), ("paused", 202), ("active", 202)]
 def test_what_somebody_turned_meanwhile_stays_as_it_is(
     customer: Customer, target: Target, tmp_path: Any, status: str, answered: int
 ) -> None:
-    class Meanwhile(FakeLookup):
+    class Meanwhile(FakeResolver):
         def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
             # Nothing is held while a resolver is asked.
             assert peewee_database.is_closed()

@@ -28,7 +28,7 @@ from storage.db.shared_clock import SharedClock
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK, SCANNER_SECRET, WEBHOOK_SECRET, Customer, issue, make_customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue, LoopbackServer, Peer, Request
 from tests.support.raw_http import TARGETS, assert_is_error, everything_stored, schedule_retry
 from tests.support.specification import (
     ABSENT,
@@ -64,8 +64,8 @@ def world(customer: Customer, tmp_path: Path) -> World:
     """Everything switched on, with every secret set."""
     settings = make_settings(tmp_path, {**everything(customer), **LOOPBACK})
     wake_ups = FakeWakeUpQueue()
-    lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"], "inside.example.com": ["10.0.0.1"]})
-    return make_world(settings, TestClient(create_app(settings, wake_ups, lookup)), wake_ups, customer)
+    resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"], "inside.example.com": ["10.0.0.1"]})
+    return make_world(settings, TestClient(create_app(settings, wake_ups, resolver)), wake_ups, customer)
 
 
 # --- what rows are made of
@@ -382,7 +382,7 @@ def not_configured_is_unauthorized(world: World) -> None:
         world.settings.data_dir,
         {"DEPLOYMENT_MODE": "cloud", "SCANNER_SHARED_SECRET": ""},
     )
-    client = TestClient(create_app(bare, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(bare, FakeWakeUpQueue(), FakeResolver({})))
     for endpoint in (1, 2):
         assert_is_error(world.call(endpoint).send(client), 401, "UNAUTHORIZED")
         empty = {1: "X-Scanner-Secret", 2: "X-Email-Webhook-Secret"}[endpoint]
@@ -391,7 +391,7 @@ def not_configured_is_unauthorized(world: World) -> None:
 
 def compliance_fails_closed(world: World) -> None:
     bare = make_settings(world.settings.data_dir, {"DEPLOYMENT_MODE": "cloud"})
-    client = TestClient(create_app(bare, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(bare, FakeWakeUpQueue(), FakeResolver({})))
     before = everything_stored()
     answer = world.call(9).send(client)
     assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
@@ -508,7 +508,7 @@ def limits_requests(world: World) -> None:
         world.settings.data_dir,
         {"DEFAULT_PROJECT_ID": str(world.customer.project_id), "RATE_LIMIT_PER_MINUTE": "3"},
     )
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     assert [world.call(5).send(client).status_code for _ in range(3)] == [200] * 3
     answer = world.call(5).send(client)
     assert_is_error(answer, 429, "RATE_LIMITED")
@@ -556,7 +556,7 @@ def modes(world: World) -> None:
     everywhere, handoffs = {1, 2, 3, 4, 5}, {6, 7, 8, 9}
     for mode, there in (("cloud", everywhere | handoffs), ("self-hosted", everywhere), ("webhook-only", {3, 4, 5})):
         settings = make_settings(world.settings.data_dir, {"DEPLOYMENT_MODE": mode})
-        client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+        client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
         for endpoint in everywhere | handoffs:
             answer = client.simulate_post(world.call(endpoint).path.replace(world.export_id, "exp_x"))
             found = answer.status_code != 404 if endpoint != 5 else answer.status_code in {401, 405}
@@ -567,7 +567,7 @@ def webhook_only_takes_named_families(world: World) -> None:
     settings = make_settings(
         world.settings.data_dir, {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "scanner,email"}
     )
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     for endpoint in (1, 2):
         assert client.simulate_post(world.call(endpoint).path).status_code == 401
 

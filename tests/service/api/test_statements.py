@@ -21,7 +21,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
 
 Send = Callable[[str], int]
@@ -31,7 +31,7 @@ Send = Callable[[str], int]
 def client(customer: Customer, tmp_path: Path) -> TestClient:
     """The application with every family of routes."""
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"})
-    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
 
 
 def posted(client: TestClient, path: str, body: dict[str, Any], headers: dict[str, str], key: str) -> int:

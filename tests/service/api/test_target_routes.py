@@ -9,7 +9,7 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from runtime.dns_resolver import Answer, LookupReason
+from runtime.dns_resolver import Answer, DnsFailure
 from schemas.base.principal import Ability
 from schemas.targets.pings import BEGIN_WITHIN_S, PingResult
 from schemas.targets.target import Target
@@ -20,7 +20,7 @@ from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
 from tests.support.factories import NOW, Customer, make_customer, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     BASE,
     CANARY,
@@ -237,7 +237,7 @@ def test_a_keyed_repeat_answers_what_was_answered(client: TestClient, customer: 
 
 
 def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
-    client: TestClient, customer: Customer, lookup: FakeLookup, wake_ups: FakeWakeUpQueue
+    client: TestClient, customer: Customer, resolver: FakeResolver, wake_ups: FakeWakeUpQueue
 ) -> None:
     poor = make_customer(may_use_webhooks=False)
     target = make_target(poor)
@@ -249,7 +249,7 @@ def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
         else:
             assert_is_error(answer, 403, "FORBIDDEN")
     assert read(client, poor, target.id).status_code == listed(client, poor).status_code == 200
-    assert (lookup.asked, wake_ups.notifications) == ([], 0)
+    assert (resolver.asked, wake_ups.notifications) == ([], 0)
 
 
 # ---- resuming and validating
@@ -265,11 +265,11 @@ def test_a_resumption_notifies_of_what_waited_once_it_is_committed(
 
 
 @pytest.mark.parametrize("status", ["paused", "blocked", "disabled"])
-@pytest.mark.parametrize(("found", "reason"), [(["10.20.30.40"], "address_private"), (LookupReason.TIMEOUT, "dns_timeout")])
+@pytest.mark.parametrize(("found", "reason"), [(["10.20.30.40"], "address_private"), (DnsFailure.TIMEOUT, "dns_timeout")])
 def test_a_target_whose_address_may_not_be_used_is_not_resumed(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup, status: str, found: Any, reason: str
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver, status: str, found: Any, reason: str
 ) -> None:
-    lookup.table[HOST] = found
+    resolver.table[HOST] = found
     turn_to(target, status, "operator")
     before = everything_stored()
     answer = act(client, customer, target.id, "resume", "k")
@@ -277,12 +277,12 @@ def test_a_target_whose_address_may_not_be_used_is_not_resumed(
     assert everything_stored() == before
     assert "10.20.30.40" not in answer.text
 
-    lookup.table[HOST] = ["93.184.215.14"]
+    resolver.table[HOST] = ["93.184.215.14"]
     assert act(client, customer, target.id, "resume", "k").json["status"] == "active"
 
 
 def test_a_resumption_notes_that_it_looked(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     execute("UPDATE targets SET validation_status = 'failed', validation_reason = 'dns_timeout', status = 'blocked'")
     record = act(client, customer, target.id, "resume").json
@@ -290,19 +290,19 @@ def test_a_resumption_notes_that_it_looked(
     assert record["last_validation"]["reason"] is None
     assert audited(target) == [("validate_target", "passed"), ("resume_target", "client")]
     act(client, customer, target.id, "resume")
-    assert lookup.asked == [HOST]  # an active one is active
+    assert resolver.asked == [HOST]  # an active one is active
 
 
 def test_a_target_without_a_secret_is_not_resumed(
-    customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
+    customer: Customer, target: Target, tmp_path: Path, resolver: FakeResolver
 ) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), lookup))
+    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), resolver))
     turn_to(target, "disabled", "client")
     assert_is_error(act(client, customer, target.id, "resume"), 409, "CONFLICT")
     assert audited(target) == []
 
 
-def be_an_inspector(found: Validation) -> Callable[[], object]:
+def be_a_validator(found: Validation) -> Callable[[], object]:
     """Return what a wake-up queue does that has a worker at its other end, which finds this when it looks at a target."""
 
     def work() -> object:
@@ -332,7 +332,7 @@ def test_a_validation_answers_what_a_worker_found(
     reason: str | None,
     connected: str,
 ) -> None:
-    wake_ups.look = be_an_inspector(found)
+    wake_ups.look = be_a_validator(found)
     before = read(client, customer, target.id).json
     answer = act(client, customer, target.id, "validate")
     assert answer.status_code == 200
@@ -347,7 +347,7 @@ def test_a_validation_answers_what_a_worker_found(
 def test_a_worker_that_refuses_an_address_blocks_the_target(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = be_an_inspector(Validation("address_private", is_refused=True))
+    wake_ups.look = be_a_validator(Validation("address_private", is_refused=True))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["status_reason"]) == ("blocked", "address_private")
 
@@ -357,7 +357,7 @@ def test_a_target_is_validated_in_any_state_and_stays_in_it(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str
 ) -> None:
     turn_to(target, status)
-    wake_ups.look = be_an_inspector(Validation("tls_failed"))
+    wake_ups.look = be_a_validator(Validation("tls_failed"))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["last_validation"]["reason"]) == (status, "tls_failed")
 
@@ -365,7 +365,7 @@ def test_a_target_is_validated_in_any_state_and_stays_in_it(
 def test_a_keyed_repeat_validates_no_more(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = be_an_inspector(Validation())
+    wake_ups.look = be_a_validator(Validation())
     first = act(client, customer, target.id, "validate", "k")
     again = act(client, customer, target.id, "validate", "k")
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
@@ -388,12 +388,12 @@ def test_without_a_worker_what_was_found_here_counts_and_nobody_looks_later(
 
 
 def test_a_worker_that_does_not_come_back_from_its_look_is_not_waited_for(
-    customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
+    customer: Customer, target: Target, tmp_path: Path, resolver: FakeResolver
 ) -> None:
     wake_ups = FakeWakeUpQueue(lambda: validations.claim_next(utc_now(), 30.0))
     settings = make_settings(tmp_path, {"DELIVERY_TIMEOUT_S": "0.5"})
     began = time.monotonic()
-    answer = act(TestClient(create_app(settings, wake_ups, lookup)), customer, target.id, "validate")
+    answer = act(TestClient(create_app(settings, wake_ups, resolver)), customer, target.id, "validate")
     assert time.monotonic() - began >= 0.5
     assert answer.json["last_validation"]["status"] == "passed"
     [look] = wake_ups.seen
@@ -410,11 +410,11 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
     customer: Customer,
     target: Target,
     wake_ups: FakeWakeUpQueue,
-    lookup: FakeLookup,
+    resolver: FakeResolver,
     found: Any,
     reason: str,
 ) -> None:
-    lookup.table[HOST] = found
+    resolver.table[HOST] = found
     answer = act(client, customer, target.id, "validate")
     assert answer.status_code == 200
     assert (answer.json["status"], answer.json["status_reason"]) == ("blocked", reason)
@@ -424,23 +424,23 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
     for hidden in ("10.20.30.40", "169.254.169.254", "93.184"):
         assert hidden not in answer.text
 
-    lookup.table[HOST] = ["93.184.215.14"]
-    wake_ups.look = be_an_inspector(Validation())
+    resolver.table[HOST] = ["93.184.215.14"]
+    wake_ups.look = be_a_validator(Validation())
     again = act(client, customer, target.id, "validate").json
     assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` turns it on
     assert act(client, customer, target.id, "resume").json["status"] == "active"
 
 
-@pytest.mark.parametrize("found", [LookupReason.NOT_FOUND, LookupReason.TIMEOUT, LookupReason.FAILED])
+@pytest.mark.parametrize("found", [DnsFailure.NOT_FOUND, DnsFailure.TIMEOUT, DnsFailure.FAILED])
 def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
     client: TestClient,
     customer: Customer,
     target: Target,
     wake_ups: FakeWakeUpQueue,
-    lookup: FakeLookup,
-    found: LookupReason,
+    resolver: FakeResolver,
+    found: DnsFailure,
 ) -> None:
-    lookup.table[HOST] = found
+    resolver.table[HOST] = found
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["status_reason"]) == ("active", None)
     assert (answer["last_validation"]["status"], answer["last_validation"]["reason"]) == ("failed", found.value)
@@ -450,23 +450,23 @@ def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
 
 
 def test_an_address_that_the_policy_allows_no_more_is_noticed(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     execute("UPDATE targets SET base_url = 'http://tracker.example.com/hook'")
     assert act(client, customer, target.id, "validate").json["status_reason"] == "scheme_not_allowed"
-    assert lookup.asked == []
+    assert resolver.asked == []
 
 
 def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(
-    client: TestClient, customer: Customer, target: Target, lookup: FakeLookup
+    client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
-    lookup.table[HOST] = LookupReason.OVERLOADED
+    resolver.table[HOST] = DnsFailure.OVERLOADED
     before = everything_stored()
     assert_is_error(act(client, customer, target.id, "validate", "k"), 503, "SERVICE_UNAVAILABLE")
     assert everything_stored() == before
 
 
-class WatchingLookup(FakeLookup):
+class WatchingResolver(FakeResolver):
     """Notes whether a connection is held while the resolver is asked."""
 
     def __init__(self) -> None:
@@ -483,12 +483,12 @@ class WatchingLookup(FakeLookup):
 def test_nobody_holds_the_database_while_the_resolver_is_asked(
     customer: Customer, target: Target, tmp_path: Path, verb: str, key: str | None
 ) -> None:
-    lookup = WatchingLookup()
-    wake_ups = FakeWakeUpQueue(be_an_inspector(Validation()))
-    client = TestClient(create_app(make_settings(tmp_path), wake_ups, lookup))
+    resolver = WatchingResolver()
+    wake_ups = FakeWakeUpQueue(be_a_validator(Validation()))
+    client = TestClient(create_app(make_settings(tmp_path), wake_ups, resolver))
     turn_to(target, "paused")
     assert act(client, customer, target.id, verb, key).status_code == 200
-    assert lookup.held == [False]
+    assert resolver.held == [False]
 
 
 # ---- pinging
@@ -568,12 +568,12 @@ def test_without_a_worker_the_ping_is_taken_back(
 
 
 def test_a_worker_that_is_not_heard_of_again_is_given_up(
-    customer: Customer, target: Target, tmp_path: Path, lookup: FakeLookup
+    customer: Customer, target: Target, tmp_path: Path, resolver: FakeResolver
 ) -> None:
     wake_ups = FakeWakeUpQueue(lambda: pings.claim_next(utc_now()))
     settings = make_settings(tmp_path, {"DELIVERY_TIMEOUT_S": "0.5"})
     began = time.monotonic()
-    answer = act(TestClient(create_app(settings, wake_ups, lookup)), customer, target.id, "ping")
+    answer = act(TestClient(create_app(settings, wake_ups, resolver)), customer, target.id, "ping")
     assert 2.5 <= time.monotonic() - began < 4.5
     assert answer.json == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 

@@ -8,13 +8,13 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from runtime.dns_resolver import Answer, LookupReason
+from runtime.dns_resolver import Answer, DnsFailure
 from schemas.base.timestamps import rfc3339, to_ms
 from service.app import create_app
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute
 from tests.support.factories import Customer, make_customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored, target_request
 
 NAMES = {
@@ -25,9 +25,9 @@ NAMES = {
     "metadata.example.com": ["169.254.169.254"],
     "loop.example.com": ["::1"],
     "mapped.example.com": ["::ffff:10.20.30.40"],
-    "silent.example.com": LookupReason.TIMEOUT,
-    "broken.example.com": LookupReason.FAILED,
-    "busy.example.com": LookupReason.OVERLOADED,
+    "silent.example.com": DnsFailure.TIMEOUT,
+    "broken.example.com": DnsFailure.FAILED,
+    "busy.example.com": DnsFailure.OVERLOADED,
 }
 
 #: An address and the reason why it is refused.
@@ -66,8 +66,8 @@ def database_url(sqlite_url: str) -> str:
 
 
 @pytest.fixture
-def lookup() -> FakeLookup:
-    return FakeLookup(NAMES)
+def resolver() -> FakeResolver:
+    return FakeResolver(NAMES)
 
 
 def register(client: TestClient, customer: Customer, key: str | None = None, **changes: Any) -> Result:
@@ -161,35 +161,37 @@ def test_a_wait_that_is_over_is_not_shown(client: TestClient, customer: Customer
     assert listed == [record]
 
 
-def test_without_any_secret_a_target_is_inactive(customer: Customer, tmp_path: Path, lookup: FakeLookup) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), lookup))
+def test_without_any_secret_a_target_is_inactive(customer: Customer, tmp_path: Path, resolver: FakeResolver) -> None:
+    client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), resolver))
     record = register(client, customer).json
     assert (record["status"], record["status_reason"]) == ("inactive", "no_secret")
     assert record["secret"] == {"configured": False, "fingerprint": None}
 
 
-def test_the_mode_defaults_to_the_installations(customer: Customer, tmp_path: Path, lookup: FakeLookup) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only"}), FakeWakeUpQueue(), lookup))
+def test_the_mode_defaults_to_the_installations(customer: Customer, tmp_path: Path, resolver: FakeResolver) -> None:
+    client = TestClient(
+        create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only"}), FakeWakeUpQueue(), resolver)
+    )
     headers = (*customer.bearer.items(), *JSON.items())
     body = {name: value for name, value in target_request().items() if name != "deployment_mode"}
     assert Call("POST", TARGETS, headers).with_json(body).send(client).json["deployment_mode"] == "webhook-only"
 
 
-def test_an_account_without_webhooks_asks_no_resolver(client: TestClient, lookup: FakeLookup) -> None:
+def test_an_account_without_webhooks_asks_no_resolver(client: TestClient, resolver: FakeResolver) -> None:
     poor = make_customer(may_use_webhooks=False)
     assert_is_error(register(client, poor), 403, "FORBIDDEN")
-    assert lookup.asked == []
+    assert resolver.asked == []
 
 
 def test_the_form_is_checked_before_the_resolver_is_asked(
-    client: TestClient, customer: Customer, lookup: FakeLookup
+    client: TestClient, customer: Customer, resolver: FakeResolver
 ) -> None:
     register(client, customer, base_url="http://tracker.example.com/")
     register(client, customer, name="")
-    assert lookup.asked == []
+    assert resolver.asked == []
 
 
-class SlowLookup(FakeLookup):
+class SlowResolver(FakeResolver):
     """Notes whether somebody's transaction or connection waits for the resolver."""
 
     def __init__(self) -> None:
@@ -203,15 +205,15 @@ class SlowLookup(FakeLookup):
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_nobody_holds_the_database_while_the_resolver_is_asked(key: str | None, customer: Customer, tmp_path: Path) -> None:
-    lookup = SlowLookup()
-    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), lookup))
+    resolver = SlowResolver()
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), resolver))
     assert register(client, customer, key).status_code == 201
-    assert lookup.held == [False]
+    assert resolver.held == [False]
 
 
-def test_a_replay_does_not_depend_on_the_resolver(client: TestClient, customer: Customer, lookup: FakeLookup) -> None:
+def test_a_replay_does_not_depend_on_the_resolver(client: TestClient, customer: Customer, resolver: FakeResolver) -> None:
     first = register(client, customer, "k")
-    lookup.table["tracker.example.com"] = LookupReason.TIMEOUT
+    resolver.table["tracker.example.com"] = DnsFailure.TIMEOUT
 
     again = register(client, customer, "k")
 
@@ -222,10 +224,10 @@ def test_a_replay_does_not_depend_on_the_resolver(client: TestClient, customer: 
     )
 
 
-def test_a_refused_address_keeps_no_key(client: TestClient, customer: Customer, lookup: FakeLookup) -> None:
-    lookup.table["tracker.example.com"] = LookupReason.TIMEOUT
+def test_a_refused_address_keeps_no_key(client: TestClient, customer: Customer, resolver: FakeResolver) -> None:
+    resolver.table["tracker.example.com"] = DnsFailure.TIMEOUT
     assert register(client, customer, "k").status_code == 422
-    lookup.table["tracker.example.com"] = ["93.184.215.14"]
+    resolver.table["tracker.example.com"] = ["93.184.215.14"]
 
     answer = register(client, customer, "k")
 

@@ -33,7 +33,7 @@ from tests.support.factories import (
     make_settings,
     storefront_diagnostics,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     CANARY,
     EXPORTS,
@@ -104,7 +104,7 @@ def route(request: pytest.FixtureRequest) -> Route:
 
 def cloud(folder: Path, **changes: str) -> TestClient:
     settings = make_settings(folder, {"DEPLOYMENT_MODE": "cloud", **changes})
-    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from storage.db.engine import execute
 from storage.exports import recoveries
 from tests.support.console_user import Person, make_console_token
 from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored, is_of_the_console
 
 #: Open to whoever reaches the address; their own tests tell what each does.
@@ -102,8 +102,8 @@ def database_url(sqlite_url: str) -> str:
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> Scene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
-    lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"]})
-    client = TestClient(create_app(make_settings(tmp_path, unlimited), FakeWakeUpQueue(), lookup))
+    resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
+    client = TestClient(create_app(make_settings(tmp_path, unlimited), FakeWakeUpQueue(), resolver))
     ids = {
         "export_id": make_exports(customer, 1)[0],
         "target_id": make_target(customer).id,
@@ -268,7 +268,7 @@ def test_the_installation_itself_is_shown_to_the_operators_account_alone(
     changes = {"DEPLOYMENT_MODE": mode, "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
     if named is not None:
         changes["OPERATOR_ACCOUNT_ID"] = str(account.account_id) if account else named
-    client = TestClient(create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeResolver({})))
     for name, each in people.items():
         person = Person(client)
         person.sign_in(make_console_token(each))

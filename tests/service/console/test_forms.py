@@ -19,7 +19,7 @@ from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in
 from tests.support.console_user import BROWSER, FORM, ORIGIN, Person, make_console_token
 from tests.support.factories import Customer, make_exports, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import CANARY, SlowBody, everything_stored
 
 
@@ -73,7 +73,7 @@ def is_signed_in(person: Person) -> bool:
 def test_a_form_comes_from_our_own_address_alone(
     base: str, origin: str | None, is_ours: bool, customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
-    client = TestClient(create_app(make_settings(tmp_path, {"PUBLIC_BASE_URL": base}), FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path, {"PUBLIC_BASE_URL": base}), FakeWakeUpQueue(), FakeResolver({})))
     answer = Person(client, origin=origin).post("/sign-in", token=make_console_token(customer))
     assert answer.status_code == (303 if is_ours else 403)
     if not is_ours:

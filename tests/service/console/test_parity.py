@@ -12,7 +12,7 @@ from bin.__main__ import riskrelay
 from service.app import create_app
 from service.console.layout import CONSOLE
 from tests.support.factories import make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 EXPORT: Final = "/api/ticket-exports/{export_id}"
 TARGET: Final = "/api/ticket-export-targets/{target_id}"
@@ -52,7 +52,7 @@ OF_THE_BROWSER: Final = {"/sign-in", "/sign-out"}
 def routes(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """What takes a POST in an installation that serves everything."""
     settings = make_settings(tmp_path_factory.mktemp("parity"), {"DEPLOYMENT_MODE": "cloud"})
-    app = create_app(settings, FakeWakeUpQueue(), FakeLookup({}))
+    app = create_app(settings, FakeWakeUpQueue(), FakeResolver({}))
     return {
         route.path for route in inspect_routes(app) for each in route.methods if each.method == "POST" and not each.internal
     }

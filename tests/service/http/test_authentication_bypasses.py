@@ -14,7 +14,7 @@ from falcon.testing import Result, TestClient
 
 from service.app import App, create_app
 from tests.support.factories import SCANNER_SECRET, Customer, make_exports, make_platform_token, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS, everything_stored, is_of_the_console
 from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
 
@@ -56,7 +56,7 @@ def app(customer: Customer, tmp_path: Path) -> App:
 
 def app_in(mode: str, folder: Path) -> App:
     settings = make_settings(folder, {**CLOUD, **UNLIMITED, "DEPLOYMENT_MODE": mode})
-    return create_app(settings, FakeWakeUpQueue(), FakeLookup({}))
+    return create_app(settings, FakeWakeUpQueue(), FakeResolver({}))
 
 
 def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:

@@ -11,7 +11,7 @@ from falcon.testing import Result, TestClient
 from service.app import App, create_app
 from service.openapi.docs_page import CONTENT_SECURITY_POLICY
 from tests.support.factories import Customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import SAFE_HEADERS, is_of_the_console
 
 #: What a browser would send by itself from another site's page.
@@ -34,7 +34,7 @@ def database_url(sqlite_url: str) -> str:
 @pytest.fixture
 def app(customer: Customer, tmp_path: Path) -> App:
     changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
-    return create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeLookup({}))
+    return create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeResolver({}))
 
 
 def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Result]:

@@ -17,7 +17,7 @@ from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.compliance import requests as compliance_requests
 from tests.support.factories import NOW, Customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
 from tests.support.specification import COMPLIANCE, World, everything, make_world, signed
 
@@ -43,7 +43,7 @@ def world(customer: Customer, tmp_path: Path) -> World:
 
 def serving(settings: Settings, wake_ups: FakeWakeUpQueue) -> TestClient:
     """A process of the service; limits are its own."""
-    return TestClient(create_app(settings, wake_ups, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    return TestClient(create_app(settings, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
 
 
 def dry(call: Call) -> Call:

@@ -17,7 +17,7 @@ from storage.accounts import tokens
 from storage.db.engine import execute
 from tests.service.conftest import LogLines
 from tests.support.factories import SCANNER_SECRET, issue, make_customer, make_settings, make_target, postback
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     CANARY,
     EXPORTS,
@@ -66,8 +66,8 @@ def _set_scene(folder: Path) -> Scene:
 
 
 def _client(folder: Path, changes: dict[str, str]) -> TestClient:
-    lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"]})
-    return TestClient(create_app(make_settings(folder, changes), FakeWakeUpQueue(), lookup))
+    resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
+    return TestClient(create_app(make_settings(folder, changes), FakeWakeUpQueue(), resolver))
 
 
 def _bad_tokens(scene: Scene) -> dict[str, str]:
@@ -631,7 +631,7 @@ def test_without_a_configured_secret_nobody_is_the_scanner(
     configured: str | None, sent: str | None, scene: Scene, tmp_path: Path
 ) -> None:
     settings = make_settings(tmp_path, scanner_shared_secret=configured)
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     call = scene.results.without("X-Scanner-Secret")
 
     answer = (call if sent is None else call.plus(("X-Scanner-Secret", sent))).send(client)

@@ -14,7 +14,7 @@ from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import rows
 from tests.support.factories import NOW, Customer, issue, make_customer, make_settings, make_target, postback
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     BASE,
     EXPORTS,
@@ -196,7 +196,7 @@ def _postback_at(client: TestClient, hours: float) -> Result:
 
 def test_a_key_is_remembered_for_its_time_and_no_longer(customer: Customer, tmp_path: Path) -> None:
     changes = {"DEFAULT_PROJECT_ID": str(customer.project_id), "IDEMPOTENCY_TTL_HOURS": "5"}
-    client = TestClient(create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeResolver({})))
     first = _postback_at(client, 0)
     remembered, forgotten = _postback_at(client, 5), _postback_at(client, 5.01)
 

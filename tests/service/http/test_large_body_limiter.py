@@ -15,7 +15,7 @@ from schemas.base.strict_json import MAX_VALUES
 from service.app import create_app
 from service.http.large_body_limiter import LARGE_BYTES, NoRoom, Room, Rooms, Turns
 from tests.support.factories import SCANNER_SECRET, Customer, make_settings, postback
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import FieldRefusal, assert_is_error
 
 LARGE: Final = LARGE_BYTES + 1
@@ -137,7 +137,7 @@ def rooms() -> Iterator[Rooms]:
 def client(customer: Customer, tmp_path: Path, rooms: Rooms) -> TestClient:
     """An application with these rooms, and with the route that knows its senders by what they sign."""
     told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
-    return TestClient(create_app(make_settings(tmp_path, told), FakeWakeUpQueue(), FakeLookup({}), rooms=rooms))
+    return TestClient(create_app(make_settings(tmp_path, told), FakeWakeUpQueue(), FakeResolver({}), rooms=rooms))
 
 
 def large_postback() -> bytes:

@@ -16,7 +16,7 @@ from service.http.metrics import MOST_SERIES
 from storage.db.engine import close_database, open_database
 from storage.exports import worker_heartbeats
 from tests.support.factories import Customer, make_customer, make_exports, make_settings, make_target
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
 from tests.support.raw_http import Call, assert_is_polite
 from tests.support.servers import PostgresServer
@@ -56,7 +56,7 @@ def test_it_is_text_that_prometheus_reads_and_polite_as_every_answer(client: Tes
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
 def test_every_mode_has_it(mode: str, customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": mode})
-    assert "riskrelay_database_up" in scraped(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
+    assert "riskrelay_database_up" in scraped(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
 
 
 def test_asking_often_loads_nothing(client: TestClient) -> None:
@@ -80,7 +80,7 @@ def test_a_database_that_is_away_is_told_in_time_and_its_figures_are_left_out(
 ) -> None:
     open_database(postgres_url)
     make_customer()
-    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
     postgres_server.stop()
     try:
         began = time.monotonic()
@@ -114,8 +114,8 @@ assert metrics.open_files(folder, metrics.Role.SERVICE)
 from service.app import create_app
 from service.http.metrics import Requests
 from tests.support.factories import make_settings
-from tests.support.fakes import FakeWakeUpQueue, FakeLookup
-app = create_app(make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeLookup({}))
+from tests.support.fakes import FakeWakeUpQueue, FakeResolver
+app = create_app(make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeResolver({}))
 routes = [None, *(route.path for route in inspect_routes(app))]
 methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", *(f"cAnArY{number}" for number in range(20))]
 tried = [(method, route, status.value) for method in methods for route in routes for status in HTTPStatus]

@@ -21,7 +21,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, Call, assert_is_error, prepared, target_request
 from tests.support.servers import PostgresServer
@@ -46,7 +46,7 @@ def test_postgresql_away_is_told_and_its_return_is_noticed(
     customer = make_customer()
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
     wake_ups = FakeWakeUpQueue()
-    client = TestClient(create_app(settings, wake_ups, FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    client = TestClient(create_app(settings, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
     every = calls(customer, prepared(client), make_target(customer).id)
 
     postgres_server.stop()
@@ -74,7 +74,7 @@ def test_a_database_that_cannot_be_opened_is_an_outage(sqlite_url: str, tmp_path
     open_database(sqlite_url)
     customer = make_customer()
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     every = calls(customer, prepared(client), make_target(customer).id)
     open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
 
@@ -92,7 +92,7 @@ def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postg
     open_database(postgres_url)
     customer = make_customer()
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({"tracker.example.com": ["93.184.215.14"]})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
     *writing, reading = calls(customer, export_id := prepared(client), make_target(customer).id)
     person = Person(client)
     person.sign_in(make_console_token(customer))

@@ -44,7 +44,7 @@ from tests.support.factories import (
     postback,
     storefront_diagnostics,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import (
     EXPORTS,
     JSON,
@@ -398,11 +398,11 @@ def scene(customer: Customer, tmp_path: Path) -> Scene:
     """A cloud installation, where every route is on."""
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     settings = make_settings(tmp_path, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
-    lookup = FakeLookup({"tracker.example.com": ["93.184.215.14"]})
+    resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     target = make_target(customer)
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
     return Scene(
-        app=create_app(settings, FakeWakeUpQueue(_be_a_worker), lookup),
+        app=create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver),
         customer=customer,
         colleague=make_colleague(customer),
         poor=make_customer(may_use_webhooks=False),

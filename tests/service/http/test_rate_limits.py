@@ -35,7 +35,7 @@ from service.http.rate_limits import Limits
 from service.http.request_pipeline import Admission, Operation
 from tests.service.conftest import LogLines
 from tests.support.factories import Customer, environment, make_exports, make_platform_token, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue, OvertakenLimits
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
 from tests.support.servers import RedisServer, processes_in
@@ -570,7 +570,7 @@ def door(customer: Customer, tmp_path: Path) -> Callable[..., Door]:
 
     def opened(make: Callable[..., Limits] = Limits, **changes: str) -> Door:
         settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id), **changes})
-        app = create_app(settings, FakeWakeUpQueue(), FakeLookup({}), make(settings))
+        app = create_app(settings, FakeWakeUpQueue(), FakeResolver({}), make(settings))
         return Door(TestClient(app), customer, export_id)
 
     return opened

@@ -26,7 +26,7 @@ from tests.support.factories import (
     make_settings,
     postback,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
 from tests.support.raw_http import CANARY, JSON, RESULTS
 
@@ -67,7 +67,7 @@ def made_client(customer: Customer, folder: Path, refusals: Refusals, changes: M
     always = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
     unlimited = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
     settings = make_settings(folder, {**always, **unlimited, **changes})
-    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}), refusals=refusals))
+    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}), refusals=refusals))
 
 
 def post(client: TestClient, path: str, headers: Mapping[str, str], body: Any = None) -> Result:
@@ -183,7 +183,7 @@ def known_names(folder: Path) -> set[str]:
 
 def sources(folder: Path) -> list[Any]:
     """Return the resources that say which source they serve."""
-    resources = served(make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeLookup({}))
+    resources = served(make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeResolver({}))
     return [each for each in resources if hasattr(each, "source")]
 
 

@@ -20,7 +20,7 @@ from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, ApiPage
 from storage.db.engine import close_database, connection, open_database
 from tests.support.browsers import PATIENCE_MS, chromium, watch
 from tests.support.factories import Customer, environment, make_customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import SAFE_HEADERS, Call, assert_is_error
 
@@ -37,7 +37,7 @@ def database_url(sqlite_url: str) -> str:
 
 @pytest.fixture
 def client(database: str, tmp_path: Path) -> TestClient:
-    return TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeLookup({})))
+    return TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
 
 
 def page_of(folder: Path) -> TestClient:
@@ -56,7 +56,7 @@ def page_of(folder: Path) -> TestClient:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_has_the_page(mode: str, database: str, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": mode})
-    answer = Call("GET", "/docs").send(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
+    answer = Call("GET", "/docs").send(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 

@@ -26,7 +26,7 @@ from service.openapi.field_descriptions import MEMBERS
 from service.openapi.resource import ApiDescription
 from tests.support.described_responses import Described
 from tests.support.factories import NOW, Customer, make_exports, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call, is_of_the_console
 
 MODES = ("cloud", "self-hosted", "webhook-only")
@@ -39,7 +39,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 def app_in(mode: str, folder: Path) -> App:
-    return create_app(make_settings(folder, {"DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeLookup({}))
+    return create_app(make_settings(folder, {"DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeResolver({}))
 
 
 def described_in(mode: str, folder: Path) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def test_every_body_has_an_example(database: str, tmp_path: Path) -> None:
 
 def test_it_says_where_it_is_served(database: str, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"PUBLIC_BASE_URL": "https://risk.example.com/relay/"})
-    told = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))).simulate_get("/openapi.json").json
+    told = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))).simulate_get("/openapi.json").json
     assert told["servers"] == [{"url": "https://risk.example.com/relay"}]
     assert "(https://risk.example.com/relay/docs)" in told["info"]["description"]
 
@@ -257,7 +257,7 @@ def test_it_is_kept_until_it_changes(database: str, tmp_path: Path) -> None:
 
 def test_it_holds_no_secret(database: str, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
-    text = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))).simulate_get("/openapi.json").text
+    text = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))).simulate_get("/openapi.json").text
     for secret in (settings.webhook_secret, settings.scanner_shared_secret, *settings.encryption_keys, str(tmp_path)):
         assert secret
         assert str(secret) not in text

@@ -35,7 +35,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
 from tests.support.raw_http import (
     BASE,
@@ -375,7 +375,7 @@ def test_a_secret_that_does_not_open_is_the_operators_business(
     settings = make_settings(tmp_path)
     other_key = Vault((b"another key of thirty-two bytes!",))
     SharedSecrets(settings, other_key).set(Integration.SCANNER, SCANNER_SECRET, utc_now())
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
 
     answer = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7)).send(client)
 

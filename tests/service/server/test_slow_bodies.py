@@ -18,7 +18,7 @@ from storage.exports import transitions
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.support.factories import Customer, make_settings, make_target, postback
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
 
 
@@ -62,7 +62,7 @@ def test_a_token_that_is_revoked_while_its_body_comes_is_a_failure_of_its_addres
 ) -> None:
     """Another one is one too many then."""
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1", "DEFAULT_PROJECT_ID": str(customer.project_id)})
-    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     call = approval(client, customer)
     assert slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now())).status_code == 401
     assert call.send(client).status_code == 429

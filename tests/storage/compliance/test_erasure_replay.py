@@ -23,7 +23,7 @@ from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer
 from tests.support.query_plans import taken_back
 from tests.support.storefront import ADA, BOB, Planter, cloud_client, give_shop, order, receive, stored, traces_of
-from worker.background.compliance import Clerk
+from worker.background.compliance import ComplianceTask
 
 VAULT = Vault([b"A" * 32])
 #: An order as it stands in a file, done at another installation's time.
@@ -63,10 +63,10 @@ def file(tmp_path: Path) -> Path:
 
 
 def carry_out() -> None:
-    clerk = Clerk(VAULT, "worker:test", utc_now)
-    while clerk.carry_out_next():
+    task = ComplianceTask(VAULT, "worker:test", utc_now)
+    while task.run_once():
         pass
-    assert clerk.broken_off == 0
+    assert task.broken_off == 0
 
 
 def write(file: Path, *told: Any) -> Path:

@@ -54,7 +54,7 @@ from tests.support.storefront import (
     stored,
     traces_of,
 )
-from worker.background.compliance import Clerk, _InHand
+from worker.background.compliance import ComplianceTask, _InHand
 
 KEY: Final = b"A" * 32
 OTHER_SHOP: Final = "sun.shops.example"
@@ -66,8 +66,8 @@ def vault() -> Vault:
 
 
 @pytest.fixture
-def clerk(vault: Vault) -> Clerk:
-    return Clerk(vault, "worker:test", utc_now)
+def task(vault: Vault) -> ComplianceTask:
+    return ComplianceTask(vault, "worker:test", utc_now)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def newer(before: Ids) -> Ids:
     return {table: ids - before[table] for table, ids in all_ids().items()}
 
 
-def carry_out(clerk: Clerk) -> None:
-    while clerk.carry_out_next():
+def carry_out(task: ComplianceTask) -> None:
+    while task.run_once():
         pass
 
 
@@ -109,11 +109,11 @@ def newest() -> Request:
 
 
 def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
-    client: TestClient, shop: Customer, clerk: Clerk, logged: LogLines
+    client: TestClient, shop: Customer, task: ComplianceTask, logged: LogLines
 ) -> None:
     Planter(client, shop).plant(ADA)
     assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
-    carry_out(clerk)
+    carry_out(task)
     assert set(traces_of(ADA, stored())) == set(ADA.traces)
     before = all_ids()
     Planter(client, give_shop(make_customer(), OTHER_SHOP)).plant(ADA, OTHER_SHOP)
@@ -126,7 +126,7 @@ def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
     assert set(traces_of(BOB, untouched[1])) == set(BOB.traces)
 
     assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
-    carry_out(clerk)
+    carry_out(task)
 
     assert (stored(elsewhere), stored(bobs)) == untouched
     assert traces_of(ADA, stored(without=elsewhere)) == []
@@ -148,13 +148,15 @@ def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
     }
 
 
-def test_what_waits_is_never_sent_and_what_is_finished_stays_so(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
+    client: TestClient, shop: Customer, task: ComplianceTask
+) -> None:
     made = Planter(client, shop).plant(ADA)
     [held] = [transitions.get(made["delivering"])]
     lease = rows("SELECT lease FROM exports WHERE id = ?", (held.id,))[0][0]
     assert lease is not None
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
-    carry_out(clerk)
+    carry_out(task)
     ended = {name: (transitions.get(each).status.value, transitions.get(each).status_reason) for name, each in made.items()}
     prepared = ("capture", "diagnostics", "cms", "email", "finding", "by hand", "without a project")
     assert ended == {
@@ -186,23 +188,23 @@ def test_what_waits_is_never_sent_and_what_is_finished_stays_so(client: TestClie
 
 
 @pytest.mark.parametrize("name", ["failed", "delivering", "approved"])
-def test_a_redacted_export_cannot_be_retried(name: str, client: TestClient, shop: Customer, clerk: Clerk) -> None:
+def test_a_redacted_export_cannot_be_retried(name: str, client: TestClient, shop: Customer, task: ComplianceTask) -> None:
     export_id = Planter(client, shop).plant(ADA)[name]
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
-    carry_out(clerk)
+    carry_out(task)
     with pytest.raises(Conflict, match="was redacted"):
         transitions.retry(export_id, None, utc_now(), "operator")
     assert transitions.get(export_id).status == "failed"
 
 
 def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
-    client: TestClient, shop: Customer, clerk: Clerk
+    client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     export_id = make_approved(shop, make_target(shop).id, utc_now())
     execute("UPDATE exports SET ticket = ? WHERE id = ?", (json.dumps({"title": ADA.email}), export_id))
     [claim] = claim_due(1, utc_now(), 60, "worker:test")
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
-    carry_out(clerk)
+    carry_out(task)
     before = stored()
     now = utc_now()
     assert transitions.record_attempts([attempted(claim, provider_ticket_id=ADA.email)], now, "worker:test") == set()
@@ -212,33 +214,35 @@ def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
 
 
 def test_a_repeated_request_gets_a_redacted_answer_and_does_no_work(
-    client: TestClient, shop: Customer, clerk: Clerk
+    client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     headers = {**shop.bearer, "Content-Type": "application/json", "Idempotency-Key": "one"}
     body = {"ticket": {"title": f"Call {ADA.email}"}, "project_id": shop.project_id}
     assert client.simulate_post("/api/ticket-exports", headers=headers, json=body).status_code == 201
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
-    carry_out(clerk)
+    carry_out(task)
     answer = client.simulate_post("/api/ticket-exports", headers=headers, json=body)
     assert (answer.status_code, answer.json) == (201, {"redacted": True})
     assert answer.headers["idempotency-replayed"] == "true"
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
 
 
-def test_an_email_that_was_redacted_does_not_come_back(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+def test_an_email_that_was_redacted_does_not_come_back(client: TestClient, shop: Customer, task: ComplianceTask) -> None:
     planter = Planter(client, shop)
     planter.plant(ADA)
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
-    carry_out(clerk)
+    carry_out(task)
     execute("DELETE FROM idempotency_keys")
     planter._email(ADA)
     assert rows("SELECT sender, recipients, subject, text, attachments FROM inbound_emails") == [("", "[]", "", "", "[]")]
 
 
-def test_the_audit_trail_names_the_request_and_never_the_person(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+def test_the_audit_trail_names_the_request_and_never_the_person(
+    client: TestClient, shop: Customer, task: ComplianceTask
+) -> None:
     Planter(client, shop).plant(ADA)
     request_id = receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
-    carry_out(clerk)
+    carry_out(task)
     entries = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (request_id,))
     assert entries[0] == ("storefront", "receive_compliance_request", "customers/redact")
     assert entries[1][:2] == ("worker:test", "finish_compliance_request")
@@ -280,9 +284,9 @@ def test_a_request_that_is_cut_off_again_and_again_is_finished_and_counted_once(
     request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA)
     partial = set()
     for round_ in range(200):
-        clerk = Clerk(vault, f"worker:{round_}", Mortal(round_, 2 + round_ * 2))
+        task = ComplianceTask(vault, f"worker:{round_}", Mortal(round_, 2 + round_ * 2))
         try:
-            while clerk.carry_out_next():
+            while task.run_once():
                 pass
         except Killed:
             partial.add(tuple(sorted(compliance_requests.get(request_id).counts.items())))
@@ -341,9 +345,9 @@ def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
     request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
     now, waits = utc_now(), []
     for _ in range(9):
-        foreign = Clerk(Vault([b"B" * 32]), "worker:test", lambda now=now: now)  # type: ignore[misc]  # mypy takes no default
-        assert foreign.carry_out_next()
-        assert not foreign.carry_out_next()
+        foreign = ComplianceTask(Vault([b"B" * 32]), "worker:test", lambda now=now: now)  # type: ignore[misc]  # mypy takes no default
+        assert foreign.run_once()
+        assert not foreign.run_once()
         line = compliance_requests.get(request_id)
         assert (line.status, line.last_error) == ("received", "WrongEncryptionKey")
         assert line.next_run_at is not None
@@ -351,8 +355,8 @@ def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
         now = line.next_run_at
     assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
     assert traces_of(ADA, logged.text.lower()) == []
-    mended = Clerk(vault, "worker:test", lambda: now)
-    assert mended.carry_out_next()
+    mended = ComplianceTask(vault, "worker:test", lambda: now)
+    assert mended.run_once()
     line = compliance_requests.get(request_id)
     assert (line.status, line.last_error, line.attempts, mended.done) == ("done", None, 10, 1)
     assert traces_of(ADA, stored()) == []
@@ -367,9 +371,9 @@ def vault_before(vault: Vault) -> Vault:
 def test_a_request_that_breaks_off_holds_up_no_other(client: TestClient, shop: Customer, vault: Vault) -> None:
     broken = receive(Topic.CUSTOMER_REDACT, vault_before(vault), ADA)
     sound = receive(Topic.CUSTOMER_REDACT, vault, BOB)
-    clerk = Clerk(vault, "worker:test", utc_now)
-    carry_out(clerk)
-    assert (clerk.done, clerk.broken_off) == (1, 1)
+    task = ComplianceTask(vault, "worker:test", utc_now)
+    carry_out(task)
+    assert (task.done, task.broken_off) == (1, 1)
     assert compliance_requests.get(broken).status == "received"
     assert compliance_requests.get(sound).status == "done"
 
@@ -384,13 +388,13 @@ def report_on(request_id: str, vault: Vault) -> dict[str, Any]:
 
 
 def test_a_data_request_reports_what_is_held_wherever_it_is(
-    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     Planter(client, shop).plant(ADA)
     Planter(client, shop).plant(BOB)
     before = stored()
     request_id = receive(Topic.DATA_REQUEST, vault, ADA)
-    carry_out(clerk)
+    carry_out(task)
     line = compliance_requests.get(request_id)
     assert (line.result, line.has_report) == (Result.REPORTED, True)
     assert dict(line.counts) == {
@@ -419,10 +423,12 @@ def test_a_data_request_reports_what_is_held_wherever_it_is(
     assert raw[1] is None
 
 
-def test_a_data_request_about_a_stranger_says_so(client: TestClient, shop: Customer, clerk: Clerk, vault: Vault) -> None:
+def test_a_data_request_about_a_stranger_says_so(
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
+) -> None:
     Planter(client, shop).plant(ADA)
     request_id = receive(Topic.DATA_REQUEST, vault, BOB)
-    carry_out(clerk)
+    carry_out(task)
     line = compliance_requests.get(request_id)
     assert (line.result, dict(line.counts), line.has_report) == (Result.NOTHING_HELD, {}, True)
     report = report_on(request_id, vault)
@@ -430,26 +436,28 @@ def test_a_data_request_about_a_stranger_says_so(client: TestClient, shop: Custo
 
 
 @pytest.mark.parametrize("topic", Topic)
-def test_an_unknown_shop_is_recorded_and_that_is_all(customer: Customer, clerk: Clerk, vault: Vault, topic: Topic) -> None:
+def test_an_unknown_shop_is_recorded_and_that_is_all(
+    customer: Customer, task: ComplianceTask, vault: Vault, topic: Topic
+) -> None:
     give_shop(customer)
     request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA, OTHER_SHOP)
-    carry_out(clerk)
+    carry_out(task)
     line = compliance_requests.get(request_id)
     assert (line.status, line.result, line.has_report) == ("done", Result.UNKNOWN_SHOP, False)
     assert rows("SELECT subject_sealed FROM compliance_requests") == [(None,)]
 
 
 def test_a_report_about_another_person_loses_only_what_mentions_who_is_forgotten(
-    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     Planter(client, shop).plant(BOB)
     body = {"ticket": {"title": f"{BOB.email} and {ADA.email}"}, "project_id": shop.project_id}
     assert client.simulate_post("/api/ticket-exports", headers=shop.bearer, json=body).status_code == 201
     request_id = receive(Topic.DATA_REQUEST, vault, BOB)
-    carry_out(clerk)
+    carry_out(task)
     before = report_on(request_id, vault)
     receive(Topic.CUSTOMER_REDACT, vault, ADA)
-    carry_out(clerk)
+    carry_out(task)
     after = report_on(request_id, vault)
     assert len(after["records"]) == len(before["records"]) - 1
     assert traces_of(ADA, json.dumps(after).lower()) == []
@@ -457,27 +465,29 @@ def test_a_report_about_another_person_loses_only_what_mentions_who_is_forgotten
 
 
 def test_a_report_about_the_same_person_under_another_name_is_erased(
-    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     Planter(client, shop).plant(ADA)
     asked = Order(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
     request_id = compliance_requests.receive(asked, b"1", vault, utc_now(), "storefront")
     assert request_id is not None
-    carry_out(clerk)
+    carry_out(task)
     assert compliance_requests.get(request_id).has_report
     redaction_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
     assert compliance_requests.get(request_id).subject_pseudonym != compliance_requests.get(redaction_id).subject_pseudonym
-    carry_out(clerk)
+    carry_out(task)
     assert not compliance_requests.get(request_id).has_report
 
 
-def test_a_report_that_does_not_open_is_not_spared(client: TestClient, shop: Customer, clerk: Clerk, vault: Vault) -> None:
+def test_a_report_that_does_not_open_is_not_spared(
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
+) -> None:
     old = vault_before(vault)
     request_id = receive(Topic.DATA_REQUEST, old, BOB)
-    carry_out(Clerk(old, "worker:test", utc_now))
+    carry_out(ComplianceTask(old, "worker:test", utc_now))
     assert compliance_requests.get(request_id).has_report
     receive(Topic.CUSTOMER_REDACT, vault, ADA)
-    carry_out(clerk)
+    carry_out(task)
     assert not compliance_requests.get(request_id).has_report
 
 
@@ -485,12 +495,12 @@ def test_a_report_that_does_not_open_is_not_spared(client: TestClient, shop: Cus
 
 
 def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
-    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault, logged: LogLines
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault, logged: LogLines
 ) -> None:
     report_id = make_report(shop.project_id, shop)
     Planter(client, shop).plant(ADA)
     receive(Topic.DATA_REQUEST, vault, ADA)
-    carry_out(clerk)
+    carry_out(task)
     before = all_ids()
     elsewhere_customer = give_shop(make_customer(), OTHER_SHOP)
     Planter(client, elsewhere_customer).plant(ADA, OTHER_SHOP)
@@ -498,7 +508,7 @@ def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
     untouched = stored(elsewhere)
 
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
-    carry_out(clerk)
+    carry_out(task)
 
     assert stored(elsewhere) == untouched
     assert traces_of(ADA, stored(without=elsewhere)) == []
@@ -520,14 +530,14 @@ def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
 
 
 def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
-    client: TestClient, shop: Customer, clerk: Clerk, vault: Vault
+    client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     make_project(shop)
     for title in (f"The cart of https://{SHOP}/cart is empty", "The cart is empty"):
         body = {"ticket": {"title": title}}
         assert client.simulate_post("/api/ticket-exports", headers=shop.bearer, json=body).status_code == 201
     receive(Topic.SHOP_REDACT, vault)
-    carry_out(clerk)
+    carry_out(task)
     left = rows("SELECT id FROM exports WHERE redacted_at IS NULL")
     assert [transitions.get(row[0]).ticket["title"] for row in left] == ["The cart is empty"]
 
@@ -549,7 +559,7 @@ def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer,
         return utc_now()
 
     receive(Topic.SHOP_REDACT, vault)
-    carry_out(Clerk(vault, "worker:test", meanwhile))
+    carry_out(ComplianceTask(vault, "worker:test", meanwhile))
     assert newest().result is Result.REDACTED
     assert handed_in
     assert refused
@@ -557,32 +567,32 @@ def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer,
     assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
 
 
-def test_a_user_with_another_project_keeps_the_token(shop: Customer, clerk: Clerk, vault: Vault) -> None:
+def test_a_user_with_another_project_keeps_the_token(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
     make_platform_token(shop)
     make_platform_token(shop, Ability.UPLOAD_EVIDENCE)
     kept = make_project(shop)
     receive(Topic.SHOP_REDACT, vault)
-    carry_out(clerk)
+    carry_out(task)
     assert rows("SELECT COUNT(*) FROM tokens WHERE revoked_at IS NOT NULL") == [(0,)]
     assert rows("SELECT project_id FROM grants WHERE user_id = ?", (shop.user_id,)) == [(kept,)]
 
 
-def test_only_the_storefronts_tokens_are_revoked(shop: Customer, clerk: Clerk, vault: Vault) -> None:
+def test_only_the_storefronts_tokens_are_revoked(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
     make_platform_token(shop, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
     make_platform_token(shop, Ability.UPLOAD_EVIDENCE)
     receive(Topic.SHOP_REDACT, vault)
-    carry_out(clerk)
+    carry_out(task)
     revoked = rows("SELECT abilities FROM tokens WHERE revoked_at IS NOT NULL")
     assert revoked == [('["storefront-app:diagnostics-upload"]',)]
 
 
 def test_diagnostics_that_name_a_shop_go_with_it_whatever_their_project(
-    customer: Customer, clerk: Clerk, vault: Vault, tmp_path: Path
+    customer: Customer, task: ComplianceTask, vault: Vault, tmp_path: Path
 ) -> None:
     Planter(cloud_client(tmp_path), customer).plant(ADA, shop=OTHER_SHOP)
     assert rows("SELECT COUNT(*) FROM diagnostics WHERE shop_domain = ?", (OTHER_SHOP,)) == [(1,)]
     request_id = receive(Topic.SHOP_REDACT, vault, shop=OTHER_SHOP)
-    carry_out(clerk)
+    carry_out(task)
     assert rows("SELECT COUNT(*) FROM diagnostics") == [(1,)]
     assert dict(compliance_requests.get(request_id).counts) == {
         "diagnostics": 1,
@@ -596,17 +606,19 @@ def test_diagnostics_that_name_a_shop_go_with_it_whatever_their_project(
 # --- many, and the files beneath
 
 
-def test_more_rows_than_a_slice_are_all_found(shop: Customer, clerk: Clerk, vault: Vault) -> None:
+def test_more_rows_than_a_slice_are_all_found(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
     plant_captures(shop, ADA, 2 * erasure.SLICE + 7)
     plant_captures(shop, BOB, erasure.SLICE + 3)
     request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
-    carry_out(clerk)
+    carry_out(task)
     assert dict(compliance_requests.get(request_id).counts) == {"evidence_captures": 2 * erasure.SLICE + 7}
     assert rows("SELECT COUNT(*) FROM evidence_captures") == [(erasure.SLICE + 3,)]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(client: TestClient, shop: Customer, clerk: Clerk) -> None:
+def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
+    client: TestClient, shop: Customer, task: ComplianceTask
+) -> None:
     planter = Planter(client, shop)
     # Some builds of SQLite have it on by themselves; what was asked for here is on in all of them.
     assert _SQLITE_PRAGMAS["secure_delete"] == 1
@@ -620,7 +632,7 @@ def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(client: TestClient, 
     held = b"".join(file.read_bytes() for file in files if file.exists()).lower()
     assert all(trace.encode() in held for trace in ADA.traces)
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
-    carry_out(clerk)
+    carry_out(task)
     held = b"".join(file.read_bytes() for file in files if file.exists()).lower()
     assert [trace for trace in ADA.traces if trace.encode() in held] == []
     assert all(trace.encode() in held for trace in BOB.traces)

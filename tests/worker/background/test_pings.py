@@ -15,7 +15,7 @@ from storage.db.engine import connection, database, release, rows
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets
 from tests.support.factories import NOW, WEBHOOK_SECRET, Customer, make_target
-from worker.background.pings import Pinger
+from worker.background.pings import PingTask
 from worker.http.signed_request import SignedPost
 from worker.http.signing import SignatureVerdict, verify
 
@@ -39,8 +39,8 @@ class FakePost:
         return self.outcome
 
 
-def pinger(post: FakePost, secret: str | None = WEBHOOK_SECRET) -> Pinger:
-    return Pinger(SignedPost(post, VAULT, secret), "worker", lambda: NOW + timedelta(seconds=1))
+def ping_task(post: FakePost, secret: str | None = WEBHOOK_SECRET) -> PingTask:
+    return PingTask(SignedPost(post, VAULT, secret), "worker", lambda: NOW + timedelta(seconds=1))
 
 
 def asked(target: Target) -> str:
@@ -50,7 +50,7 @@ def asked(target: Target) -> str:
 def pinged(target: Target, outcome: Outcome | Exception, secret: str | None = WEBHOOK_SECRET) -> PingResult | None:
     """Ask for a ping that meets `outcome`, and return what came of it."""
     ping_id = asked(target)
-    assert pinger(FakePost(outcome), secret).carry_out_next()
+    assert ping_task(FakePost(outcome), secret).run_once()
     return pings.get(ping_id).result
 
 
@@ -61,14 +61,14 @@ def judgement(post: FakePost, secret: str) -> SignatureVerdict:
 
 def test_without_a_ping_there_is_nothing_to_do(database: str) -> None:
     post = FakePost(Outcome(status=202))
-    assert not pinger(post).carry_out_next()
+    assert not ping_task(post).run_once()
     assert post.sent == []
 
 
 def test_what_a_receiver_gets(customer: Customer) -> None:
     target = make_target(customer, name="Tracker „Ü“")
     ping_id, post = asked(target), FakePost(Outcome(status=202))
-    assert pinger(post).carry_out_next()
+    assert ping_task(post).run_once()
     [(url, headers, body)] = post.sent
     assert url == target.base_url
     assert json.loads(body) == {
@@ -93,7 +93,7 @@ def test_a_targets_own_secret_signs_its_ping(customer: Customer) -> None:
     targets.set_secret(target.id, "of its own", VAULT, NOW)
     asked(target)
     post = FakePost(Outcome(status=202))
-    pinger(post).carry_out_next()
+    ping_task(post).run_once()
     assert judgement(post, "of its own") is SignatureVerdict.OK
     assert judgement(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
 
@@ -164,7 +164,7 @@ def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
             pings.give_up(ping_id, NOW)
         return Outcome(status=200)
 
-    Pinger(SignedPost(give_up_meanwhile, VAULT, WEBHOOK_SECRET), "worker", lambda: NOW).carry_out_next()
+    PingTask(SignedPost(give_up_meanwhile, VAULT, WEBHOOK_SECRET), "worker", lambda: NOW).run_once()
     assert pings.get(ping_id).result == PingResult(False, None, "worker_lost", None)
     assert targets.get(target.id, None).connected_status == "unknown"
 
@@ -173,7 +173,7 @@ def test_nobody_holds_the_database_while_the_receiver_is_asked(customer: Custome
     asked(make_target(customer))
     release()
     post = FakePost(Outcome(status=200))
-    assert pinger(post).carry_out_next()
+    assert ping_task(post).run_once()
     assert post.held == [False]
     assert database.is_closed()
 

@@ -10,7 +10,7 @@ from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE, RecoveryLease, RecoveryProgress
 from tests.support.factories import NOW, Customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
-from worker.background.recoveries import Recoverer
+from worker.background.recoveries import RecoveryTask
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target:
     make_failed(customer, target.id, BATCH_SIZE + 2)
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue(status_counts)
-    recoverer = Recoverer(wake_ups, utc_now)
-    looks = [recoverer.carry_out_next() for _ in range(4)]
+    task = RecoveryTask(wake_ups, utc_now)
+    looks = [task.run_once() for _ in range(4)]
     assert looks == [True, True, True, False]
     assert recoveries.get(held.id).status == "done"
     # Each notification comes after the commit of its batch, and none for an end that put nothing back.
@@ -42,7 +42,7 @@ def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target:
 def test_what_a_command_still_holds_is_left_to_it(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
-    assert not Recoverer(FakeWakeUpQueue(), utc_now).carry_out_next()
+    assert not RecoveryTask(FakeWakeUpQueue(), utc_now).run_once()
     assert recoveries.get(held.id).done == 0
 
 
@@ -51,8 +51,8 @@ def test_one_recovery_follows_the_other(customer: Customer) -> None:
     for target in made:
         make_failed(customer, target.id)
     held = [abandoned(target) for target in made]
-    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
-    while recoverer.carry_out_next():
+    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    while task.run_once():
         pass
     assert [recoveries.get(each.id).status for each in held] == ["done"] * 3
     assert status_counts() == {"approved": 3}
@@ -65,8 +65,8 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
     make_failed(customer, other.id)
     execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (target.id,))
     second = abandoned(other)
-    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
-    while recoverer.carry_out_next():
+    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    while task.run_once():
         pass
     assert (recoveries.get(halted.id).status, recoveries.get(second.id).status) == ("running", "done")
 
@@ -74,11 +74,11 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
 def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 1)
     held = abandoned(target)
-    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
-    assert recoverer.carry_out_next()
+    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
+    assert task.run_once()
     recoveries.cancel(held.id, utc_now(), "operator")
-    assert recoverer.carry_out_next()
-    assert not recoverer.carry_out_next()
+    assert task.run_once()
+    assert not task.run_once()
     assert status_counts() == {"approved": BATCH_SIZE, "failed": 1}
 
 
@@ -87,14 +87,14 @@ def test_a_redis_that_is_away_is_asked_once_a_recovery_and_stops_nothing(custome
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue()
     wake_ups.is_connected = False
-    recoverer = Recoverer(wake_ups, utc_now)
-    while recoverer.carry_out_next():
+    task = RecoveryTask(wake_ups, utc_now)
+    while task.run_once():
         pass
     assert (recoveries.get(held.id).status, wake_ups.notifications) == ("done", 1)
     wake_ups.is_connected = True
     make_failed(customer, target.id)
     abandoned(target)
-    while recoverer.carry_out_next():
+    while task.run_once():
         pass
     assert wake_ups.notifications == 2
 
@@ -104,8 +104,8 @@ def test_no_connection_is_held_while_workers_are_notified(customer: Customer, ta
     abandoned(target)
     peewee_database.close()
     wake_ups = FakeWakeUpQueue(peewee_database.is_closed)
-    recoverer = Recoverer(wake_ups, utc_now)
-    while recoverer.carry_out_next():
+    task = RecoveryTask(wake_ups, utc_now)
+    while task.run_once():
         pass
     assert wake_ups.seen == [True]
 
@@ -114,6 +114,6 @@ def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target:
     make_failed(customer, target.id, 3)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     wake_ups = FakeWakeUpQueue()
-    recoverer = Recoverer(wake_ups, utc_now)
-    assert (recoverer.put_back(held).moved, recoverer.put_back(held).progress) == (3, RecoveryProgress.DONE)
+    task = RecoveryTask(wake_ups, utc_now)
+    assert (task.put_back(held).moved, task.put_back(held).progress) == (3, RecoveryProgress.DONE)
     assert wake_ups.notifications == 1

@@ -17,8 +17,8 @@ from storage.maintenance.retention import EXPORTS_AT_ONCE, Cutoffs
 from tests.support.dispatchers import Clock
 from tests.support.factories import NOW, Customer, make_exports
 from tests.support.workers import wait_until
-from worker.background.retention import FIRST_LOOK_AFTER, LOOK_EVERY, Janitor
-from worker.background.tasks import Errand
+from worker.background.retention import FIRST_LOOK_AFTER, LOOK_EVERY, RetentionTask
+from worker.background.tasks import BackgroundTask
 
 OLD: Final = NOW - timedelta(days=91)
 #: Long enough for a busy machine.
@@ -35,9 +35,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def janitor(customer: Customer, clock: Clock) -> Janitor:
+def task(customer: Customer, clock: Clock) -> RetentionTask:
     """One that was started long enough ago."""
-    made = Janitor(until, "worker:test", clock)
+    made = RetentionTask(until, "worker:test", clock)
     clock.advance(FIRST_LOOK_AFTER.total_seconds())
     return made
 
@@ -46,10 +46,10 @@ def left() -> int:
     return int(rows("SELECT COUNT(*) FROM exports")[0][0])
 
 
-def work(janitor: Janitor) -> int:
+def work(task: RetentionTask) -> int:
     """Let it do all that it does now; return in how many parts."""
     parts = 0
-    while janitor.carry_out_next():
+    while task.run_once():
         parts += 1
     return parts
 
@@ -72,11 +72,11 @@ def held_elsewhere() -> Iterator[None]:
     holder.join()
 
 
-def test_what_is_over_goes_in_small_parts(customer: Customer, janitor: Janitor, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_over_goes_in_small_parts(customer: Customer, task: RetentionTask, caplog: pytest.LogCaptureFixture) -> None:
     make_exports(customer, EXPORTS_AT_ONCE + 1, OLD)
     make_exports(customer, 1, NOW)
     with caplog.at_level(logging.INFO, "worker.background.retention"):
-        assert work(janitor) == 2
+        assert work(task) == 2
     assert left() == 1
     [told] = caplog.records
     assert vars(told)["count"] == EXPORTS_AT_ONCE + 1
@@ -84,60 +84,60 @@ def test_what_is_over_goes_in_small_parts(customer: Customer, janitor: Janitor, 
 
 def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: Clock) -> None:
     make_exports(customer, 1, OLD)
-    janitor = Janitor(until, "worker:test", clock)
+    task = RetentionTask(until, "worker:test", clock)
     clock.advance(FIRST_LOOK_AFTER.total_seconds() - 1)
-    assert work(janitor) == 0
+    assert work(task) == 0
     assert left() == 1
     clock.advance(1)
-    assert work(janitor) == 1
+    assert work(task) == 1
     assert left() == 0
 
 
-def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clock: Clock, janitor: Janitor) -> None:
-    assert work(janitor) == 0
+def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clock: Clock, task: RetentionTask) -> None:
+    assert work(task) == 0
     make_exports(customer, 1, OLD)
     clock.advance(LOOK_EVERY.total_seconds() - 1)
-    assert work(janitor) == 0
+    assert work(task) == 0
     clock.advance(1)
-    assert work(janitor) == 1
+    assert work(task) == 1
 
 
-def test_a_clock_that_is_set_back_makes_no_rest_longer(customer: Customer, clock: Clock, janitor: Janitor) -> None:
-    assert work(janitor) == 0
+def test_a_clock_that_is_set_back_makes_no_rest_longer(customer: Customer, clock: Clock, task: RetentionTask) -> None:
+    assert work(task) == 0
     make_exports(customer, 1, OLD)
     clock.advance(-60)
-    assert work(janitor) == 1
+    assert work(task) == 1
 
 
-def test_what_another_one_is_at_is_left_to_it_for_an_hour(customer: Customer, clock: Clock, janitor: Janitor) -> None:
+def test_what_another_one_is_at_is_left_to_it_for_an_hour(customer: Customer, clock: Clock, task: RetentionTask) -> None:
     make_exports(customer, 1, OLD)
     with held_elsewhere():
-        assert work(janitor) == 0
-    assert work(janitor) == 0
+        assert work(task) == 0
+    assert work(task) == 0
     assert left() == 1
     clock.advance(LOOK_EVERY.total_seconds())
-    assert work(janitor) == 1
+    assert work(task) == 1
 
 
-def test_a_look_that_broke_off_begins_anew(customer: Customer, janitor: Janitor) -> None:
+def test_a_look_that_broke_off_begins_anew(customer: Customer, task: RetentionTask) -> None:
     make_exports(customer, EXPORTS_AT_ONCE + 1, OLD)
-    assert janitor.carry_out_next()
+    assert task.run_once()
     execute("ALTER TABLE page_results RENAME TO gone")
     with pytest.raises(Exception, match="page_results"):
-        work(janitor)
+        work(task)
     execute("ALTER TABLE gone RENAME TO page_results")
     make_exports(customer, 1, OLD)
-    assert work(janitor) == 1
+    assert work(task) == 1
     assert left() == 0
 
 
-def test_it_stops_after_the_part_in_hand(customer: Customer, clock: Clock, janitor: Janitor) -> None:
+def test_it_stops_after_the_part_in_hand(customer: Customer, clock: Clock, task: RetentionTask) -> None:
     many = EXPORTS_AT_ONCE * 25
     make_exports(customer, many, OLD)
-    errand = Errand("retention", janitor.carry_out_next, 600)
-    errand.start()
+    thread = BackgroundTask("retention", task.run_once, 600)
+    thread.start()
     wait_until(lambda: left() < many)
-    errand.stop()
-    errand.join(AT_ONCE_S)
+    thread.stop()
+    thread.join(AT_ONCE_S)
     assert not any(thread.name == "retention" for thread in threading.enumerate())
     assert left() > 0

@@ -14,8 +14,8 @@ from storage.db.engine import connection, database, execute, release, rows
 from storage.targets import targets, validations
 from tests.support.factories import NOW, Customer, make_target
 from tests.support.workers import wait_until
-from worker.background.tasks import Errand
-from worker.background.validations import Inspector
+from worker.background.tasks import BackgroundTask
+from worker.background.validations import ValidationTask
 
 LEASE_S: Final = 30.0
 DUE: Final = NOW + timedelta(days=1)
@@ -47,35 +47,35 @@ def make_due(customer: Customer, base_url: str = "https://tracker.example.com/ho
     return target
 
 
-def inspector(inspect: FakeInspect, now: datetime = DUE) -> Inspector:
-    return Inspector(inspect, "worker", lambda: now, LEASE_S)
+def validation_task(inspect: FakeInspect, now: datetime = DUE) -> ValidationTask:
+    return ValidationTask(inspect, "worker", lambda: now, LEASE_S)
 
 
 def test_without_a_due_target_there_is_nothing_to_do(customer: Customer) -> None:
     make_due(customer)
     inspect = FakeInspect()
-    assert not inspector(inspect, NOW).carry_out_next()
+    assert not validation_task(inspect, NOW).run_once()
     assert inspect.seen == []
 
 
 def test_what_a_look_finds_is_recorded(customer: Customer) -> None:
     target = make_due(customer)
     inspect = FakeInspect(Validation("tls_certificate"))
-    working = inspector(inspect)
-    assert working.carry_out_next()
+    working = validation_task(inspect)
+    assert working.run_once()
     assert inspect.seen == [target.base_url]
     after = targets.get(target.id, None)
     assert (after.validation_status, after.validation_reason, after.validated_at) == ("failed", "tls_certificate", DUE)
     [entry] = rows("SELECT actor, reason FROM audit_entries WHERE action = 'validate_target'")
     assert entry == ("worker", "tls_certificate")
-    assert not working.carry_out_next()
+    assert not working.run_once()
 
 
 def test_nobody_holds_the_database_while_the_network_is_asked(customer: Customer) -> None:
     make_due(customer)
     release()
     inspect = FakeInspect()
-    assert inspector(inspect).carry_out_next()
+    assert validation_task(inspect).run_once()
     assert inspect.held == [False]
     assert database.is_closed()
 
@@ -90,18 +90,18 @@ def test_what_comes_back_after_another_worker_took_over_is_not_written(customer:
             assert look is not None
             validations.finish(look, Validation(), later, "another")
 
-    assert inspector(FakeInspect(Validation("tls_failed"), another_takes_over)).carry_out_next()
+    assert validation_task(FakeInspect(Validation("tls_failed"), another_takes_over)).run_once()
     assert targets.get(target.id, None).validation_status == "passed"
 
 
 def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(customer: Customer) -> None:
     target = make_due(customer)
     before = targets.get(target.id, None)
-    assert inspector(FakeInspect(Validation("dns_overloaded"))).carry_out_next()
+    assert validation_task(FakeInspect(Validation("dns_overloaded"))).run_once()
     assert targets.get(target.id, None) == before
     assert rows("SELECT 1 FROM audit_entries WHERE action = 'validate_target'") == []
     lapsed = DUE + timedelta(seconds=LEASE_S)
-    assert inspector(FakeInspect(), lapsed).carry_out_next()
+    assert validation_task(FakeInspect(), lapsed).run_once()
     assert targets.get(target.id, None).validated_at == lapsed
 
 
@@ -109,9 +109,9 @@ def test_a_look_that_breaks_is_made_again_when_its_claim_lapses(customer: Custom
     target = make_due(customer)
     broken = FakeInspect(RuntimeError("a bug"))
     with pytest.raises(RuntimeError):
-        inspector(broken).carry_out_next()
-    assert not inspector(broken).carry_out_next()
-    assert inspector(FakeInspect(), DUE + timedelta(seconds=LEASE_S)).carry_out_next()
+        validation_task(broken).run_once()
+    assert not validation_task(broken).run_once()
+    assert validation_task(FakeInspect(), DUE + timedelta(seconds=LEASE_S)).run_once()
     assert targets.get(target.id, None).validation_status == "passed"
 
 
@@ -124,16 +124,16 @@ def test_a_receiver_that_hangs_holds_up_its_own_look_alone(customer: Customer) -
             gate.wait(30)
         return Validation()
 
-    working = Inspector(inspect, "worker", lambda: DUE, LEASE_S)
-    errands = [Errand(f"look-{number}", working.carry_out_next, 600) for number in range(2)]
-    for errand in errands:
-        errand.start()
+    working = ValidationTask(inspect, "worker", lambda: DUE, LEASE_S)
+    tasks = [BackgroundTask(f"look-{number}", working.run_once, 600) for number in range(2)]
+    for task in tasks:
+        task.start()
     try:
         wait_until(lambda: targets.get(other.id, None).validated_at == DUE)
         assert targets.get(hanging.id, None).validated_at == NOW
     finally:
         gate.set()
-        for errand in errands:
-            errand.stop()
-            errand.join(10)
+        for task in tasks:
+            task.stop()
+            task.join(10)
     assert targets.get(hanging.id, None).validated_at == DUE

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from runtime.dns_resolver import Answer
-from tests.support.fakes import FakeLookup, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
 from tests.support.receivers import (
     BODY,
     DRIPPED_BODIES,
@@ -115,11 +115,11 @@ def test_a_host_is_named_in_its_one_form(host: str, looked_up: str, named: str) 
         seen.append(peer.read())
         peer.answer()
 
-    lookup = FakeLookup({looked_up: ["127.0.0.1"]})
-    with LoopbackServer(behave) as server, made_client(lookup=lookup) as client:
+    resolver = FakeResolver({looked_up: ["127.0.0.1"]})
+    with LoopbackServer(behave) as server, made_client(resolver=resolver) as client:
         assert post(client, server.url(host)).status == 200
         port = server.port
-    assert lookup.asked == [looked_up]
+    assert resolver.asked == [looked_up]
     assert [request and request.headers["host"] for request in seen] == [f"{named}:{port}"]
 
 
@@ -230,7 +230,7 @@ def test_connections_are_kept_and_one_post_takes_no_delayed_acknowledgement(clie
 
 
 def test_the_parts_of_a_first_post_are_timed_and_those_of_a_second_are_not_repeated() -> None:
-    class Slow(FakeLookup):
+    class Slow(FakeResolver):
         def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
             time.sleep(0.05)
             return super().resolve(host, port, timeout_s)
@@ -242,7 +242,7 @@ def test_the_parts_of_a_first_post_are_timed_and_those_of_a_second_are_not_repea
             time.sleep(0.05)
             peer.send(b"{}")
 
-    with LoopbackServer(behave) as server, made_client(lookup=Slow({NAME: ["127.0.0.1"]})) as client:
+    with LoopbackServer(behave) as server, made_client(resolver=Slow({NAME: ["127.0.0.1"]})) as client:
         first, second = (post(client, server.url(NAME)).timings for _ in range(2))
     assert first.dns_ms is not None
     assert first.dns_ms >= 45

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.dns_resolver import Answer, NameLookup
-from tests.support.fakes import FakeLookup, LoopbackServer, Peer
+from runtime.dns_resolver import Answer, DnsResolver
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer
 from tests.support.receivers import (
     DEADLINE_S,
     DRIPPED_BODIES,
@@ -115,7 +115,7 @@ def test_a_slow_name_server_is_left_at_the_deadline() -> None:
         hung.wait(10)
         return []
 
-    with made_client(lookup=NameLookup(getaddrinfo=resolve), deadline_s=DEADLINE_S) as client:
+    with made_client(resolver=DnsResolver(getaddrinfo=resolve), deadline_s=DEADLINE_S) as client:
         outcome, took_s = timed(client, f"http://{NAME}/hook")
     hung.set()
     assert outcome.error == "dns_timeout"
@@ -123,26 +123,26 @@ def test_a_slow_name_server_is_left_at_the_deadline() -> None:
 
 
 def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
-    class Slow(FakeLookup):
+    class Slow(FakeResolver):
         def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
             time.sleep(DEADLINE_S * 0.9)
             return super().resolve(host, port, timeout_s)
 
     slow = Slow({NAME: ["127.0.0.1"]})
-    with LoopbackServer(drip_headers) as server, made_client(lookup=slow, deadline_s=DEADLINE_S) as client:
+    with LoopbackServer(drip_headers) as server, made_client(resolver=slow, deadline_s=DEADLINE_S) as client:
         outcome, took_s = timed(client, server.url(NAME))
     assert outcome.error == "deadline_exceeded"
     assert took_s <= DEADLINE_S + SLACK_S
 
 
 def test_a_lookup_that_overstays_leaves_nothing_to_dial() -> None:
-    class Late(FakeLookup):
+    class Late(FakeResolver):
         def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
             time.sleep(DEADLINE_S + 0.1)
             return super().resolve(host, port, timeout_s)
 
     late = Late({NAME: ["127.0.0.1"]})
-    with LoopbackServer(always()) as server, made_client(lookup=late, deadline_s=DEADLINE_S) as client:
+    with LoopbackServer(always()) as server, made_client(resolver=late, deadline_s=DEADLINE_S) as client:
         assert post(client, server.url(NAME)).error == "deadline_exceeded"
         assert server.connections == 0
 
@@ -192,11 +192,11 @@ def test_a_connect_that_takes_too_long_is_given_up() -> None:
 
 
 def test_a_dead_address_leaves_time_for_the_next() -> None:
-    lookup = FakeLookup({NAME: ["127.0.0.2", "127.0.0.1"]})
+    resolver = FakeResolver({NAME: ["127.0.0.2", "127.0.0.1"]})
     with (
         silent_port("127.0.0.2") as port,
         LoopbackServer(always(), port=port) as server,
-        made_client(lookup=lookup, connect_timeout_s=0.6) as client,
+        made_client(resolver=resolver, connect_timeout_s=0.6) as client,
     ):
         outcome = post(client, server.url(NAME))
     assert (outcome.status, outcome.address) == (200, "127.0.0.1")

@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from runtime.dns_resolver import LookupReason
+from runtime.dns_resolver import DnsFailure
 from schemas.url_policy.target_url import TargetPolicy
-from tests.support.fakes import FakeLookup, LoopbackServer, Peer, Request
-from tests.support.receivers import NAME, RebindingLookup, always, made_client, post
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
+from tests.support.receivers import NAME, RebindingResolver, always, made_client, post
 from worker.http.client import HttpClient
 
 
@@ -26,9 +26,9 @@ def test_a_closed_port_is_refused(client: HttpClient) -> None:
     assert (outcome.error, outcome.refused) == ("connect_refused", False)
 
 
-@pytest.mark.parametrize("reason", list(LookupReason))
-def test_a_name_without_an_address_names_why(reason: LookupReason) -> None:
-    with made_client(lookup=FakeLookup({NAME: reason})) as client:
+@pytest.mark.parametrize("reason", list(DnsFailure))
+def test_a_name_without_an_address_names_why(reason: DnsFailure) -> None:
+    with made_client(resolver=FakeResolver({NAME: reason})) as client:
         outcome = post(client, f"http://{NAME}/")
     assert (outcome.error, outcome.refused) == (reason.value, False)
 
@@ -46,11 +46,11 @@ REFUSED_URLS: Final = [
 
 @pytest.mark.parametrize(("url", "reason"), REFUSED_URLS)
 def test_a_url_that_the_policy_refuses_is_not_even_looked_up(url: str, reason: str) -> None:
-    lookup = FakeLookup({NAME: ["127.0.0.1"]})
-    with made_client(lookup=lookup) as client:
+    resolver = FakeResolver({NAME: ["127.0.0.1"]})
+    with made_client(resolver=resolver) as client:
         outcome = post(client, url)
     assert (outcome.error, outcome.refused, outcome.address) == (reason, True, None)
-    assert lookup.asked == []
+    assert resolver.asked == []
 
 
 # what the name resolves to, the verdict; 127.0.0.0/8 is open
@@ -65,7 +65,7 @@ MIXED: Final = [
 
 @pytest.mark.parametrize(("addresses", "reason"), MIXED)
 def test_one_bad_address_refuses_the_whole_name(addresses: list[str], reason: str) -> None:
-    with LoopbackServer(always()) as server, made_client(lookup=FakeLookup({NAME: addresses})) as client:
+    with LoopbackServer(always()) as server, made_client(resolver=FakeResolver({NAME: addresses})) as client:
         outcome = post(client, server.url(NAME))
         assert server.connections == 0
     assert (outcome.error, outcome.refused) == (reason, True)
@@ -81,10 +81,10 @@ def test_a_name_that_leads_to_loopback_is_refused_unless_it_is_opened() -> None:
 
 
 def test_a_name_is_asked_once_a_connection_and_the_answer_that_was_judged_is_dialled() -> None:
-    lookup = RebindingLookup(["127.0.0.2"], ["10.0.0.1"])
-    with LoopbackServer(always(), host="127.0.0.2") as server, made_client(lookup=lookup) as client:
+    resolver = RebindingResolver(["127.0.0.2"], ["10.0.0.1"])
+    with LoopbackServer(always(), host="127.0.0.2") as server, made_client(resolver=resolver) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
-        assert (server.connections, lookup.asked) == (1, 1)
+        assert (server.connections, resolver.asked) == (1, 1)
     assert [(outcome.status, outcome.address) for outcome in outcomes] == [(200, "127.0.0.2")] * 3
 
 
@@ -93,8 +93,8 @@ def test_a_name_that_turned_bad_is_refused_when_it_is_dialled_again() -> None:
         peer.read()
         peer.answer(Connection="close")
 
-    lookup = RebindingLookup(["127.0.0.1"], ["10.0.0.1"])
-    with LoopbackServer(behave) as server, made_client(lookup=lookup) as client:
+    resolver = RebindingResolver(["127.0.0.1"], ["10.0.0.1"])
+    with LoopbackServer(behave) as server, made_client(resolver=resolver) as client:
         assert post(client, server.url(NAME)).status == 200
         assert post(client, server.url(NAME)).error == "address_private"
         assert server.connections == 1

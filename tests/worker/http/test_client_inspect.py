@@ -9,14 +9,14 @@ from typing import Final
 
 import pytest
 
-from runtime.dns_resolver import LookupReason, NameLookup
+from runtime.dns_resolver import DnsFailure, DnsResolver
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
 from schemas.url_policy.target_url import TargetPolicy
-from tests.support.fakes import FakeLookup, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
 from tests.support.receivers import (
     DEADLINE_S,
     NAME,
-    RebindingLookup,
+    RebindingResolver,
     always,
     made_client,
     make_certificate,
@@ -101,10 +101,10 @@ URLS: Final = [
 
 @pytest.mark.parametrize(("url", "reason"), URLS)
 def test_a_url_that_the_policy_refuses_is_refused(url: str, reason: str) -> None:
-    lookup = FakeLookup({NAME: ["127.0.0.1"]})
-    with made_client(lookup=lookup) as client:
+    resolver = FakeResolver({NAME: ["127.0.0.1"]})
+    with made_client(resolver=resolver) as client:
         assert client.inspect(url) == Validation(reason, is_refused=True)
-    assert lookup.asked == []
+    assert resolver.asked == []
 
 
 # what the name leads to, the reason; 127.0.0.0/8 is open
@@ -118,7 +118,7 @@ ADDRESSES: Final = [
 
 @pytest.mark.parametrize(("addresses", "reason"), ADDRESSES)
 def test_a_name_that_leads_where_the_policy_refuses_is_refused_and_not_dialled(addresses: list[str], reason: str) -> None:
-    with LoopbackServer(say_nothing) as server, made_client(lookup=FakeLookup({NAME: addresses})) as client:
+    with LoopbackServer(say_nothing) as server, made_client(resolver=FakeResolver({NAME: addresses})) as client:
         assert client.inspect(server.url(NAME)) == Validation(reason, is_refused=True)
         assert server.connections == 0
 
@@ -130,9 +130,9 @@ def test_loopback_is_refused_unless_it_is_opened() -> None:
         assert server.connections == 0
 
 
-@pytest.mark.parametrize("reason", list(LookupReason))
-def test_a_name_without_an_address_names_why_and_is_not_refused(reason: LookupReason) -> None:
-    with made_client(lookup=FakeLookup({NAME: reason})) as client:
+@pytest.mark.parametrize("reason", list(DnsFailure))
+def test_a_name_without_an_address_names_why_and_is_not_refused(reason: DnsFailure) -> None:
+    with made_client(resolver=FakeResolver({NAME: reason})) as client:
         assert client.inspect(f"https://{NAME}/") == Validation(reason)
 
 
@@ -180,15 +180,15 @@ def test_a_slow_name_server_is_left_at_the_deadline() -> None:
         hung.wait(60)
         return []
 
-    with made_client(lookup=NameLookup(getaddrinfo=resolve), deadline_s=DEADLINE_S) as client:
+    with made_client(resolver=DnsResolver(getaddrinfo=resolve), deadline_s=DEADLINE_S) as client:
         assert client.inspect(f"https://{NAME}/") == Validation("dns_timeout")
     hung.set()
 
 
 def test_a_name_that_turns_bad_after_it_was_approved_is_refused_when_a_post_dials_it() -> None:
-    lookup = RebindingLookup(["127.0.0.1"], ["10.0.0.1"])
+    resolver = RebindingResolver(["127.0.0.1"], ["10.0.0.1"])
     listener = Listener()
-    with LoopbackServer(listener) as server, made_client(lookup=lookup) as client:
+    with LoopbackServer(listener) as server, made_client(resolver=resolver) as client:
         assert client.inspect(server.url(NAME)).has_passed
         outcome = post(client, server.url(NAME))
         assert client.inspect(server.url(NAME)) == Validation("address_private", is_refused=True)

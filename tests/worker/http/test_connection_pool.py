@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from runtime.dns_resolver import Answer, LookupReason, NameLookup
-from tests.support.fakes import FakeLookup, LoopbackServer, Peer
-from tests.support.receivers import NAME, PATIENCE_S, RebindingLookup, made_client, make_certificate, post, until
+from runtime.dns_resolver import Answer, DnsFailure, DnsResolver
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer
+from tests.support.receivers import NAME, PATIENCE_S, RebindingResolver, made_client, make_certificate, post, until
 
 HERE: Final = ["127.0.0.1"]
 THERE: Final = ["127.0.0.2"]
@@ -44,8 +44,8 @@ class Ledger:
 
 
 def test_a_name_that_turned_private_takes_its_kept_connection_along() -> None:
-    ledger, lookup = Ledger(), RebindingLookup(HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, confirmed_for_s=0) as client:
+    ledger, resolver = Ledger(), RebindingResolver(HERE, PRIVATE)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         outcomes = [post(client, server.url(NAME)) for _ in range(2)]
         assert ledger.await_closed(1)
@@ -56,10 +56,10 @@ def test_a_name_that_turned_private_takes_its_kept_connection_along() -> None:
 
 def test_a_kept_connection_over_tls_is_no_exception(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path)
-    ledger, lookup = Ledger(), RebindingLookup(HERE, HERE, PRIVATE)
+    ledger, resolver = Ledger(), RebindingResolver(HERE, HERE, PRIVATE)
     with (
         LoopbackServer(ledger, context) as server,
-        made_client(lookup=lookup, confirmed_for_s=0, verify=authority) as client,
+        made_client(resolver=resolver, confirmed_for_s=0, verify=authority) as client,
     ):
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
         assert ledger.await_closed(1)
@@ -70,8 +70,8 @@ def test_a_kept_connection_over_tls_is_no_exception(tmp_path: Path) -> None:
 # what the name leads to besides the address of the kept connection
 @pytest.mark.parametrize("others", [["10.0.0.1"], ["169.254.169.254"], ["127.0.0.2", "fe80::1"]])
 def test_one_bad_address_beside_its_own_ends_a_kept_connection(others: list[str]) -> None:
-    ledger, lookup = Ledger(), RebindingLookup(HERE, [*HERE, *others])
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, confirmed_for_s=0) as client:
+    ledger, resolver = Ledger(), RebindingResolver(HERE, [*HERE, *others])
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         assert post(client, server.url(NAME)).refused
         assert ledger.await_closed(1)
@@ -80,8 +80,8 @@ def test_one_bad_address_beside_its_own_ends_a_kept_connection(others: list[str]
 
 def test_all_kept_connections_of_a_refused_name_are_closed() -> None:
     together = threading.Barrier(3, timeout=PATIENCE_S)
-    ledger, lookup = Ledger(together.wait), RebindingLookup(HERE, HERE, HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, confirmed_for_s=0) as client:
+    ledger, resolver = Ledger(together.wait), RebindingResolver(HERE, HERE, HERE, PRIVATE)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         with ThreadPoolExecutor(3) as pool:
             first = list(pool.map(lambda _: post(client, server.url(NAME)).status, range(3)))
         assert (first, server.connections) == ([200] * 3, 3)
@@ -92,8 +92,8 @@ def test_all_kept_connections_of_a_refused_name_are_closed() -> None:
 
 def test_a_connection_that_was_in_use_at_a_refusal_is_asked_about_before_its_next_use() -> None:
     release = threading.Event()
-    ledger, lookup = Ledger(lambda: release.wait(PATIENCE_S)), RebindingLookup(HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup) as client, ThreadPoolExecutor(1) as pool:
+    ledger, resolver = Ledger(lambda: release.wait(PATIENCE_S)), RebindingResolver(HERE, PRIVATE)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(1) as pool:
         used = pool.submit(post, client, server.url(NAME))
         assert until(lambda: ledger.requests == 1)
         assert post(client, server.url(NAME)).error == "address_private"  # a dial of its own
@@ -104,11 +104,11 @@ def test_a_connection_that_was_in_use_at_a_refusal_is_asked_about_before_its_nex
 
 
 def test_a_name_that_moved_is_followed_and_nothing_is_sent_twice() -> None:
-    before, after, lookup = Ledger(), Ledger(), RebindingLookup(HERE, THERE)
+    before, after, resolver = Ledger(), Ledger(), RebindingResolver(HERE, THERE)
     with (
         LoopbackServer(before) as old,
         LoopbackServer(after, host="127.0.0.2", port=old.port) as new,
-        made_client(lookup=lookup, confirmed_for_s=0) as client,
+        made_client(resolver=resolver, confirmed_for_s=0) as client,
     ):
         outcomes = [post(client, old.url(NAME)) for _ in range(3)]
         assert before.await_closed(1)
@@ -118,18 +118,18 @@ def test_a_name_that_moved_is_followed_and_nothing_is_sent_twice() -> None:
 
 
 def test_a_name_with_more_addresses_keeps_the_connection_to_one_of_them() -> None:
-    ledger, lookup = Ledger(), RebindingLookup(HERE, [*THERE, *HERE])
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, confirmed_for_s=0) as client:
+    ledger, resolver = Ledger(), RebindingResolver(HERE, [*THERE, *HERE])
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert [post(client, server.url(NAME)).address for _ in range(3)] == HERE * 3
-        assert (server.connections, lookup.asked) == (1, 3)
+        assert (server.connections, resolver.asked) == (1, 3)
 
 
-@pytest.mark.parametrize("reason", [LookupReason.TIMEOUT, LookupReason.FAILED, LookupReason.OVERLOADED])
-def test_a_name_server_that_is_away_takes_no_connection_away(reason: LookupReason) -> None:
-    ledger, lookup = Ledger(), RebindingLookup(HERE, reason)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, confirmed_for_s=0) as client:
+@pytest.mark.parametrize("reason", [DnsFailure.TIMEOUT, DnsFailure.FAILED, DnsFailure.OVERLOADED])
+def test_a_name_server_that_is_away_takes_no_connection_away(reason: DnsFailure) -> None:
+    ledger, resolver = Ledger(), RebindingResolver(HERE, reason)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
-        assert (server.connections, lookup.asked) == (1, 3)
+        assert (server.connections, resolver.asked) == (1, 3)
     assert [(outcome.status, outcome.address) for outcome in outcomes] == [(200, "127.0.0.1")] * 3
 
 
@@ -144,8 +144,8 @@ def test_a_name_server_that_hangs_leaves_the_time_that_a_delivery_needs() -> Non
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
     ledger = Ledger()
-    lookup = NameLookup(getaddrinfo=resolve)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, deadline_s=30, confirmed_for_s=0) as client:
+    resolver = DnsResolver(getaddrinfo=resolve)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, deadline_s=30, confirmed_for_s=0) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(2)]
         hung.set()
         assert server.connections == 1
@@ -155,8 +155,8 @@ def test_a_name_server_that_hangs_leaves_the_time_that_a_delivery_needs() -> Non
 
 
 def test_a_name_that_is_gone_takes_its_connection_along_but_is_not_refused() -> None:
-    ledger, lookup = Ledger(), RebindingLookup(HERE, LookupReason.NOT_FOUND)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, confirmed_for_s=0) as client:
+    ledger, resolver = Ledger(), RebindingResolver(HERE, DnsFailure.NOT_FOUND)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         outcome = post(client, server.url(NAME))
         assert ledger.await_closed(1)
@@ -165,17 +165,17 @@ def test_a_name_that_is_gone_takes_its_connection_along_but_is_not_refused() -> 
 
 
 def test_a_confirmed_name_is_not_asked_for_again() -> None:
-    ledger, lookup = Ledger(), RebindingLookup(HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup, confirmed_for_s=600) as client:
+    ledger, resolver = Ledger(), RebindingResolver(HERE, PRIVATE)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=600) as client:
         assert {post(client, server.url(NAME)).status for _ in range(100)} == {200}
-        assert (server.connections, lookup.asked) == (1, 1)
+        assert (server.connections, resolver.asked) == (1, 1)
 
 
 def test_one_look_at_a_name_serves_all_its_connections() -> None:
     release, together = threading.Event(), threading.Barrier(2)
     gate: list[Callable[[float], object]] = [release.wait]
-    ledger, lookup = Ledger(lambda: gate[0](PATIENCE_S)), RebindingLookup(HERE, HERE, PRIVATE, HERE)
-    with LoopbackServer(ledger) as server, made_client(lookup=lookup) as client, ThreadPoolExecutor(2) as pool:
+    ledger, resolver = Ledger(lambda: gate[0](PATIENCE_S)), RebindingResolver(HERE, HERE, PRIVATE, HERE)
+    with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(2) as pool:
         used = [pool.submit(post, client, server.url(NAME)) for _ in range(2)]
         assert until(lambda: ledger.requests == 2)
         assert post(client, server.url(NAME)).refused  # so that neither counts as confirmed
@@ -186,10 +186,10 @@ def test_one_look_at_a_name_serves_all_its_connections() -> None:
         assert until(lambda: ledger.requests == 3)
         used.append(pool.submit(post, client, server.url(NAME)))
         assert [kept.result().status for kept in used] == [200, 200]
-        assert (server.connections, lookup.asked) == (2, 4)
+        assert (server.connections, resolver.asked) == (2, 4)
 
 
-class CountingLookup(FakeLookup):
+class CountingResolver(FakeResolver):
     """A lookup that takes a moment, during which others come with the same question."""
 
     def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
@@ -199,7 +199,7 @@ class CountingLookup(FakeLookup):
 
 def test_many_posts_on_many_threads_share_the_lookups() -> None:
     threads, period_s = 8, 0.3
-    ledger, lookup = Ledger(), CountingLookup({NAME: HERE})
+    ledger, resolver = Ledger(), CountingResolver({NAME: HERE})
 
     def keep_posting(until_at: float) -> set[int | None]:
         met = set()
@@ -209,7 +209,7 @@ def test_many_posts_on_many_threads_share_the_lookups() -> None:
 
     with (
         LoopbackServer(ledger) as server,
-        made_client(lookup=lookup, confirmed_for_s=period_s) as client,
+        made_client(resolver=resolver, confirmed_for_s=period_s) as client,
         ThreadPoolExecutor(threads) as pool,
     ):
         began = time.monotonic()
@@ -217,7 +217,7 @@ def test_many_posts_on_many_threads_share_the_lookups() -> None:
         periods = (time.monotonic() - began) / period_s
         assert server.connections <= threads
     # Each thread dials once; then, at worst, all of them ask at the end of each period.
-    assert server.connections < len(lookup.asked) <= threads * (periods + 2)
+    assert server.connections < len(resolver.asked) <= threads * (periods + 2)
 
 
 def test_connections_that_nobody_uses_are_closed() -> None:

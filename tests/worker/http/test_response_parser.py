@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.receivers import made_client, post, until
-from worker.http.response_parser import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Answer, AnswerReader, BadAnswer
+from worker.http.response_parser import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Answer, InvalidResponse, ResponseParser
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 CHUNKED: Final = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -17,14 +17,14 @@ TWO: Final = b"Content-Length: 2\r\n\r\n{}"
 
 def read(data: bytes, piece_bytes: int) -> Answer | type[Exception]:
     """Read an answer that comes in pieces, after which the peer hangs up."""
-    stream, reader = BytesIO(data), AnswerReader()
+    stream, reader = BytesIO(data), ResponseParser()
 
     def receive(most: int) -> bytes:
         return stream.read(min(most, piece_bytes))
 
     try:
         reader.read_head(receive)
-    except (BadAnswer, OSError) as failed:
+    except (InvalidResponse, OSError) as failed:
         return type(failed)
     return reader.read_body(receive)
 
@@ -55,13 +55,13 @@ ANSWERS: Final = {
     "no content in chunks": (b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", kept(b"", 204)),
     "not modified, of some length": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", kept(b"", 304)),
     # lengths that contradict each other, or that nobody can read
-    "the same length twice": (OK + b"Content-Length: 2\r\n" + TWO, BadAnswer),
-    "two lengths": (OK + b"Content-Length: 3\r\n" + TWO, BadAnswer),
-    "two lengths in one": (OK + b"Content-Length: 2, 3\r\n\r\n{}", BadAnswer),
-    "a length with a sign": (OK + b"Content-Length: +2\r\n\r\n{}", BadAnswer),
-    "a length below nothing": (OK + b"Content-Length: -2\r\n\r\n{}", BadAnswer),
-    "an empty length": (OK + b"Content-Length:\r\n\r\n{}", BadAnswer),
-    "a length that goes on": (OK + b"Content-Length: 2\r\n 5\r\n\r\n{}", BadAnswer),
+    "the same length twice": (OK + b"Content-Length: 2\r\n" + TWO, InvalidResponse),
+    "two lengths": (OK + b"Content-Length: 3\r\n" + TWO, InvalidResponse),
+    "two lengths in one": (OK + b"Content-Length: 2, 3\r\n\r\n{}", InvalidResponse),
+    "a length with a sign": (OK + b"Content-Length: +2\r\n\r\n{}", InvalidResponse),
+    "a length below nothing": (OK + b"Content-Length: -2\r\n\r\n{}", InvalidResponse),
+    "an empty length": (OK + b"Content-Length:\r\n\r\n{}", InvalidResponse),
+    "a length that goes on": (OK + b"Content-Length: 2\r\n 5\r\n\r\n{}", InvalidResponse),
     # a length beside chunks does not count, wherever it stands
     "a length, then chunks": (
         OK + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
@@ -92,18 +92,18 @@ ANSWERS: Final = {
     "a header that is no ASCII": (OK + b"A: \xff\xc3\xa9\r\n" + TWO, kept()),
     "a zero byte in a header": (OK + b"A: b\0c\r\n" + TWO, kept()),  # of those we read none holds one
     "a hundred headers": (OK + b"A: b\r\n" * 99 + TWO, kept()),
-    "a hundred and one": (OK + b"A: b\r\n" * 100 + TWO, BadAnswer),
-    "a line that is no header": (OK + b"nonsense\r\n" + TWO, BadAnswer),
-    "a header without a name": (OK + b": b\r\n" + TWO, BadAnswer),
-    "a space in a name": (OK + b"A B: c\r\n" + TWO, BadAnswer),
-    "a space behind a name": (OK + b"A : c\r\n" + TWO, BadAnswer),
-    "a bracket in a name": (OK + b"A(b): c\r\n" + TWO, BadAnswer),
-    "a name that is no ASCII": (OK + b"\xc3\xa9: b\r\n" + TWO, BadAnswer),
+    "a hundred and one": (OK + b"A: b\r\n" * 100 + TWO, InvalidResponse),
+    "a line that is no header": (OK + b"nonsense\r\n" + TWO, InvalidResponse),
+    "a header without a name": (OK + b": b\r\n" + TWO, InvalidResponse),
+    "a space in a name": (OK + b"A B: c\r\n" + TWO, InvalidResponse),
+    "a space behind a name": (OK + b"A : c\r\n" + TWO, InvalidResponse),
+    "a bracket in a name": (OK + b"A(b): c\r\n" + TWO, InvalidResponse),
+    "a name that is no ASCII": (OK + b"\xc3\xa9: b\r\n" + TWO, InvalidResponse),
     "a header that begins with a space": (OK + b" A: b\r\n" + TWO, kept()),
     # line ends
     "line feeds alone": (b"HTTP/1.1 200 OK\nRetry-After: 7\nContent-Length: 2\n\n{}", kept(retry_after="7")),
-    "carriage returns alone": (b"HTTP/1.1 200 OK\rContent-Length: 2\r\r{}", BadAnswer),
-    "a carriage return in a header": (OK + b"A: b\rc\r\n" + TWO, BadAnswer),
+    "carriage returns alone": (b"HTTP/1.1 200 OK\rContent-Length: 2\r\r{}", InvalidResponse),
+    "a carriage return in a header": (OK + b"A: b\rc\r\n" + TWO, InvalidResponse),
     # when to come again
     "a time": (OK + b"retry-AFTER: 7\r\n" + TWO, kept(retry_after="7")),
     "two times": (OK + b"Retry-After: 7\r\nRetry-After: 9\r\n" + TWO, kept(retry_after="7, 9")),
@@ -116,31 +116,31 @@ ANSWERS: Final = {
     "103 of some length": (b"HTTP/1.1 103 Early\r\nContent-Length: 5\r\n\r\n" + OK + TWO, kept()),
     "102 in chunks": (b"HTTP/1.1 102 Wait\r\nTransfer-Encoding: chunked\r\n\r\n" + OK + TWO, kept()),
     "100 and no more": (b"HTTP/1.1 100 Continue\r\n\r\n", ConnectionResetError),
-    "103 without end": (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 2000, BadAnswer),
-    "100 and nonsense": (b"HTTP/1.1 100 Continue\r\n\r\nnonsense", BadAnswer),
+    "103 without end": (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 2000, InvalidResponse),
+    "100 and nonsense": (b"HTTP/1.1 100 Continue\r\n\r\nnonsense", InvalidResponse),
     "101": (b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", last(b"", 101)),
     "101 to nothing": (b"HTTP/1.1 101 Switching\r\n\r\n", last(b"", 101)),
     # what is no HTTP/1
     "nothing": (b"", ConnectionResetError),
     "the beginning of an answer": (OK + b"Content-Length: 2\r\n", ConnectionResetError),
-    "HTTP/0.9": (b"<html>hello</html>", BadAnswer),
-    "HTTP/0.9 by name": (b"HTTP/0.9 200 OK\r\n" + TWO, BadAnswer),
-    "HTTP/1.2": (b"HTTP/1.2 200 OK\r\n" + TWO, BadAnswer),
-    "HTTP/2 in words": (b"HTTP/2 200 OK\r\n" + TWO, BadAnswer),
-    "HTTP/2.0 in words": (b"HTTP/2.0 200 OK\r\n" + TWO, BadAnswer),
-    "HTTP/2's preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BadAnswer),
-    "HTTP/2's settings": (b"\0\0\x12\x04\0\0\0\0\0", BadAnswer),
-    "RTSP": (b"RTSP/1.0 200 OK\r\n" + TWO, BadAnswer),
-    "a radio": (b"ICY 200 OK\r\n" + TWO, BadAnswer),
-    "lower case": (b"http/1.1 200 ok\r\n" + TWO, BadAnswer),
-    "empty lines first": (b"\r\n\r\n" + OK + TWO, BadAnswer),
-    "a status of one digit": (b"HTTP/1.1 2 OK\r\n" + TWO, BadAnswer),
-    "a status of four digits": (b"HTTP/1.1 2000 OK\r\n" + TWO, BadAnswer),
-    "a status below 100": (b"HTTP/1.1 099 OK\r\n" + TWO, BadAnswer),
-    "a status of nothing": (b"HTTP/1.1 000 OK\r\n" + TWO, BadAnswer),
-    "a tab behind the status": (b"HTTP/1.1 200\tOK\r\n" + TWO, BadAnswer),
-    "two spaces before the status": (b"HTTP/1.1  200 OK\r\n" + TWO, BadAnswer),
-    "no status": (b"HTTP/1.1 OK\r\n" + TWO, BadAnswer),
+    "HTTP/0.9": (b"<html>hello</html>", InvalidResponse),
+    "HTTP/0.9 by name": (b"HTTP/0.9 200 OK\r\n" + TWO, InvalidResponse),
+    "HTTP/1.2": (b"HTTP/1.2 200 OK\r\n" + TWO, InvalidResponse),
+    "HTTP/2 in words": (b"HTTP/2 200 OK\r\n" + TWO, InvalidResponse),
+    "HTTP/2.0 in words": (b"HTTP/2.0 200 OK\r\n" + TWO, InvalidResponse),
+    "HTTP/2's preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", InvalidResponse),
+    "HTTP/2's settings": (b"\0\0\x12\x04\0\0\0\0\0", InvalidResponse),
+    "RTSP": (b"RTSP/1.0 200 OK\r\n" + TWO, InvalidResponse),
+    "a radio": (b"ICY 200 OK\r\n" + TWO, InvalidResponse),
+    "lower case": (b"http/1.1 200 ok\r\n" + TWO, InvalidResponse),
+    "empty lines first": (b"\r\n\r\n" + OK + TWO, InvalidResponse),
+    "a status of one digit": (b"HTTP/1.1 2 OK\r\n" + TWO, InvalidResponse),
+    "a status of four digits": (b"HTTP/1.1 2000 OK\r\n" + TWO, InvalidResponse),
+    "a status below 100": (b"HTTP/1.1 099 OK\r\n" + TWO, InvalidResponse),
+    "a status of nothing": (b"HTTP/1.1 000 OK\r\n" + TWO, InvalidResponse),
+    "a tab behind the status": (b"HTTP/1.1 200\tOK\r\n" + TWO, InvalidResponse),
+    "two spaces before the status": (b"HTTP/1.1  200 OK\r\n" + TWO, InvalidResponse),
+    "no status": (b"HTTP/1.1 OK\r\n" + TWO, InvalidResponse),
 }
 
 
@@ -181,11 +181,11 @@ def test_a_body_is_kept_to_its_cap_and_the_rest_is_not_waited_for(
 def test_interim_answers_count_as_headers(size: int, is_read: bool, piece_bytes: int) -> None:
     interim, final = b"HTTP/1.1 103 Early\r\nA: %b\r\n\r\n", OK + b"Content-Length: 2\r\n\r\n"
     filler = b"a" * (size - len(interim % b"") - len(final))
-    assert read(interim % filler + final + b"{}", piece_bytes) == (kept() if is_read else BadAnswer)
+    assert read(interim % filler + final + b"{}", piece_bytes) == (kept() if is_read else InvalidResponse)
 
 
 def test_a_reader_begins_anew_with_each_answer() -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     told = [
         b"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nslow",
         b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",  # what is forgiven once is forgiven again
@@ -201,7 +201,7 @@ def test_a_reader_begins_anew_with_each_answer() -> None:
     assert answers == [kept(b"slow", 429, "7"), kept(), kept(), kept(b"", 204), last()]
 
 
-class MistakenReader(AnswerReader):
+class MistakenReader(ResponseParser):
     """A reader with a mistake in it, or that is interrupted."""
 
     def __init__(self, fault: BaseException) -> None:
@@ -220,7 +220,7 @@ def test_what_goes_wrong_in_reading_is_not_laid_to_the_receiver(fault: BaseExcep
 
 
 def test_a_reader_keeps_nothing_of_a_body_that_was_handed_on() -> None:
-    readers, body = [AnswerReader() for _ in range(50)], b"x" * MAX_ANSWER_BYTES
+    readers, body = [ResponseParser() for _ in range(50)], b"x" * MAX_ANSWER_BYTES
     tracemalloc.start()
     try:
         for reader in readers:

@@ -39,7 +39,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import many_targets
 from tests.support.query_plans import statements
 
@@ -555,12 +555,12 @@ def test_what_failed_is_retried_once(person: Person, customer: Customer, wake_up
 @on_sqlite
 @pytest.mark.parametrize(("addresses", "status"), [(["93.184.215.14"], 303), (["10.0.0.1"], 409)])
 def test_a_blocked_targets_address_is_looked_at_before_a_retry(
-    addresses: list[str], status: int, person: Person, customer: Customer, lookup: FakeLookup
+    addresses: list[str], status: int, person: Person, customer: Customer, resolver: FakeResolver
 ) -> None:
     target = make_target(customer)
     [export_id] = make_failed(customer, target.id, status="blocked")
     execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
-    lookup.table["tracker.example.com"] = addresses
+    resolver.table["tracker.example.com"] = addresses
     assert person.post(f"/exports/{export_id}/retry").status_code == status
     is_due = transitions.get(export_id).status is ExportStatus.APPROVED
     assert (is_due, targets.get(target.id, None).status.value) == ((True, "active") if status == 303 else (False, "blocked"))
@@ -651,7 +651,7 @@ def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Cu
 @on_sqlite
 def test_in_the_cloud_nobody_sees_where_attempts_went(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
-    somebody = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
+    somebody = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     somebody.sign_in(make_console_token(customer))
     page = somebody.get(f"/exports/{tried(customer)}")
     assert (page.status_code, "192.0.2.1" in page.text) == (200, False)

@@ -38,7 +38,7 @@ from tests.support.factories import (
     make_settings,
     postback,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
 from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
 from tests.support.workers import wait_until
@@ -60,7 +60,7 @@ PASTE_WITHIN_S: Final = 60
 def visitor(customer: Customer, folder: Path, **changes: str) -> Person:
     """Return the customer's user, signed in at an installation of theirs that serves everything."""
     given = {"DEPLOYMENT_MODE": "cloud", "OPERATOR_ACCOUNT_ID": str(customer.account_id), **SECRETS, **changes}
-    app = create_app(make_settings(folder, given), FakeWakeUpQueue(), FakeLookup({}))
+    app = create_app(make_settings(folder, given), FakeWakeUpQueue(), FakeResolver({}))
     person = Person(TestClient(app), origin=given.get("PUBLIC_BASE_URL", ORIGIN))
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person

@@ -26,7 +26,7 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
 from tests.support.query_plans import read_whole, statements
 
@@ -299,7 +299,7 @@ def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
 
 
 def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Customer, tmp_path: Path) -> None:
-    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeLookup({})))
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
     person = Person(client)
     person.sign_in(make_console_token(customer))
     make_target(customer)

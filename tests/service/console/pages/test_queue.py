@@ -27,7 +27,7 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
 from tests.support.query_plans import read_whole, statements
 from tests.support.servers import RedisServer
@@ -44,7 +44,7 @@ def facts(html: str) -> dict[str, str]:
 
 
 def signed_in(customer: Customer, tmp_path: Path, wake_ups: WakeUpQueue) -> Person:
-    person = Person(TestClient(create_app(make_settings(tmp_path), wake_ups, FakeLookup({}))))
+    person = Person(TestClient(create_app(make_settings(tmp_path), wake_ups, FakeResolver({}))))
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person
 

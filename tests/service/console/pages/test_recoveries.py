@@ -18,7 +18,7 @@ from storage.targets import targets
 from tests.support.console_user import Person, make_console_token, on_sqlite
 from tests.support.factories import Customer, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
-from worker.background.recoveries import Recoverer
+from worker.background.recoveries import RecoveryTask
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 #: More than a page counts.
@@ -46,9 +46,9 @@ def begin(person: Person, target: Target, since: str = "24h") -> str:
 
 def batches() -> Iterator[bool]:
     """Be the worker that carries recoveries out: each step tells whether there was something to do."""
-    recoverer = Recoverer(FakeWakeUpQueue(), utc_now)
+    task = RecoveryTask(FakeWakeUpQueue(), utc_now)
     while True:
-        yield recoverer.carry_out_next()
+        yield task.run_once()
 
 
 def count(status: str) -> int:

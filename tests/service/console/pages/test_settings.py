@@ -17,7 +17,7 @@ from storage.secrets.vault import Vault, key_fingerprint
 from tests.support.canaries import traces
 from tests.support.console_user import Person, make_console_token, on_sqlite
 from tests.support.factories import Customer, make_customer, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
 
 WORD = "canaryword{}forthesettings"
@@ -27,7 +27,7 @@ KEYS = (b"K" * 31 + b"1", b"K" * 31 + b"2")
 def shown(customer: Customer, tmp_path: Path, **changes: str) -> str:
     """Return the page of an installation with these settings."""
     settings = make_settings(tmp_path, changes)
-    person = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))), origin=settings.public_base_url)
+    person = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))), origin=settings.public_base_url)
     assert person.sign_in(make_console_token(customer)).status_code == 303
     page = person.get("/settings")
     assert page.status_code == 200

@@ -23,7 +23,7 @@ from storage.db.engine import execute, rows
 from tests.service.conftest import LogLines
 from tests.support.console_user import BROWSER, FORM, ORIGIN, Person, make_console_token, on_sqlite
 from tests.support.factories import NOW, Customer, make_exports, make_platform_token, make_session, make_settings
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue, OvertakenLimits
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
 from tests.support.raw_http import SlowBody
 
 MINUTE: Final = timedelta(minutes=1)
@@ -36,7 +36,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 def app_with(folder: Path, **changes: str) -> TestClient:
-    return TestClient(create_app(make_settings(folder, changes), FakeWakeUpQueue(), FakeLookup({})))
+    return TestClient(create_app(make_settings(folder, changes), FakeWakeUpQueue(), FakeResolver({})))
 
 
 def cookie_of(answer: Result) -> tuple[str, set[str]]:

@@ -37,7 +37,7 @@ from tests.support.factories import (
     make_settings,
     make_target,
 )
-from tests.support.fakes import FakeLookup, FakeWakeUpQueue
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
 
 ENCRYPTION_KEY_BYTES: Final = b64decode(ENCRYPTION_KEY)
@@ -233,8 +233,8 @@ def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: Person, tar
     assert status_of(target) == "disabled"
 
 
-def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target, lookup: FakeLookup) -> None:
-    lookup.table["tracker.example.com"] = ["10.0.0.1"]
+def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target, resolver: FakeResolver) -> None:
+    resolver.table["tracker.example.com"] = ["10.0.0.1"]
     went = act(person, target.id, "validate")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
     page = person.get(f"/targets/{target.id}", "done=validation_failed")
@@ -243,10 +243,10 @@ def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target,
 
 
 def test_a_target_whose_name_leads_inside_is_not_resumed_and_the_page_says_why(
-    person: Person, target: Target, lookup: FakeLookup
+    person: Person, target: Target, resolver: FakeResolver
 ) -> None:
     act(person, target.id, "pause")
-    lookup.table["tracker.example.com"] = ["10.0.0.1"]
+    resolver.table["tracker.example.com"] = ["10.0.0.1"]
     refused = act(person, target.id, "resume")
     assert refused.status_code == 422
     assert "/base_url" in words(refused)
@@ -325,7 +325,7 @@ def test_nothing_is_sealed_with_another_installations_key(
     def person_of(key: str, folder: Path) -> Person:
         folder.mkdir()
         settings = make_settings(folder, {"ENCRYPTION_KEYS": key})
-        made = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
+        made = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
         made.sign_in(make_console_token(customer))
         return made
 
@@ -339,7 +339,7 @@ def test_nothing_is_sealed_with_another_installations_key(
 
 def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"WEBHOOK_SECRET": ""})
-    person = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeLookup({}))))
+    person = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     person.sign_in(make_console_token(customer))
     target = make_target(customer)
     execute("UPDATE targets SET status = 'inactive', status_reason = 'no_secret'")
