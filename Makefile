@@ -1,64 +1,64 @@
-# Every path here is relative, so that the checkout may stand in a folder whose name has spaces.
+# All paths are relative, so that the checkout may be in a folder whose name contains spaces.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help run demo test check lint types imports fuzz soak audit bench bench-quick docs screenshots runtimes setup setup-test lock sbom clean
 
-# The caller's Python settings are not the project's.
+# The caller's Python settings must not affect the project.
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
 
 PYTHON_HERE := .venv/bin/python
 
-help: ## list these targets
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
 
-run: setup ## set up, write .env where there is none, start everything; Ctrl-C stops it; EXTRAS=1 as for setup
+run: setup ## set up, create .env if missing, start everything; Ctrl-C stops; EXTRAS=1 as for setup
 	@[ -e .env ] || bin/riskrelay init
 	@exec bin/riskrelay run
 
-demo: setup ## the whole story on a throw-away instance: scan, approve, deliver, verify
+demo: setup ## run the whole workflow on a temporary installation: scan, approve, deliver, verify
 	@exec bin/riskrelay demo
 
-test: setup-test ## run every test; ARGS="-k name" goes to pytest
+test: setup-test ## run all tests; ARGS="-k name" is passed to pytest
 	@exec $(PYTHON_HERE) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: lint types imports test ## lint, types, imports and the tests
+check: lint types imports test ## run lint, types, imports and test
 
-lint: setup-test ## style and the usual traps
+lint: setup-test ## check style and common errors (ruff)
 	@$(PYTHON_HERE) -m ruff check .
 
-types: setup-test ## mypy, strict
+types: setup-test ## check types (mypy, strict)
 	@$(PYTHON_HERE) -m mypy
 
-imports: setup-test ## which room may import which
+imports: setup-test ## check the import rules (import-linter)
 	@.venv/bin/lint-imports
 
-fuzz: setup-test ## the attacks of the tests with random inputs, for as long as it takes; ARGS="-k http" for a part of them
+fuzz: setup-test ## run the fuzz tests with many random inputs, without a time limit; ARGS="-k http" selects tests
 	@exec $(PYTHON_HERE) -m pytest tests/fuzz --hypothesis-profile=long --timeout=0 $(ARGS)
 
-soak: setup-test ## kill everything at random under load and look for what was lost; ARGS="--hours 2" for longer
+soak: setup-test ## kill processes at random under load and check that nothing is lost; ARGS="--hours 2" for longer
 	@exec $(PYTHON_HERE) -m soak $(ARGS)
 
-audit: ## look for known holes in what the lock files pin
+audit: ## check the locked packages for known vulnerabilities
 	@bin/audit
 
-bench: setup-test ## measure this machine, under half an hour; ARGS="--only requests" for a part of it
+bench: setup-test ## run all benchmarks, under half an hour; ARGS="--only requests" selects a part
 	@exec $(PYTHON_HERE) -m bench $(ARGS)
 
-bench-quick: setup-test ## the same in under three minutes: fewer rounds, and not everything
+bench-quick: setup-test ## run most benchmarks with fewer repetitions, under three minutes
 	@exec $(PYTHON_HERE) -m bench --quick $(ARGS)
 
-docs: setup-test ## write the reference and the Postman collection anew from the code, and the documents as a site into build/site
+docs: setup-test ## generate the reference and the Postman collection from the code, and the documentation site in build/site
 	@$(PYTHON_HERE) -m bin.reference
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_HERE) -m mkdocs build --strict
 
 screenshots: setup-test ## retake the screenshots of the console in docs/console; needs Chromium (see runtimes)
 	@$(PYTHON_HERE) -m tests.docs.screenshots
 
-runtimes: ## install the browser and the languages that tests of examples and pages drive, with Debian's packages; as root
+runtimes: ## install the browser and the languages that some tests need, as Debian packages; needs root
 	@bin/runtimes
 
-setup: ## make .venv with everything pinned; quick when it is done; EXTRAS=1 adds what Sentry and OpenTelemetry need
+setup: ## create or update .venv from the lock files; EXTRAS=1 adds Sentry and OpenTelemetry
 	@bin/setup $(if $(EXTRAS),--extras)
 
 setup-test:
@@ -70,7 +70,7 @@ lock: ## update the lock files from setup.cfg
 sbom: setup ## write the software bill of materials (CycloneDX) to build/sbom.cdx.json
 	@$(PYTHON_HERE) -m bin.sbom
 
-clean: ## remove .venv and caches; data and .env stay
+clean: ## remove .venv and caches; keep data and .env
 	@rm -rf .venv .venv-peers .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Removed .venv and caches."
