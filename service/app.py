@@ -7,31 +7,36 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api.compliance import ComplianceWebhooks
-from service.api.email import EmailWebhook
-from service.api.export_actions import TicketExportApproval, TicketExportDismissal, TicketExportRetry
-from service.api.exports import TicketExport, TicketExportAttempts, TicketExports
-from service.api.health import Checks, Health, Readiness
-from service.api.recoveries import RecoveryCancellation, TicketExportRecoveries, TicketExportRecovery
-from service.api.scanner import ScannerResults
-from service.api.sessions import ConsoleSessionRevocation, ConsoleSessions
-from service.api.target_actions import TargetPing, TargetResumption, TargetSwitch, TargetValidation
-from service.api.targets import TicketExportTarget, TicketExportTargets
-from service.api.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
+from service.api.compliance import ComplianceWebhooksResource
+from service.api.email import EmailWebhookResource
+from service.api.export_actions import TicketExportApprovalResource, TicketExportDismissalResource, TicketExportRetryResource
+from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
+from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
+from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
+from service.api.scanner import ScannerResultsResource
+from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
+from service.api.target_actions import (
+    TargetPingResource,
+    TargetResumptionResource,
+    TargetSwitchResource,
+    TargetValidationResource,
+)
+from service.api.targets import TargetResource, TargetsResource
+from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.console.routes import Console
 from service.http import error_responses
-from service.http.idempotency import Once
-from service.http.large_body_limiter import Rooms
-from service.http.metrics import Metrics, Requests
-from service.http.rate_limits import Limits
-from service.http.rejections import Refusals
-from service.http.request_context import Manners
-from service.http.request_pipeline import Admission
-from service.openapi.docs_page import ApiPage
-from service.openapi.resource import ApiDescription
+from service.http.idempotency import IdempotentExecutor
+from service.http.large_body_limiter import BodyBudgets
+from service.http.metrics import MetricsResource, RequestMetrics
+from service.http.rate_limits import RateLimits
+from service.http.rejections import RejectionRecorder
+from service.http.request_context import RequestContext
+from service.http.request_pipeline import RequestPipeline
+from service.openapi.docs_page import DocsPageResource
+from service.openapi.resource import OpenApiResource
 from service.operations.address_check import AddressCheck
-from service.operations.exports import ExportDecisions
-from service.operations.targets import TargetMoves
+from service.operations.exports import ExportOperations
+from service.operations.targets import TargetOperations
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
 
@@ -42,25 +47,27 @@ def create_app(
     settings: Settings,
     wake_ups: WakeUpQueue | None = None,
     resolver: DnsResolver | None = None,
-    limits: Limits | None = None,
-    rooms: Rooms | None = None,
-    refusals: Refusals | None = None,
+    rate_limits: RateLimits | None = None,
+    body_budgets: BodyBudgets | None = None,
+    rejections: RejectionRecorder | None = None,
 ) -> App:
     """Return the WSGI application; the database is open already (`storage.db.engine.open_database`).
 
     `wake_ups` and `resolver` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
     `refusals` are written for the console by whoever has begun them.
     """
-    limits = limits or Limits(settings)
+    rate_limits = rate_limits or RateLimits(settings)
     wake_ups, resolver = wake_ups or WakeUpQueue(connect(settings.redis_url)), resolver or DnsResolver()
-    app: App = falcon.App(middleware=[Manners(Requests()), Admission(settings.max_body_bytes, limits, rooms)])
+    app: App = falcon.App(
+        middleware=[RequestContext(RequestMetrics()), RequestPipeline(settings.max_body_bytes, rate_limits, body_budgets)]
+    )
     resources = served(settings, wake_ups, resolver)
     if RouteFamily.CONSOLE in settings.route_families:
-        console = console_of(settings, wake_ups, resolver, limits)
+        console = console_of(settings, wake_ups, resolver, rate_limits)
         resources += console.resources
-        refusals = refusals or Refusals()
-        refusals.watch(resources)
-        error_responses.install(app, console.show_error, refusals.note)
+        rejections = rejections or RejectionRecorder()
+        rejections.watch(resources)
+        error_responses.install(app, console.show_error, rejections.note)
     else:
         error_responses.install(app)
     for resource in resources:
@@ -68,59 +75,59 @@ def create_app(
     return app
 
 
-def console_of(settings: Settings, wake_ups: WakeUpQueue, resolver: DnsResolver, limits: Limits) -> Console:
+def console_of(settings: Settings, wake_ups: WakeUpQueue, resolver: DnsResolver, rate_limits: RateLimits) -> Console:
     """Return the console, over the same verbs as the API."""
     vault = Vault(settings.encryption_keys)
-    return Console(settings, limits, vault, wake_ups, *_verbs(settings, vault, wake_ups, resolver))
+    return Console(settings, rate_limits, vault, wake_ups, *_verbs(settings, vault, wake_ups, resolver))
 
 
 def _verbs(
     settings: Settings, vault: Vault, wake_ups: WakeUpQueue, resolver: DnsResolver
-) -> tuple[AddressCheck, TargetMoves, ExportDecisions]:
+) -> tuple[AddressCheck, TargetOperations, ExportOperations]:
     fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
     check = AddressCheck(settings, resolver)
-    moves = TargetMoves(check, wake_ups, fingerprint, settings.delivery_timeout_s)
-    return check, moves, ExportDecisions(check, has_default_secret=fingerprint is not None)
+    operations = TargetOperations(check, wake_ups, fingerprint, settings.delivery_timeout_s)
+    return check, operations, ExportOperations(check, has_default_secret=fingerprint is not None)
 
 
 def served(settings: Settings, wake_ups: WakeUpQueue, resolver: DnsResolver) -> tuple[Any, ...]:
     """Return the resources of the API that an installation serves, each with its `path` and its responders."""
     vault = Vault(settings.encryption_keys)
-    once = Once(settings.idempotency_ttl)
+    executor = IdempotentExecutor(settings.idempotency_ttl)
     webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    check, moves, decisions = _verbs(settings, vault, wake_ups, resolver)
-    page = ApiPage()
+    check, operations, decisions = _verbs(settings, vault, wake_ups, resolver)
+    page = DocsPageResource()
 
     resources = (
-        ScannerResults(SharedSecrets(settings, vault), once, settings.default_project_id),
-        EmailWebhook(SharedSecrets(settings, vault), once, settings.default_project_id),
-        TicketExportTargets(settings, once, check, webhook_fingerprint),
-        TicketExportTarget(webhook_fingerprint),
-        TargetValidation(once, moves),
-        TargetPing(once, moves),
-        TargetSwitch("pause", once, moves),
-        TargetResumption(once, moves, wake_ups),
-        TargetSwitch("disable", once, moves),
-        TicketExports(once, settings.public_base_url),
-        TicketExport(),
-        TicketExportAttempts(settings.public_base_url),
-        TicketExportApproval(once, decisions, wake_ups, settings.public_base_url),
-        TicketExportRetry(once, decisions, wake_ups, settings.public_base_url),
-        TicketExportDismissal(once, decisions),
-        TicketExportRecoveries(once, wake_ups, settings.public_base_url),
-        TicketExportRecovery(),
-        RecoveryCancellation(once),
-        EvidenceCaptures(once),
-        CmsDiagnostics(once),
-        StorefrontDiagnostics(once),
-        ComplianceWebhooks(SharedSecrets(settings, vault), vault, wake_ups),
-        ConsoleSessions(settings.public_base_url),
-        ConsoleSessionRevocation(once),
-        Health(),
-        Readiness(Checks(wake_ups, vault)),
-        Metrics(settings.data_dir, wake_ups),
+        ScannerResultsResource(SharedSecrets(settings, vault), executor, settings.default_project_id),
+        EmailWebhookResource(SharedSecrets(settings, vault), executor, settings.default_project_id),
+        TargetsResource(settings, executor, check, webhook_fingerprint),
+        TargetResource(webhook_fingerprint),
+        TargetValidationResource(executor, operations),
+        TargetPingResource(executor, operations),
+        TargetSwitchResource("pause", executor, operations),
+        TargetResumptionResource(executor, operations, wake_ups),
+        TargetSwitchResource("disable", executor, operations),
+        TicketExportsResource(executor, settings.public_base_url),
+        TicketExportResource(),
+        TicketExportAttemptsResource(settings.public_base_url),
+        TicketExportApprovalResource(executor, decisions, wake_ups, settings.public_base_url),
+        TicketExportRetryResource(executor, decisions, wake_ups, settings.public_base_url),
+        TicketExportDismissalResource(executor, decisions),
+        RecoveriesResource(executor, wake_ups, settings.public_base_url),
+        RecoveryResource(),
+        RecoveryCancellationResource(executor),
+        EvidenceCapturesResource(executor),
+        CmsDiagnosticsResource(executor),
+        StorefrontDiagnosticsResource(executor),
+        ComplianceWebhooksResource(SharedSecrets(settings, vault), vault, wake_ups),
+        ConsoleSessionsResource(settings.public_base_url),
+        ConsoleSessionRevocationResource(executor),
+        HealthResource(),
+        ReadinessResource(ReadinessChecks(wake_ups, vault)),
+        MetricsResource(settings.data_dir, wake_ups),
         page,
         page.files,
     )
     of_this_mode = [resource for resource in resources if resource.family in settings.route_families]
-    return (*of_this_mode, ApiDescription(of_this_mode, settings.public_base_url))
+    return (*of_this_mode, OpenApiResource(of_this_mode, settings.public_base_url))

@@ -3,7 +3,7 @@
 from runtime import error_reports, logs, metrics, tracing
 from schemas.settings.definitions import RouteFamily, load_settings
 from service.app import create_app
-from service.http.rejections import Refusals
+from service.http.rejections import RejectionRecorder
 from service.server.greenlet_connection import GreenletConnection
 from storage.db.engine import open_database
 
@@ -13,7 +13,7 @@ error_reports.configure(_settings, "service")
 tracing.configure(_settings, "service")
 metrics.open_files(_settings.data_dir, metrics.Role.SERVICE)
 open_database(_settings.database_url, driver=GreenletConnection)
-_refusals = Refusals()
+_rejections = RejectionRecorder()
 if RouteFamily.CONSOLE in _settings.route_families:
-    _refusals.begin()
-app = create_app(_settings, refusals=_refusals)
+    _rejections.start()
+app = create_app(_settings, rejections=_rejections)

@@ -35,7 +35,7 @@ OUTCOMES: Final = ("delivered", "retryable", "rejected", "refused", "exhausted")
 FINDINGS: Final = ("ok", "unavailable", "unknown", "not_current", "wrong")
 
 
-class Told(Schema):
+class ResponseSchema(Schema):
     """A closed object of an answer."""
 
     class Meta:
@@ -91,7 +91,7 @@ def free(told: str) -> fields.Dict:
     return fields.Dict(**_options(told, False, False))
 
 
-class FieldRefusal(Told):
+class FieldProblemResponse(ResponseSchema):
     """One refused member."""
 
     path = text("A JSON Pointer to the member, made of our own names only; empty for the body as a whole.")
@@ -99,43 +99,43 @@ class FieldRefusal(Told):
     message = text("The same as a sentence.")
 
 
-class ErrorDetails(Told):
+class ErrorDetailsResponse(ResponseSchema):
     """More about an error, where there is more."""
 
     fields_ = fields.List(
-        fields.Nested(FieldRefusal),
+        fields.Nested(FieldProblemResponse),
         data_key="fields",
         metadata={"description": "Every member that is refused, with `VALIDATION_FAILED`.", "minItems": 1},
     )
 
 
-class ErrorFacts(Told):
+class ErrorObjectResponse(ResponseSchema):
     """What went wrong."""
 
     code = text("What to act upon; each code has one status.")
     message = text("A sentence to read.")
-    details = part(ErrorDetails, "Empty where there is no more to say.")
+    details = part(ErrorDetailsResponse, "Empty where there is no more to say.")
     request_id = text("What to tell the operator; the same as `X-Request-Id`.")
 
 
-class Error(Told):
+class ErrorResponse(ResponseSchema):
     """The body of every error."""
 
-    error = part(ErrorFacts, "What went wrong.")
+    error = part(ErrorObjectResponse, "What went wrong.")
 
 
-class Problem(Told):
+class ProblemResponse(ResponseSchema):
     """The same as RFC 9457 problem details, for whoever accepts `application/problem+json`."""
 
     type = one_of(["about:blank"], "The status says what kind of problem it is.")
     title = text("A sentence to read.")
     status = number("The status of the answer.")
     code = text("What to act upon.")
-    errors = several(fields.Nested(FieldRefusal), "Every member that is refused.")
+    errors = several(fields.Nested(FieldProblemResponse), "Every member that is refused.")
     request_id = text("What to tell the operator; the same as `X-Request-Id`.")
 
 
-class Source(Told):
+class SourceResponse(ResponseSchema):
     """What an export was prepared from."""
 
     type = one_of(SOURCE_TYPES, "The kind of source.")
@@ -143,7 +143,7 @@ class Source(Told):
     scan_run_id = number("Of a finding: the scan run that saw it first.", optional=True)
 
 
-class Ticket(Told):
+class TicketResponse(ResponseSchema):
     """What a person reads, and what is delivered."""
 
     title = text("One line.")
@@ -154,14 +154,14 @@ class Ticket(Told):
     evidence = free("What the ticket rests on, in the words of its source.")
 
 
-class Preview(Told):
+class PreviewResponse(ResponseSchema):
     """Whether the ticket may be approved."""
 
     safe = truth("Whether nothing speaks against it.")
-    problems = several(fields.Nested(FieldRefusal), "What does.")
+    problems = several(fields.Nested(FieldProblemResponse), "What does.")
 
 
-class LastAttempt(Told):
+class LastAttemptResponse(ResponseSchema):
     """The latest attempt."""
 
     at = moment("When it began.")
@@ -170,14 +170,14 @@ class LastAttempt(Told):
     duration_ms = number("How long it took.", nullable=True)
 
 
-class ProviderTicket(Told):
+class ProviderTicketResponse(ResponseSchema):
     """The ticket that the receiver made of it, as the receiver said."""
 
     id = text("Its id there.", nullable=True)
     url = text("Where it is found there.", nullable=True)
 
 
-class Sighting(Told):
+class ExportFindingResponse(ResponseSchema):
     """When and how often the finding of an export was seen."""
 
     id = identifier("fnd", "The finding.")
@@ -188,17 +188,17 @@ class Sighting(Told):
     last_scan_run_id = number("The scan run that saw it last.", minimum=1)
 
 
-class Export(Told):
+class ExportResponse(ResponseSchema):
     """A ticket on its way to a target."""
 
     id = identifier("exp", "The export.")
     status = one_of(ExportStatus, "Where it is; `exported`, `failed`, `blocked` and `dismissed` are ends.")
     status_reason = text("Why it is `failed`, `blocked` or `dismissed`, where there is a reason to tell.", nullable=True)
     target_id = identifier("tgt", "The target it was approved for.", nullable=True)
-    source = part(Source, "What it was prepared from.")
-    ticket = part(Ticket, "What is delivered; frozen by the approval.")
+    source = part(SourceResponse, "What it was prepared from.")
+    ticket = part(TicketResponse, "What is delivered; frozen by the approval.")
     ticket_digest = text("Names exactly this ticket; an approval may ask for it.", pattern=DIGEST)
-    preview = part(Preview, "Whether it may be approved.")
+    preview = part(PreviewResponse, "Whether it may be approved.")
     attempts = number("How many attempts were begun.")
     next_attempt_at = moment("When it is tried next, while it waits.", nullable=True)
     created_at = moment("When it was prepared.")
@@ -209,12 +209,12 @@ class Export(Told):
         optional=True,
         minimum=1,
     )
-    last_attempt = part(LastAttempt, "Once there was one.", optional=True)
-    provider_ticket = part(ProviderTicket, "Once the receiver named one.", optional=True)
-    finding = part(Sighting, "Where it was prepared from a finding.", optional=True)
+    last_attempt = part(LastAttemptResponse, "Once there was one.", optional=True)
+    provider_ticket = part(ProviderTicketResponse, "Once the receiver named one.", optional=True)
+    finding = part(ExportFindingResponse, "Where it was prepared from a finding.", optional=True)
 
 
-class Durations(Told):
+class AttemptDurationsResponse(ResponseSchema):
     """How long each part of an attempt took, in milliseconds; null for a part that was never reached."""
 
     dns_ms = number("The lookup of the name.", nullable=True)
@@ -224,7 +224,7 @@ class Durations(Told):
     total_ms = number("Everything.", nullable=True)
 
 
-class Attempt(Told):
+class AttemptResponse(ResponseSchema):
     """One signed POST of one export."""
 
     id = identifier("att", "The attempt; the receiver saw it as `X-Request-Id`.")
@@ -236,24 +236,24 @@ class Attempt(Told):
     response_status = number("The receiver's status; null where there was no answer.", nullable=True)
     error_code = text("What went wrong; null where nothing did.", nullable=True)
     retry_after_seconds = number("The receiver's `Retry-After` as it was understood.", nullable=True)
-    durations = part(Durations, "How long each part took.")
+    durations = part(AttemptDurationsResponse, "How long each part took.")
 
 
-class Secret(Told):
+class TargetSecretResponse(ResponseSchema):
     """What signs for a target, never the secret itself."""
 
     configured = truth("Whether there is one.")
     fingerprint = text("Tells secrets apart.", nullable=True, pattern=FINGERPRINT)
 
 
-class Connected(Told):
+class TargetConnectionResponse(ResponseSchema):
     """Whether deliveries arrive."""
 
     status = one_of(("unknown", "connected", "failing"), "How the latest delivery fared.")
     last_success_at = moment("When one arrived last.", nullable=True)
 
 
-class LastValidation(Told):
+class LastValidationResponse(ResponseSchema):
     """What the latest look at the target's address found."""
 
     status = one_of(("passed", "failed"), "Whether anything speaks against it.")
@@ -261,7 +261,7 @@ class LastValidation(Told):
     checked_at = moment("When it was looked at.")
 
 
-class Standing(Told):
+class TargetDeliveryResponse(ResponseSchema):
     """How deliveries to a target are paced at the moment."""
 
     concurrency = number("How many requests it may have open at once.")
@@ -270,7 +270,7 @@ class Standing(Told):
     waits_until = moment("Nothing is sent before.", nullable=True)
 
 
-class Target(Told):
+class TargetResponse(ResponseSchema):
     """Where tickets are delivered."""
 
     id = identifier("tgt", "The target.")
@@ -280,14 +280,14 @@ class Target(Told):
     name = text("What people call it.")
     status = one_of(TargetStatus, "Only `active` and `paused` targets can be approved for.")
     status_reason = text("Why it is not simply active.", nullable=True)
-    secret = part(Secret, "What signs for it.")
-    connected = part(Connected, "Whether deliveries arrive.")
-    last_validation = part(LastValidation, "Null until it was looked at.", nullable=True)
-    delivery = part(Standing, "How deliveries are paced.")
+    secret = part(TargetSecretResponse, "What signs for it.")
+    connected = part(TargetConnectionResponse, "Whether deliveries arrive.")
+    last_validation = part(LastValidationResponse, "Null until it was looked at.", nullable=True)
+    delivery = part(TargetDeliveryResponse, "How deliveries are paced.")
     created_at = moment("When it was made.")
 
 
-class PingOutcome(Told):
+class PingOutcomeResponse(ResponseSchema):
     """What came of a test event."""
 
     delivered = truth("Whether the receiver answered 2xx.")
@@ -296,7 +296,7 @@ class PingOutcome(Told):
     duration_ms = number("How long it took; null where nothing was tried.", nullable=True)
 
 
-class Recovery(Told):
+class RecoveryResponse(ResponseSchema):
     """What failed at a target, put back on its way by hand."""
 
     id = identifier("rec", "The recovery.")
@@ -309,25 +309,25 @@ class Recovery(Told):
     finished_at = moment("When it ended.", nullable=True)
 
 
-class FindingCounts(Told):
+class FindingCountsResponse(ResponseSchema):
     """What a postback's issues came to."""
 
     new = number("Not seen before; each prepares an export.")
     seen = number("Known already.")
 
 
-class PostbackReceipt(Told):
+class PostbackResponse(ResponseSchema):
     """A postback was taken."""
 
     scan_run_id = number("The scan run it belongs to.", minimum=1)
     status = one_of(["accepted"], "It is stored.")
-    findings = part(FindingCounts, "What its issues came to.")
+    findings = part(FindingCountsResponse, "What its issues came to.")
     ticket_exports = several(
         fields.String(metadata={"pattern": f"^exp_{ULID}$"}), "The exports that were prepared, one for each new finding."
     )
 
 
-class EmailReceipt(Told):
+class EmailResponse(ResponseSchema):
     """An email was taken."""
 
     id = identifier("eml", "The email.")
@@ -335,7 +335,7 @@ class EmailReceipt(Told):
     duplicate = truth("Whether it had come before.")
 
 
-class ComplianceReceipt(Told):
+class ComplianceResponse(ResponseSchema):
     """What a dry run of a compliance webhook tells."""
 
     status = one_of(["accepted"], "It would be stored, or is there already.")
@@ -345,18 +345,18 @@ class ComplianceReceipt(Told):
     due_at = moment("By when it would have to be done; null for a duplicate.", nullable=True)
 
 
-class Heading(Told):
+class HeadingResponse(ResponseSchema):
     """One heading of a page."""
 
     level = one_of(HEADING_LEVELS, "How deep it stands.")
     text = text("What it says.")
 
 
-class Handoff(Told):
+class HandoffResponse(ResponseSchema):
     """What ties an upload to its project, its report and its export."""
 
     id = identifier("hof", "The handoff.")
-    source = part(Source, "The capture or the diagnostic.")
+    source = part(SourceResponse, "The capture or the diagnostic.")
     project_id = number("The project.", minimum=1)
     report_id = number("The report, where one was named.", nullable=True, minimum=1)
     ticket_export_id = identifier("exp", "The export that was prepared from it.")
@@ -364,7 +364,7 @@ class Handoff(Told):
     created_at = moment("When it came.")
 
 
-class Capture(Told):
+class CaptureResponse(ResponseSchema):
     """What a person captured on one page."""
 
     id = identifier("evc", "The capture.")
@@ -375,20 +375,20 @@ class Capture(Told):
     selected_text = text("What was selected.", nullable=True)
     meta_description = text("Its description.", nullable=True)
     canonical_url = text("What the page calls itself.", nullable=True)
-    heading_outline = several(fields.Nested(Heading), "Its headings in their order.", nullable=True)
+    heading_outline = several(fields.Nested(HeadingResponse), "Its headings in their order.", nullable=True)
     captured_at = moment("When it was captured.", nullable=True)
     extension_version = text("The version of the extension.", nullable=True)
     created_at = moment("When it came.")
 
 
-class CaptureReceipt(Told):
+class CaptureUploadResponse(ResponseSchema):
     """A capture was taken."""
 
-    evidence_capture = part(Capture, "The capture.")
-    handoff = part(Handoff, "Its handoff.")
+    evidence_capture = part(CaptureResponse, "The capture.")
+    handoff = part(HandoffResponse, "Its handoff.")
 
 
-class CmsFacts(Told):
+class CmsFactsResponse(ResponseSchema):
     """What a CMS plugin sees of its site."""
 
     cms_version = text("The version of the CMS.", nullable=True)
@@ -400,7 +400,7 @@ class CmsFacts(Told):
     visible_browser_symptoms = several(fields.String(), "What somebody saw go wrong.", nullable=True)
 
 
-class CmsDiagnostic(Told):
+class CmsDiagnosticResponse(ResponseSchema):
     """What a CMS plugin told."""
 
     id = identifier("dia", "The diagnostic.")
@@ -409,18 +409,18 @@ class CmsDiagnostic(Told):
     platform = one_of([Platform.CMS_COMMERCE], "Where it comes from.")
     site_url = text("The site.")
     plugin_version = text("The version of the plugin.", nullable=True)
-    diagnostics = part(CmsFacts, "What it sees.")
+    diagnostics = part(CmsFactsResponse, "What it sees.")
     created_at = moment("When it came.")
 
 
-class CmsReceipt(Told):
+class CmsUploadResponse(ResponseSchema):
     """A CMS plugin's diagnostics were taken."""
 
-    diagnostic = part(CmsDiagnostic, "The diagnostic.")
-    handoff = part(Handoff, "Its handoff.")
+    diagnostic = part(CmsDiagnosticResponse, "The diagnostic.")
+    handoff = part(HandoffResponse, "Its handoff.")
 
 
-class StorefrontFacts(Told):
+class StorefrontFactsResponse(ResponseSchema):
     """What the app sees of its storefront."""
 
     primary_domain = text("The domain that customers see.", nullable=True)
@@ -432,7 +432,7 @@ class StorefrontFacts(Told):
     visible_storefront_symptoms = several(fields.String(), "What somebody saw go wrong.", nullable=True)
 
 
-class StorefrontDiagnostic(Told):
+class StorefrontDiagnosticResponse(ResponseSchema):
     """What a storefront app told."""
 
     id = identifier("dia", "The diagnostic.")
@@ -442,24 +442,24 @@ class StorefrontDiagnostic(Told):
     shop_name = text("Its name.", nullable=True)
     granted_scopes = several(one_of(SAFE_SCOPES, "A scope."), "What the shop has granted.")
     app_version = text("The version of the app.", nullable=True)
-    diagnostics = part(StorefrontFacts, "What it sees.")
+    diagnostics = part(StorefrontFactsResponse, "What it sees.")
     created_at = moment("When it came.")
 
 
-class StorefrontReceipt(Told):
+class StorefrontUploadResponse(ResponseSchema):
     """A storefront app's diagnostics were taken."""
 
-    diagnostic = part(StorefrontDiagnostic, "The diagnostic.")
-    handoff = part(Handoff, "Its handoff.")
+    diagnostic = part(StorefrontDiagnosticResponse, "The diagnostic.")
+    handoff = part(HandoffResponse, "Its handoff.")
 
 
-class Alive(Told):
+class HealthResponse(ResponseSchema):
     """The process answers."""
 
     status = one_of(["ok"], "Always the same.")
 
 
-class Checks(Told):
+class ReadinessChecksResponse(ResponseSchema):
     """What the service depends on."""
 
     database = one_of(FINDINGS, "Whether it answers.")
@@ -469,53 +469,53 @@ class Checks(Told):
     workers = one_of(FINDINGS, "Whether any was seen in the last seconds.")
 
 
-class Ready(Told):
+class ReadinessResponse(ResponseSchema):
     """How the installation fares."""
 
     status = one_of(("ok", "degraded", "unavailable"), "`degraded` takes everything in and delivers it later.")
-    checks = part(Checks, "Each thing that was looked at.")
+    checks = part(ReadinessChecksResponse, "Each thing that was looked at.")
 
 
-class DeliveredExport(Told):
+class TicketExportEventExport(ResponseSchema):
     """Which export a delivery is of."""
 
     id = identifier("exp", "The export.")
     target_id = identifier("tgt", "The target.")
-    source = part(Source, "What it was prepared from.")
+    source = part(SourceResponse, "What it was prepared from.")
 
 
-class TicketExportEvent(Told):
+class TicketExportEvent(ResponseSchema):
     """The body of a delivery: the same bytes for every attempt."""
 
     id = identifier("exp", "The export; `Idempotency-Key` says the same.")
     type = one_of(["ticket.export"], "What it is.")
     version = number("Of this form.", minimum=1)
     created_at = moment("When it was approved.")
-    export = part(DeliveredExport, "Which export it is.")
-    ticket = part(Ticket, "The ticket as it was approved.")
+    export = part(TicketExportEventExport, "Which export it is.")
+    ticket = part(TicketResponse, "The ticket as it was approved.")
 
 
-class PingedTarget(Told):
+class TargetPingEventTarget(ResponseSchema):
     """Which target a test event goes to."""
 
     id = identifier("tgt", "The target.")
     name = text("What people call it.")
 
 
-class TargetPingEvent(Told):
+class TargetPingEvent(ResponseSchema):
     """The body of a test event: answer 2xx, and make no ticket of it."""
 
     id = identifier("png", "The ping; `Idempotency-Key` and `X-Request-Id` say the same.")
     type = one_of(["target.ping"], "What it is.")
     version = number("Of this form.", minimum=1)
     created_at = moment("When it was asked for.")
-    target = part(PingedTarget, "Which target it goes to.")
+    target = part(TargetPingEventTarget, "Which target it goes to.")
 
 
 _NEXT: Final = "Take it as `?cursor=` for what follows; null on the last page."
 
 
-class ConsoleSession(Told):
+class ConsoleSessionResponse(ResponseSchema):
     """Somebody who is signed in at the console."""
 
     id = identifier("ses", "The session; it opens nothing.")
@@ -532,36 +532,36 @@ class ConsoleSession(Told):
     )
 
 
-class ExportList(Told):
+class ExportListResponse(ResponseSchema):
     """A page of exports."""
 
-    items = several(fields.Nested(Export), "The newest first.")
+    items = several(fields.Nested(ExportResponse), "The newest first.")
     next_cursor = text(_NEXT, nullable=True)
 
 
-class AttemptList(Told):
+class AttemptListResponse(ResponseSchema):
     """A page of attempts."""
 
-    items = several(fields.Nested(Attempt), "The newest first.")
+    items = several(fields.Nested(AttemptResponse), "The newest first.")
     next_cursor = text(_NEXT, nullable=True)
 
 
-class TargetList(Told):
+class TargetListResponse(ResponseSchema):
     """A page of targets."""
 
-    items = several(fields.Nested(Target), "The newest first.")
+    items = several(fields.Nested(TargetResponse), "The newest first.")
     next_cursor = text(_NEXT, nullable=True)
 
 
-class RecoveryList(Told):
+class RecoveryListResponse(ResponseSchema):
     """A page of recoveries."""
 
-    items = several(fields.Nested(Recovery), "The newest first.")
+    items = several(fields.Nested(RecoveryResponse), "The newest first.")
     next_cursor = text(_NEXT, nullable=True)
 
 
-class ConsoleSessionList(Told):
+class ConsoleSessionListResponse(ResponseSchema):
     """A page of sessions."""
 
-    items = several(fields.Nested(ConsoleSession), "The newest first.")
+    items = several(fields.Nested(ConsoleSessionResponse), "The newest first.")
     next_cursor = text(_NEXT, nullable=True)

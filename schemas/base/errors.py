@@ -94,7 +94,7 @@ class PayloadTooLarge(RiskRelayError):
     code = "PAYLOAD_TOO_LARGE"
 
 
-class TooSlow(RiskRelayError):
+class RequestTimeout(RiskRelayError):
     """The request did not come in time; send it again."""
 
     code = "REQUEST_TIMEOUT"

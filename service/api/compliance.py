@@ -27,7 +27,7 @@ from schemas.compliance.requests import (
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Principal, StorefrontSignature
-from service.http.dry_run import rehearsed
+from service.http.dry_run import run_and_roll_back
 from service.http.request_pipeline import Body, Operation
 from storage.compliance import requests as compliance_requests
 from storage.secrets.integrations import SharedSecrets
@@ -36,7 +36,7 @@ from storage.secrets.vault import Vault
 _log: Final = logging.getLogger(__name__)
 
 
-class ComplianceWebhooks:
+class ComplianceWebhooksResource:
     """Takes compliance webhooks from the storefront platform."""
 
     path = "/api/storefront-app/webhooks/compliance"
@@ -57,7 +57,7 @@ class ComplianceWebhooks:
         order = order_from(req.context.envelope, req.context.payload)
         if req.context.is_dry_run:
             resp.content_type = falcon.MEDIA_JSON
-            resp.data = json.dumps(rehearsed(lambda: self._tell(req, order))).encode()
+            resp.data = json.dumps(run_and_roll_back(lambda: self._tell(req, order))).encode()
             return
         if self._receive(req, order, utc_now()):
             self._wake_ups.notify()

@@ -19,8 +19,8 @@ from schemas.exports.ticket import SOURCE_TYPES
 from schemas.settings.definitions import RouteFamily
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
-from service.http.idempotency import Answer, Once
-from service.http.paging import answer_list, read_page
+from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Operation
 from storage.db import identifiers
 from storage.exports import attempts, transitions
@@ -43,17 +43,17 @@ def export_url(public_base_url: str, export_id: str) -> str:
     return f"{public_base_url}{EXPORTS}/{export_id}"
 
 
-class TicketExports:
+class TicketExportsResource:
     """Lists exports, and prepares those that somebody wrote."""
 
     path = EXPORTS
     family = RouteFamily.EXPORTS
 
-    def __init__(self, once: Once, public_base_url: str) -> None:
+    def __init__(self, executor: IdempotentExecutor, public_base_url: str) -> None:
         reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
         preparing = Operation(Bearer(TokenKind.API, Ability.PREPARE_EXPORTS), PreparationForm())
         self.operations = {"GET": reading, "HEAD": reading, "POST": preparing}
-        self._once = once
+        self._executor = executor
         self._public_base_url = public_base_url
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -61,24 +61,24 @@ class TicketExports:
         page = read_page(req, identifiers.EXPORT, _FILTERS)
         statuses = sorted({*page.filters.get("status", "").split(",")} - {""})
         account_id, source_type = req.context.principal.account_id, page.filters.get("source")
-        found = transitions.newest(account_id, page.look_for, page.before, statuses, source_type)
+        found = transitions.newest(account_id, page.fetch_limit, page.before, statuses, source_type)
         now = utc_now()
-        answer_list(resp, self._public_base_url + self.path, page, [export_record(each, now) for each in found])
+        send_page(resp, self._public_base_url + self.path, page, [export_record(each, now) for each in found])
 
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the ticket as a prepared export."""
-        self._once.answer(req, resp, lambda: self._prepare(req))
+        self._executor.respond(req, resp, lambda: self._prepare(req))
 
-    def _prepare(self, req: falcon.Request) -> Answer:
+    def _prepare(self, req: falcon.Request) -> ApiResponse:
         principal, now = req.context.principal, utc_now()
         export = transitions.prepare_by_hand(req.context.payload, principal.account_id, now, principal.key)
         headers = {"Location": export_url(self._public_base_url, export.id)}
-        return Answer(201, export_record(export, now), headers, {"export_id": export.id})
+        return ApiResponse(201, export_record(export, now), headers, {"export_id": export.id})
 
 
-class TicketExport:
+class TicketExportResource:
     """Answers polls; cheap on purpose, since clients poll."""
 
     path = f"{EXPORTS}/{{export_id}}"
@@ -107,7 +107,7 @@ class TicketExport:
     on_head = on_get
 
 
-class TicketExportAttempts:
+class TicketExportAttemptsResource:
     """Lists the attempts of one export."""
 
     path = f"{EXPORTS}/{{export_id}}/attempts"
@@ -121,8 +121,8 @@ class TicketExportAttempts:
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Return a page of the attempts, the newest first."""
         page = read_page(req, identifiers.ATTEMPT)
-        found = attempts.list_page(export_id, req.context.principal.account_id, page.look_for, page.before)
+        found = attempts.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
         records: list[dict[str, Any]] = [attempt_record(each) for each in found]
-        answer_list(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
+        send_page(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
 
     on_head = on_get

@@ -30,7 +30,7 @@ VITAL: Final = frozenset({"database", "schema", "keys"})
 _AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
 
 
-class Health:
+class HealthResource:
     """Alive or not; touches nothing."""
 
     path = "/healthz"
@@ -45,7 +45,7 @@ class Health:
     on_head = on_get
 
 
-class Checks:
+class ReadinessChecks:
     """Asks what everything depends on, for `/readyz` and for the console."""
 
     def __init__(self, wake_ups: WakeUpQueue, vault: Vault) -> None:
@@ -83,7 +83,7 @@ class Checks:
             return False
 
 
-class Readiness:
+class ReadinessResource:
     """Names each check, and tells degraded from dead.
 
     Without a worker or without Redis everything is taken in and delivered later: degraded. Dead is what cannot answer: the
@@ -93,7 +93,7 @@ class Readiness:
     path = "/readyz"
     family = RouteFamily.HEALTH
 
-    def __init__(self, checks: Checks) -> None:
+    def __init__(self, checks: ReadinessChecks) -> None:
         self._checks = checks
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:

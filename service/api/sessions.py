@@ -11,14 +11,14 @@ from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
-from service.http.idempotency import Answer, Once
-from service.http.paging import answer_list, read_page
+from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Body, Operation
 from storage.accounts import sessions
 from storage.db import identifiers
 
 
-class ConsoleSessions:
+class ConsoleSessionsResource:
     """Lists the sessions of the token's account that hold."""
 
     path = "/api/console-sessions"
@@ -33,27 +33,27 @@ class ConsoleSessions:
         """Return a page of the list."""
         page = read_page(req, identifiers.SESSION)
         account_id = req.context.principal.account_id
-        found = sessions.list_live(utc_now(), page.look_for, page.before, account_id)
-        answer_list(resp, self._url, page, [session_record(session) for session in found])
+        found = sessions.list_live(utc_now(), page.fetch_limit, page.before, account_id)
+        send_page(resp, self._url, page, [session_record(session) for session in found])
 
     on_head = on_get
 
 
-class ConsoleSessionRevocation:
+class ConsoleSessionRevocationResource:
     """Ends one of them."""
 
-    path = f"{ConsoleSessions.path}/{{session_id}}/revoke"
+    path = f"{ConsoleSessionsResource.path}/{{session_id}}/revoke"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, once: Once) -> None:
+    def __init__(self, executor: IdempotentExecutor) -> None:
         self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.CONSOLE), NoMembers(), Body.OPTIONAL)}
-        self._once = once
+        self._executor = executor
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, session_id: str) -> None:
         """End it, and answer with the session as it ended."""
-        self._once.answer(req, resp, lambda: self._revoke(req, session_id))
+        self._executor.respond(req, resp, lambda: self._revoke(req, session_id))
 
-    def _revoke(self, req: falcon.Request, session_id: str) -> Answer:
+    def _revoke(self, req: falcon.Request, session_id: str) -> ApiResponse:
         principal = req.context.principal
         ended = sessions.end(session_id, Ended.REVOKED, utc_now(), principal.key, principal.account_id)
-        return Answer(200, session_record(ended))
+        return ApiResponse(200, session_record(ended))

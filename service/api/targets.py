@@ -13,8 +13,8 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily, Settings
 from schemas.targets.target import TargetForm, TargetStatus, target_record
 from service.http.auth import Bearer
-from service.http.idempotency import Answer, Once
-from service.http.paging import answer_list, read_page
+from service.http.idempotency import ApiResponse, IdempotentExecutor
+from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Operation
 from service.operations.address_check import AddressCheck
 from storage.db import identifiers
@@ -23,20 +23,22 @@ from storage.targets import targets
 _STATUSES: Final = tuple(status.value for status in TargetStatus)
 
 
-class TicketExportTargets:
+class TargetsResource:
     """Makes webhook targets, and lists them."""
 
     path = "/api/ticket-export-targets"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, settings: Settings, once: Once, check: AddressCheck, default_secret_fingerprint: str | None) -> None:
+    def __init__(
+        self, settings: Settings, executor: IdempotentExecutor, check: AddressCheck, default_secret_fingerprint: str | None
+    ) -> None:
         makers = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=True)
         making = Operation(makers, TargetForm(), has_dry_run=True)
         reading = Operation(Bearer(TokenKind.API, Ability.MANAGE_TARGETS))
         self.operations = {"GET": reading, "HEAD": reading, "POST": making}
         self._deployment_mode = settings.deployment_mode.value
         self._url = settings.public_base_url + self.path
-        self._once = once
+        self._executor = executor
         self._check = check
         self._default_secret_fingerprint = default_secret_fingerprint
 
@@ -46,17 +48,19 @@ class TicketExportTargets:
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
         account_id = req.context.principal.account_id
         now = utc_now()
-        found = targets.list_page(account_id, self._default_secret_fingerprint, page.look_for, now, page.before, status)
-        answer_list(resp, self._url, page, [target_record(target, now) for target in found])
+        found = targets.list_page(account_id, self._default_secret_fingerprint, page.fetch_limit, now, page.before, status)
+        send_page(resp, self._url, page, [target_record(target, now) for target in found])
 
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store a target whose address passes the URL policy now."""
         url = req.context.payload.base_url
-        self._once.answer(req, resp, lambda: self._create(req), beforehand=lambda: self._check.require_safe(url))
+        self._executor.respond(
+            req, resp, lambda: self._create(req), before_transaction=lambda: self._check.require_safe(url)
+        )
 
-    def _create(self, req: falcon.Request) -> Answer:
+    def _create(self, req: falcon.Request) -> ApiResponse:
         principal = req.context.principal
         target = targets.create(
             req.context.payload,
@@ -67,10 +71,10 @@ class TicketExportTargets:
             principal.key,
         )
         headers = {"Location": f"{self._url}/{target.id}"}
-        return Answer(201, target_record(target, utc_now()), headers, {"target_id": target.id})
+        return ApiResponse(201, target_record(target, utc_now()), headers, {"target_id": target.id})
 
 
-class TicketExportTarget:
+class TargetResource:
     """Shows one target."""
 
     path = "/api/ticket-export-targets/{target_id}"

@@ -17,13 +17,13 @@ from schemas.intake.evidence import CaptureForm, capture_record
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
-from service.http.idempotency import Answer, Once
+from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
 from storage.accounts.grants import manageable
 from storage.intake import handoffs
 
 
-class EvidenceCaptures:
+class EvidenceCapturesResource:
     """Takes what a person captured with the browser extension."""
 
     path = "/api/browser-extension/evidence-captures"
@@ -31,23 +31,23 @@ class EvidenceCaptures:
     family = RouteFamily.HANDOFFS
     source = InboundSource.BROWSER_EXTENSION
 
-    def __init__(self, once: Once) -> None:
+    def __init__(self, executor: IdempotentExecutor) -> None:
         self.operations = {"POST": _operation(Ability.UPLOAD_EVIDENCE, CaptureForm())}
-        self._once = once
+        self._executor = executor
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store a capture and prepare an export from it."""
-        _answer(self._once, req, resp, lambda: self._record(req))
+        _answer(self._executor, req, resp, lambda: self._record(req))
 
-    def _record(self, req: falcon.Request) -> Answer:
+    def _record(self, req: falcon.Request) -> ApiResponse:
         capture = req.context.payload
         handoff = handoffs.record_capture(capture, req.context.principal, utc_now())
         record = capture_record(capture, handoff.source.id, handoff.created_at)
         body = {"evidence_capture": record, "handoff": handoff_record(handoff)}
-        return Answer(201, body, concerns={"export_id": handoff.ticket_export_id})
+        return ApiResponse(201, body, log_fields={"export_id": handoff.ticket_export_id})
 
 
-class CmsDiagnostics:
+class CmsDiagnosticsResource:
     """Takes the diagnostics of the plugin in a CMS with a shop."""
 
     path = "/api/cms-plugins/cms-commerce/diagnostics"
@@ -55,16 +55,16 @@ class CmsDiagnostics:
     family = RouteFamily.HANDOFFS
     source = InboundSource.CMS_PLUGIN
 
-    def __init__(self, once: Once) -> None:
+    def __init__(self, executor: IdempotentExecutor) -> None:
         self.operations = {"POST": _operation(Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())}
-        self._once = once
+        self._executor = executor
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store diagnostics and prepare an export from them."""
-        _answer(self._once, req, resp, lambda: _record_diagnostics(req))
+        _answer(self._executor, req, resp, lambda: _record_diagnostics(req))
 
 
-class StorefrontDiagnostics:
+class StorefrontDiagnosticsResource:
     """Takes the diagnostics of the app in a storefront."""
 
     path = "/api/storefront-app/diagnostics"
@@ -72,29 +72,31 @@ class StorefrontDiagnostics:
     family = RouteFamily.HANDOFFS
     source = InboundSource.STOREFRONT_APP
 
-    def __init__(self, once: Once) -> None:
+    def __init__(self, executor: IdempotentExecutor) -> None:
         self.operations = {"POST": _operation(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())}
-        self._once = once
+        self._executor = executor
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store diagnostics and prepare an export from them."""
-        _answer(self._once, req, resp, lambda: _record_diagnostics(req))
+        _answer(self._executor, req, resp, lambda: _record_diagnostics(req))
 
 
 def _operation(ability: Ability, form: Form) -> Operation:
     return Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True)
 
 
-def _answer(once: Once, req: falcon.Request, resp: falcon.Response, work: Callable[[], Answer]) -> None:
+def _answer(
+    executor: IdempotentExecutor, req: falcon.Request, resp: falcon.Response, work: Callable[[], ApiResponse]
+) -> None:
     """Answer once per key, but nobody without a grant: the work asks too, and a repeat does no work."""
     upload = req.context.payload
     manageable(req.context.principal, upload.project_id, upload.report_id)
-    once.answer(req, resp, work)
+    executor.respond(req, resp, work)
 
 
-def _record_diagnostics(req: falcon.Request) -> Answer:
+def _record_diagnostics(req: falcon.Request) -> ApiResponse:
     diagnostics = req.context.payload
     handoff = handoffs.record_diagnostics(diagnostics, req.context.principal, utc_now())
     record = diagnostic_record(diagnostics, handoff.source.id, handoff.created_at)
     body = {"diagnostic": record, "handoff": handoff_record(handoff)}
-    return Answer(201, body, concerns={"export_id": handoff.ticket_export_id})
+    return ApiResponse(201, body, log_fields={"export_id": handoff.ticket_export_id})

@@ -7,7 +7,7 @@ import falcon
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import RiskRelayError
 from schemas.settings.definitions import Settings
-from service.api.health import Checks
+from service.api.health import ReadinessChecks
 from service.console.layout import CONSOLE, Frame
 from service.console.pages.audit import Audit
 from service.console.pages.compliance import Compliance
@@ -24,10 +24,10 @@ from service.console.pages.sign_in import SignIn, SignOut
 from service.console.pages.targets import PingTarget, Resume, SetSecret, TargetPage, Targets, Turn, Validate
 from service.console.sessions import Entrance
 from service.console.static_files import ConsoleFiles
-from service.http.rate_limits import Limits
+from service.http.rate_limits import RateLimits
 from service.operations.address_check import AddressCheck
-from service.operations.exports import ExportDecisions
-from service.operations.targets import TargetMoves
+from service.operations.exports import ExportOperations
+from service.operations.targets import TargetOperations
 from storage.secrets.vault import Vault
 
 
@@ -40,12 +40,12 @@ class Console:
     def __init__(
         self,
         settings: Settings,
-        limits: Limits,
+        limits: RateLimits,
         vault: Vault,
         wake_ups: WakeUpQueue,
         check: AddressCheck,
-        moves: TargetMoves,
-        decisions: ExportDecisions,
+        moves: TargetOperations,
+        decisions: ExportOperations,
     ) -> None:
         self._frame = frame = Frame(Entrance(settings, limits))
         self.resources: tuple[Any, ...] = (
@@ -55,7 +55,7 @@ class Console:
             WithSlash(frame),
             Sessions(frame),
             SessionRevocation(frame),
-            Overview(frame, Checks(wake_ups, vault)),
+            Overview(frame, ReadinessChecks(wake_ups, vault)),
             Exports(frame),
             ExportPage(frame),
             Approve(frame, decisions, wake_ups),

@@ -32,8 +32,8 @@ from schemas.base.errors import (
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import DeploymentMode, Settings
-from service.http.rate_limits import Limits
-from service.http.request_pipeline import piece_of
+from service.http.rate_limits import RateLimits
+from service.http.request_pipeline import read_chunk
 from storage.accounts import accounts, sessions, tokens
 from storage.db import engine
 
@@ -87,7 +87,7 @@ class Visitor:
 class Entrance:
     """Lets persons in, and their forms."""
 
-    def __init__(self, settings: Settings, limits: Limits) -> None:
+    def __init__(self, settings: Settings, limits: RateLimits) -> None:
         base = urlsplit(settings.public_base_url)
         self.origin = origin_of(settings.public_base_url)
         self._is_secure = base.scheme == "https"
@@ -285,7 +285,7 @@ def _body(req: falcon.Request) -> bytes:
     if length > MAX_FORM_BYTES:
         raise PayloadTooLarge
     body = b""
-    while len(body) < length and (piece := piece_of(req.bounded_stream, length - len(body))):
+    while len(body) < length and (piece := read_chunk(req.bounded_stream, length - len(body))):
         body += piece
     if len(body) < length:
         raise _malformed()

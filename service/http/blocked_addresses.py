@@ -19,8 +19,8 @@ from typing import Final
 from limits import RateLimitItemPerSecond
 
 from schemas.base.errors import RateLimited
-from service.http.bounded_cache import Remembered
-from service.http.rate_counters import MOMENT_S, Clock, Counters, Window
+from service.http.bounded_cache import BoundedCache
+from service.http.rate_counters import CLOCK_RESOLUTION_S, Clock, RateLimitCounters, RateLimitWindow
 
 #: What the windows of addresses are called.
 _KIND: Final = "address"
@@ -36,29 +36,29 @@ class _Block:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _FailureCount:
     """Who counts a failure of one address now, and how many want to or wait for it."""
 
     lock: Lock = field(default_factory=Lock)
-    takers: int = 0
+    users: int = 0
 
 
 class BlockedAddresses:
     """Counts failures against `limit`; `clock` are the monotonic seconds of the process."""
 
-    def __init__(self, limit: RateLimitItemPerSecond, counters: Counters, clock: Clock) -> None:
+    def __init__(self, limit: RateLimitItemPerSecond, counters: RateLimitCounters, clock: Clock) -> None:
         self._limit = limit
         self._counters = counters
         self._clock = clock
-        self._blocks: Remembered[_Block] = Remembered()
+        self._blocks: BoundedCache[_Block] = BoundedCache()
         # One for each address that a request at work has failed from: no more than there are connections.
-        self._turns: dict[str, _Turn] = {}
+        self._failure_counts: dict[str, _FailureCount] = {}
         self._lock = Lock()
 
     @property
     def is_empty(self) -> bool:
         """Whether no address is blocked, was blocked a moment ago, or has a failure counted now."""
-        return not (self._blocks or self._turns)
+        return not (self._blocks or self._failure_counts)
 
     def require_unblocked(self, address: str) -> None:
         """Raises RateLimited for an address that failed too often, and where its window is full over all processes."""
@@ -66,16 +66,16 @@ class BlockedAddresses:
         if block is None:
             return
         self._require_over(block)
-        with self._turn(address):
+        with self._serialized(address):
             # Whoever came first has looked.
             self._require_over(block)
-            self._look_again(address, block)
+            self._refresh_block(address, block)
             self._require_over(block)
 
     def require_still_unblocked(self, address: str) -> None:
         """The same for whoever has authenticated, after the failures that were there before. Raises RateLimited."""
-        if address in self._turns:
-            with self._turn(address):
+        if address in self._failure_counts:
+            with self._serialized(address):
                 pass
         block = self._blocks.get(address)
         if block is not None:
@@ -83,7 +83,7 @@ class BlockedAddresses:
 
     def count(self, address: str) -> None:
         """Count a failure. Raises RateLimited beyond the limit."""
-        with self._turn(address):
+        with self._serialized(address):
             was_blocked = self._blocks.get(address)
             if was_blocked is not None:
                 self._require_over(was_blocked)
@@ -96,9 +96,9 @@ class BlockedAddresses:
                 self._require_over(block)
             elif was_blocked is not None:
                 # The next one is not looked at to find out that it is one too many.
-                self._look_again(address, was_blocked)
+                self._refresh_block(address, was_blocked)
 
-    def _look_again(self, address: str, block: _Block) -> None:
+    def _refresh_block(self, address: str, block: _Block) -> None:
         """Go by the window as it is, over all processes: forget a block of which nothing is left, renew one that is full."""
         window = self._counters.look(self._limit, _KIND, address)
         if window.remaining == window.limit:
@@ -106,8 +106,8 @@ class BlockedAddresses:
         elif not window.remaining:
             self._close(block, window)
 
-    def _close(self, block: _Block, window: Window) -> None:
-        block.until = self._clock() + window.opens_in_s + MOMENT_S
+    def _close(self, block: _Block, window: RateLimitWindow) -> None:
+        block.until = self._clock() + window.opens_in_s + CLOCK_RESOLUTION_S
 
     def _require_over(self, block: _Block) -> None:
         wait_s = block.until - self._clock()
@@ -115,15 +115,15 @@ class BlockedAddresses:
             raise RateLimited(max(1, math.ceil(wait_s)))
 
     @contextmanager
-    def _turn(self, address: str) -> Iterator[None]:
+    def _serialized(self, address: str) -> Iterator[None]:
         with self._lock:
-            turn = self._turns.setdefault(address, _Turn())
-            turn.takers += 1
+            failure_count = self._failure_counts.setdefault(address, _FailureCount())
+            failure_count.users += 1
         try:
-            with turn.lock:
+            with failure_count.lock:
                 yield
         finally:
             with self._lock:
-                turn.takers -= 1
-                if not turn.takers:
-                    del self._turns[address]
+                failure_count.users -= 1
+                if not failure_count.users:
+                    del self._failure_counts[address]

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Generic, TypeVar
 
-from service.http.rate_counters import MOST_REMEMBERED
+from service.http.rate_counters import MAX_CACHED_KEYS
 
 Kept = TypeVar("Kept")
 
 
-class Remembered(Generic[Kept]):
+class BoundedCache(Generic[Kept]):
     """A dictionary that forgets its oldest entry when it is full."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Remembered(Generic[Kept]):
         """Keep `value` unless the key has one already; return the one it has."""
         with self._lock:
             kept = self._entries.setdefault(key, value)
-            if len(self._entries) > MOST_REMEMBERED:
+            if len(self._entries) > MAX_CACHED_KEYS:
                 self._entries.popitem(last=False)
         return kept
 

@@ -8,19 +8,19 @@ import falcon
 _KEEP: Final = "no-cache"
 
 
-class Tagged(NamedTuple):
+class TaggedBody(NamedTuple):
     """A body and the name of this version of it."""
 
     body: bytes
     tag: str
 
 
-def tagged(body: bytes) -> Tagged:
+def tagged(body: bytes) -> TaggedBody:
     """Return `body` with a name that any other body would not have."""
-    return Tagged(body, hashlib.sha256(body).hexdigest()[:32])
+    return TaggedBody(body, hashlib.sha256(body).hexdigest()[:32])
 
 
-def answer(req: falcon.Request, resp: falcon.Response, kept: Tagged, media_type: str) -> None:
+def answer(req: falcon.Request, resp: falcon.Response, kept: TaggedBody, media_type: str) -> None:
     """Answer with the body, or with 304 where the client has this one."""
     resp.set_header("ETag", f'"{kept.tag}"')
     resp.set_header("Cache-Control", _KEEP)

@@ -13,13 +13,13 @@ from storage.db import engine
 _Result = TypeVar("_Result")
 
 
-class _NotMeant(Exception):
+class _RollBack(Exception):
     """Takes back what was done."""
 
 
-def rehearsed(work: Callable[[], _Result]) -> _Result:
+def run_and_roll_back(work: Callable[[], _Result]) -> _Result:
     """Return what `work` returns, with nothing stored of what it did. Raises what it raises."""
-    with suppress(_NotMeant), engine.transaction():
+    with suppress(_RollBack), engine.transaction():
         result = work()
-        raise _NotMeant
+        raise _RollBack
     return result

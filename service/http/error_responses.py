@@ -61,16 +61,16 @@ def no_page(_req: falcon.Request, _resp: falcon.Response, _error: errors.RiskRel
 
 
 #: Takes note of an error and the status it is answered with; never fails.
-NoteRefusal = Callable[[falcon.Request, errors.RiskRelayError, int], None]
+RecordRejection = Callable[[falcon.Request, errors.RiskRelayError, int], None]
 
 
 def no_note(_req: falcon.Request, _error: errors.RiskRelayError, _status: int) -> None:
     """Take note of nothing."""
 
 
-def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: NoteRefusal = no_note) -> None:
+def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: RecordRejection = no_note) -> None:
     """Answer every error of `app` here, those of pages as pages, and let `note` know of each."""
-    told = _Told(show_error, note)
+    told = _ErrorHandlers(show_error, note)
     app.add_error_handler(Exception, told.broken)
     app.add_error_handler(falcon.HTTPError, told.framework_error)
     app.add_error_handler(errors.RiskRelayError, told.domain_error)
@@ -78,10 +78,10 @@ def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: 
         app.add_error_handler(outage, told.outage)
 
 
-class _Told:
+class _ErrorHandlers:
     """Falcon's error handlers."""
 
-    def __init__(self, show_error: ShowError, note: NoteRefusal) -> None:
+    def __init__(self, show_error: ShowError, note: RecordRejection) -> None:
         self._show_error = show_error
         self._note = note
 

@@ -17,7 +17,7 @@ from runtime import logs
 from runtime.clock import utc_now
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
-from service.http.dry_run import rehearsed
+from service.http.dry_run import run_and_roll_back
 from storage.db import engine
 from storage.exports import idempotency
 
@@ -29,27 +29,27 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """What a responder answers: a status, a JSON body, headers that belong to it, and the ids it is about for the log."""
 
     status: int
     body: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
-    concerns: Mapping[str, str | int | None] = field(default_factory=dict)
+    log_fields: Mapping[str, str | int | None] = field(default_factory=dict)
 
 
-class Once:
+class IdempotentExecutor:
     """Answers with the result of some work, done once per key."""
 
     def __init__(self, ttl: timedelta) -> None:
         self._ttl = ttl
 
-    def answer(
+    def respond(
         self,
         req: falcon.Request,
         resp: falcon.Response,
-        work: Callable[[], Answer],
-        beforehand: Callable[[], None] | None = None,
+        work: Callable[[], ApiResponse],
+        before_transaction: Callable[[], None] | None = None,
     ) -> None:
         """Do `work`, or repeat the answer it gave to the same key and payload before.
 
@@ -58,43 +58,43 @@ class Once:
         """
         request = _keyed_request(req)
         if req.context.is_dry_run:
-            _try(resp, work, beforehand)
+            _try(resp, work, before_transaction)
             return
-        if beforehand is not None and not self._is_done(request):
+        if before_transaction is not None and not self._is_done(request):
             engine.release()
-            beforehand()
+            before_transaction()
         if request is None:
             with engine.transaction():
-                answer = work()
-            logs.also_concern(**answer.concerns)
-            _send(resp, answer.status, answer.headers, _text(answer))
+                respond = work()
+            logs.also_concern(**respond.log_fields)
+            _send(resp, respond.status, respond.headers, _text(respond))
         else:
             self._once(resp, request, work)
 
     def _is_done(self, request: idempotency.KeyedRequest | None) -> bool:
         return request is not None and idempotency.recall(request, utc_now(), self._ttl) is not None
 
-    def _once(self, resp: falcon.Response, request: idempotency.KeyedRequest, work: Callable[[], Answer]) -> None:
+    def _once(self, resp: falcon.Response, request: idempotency.KeyedRequest, work: Callable[[], ApiResponse]) -> None:
         with engine.transaction():
             before = idempotency.begin(request, utc_now(), self._ttl)
             if before is None:
-                answer = work()
-                done = idempotency.StoredResponse(answer.status, dict(answer.headers), _text(answer))
+                respond = work()
+                done = idempotency.StoredResponse(respond.status, dict(respond.headers), _text(respond))
                 idempotency.finish(request, done)
         if before is not None:
             resp.set_header(REPLAYED, "true")
             _send(resp, before.status, before.headers, before.body)
         else:
-            logs.also_concern(**answer.concerns)
+            logs.also_concern(**respond.log_fields)
             _send(resp, done.status, done.headers, done.body)
 
 
-def _try(resp: falcon.Response, work: Callable[[], Answer], beforehand: Callable[[], None] | None) -> None:
+def _try(resp: falcon.Response, work: Callable[[], ApiResponse], before_transaction: Callable[[], None] | None) -> None:
     """Do everything that would be done, answer what would be stored, and store nothing."""
-    if beforehand is not None:
+    if before_transaction is not None:
         engine.release()
-        beforehand()
-    _send(resp, 200, {}, _text(rehearsed(work)))
+        before_transaction()
+    _send(resp, 200, {}, _text(run_and_roll_back(work)))
 
 
 def request_digest(req: falcon.Request) -> str | None:
@@ -115,8 +115,8 @@ def _keyed_request(req: falcon.Request) -> idempotency.KeyedRequest | None:
     return idempotency.KeyedRequest(req.context.principal.key, req.method, str(req.uri_template), key, digest)
 
 
-def _text(answer: Answer) -> str:
-    return _encode(answer.body)
+def _text(respond: ApiResponse) -> str:
+    return _encode(respond.body)
 
 
 def _send(resp: falcon.Response, status: int, headers: Mapping[str, str], body: str) -> None:

@@ -19,26 +19,26 @@ from schemas.base.errors import ServiceUnavailable
 #: Up to here a body takes 25 ms at the worst, and a thousand of them, one a connection, 16 MiB.
 LARGE_BYTES: Final = 16 * 1024
 #: What may have come of large bodies that wait or are answered: sixty of the largest there are by default.
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 #: The same of bodies that are read before anybody is known by them, so that nobody without a secret fills the others' room.
-MOST_UNKNOWN_BYTES: Final = 16 * 1024 * 1024
+MAX_UNAUTHENTICATED_BYTES: Final = 16 * 1024 * 1024
 #: Whoever waits for longer has hung up, or soon will.
-TURN_WITHIN_S: Final = 10.0
+MAX_WAIT_S: Final = 10.0
 #: How long others wait before they have their turn, unless a single text takes longer: a postback of a hundred issues.
-_STRETCH_S: Final = 0.02
+_MAX_UNYIELDED_S: Final = 0.02
 #: How long they have it: a poll takes half a dozen rounds of gevent's loop, 2 ms.
-_PAUSE_S: Final = 0.002
+_YIELD_S: Final = 0.002
 #: A turn takes a second or two.
 _COME_AGAIN_S: Final = 2
 
 
-class NoRoom(ServiceUnavailable):
+class LargeBodyOverload(ServiceUnavailable):
     """Too many large bodies are being read now; wait for Retry-After."""
 
     retry_after_s = _COME_AGAIN_S
 
 
-class Room:
+class ByteBudget:
     """How many bytes of large bodies a process keeps."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -47,48 +47,50 @@ class Room:
         self._lock = threading.Lock()
 
     @property
-    def kept_bytes(self) -> int:
+    def reserved_bytes(self) -> int:
         """What is kept now."""
         return self._kept
 
-    def keep(self, more_bytes: int) -> None:
+    def reserve(self, more_bytes: int) -> None:
         """Count bytes that have come. Raises NoRoom, and counts none of them, where they are too many."""
         with self._lock:
             if self._kept + more_bytes > self._most_bytes:
-                raise NoRoom
+                raise LargeBodyOverload
             self._kept += more_bytes
 
-    def forget(self, kept_bytes: int) -> None:
+    def release(self, reserved_bytes: int) -> None:
         """Count bytes no longer."""
         with self._lock:
-            self._kept -= kept_bytes
+            self._kept -= reserved_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class BodyBudgets:
     """Room for bodies whose senders are known, and for those that say only when they are read who sends them."""
 
-    known: Room
-    unknown: Room
+    known: ByteBudget
+    unknown: ByteBudget
 
     @classmethod
-    def for_bodies_of(cls, max_body_bytes: int) -> "Rooms":
+    def for_bodies_of(cls, max_body_bytes: int) -> "BodyBudgets":
         """Return rooms that one body has a place in, however large an installation lets it be."""
-        return cls(Room(max(MOST_BYTES, max_body_bytes)), Room(max(MOST_UNKNOWN_BYTES, max_body_bytes)))
+        return cls(
+            ByteBudget(max(MAX_BUFFERED_BYTES, max_body_bytes)), ByteBudget(max(MAX_UNAUTHENTICATED_BYTES, max_body_bytes))
+        )
 
 
-class Turns:
+class LargeBodyQueue:
     """Who is reading a large body: one at a time, of those that wait each sender's first in turns."""
 
-    def __init__(self, within_s: float = TURN_WITHIN_S) -> None:
+    def __init__(self, within_s: float = MAX_WAIT_S) -> None:
         self._within_s = within_s
         self._lock = threading.Lock()
-        self._is_taken = False
+        self._is_busy = False
         #: Those who wait, by sender, the sender whose turn is next first; no sender stands here without one who waits.
         self._waiting: OrderedDict[str, deque[threading.Event]] = OrderedDict()
 
     @contextmanager
-    def turn(self, sender: str, body_bytes: int) -> Iterator[Callable[[], None]]:
+    def slot(self, sender: str, body_bytes: int) -> Iterator[Callable[[], None]]:
         """Wait for the turn where the body is large; yields what to call between parts of the work.
 
         The caller holds no connection to the database. Raises NoRoom where the turn does not come in time.
@@ -96,18 +98,18 @@ class Turns:
         if body_bytes <= LARGE_BYTES:
             yield _go_on
             return
-        self._take(sender)
+        self._acquire(sender)
         try:
             yield _GiveWay()
         finally:
             with self._lock:
-                self._pass_on()
+                self._release()
 
-    def _take(self, sender: str) -> None:
+    def _acquire(self, sender: str) -> None:
         mine = threading.Event()
         with self._lock:
-            if not self._is_taken:
-                self._is_taken = True
+            if not self._is_busy:
+                self._is_busy = True
                 return
             self._waiting.setdefault(sender, deque()).append(mine)
         if mine.wait(self._within_s):
@@ -116,19 +118,19 @@ class Turns:
             if mine.is_set():
                 # It came at this very moment.
                 return
-            self._forget(sender, mine)
-        raise NoRoom
+            self._leave_queue(sender, mine)
+        raise LargeBodyOverload
 
-    def _forget(self, sender: str, waiting: threading.Event) -> None:
+    def _leave_queue(self, sender: str, waiting: threading.Event) -> None:
         line = self._waiting[sender]
         line.remove(waiting)
         if not line:
             del self._waiting[sender]
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         """Give the turn to whoever is next, and the sender of that one the last place. The lock is held."""
-        self._is_taken = bool(self._waiting)
-        if self._is_taken:
+        self._is_busy = bool(self._waiting)
+        if self._is_busy:
             sender, line = self._waiting.popitem(last=False)
             line.popleft().set()
             if line:
@@ -146,6 +148,6 @@ class _GiveWay:
         self._since = time.monotonic()
 
     def __call__(self) -> None:
-        if time.monotonic() - self._since > _STRETCH_S:
-            time.sleep(_PAUSE_S)
+        if time.monotonic() - self._since > _MAX_UNYIELDED_S:
+            time.sleep(_YIELD_S)
             self._since = time.monotonic()

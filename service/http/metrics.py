@@ -32,12 +32,12 @@ OTHER: Final = "other"
 #: What has a meaning here; a client may make up others.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 #: Series of requests in one process. Each route has a handful; who tries every method on each gets no further.
-MOST_SERIES: Final = 600
+MAX_SERIES: Final = 600
 
 _log: Final = logging.getLogger(__name__)
 
 
-class Requests:
+class RequestMetrics:
     """Counts what was answered; to count costs a few microseconds, and nothing that goes wrong with it is felt."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Requests:
         if method not in _METHODS:
             # Not kept: a client can make up as many as it likes.
             return self._series(OTHER, UNMATCHED, str(status))
-        if len(self._bound) >= MOST_SERIES:
+        if len(self._bound) >= MAX_SERIES:
             return self._series(OTHER, UNMATCHED, OTHER)
         return self._bound.setdefault((method, route, status), self._series(method, route or UNMATCHED, str(status)))
 
@@ -82,7 +82,7 @@ class _Series(NamedTuple):
 _UNCOUNTED: Final = _Series(lambda: None, lambda _: None)
 
 
-class Metrics:
+class MetricsResource:
     """Shows everything in Prometheus' text format."""
 
     path = "/metrics"

@@ -32,7 +32,7 @@ _MAX_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRequest:
     """Which part of a list is asked for: at most `limit` entries older than the one with the id `before`."""
 
     limit: int = DEFAULT_LIMIT
@@ -41,12 +41,12 @@ class Page:
     filters: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def look_for(self) -> int:
+    def fetch_limit(self) -> int:
         """How many entries to look for: one more than are shown, which tells whether there is a next page."""
         return self.limit + 1
 
 
-def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection[str]] | None = None) -> Page:
+def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection[str]] | None = None) -> PageRequest:
     """Read which page of a list of `prefix` ids is asked for.
 
     `filters` names further parameters and what each may say. Raises ValidationFailed with every problem, on `/limit`,
@@ -55,22 +55,22 @@ def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection
     return _page(req, lambda last_id: identifiers.is_id(prefix, last_id), filters)
 
 
-def read_numbered_page(req: falcon.Request) -> Page:
+def read_numbered_page(req: falcon.Request) -> PageRequest:
     """Read which page of a list is asked for whose ids are numbers. Raises ValidationFailed on `/limit` or `/cursor`."""
     return _page(req, lambda last_id: _NUMBER.fullmatch(last_id) is not None, None)
 
 
-def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Collection[str]] | None) -> Page:
+def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Collection[str]] | None) -> PageRequest:
     problems: list[FieldProblem] = []
     limit = _limit(req, problems)
     before = _before(req, is_id, problems)
     chosen = {name: _choice(req, name, allowed, problems) for name, allowed in (filters or {}).items()}
     if problems:
         raise ValidationFailed(*problems)
-    return Page(limit, before, {name: value for name, value in chosen.items() if value is not None})
+    return PageRequest(limit, before, {name: value for name, value in chosen.items() if value is not None})
 
 
-def answer_list(resp: falcon.Response, url: str, page: Page, records: Sequence[Mapping[str, Any]]) -> None:
+def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Sequence[Mapping[str, Any]]) -> None:
     """Answer with a page of the list at `url`; `records` are up to `page.look_for` of them, each with its `id`."""
     shown = records[: page.limit]
     ids = [record["id"] for record in records]
@@ -82,7 +82,7 @@ def answer_list(resp: falcon.Response, url: str, page: Page, records: Sequence[M
     resp.data = json.dumps({"items": shown, "next_cursor": cursor}, ensure_ascii=False).encode()
 
 
-def next_page(page: Page, ids: Sequence[str]) -> str | None:
+def next_page(page: PageRequest, ids: Sequence[str]) -> str | None:
     """Return the query of the next page, given the ids of up to `page.look_for` entries; None where there is none."""
     if len(ids) <= page.limit:
         return None

@@ -22,12 +22,12 @@ from runtime import redis_client
 #: A Redis on the same machine answers in a fifth of a millisecond; a request waits no longer than this for one that hangs.
 _REDIS_TIMEOUT_S: Final = 0.25
 #: How long nobody asks a Redis that failed: a hanging one then costs one request in this time its timeout.
-_STAY_AWAY_S: Final = 5.0
+_REDIS_RETRY_S: Final = 5.0
 #: Principals and addresses in memory, some hundred bytes each; whoever is forgotten is counted on in Redis.
-MOST_REMEMBERED: Final = 10_000
+MAX_CACHED_KEYS: Final = 10_000
 
 #: Redis counts whole milliseconds: a window is open one later than it says.
-MOMENT_S: Final = 0.001
+CLOCK_RESOLUTION_S: Final = 0.001
 
 Clock: TypeAlias = Callable[[], float]
 Told = TypeVar("Told")
@@ -36,7 +36,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RateLimitWindow:
     """A sliding window: the count of the present period, and that of the one before, which fades evenly."""
 
     limit: int
@@ -60,7 +60,7 @@ class Window:
         return self.fades_in_s % (self.period_s / self.before) if self.before else self.ends_in_s
 
 
-class Counters:
+class RateLimitCounters:
     """The windows themselves: in Redis, or in this process while Redis is away."""
 
     def __init__(self, redis_url: str, most_connections: int, clock: Clock) -> None:
@@ -75,11 +75,11 @@ class Counters:
         self._lock = Lock()
         self._away_until: float | None = None
 
-    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, Window]:
+    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
         """Count up to `share` and return how many, with the window just before; 0 and the window when it is full."""
         return self._asked(lambda storage: _take(storage, item, (kind, key), share))
 
-    def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> Window:
+    def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> RateLimitWindow:
         """Return the window as it is, and count nothing."""
         return self._asked(lambda storage: _window(storage, item, (kind, key)))
 
@@ -102,13 +102,13 @@ class Counters:
             if now < self._away_until:
                 return False
             # This request looks whether it is back; the others go on meanwhile.
-            self._away_until = now + _STAY_AWAY_S
+            self._away_until = now + _REDIS_RETRY_S
             return True
 
     def _note_away(self, error: StorageError) -> None:
         with self._lock:
             is_news = self._away_until is None
-            self._away_until = self._clock() + _STAY_AWAY_S
+            self._away_until = self._clock() + _REDIS_RETRY_S
         if is_news:
             kind = type(error.__cause__ or error).__name__
             _log.warning("Redis is away, limits go on for each process by itself", extra={"error": kind})
@@ -124,14 +124,14 @@ class Counters:
 
     def _in_memory(self) -> MemoryStorage:
         # It looks through all its keys every 10 ms: a flood of addresses must not fill it. To forget is the lesser harm.
-        if len(self._memory.expirations) > MOST_REMEMBERED:
+        if len(self._memory.expirations) > MAX_CACHED_KEYS:
             self._memory = MemoryStorage()
         return self._memory
 
 
 def _take(
     storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str], share: int
-) -> tuple[int, Window]:
+) -> tuple[int, RateLimitWindow]:
     limiter = SlidingWindowCounterRateLimiter(storage)
     # The window is read first: should the period end before the hit, the reservation ends with the one that was read.
     window = _window(storage, item, who)
@@ -141,10 +141,10 @@ def _take(
     return 0, _window(storage, item, who)
 
 
-def _window(storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str]) -> Window:
+def _window(storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str]) -> RateLimitWindow:
     """Read the window; the rate limiter itself tells only when something changes next, and as wall time."""
     period_s = item.get_expiry()
     before, fades_in_s, present, expires_in_s = storage.get_sliding_window(item.key_for(*who), period_s)
     # A count lives for two periods, in the second as the one before. Nobody counted yet: the period begins with the first.
     ends_in_s = max(0.0, expires_in_s - period_s) if expires_in_s else float(period_s)
-    return Window(item.amount, period_s, before, fades_in_s, present, ends_in_s)
+    return RateLimitWindow(item.amount, period_s, before, fades_in_s, present, ends_in_s)

@@ -16,9 +16,9 @@ from limits import RateLimitItemPerSecond
 from schemas.base.errors import RateLimited
 from schemas.settings.definitions import Settings
 from service.http.blocked_addresses import BlockedAddresses
-from service.http.bounded_cache import Remembered
+from service.http.bounded_cache import BoundedCache
 from service.http.client_address import counted_address
-from service.http.rate_counters import MOMENT_S, Clock, Counters, Window
+from service.http.rate_counters import CLOCK_RESOLUTION_S, Clock, RateLimitCounters, RateLimitWindow
 
 #: What settings count by.
 WINDOW_S: Final = 60
@@ -27,7 +27,7 @@ WINDOW_S: Final = 60
 _SHARES: Final = 60
 
 
-class Limits:
+class RateLimits:
     """Counts requests and failures; `window_s` and `clock` (monotonic seconds) are for tests that cannot wait a minute."""
 
     def __init__(self, settings: Settings, window_s: int = WINDOW_S, clock: Clock = time.monotonic) -> None:
@@ -36,8 +36,8 @@ class Limits:
         self._policy = f'"principal";q={settings.rate_limit_per_minute};w={window_s}'
         self._trusted_proxies = settings.trusted_proxies
         self._clock = clock
-        self._counters = Counters(settings.redis_url, settings.web_threads, clock)
-        self._allowances: Remembered[_Allowance] = Remembered()
+        self._counters = RateLimitCounters(settings.redis_url, settings.web_threads, clock)
+        self._reservations: BoundedCache[_Reservation] = BoundedCache()
         failures = RateLimitItemPerSecond(settings.auth_failures_per_minute, window_s)
         self._addresses = BlockedAddresses(failures, self._counters, clock)
 
@@ -70,16 +70,16 @@ class Limits:
         if standing.is_refused:
             raise RateLimited(standing.seconds)
 
-    def _spend(self, principal_key: str) -> "_Standing":
-        allowance = self._allowances.get(principal_key) or self._allowances.keep(principal_key, _Allowance())
+    def _spend(self, principal_key: str) -> "_RateLimitStatus":
+        reservation = self._reservations.get(principal_key) or self._reservations.keep(principal_key, _Reservation())
         # Whoever else calls as this principal waits meanwhile for the one reservation instead of making more.
-        with allowance.lock:
+        with reservation.lock:
             now = self._clock()
-            if allowance.is_used_up(now):
+            if reservation.is_used_up(now):
                 count, window = self._counters.take(self._requests, "principal", principal_key, self._share)
                 asked_at, now = now, self._clock()
-                allowance.renew(count, window, asked_at, now)
-            return allowance.spend(now)
+                reservation.renew(count, window, asked_at, now)
+            return reservation.spend(now)
 
 
 def _whole_seconds(seconds: float) -> int:
@@ -87,7 +87,7 @@ def _whole_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
-class _Standing(NamedTuple):
+class _RateLimitStatus(NamedTuple):
     """What one request is told: whether it is refused, what remains, and for how many seconds that holds."""
 
     is_refused: bool
@@ -95,7 +95,7 @@ class _Standing(NamedTuple):
     seconds: int
 
 
-class _Allowance:
+class _Reservation:
     """What one principal has left of this process's reservation, or how long it is refused. Use it under its lock."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class _Allowance:
         """Tell whether a new reservation is due: nothing is left in this period, and no refusal holds."""
         return now >= self._opens_at and (not self._left or now >= self._ends_at)
 
-    def renew(self, count: int, window: Window, asked_at: float, answered_at: float) -> None:
+    def renew(self, count: int, window: RateLimitWindow, asked_at: float, answered_at: float) -> None:
         """Take over a reservation; a `count` of 0 refuses until the window opens.
 
         What was reserved ends counted from before it was asked for, a refusal from after: neither is ever in our favour.
@@ -117,11 +117,11 @@ class _Allowance:
         self._left = count
         self._unreserved = max(0, window.remaining - count)
         self._ends_at = asked_at + window.ends_in_s
-        self._opens_at = -math.inf if count else answered_at + window.opens_in_s + MOMENT_S
+        self._opens_at = -math.inf if count else answered_at + window.opens_in_s + CLOCK_RESOLUTION_S
 
-    def spend(self, now: float) -> _Standing:
+    def spend(self, now: float) -> _RateLimitStatus:
         """Spend one, if there is one."""
         if not self._left:
-            return _Standing(True, 0, _whole_seconds(self._opens_at - now))
+            return _RateLimitStatus(True, 0, _whole_seconds(self._opens_at - now))
         self._left -= 1
-        return _Standing(False, self._left + self._unreserved, _whole_seconds(self._ends_at - now))
+        return _RateLimitStatus(False, self._left + self._unreserved, _whole_seconds(self._ends_at - now))

@@ -23,14 +23,14 @@ from storage.intake import rejections
 #: Soon enough for somebody who tries a sender out, and no load in a flood: a write of a few rows.
 PAUSE_S: Final = 3.0
 #: A body may have thousands of problems; the first of them tell what is wrong with its sender.
-MOST_TROUBLES: Final = 10
+MAX_REPORTED_PROBLEMS: Final = 10
 #: Whoever asks for what is not there was not refused as a sender.
 _OF_NOBODY: Final = frozenset({"NOT_FOUND", "METHOD_NOT_ALLOWED"})
 
 _log: Final = logging.getLogger(__name__)
 
 
-class Refusals:
+class RejectionRecorder:
     """Keeps the newest refusal of each source until it is written; nothing is written before `begin`."""
 
     def __init__(self, pause_s: float = PAUSE_S) -> None:
@@ -54,7 +54,7 @@ class Refusals:
             self._newest[source] = told
         self._noted.set()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Write from now on, for as long as the process lives."""
         threading.Thread(target=self._write_for_ever, name="refusals", daemon=True).start()
 
@@ -85,4 +85,4 @@ class Refusals:
 
 def _troubles(req: falcon.Request, error: RiskRelayError) -> tuple[Trouble, ...]:
     fault: Trouble | None = req.context.get("fault")
-    return troubles_of(error.problems[:MOST_TROUBLES]) if fault is None else (fault,)
+    return troubles_of(error.problems[:MAX_REPORTED_PROBLEMS]) if fault is None else (fault,)

@@ -10,7 +10,7 @@ import falcon
 from runtime import logs, tracing
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
-from service.http.metrics import Requests
+from service.http.metrics import RequestMetrics
 from service.http.security_headers import SAFE_HEADERS
 from storage.db import engine, identifiers
 
@@ -20,10 +20,10 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _IDS: Final = {"export_id": identifiers.EXPORT, "target_id": identifiers.TARGET}
 
 
-class Manners:
+class RequestContext:
     """Falcon middleware around every request."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: RequestMetrics) -> None:
         self._requests = requests
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:

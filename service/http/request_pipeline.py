@@ -17,7 +17,7 @@ from schemas.base.errors import (
     Forbidden,
     NotAcceptable,
     PayloadTooLarge,
-    TooSlow,
+    RequestTimeout,
     Unauthorized,
     UnsupportedMediaType,
     ValidationFailed,
@@ -28,14 +28,14 @@ from schemas.content_policy import rules
 from schemas.content_policy.rules import GiveWay
 from service.http.auth import Authenticate
 from service.http.error_responses import PROBLEM_JSON
-from service.http.large_body_limiter import LARGE_BYTES, Room, Rooms, Turns
-from service.http.rate_limits import Limits
+from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyQueue
+from service.http.rate_limits import RateLimits
 from storage.db import engine
 
 #: A chunked body is read in pieces of this size, so that one byte over the cap is noticed before much more is read.
-_PIECE_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 #: Whoever takes longer to send a body, or waits for a turn with it, is looked at again: a token may have been revoked since.
-KNOWN_FOR_S: Final = 1.0
+REAUTHENTICATE_AFTER_S: Final = 1.0
 #: What `?dry_run=` may say.
 _DRY_RUN: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -71,14 +71,14 @@ class Operation:
         object.__setattr__(self, "known_names", self.form.member_names() if self.form else frozenset())
 
 
-class Admission:
+class RequestPipeline:
     """Falcon middleware that admits requests to the resources that name `operations`."""
 
-    def __init__(self, max_body_bytes: int, limits: Limits, rooms: Rooms | None = None) -> None:
+    def __init__(self, max_body_bytes: int, rate_limits: RateLimits, body_budgets: BodyBudgets | None = None) -> None:
         self._max_body_bytes = max_body_bytes
-        self._limits = limits
-        self._rooms = rooms or Rooms.for_bodies_of(max_body_bytes)
-        self._turns = Turns()
+        self._rate_limits = rate_limits
+        self._body_budgets = body_budgets or BodyBudgets.for_bodies_of(max_body_bytes)
+        self._large_bodies = LargeBodyQueue()
 
     def process_resource(self, req: falcon.Request, resp: falcon.Response, resource: Any, params: Mapping[str, Any]) -> None:
         """Run the checks in the contract's order; the first that fails answers."""
@@ -88,21 +88,21 @@ class Admission:
             return
         if (req.content_length or 0) > self._max_body_bytes:
             raise PayloadTooLarge
-        self._limits.require_unblocked(req)
+        self._rate_limits.require_unblocked(req)
         req.context.params = params
         if operation.body is Body.SIGNED:
-            req.context.raw_body = self._read(req, self._rooms.unknown)
+            req.context.raw_body = self._read(req, self._body_budgets.unknown)
         self._authenticate(req, resp, operation)
-        known_at = time.monotonic()
+        authenticated_at = time.monotonic()
         _check_accept(req)
         req.context.is_dry_run = _is_dry_run(req, operation)
         if operation.form is not None:
             # A body may take its sender minutes; connections are few, and nobody holds one meanwhile.
             engine.release()
             body = self._json_body(req, operation)
-            with self._turns.turn(req.context.principal.key, len(body)) as give_way:
-                if time.monotonic() - known_at > KNOWN_FOR_S:
-                    self._look_again(req, operation)
+            with self._large_bodies.slot(req.context.principal.key, len(body)) as give_way:
+                if time.monotonic() - authenticated_at > REAUTHENTICATE_AFTER_S:
+                    self._reauthenticate(req, operation)
                 value = _parsed(body)
                 give_way()
                 req.context.payload = _checked(value, operation, operation.form, give_way)
@@ -111,15 +111,15 @@ class Admission:
 
     def process_response(self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _req_succeeded: bool) -> None:
         """Give back the room that a large body has taken."""
-        room, kept_bytes = req.context.get("room"), req.context.get("kept_bytes")
-        if room is not None and kept_bytes:
-            room.forget(kept_bytes)
+        budget, reserved_bytes = req.context.get("budget"), req.context.get("reserved_bytes")
+        if budget is not None and reserved_bytes:
+            budget.release(reserved_bytes)
 
     def _authenticate(self, req: falcon.Request, resp: falcon.Response, operation: Operation) -> None:
         try:
             req.context.principal = operation.authenticate(req)
         except Unauthorized:
-            self._limits.count_failure(req)
+            self._rate_limits.count_failure(req)
             raise
         except (Forbidden, ValidationFailed):
             # Known, but not allowed, or with a header that says nothing: who asks in vain asks as often as anybody.
@@ -127,17 +127,17 @@ class Admission:
             raise
         self._spend(req, resp)
 
-    def _look_again(self, req: falcon.Request, operation: Operation) -> None:
+    def _reauthenticate(self, req: falcon.Request, operation: Operation) -> None:
         try:
             req.context.principal = operation.authenticate(req)
         except Unauthorized:
-            self._limits.count_failure(req)
+            self._rate_limits.count_failure(req)
             raise
         engine.release()
 
     def _spend(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._limits.require_still_unblocked(req)
-        self._limits.spend(req, resp, req.context.principal.key)
+        self._rate_limits.require_still_unblocked(req)
+        self._rate_limits.spend(req, resp, req.context.principal.key)
 
     def _json_body(self, req: falcon.Request, operation: Operation) -> bytes:
         body = req.context.raw_body if operation.body is Body.SIGNED else None
@@ -153,29 +153,29 @@ class Admission:
             raise UnsupportedMediaType
         return self._read(req) if body is None else body
 
-    def _read(self, req: falcon.Request, room: Room | None = None) -> bytes:
+    def _read(self, req: falcon.Request, budget: ByteBudget | None = None) -> bytes:
         """Read the body under the cap; one without a length is chunked, not empty."""
         stream = req.bounded_stream if req.content_length is not None else req.stream
-        pieces: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
-        while piece := piece_of(stream, min(_PIECE_BYTES, self._max_body_bytes + 1 - size)):
-            pieces.append(piece)
-            size += len(piece)
+        while chunk := read_chunk(stream, min(_CHUNK_BYTES, self._max_body_bytes + 1 - size)):
+            chunks.append(chunk)
+            size += len(chunk)
             if size > self._max_body_bytes:
                 raise PayloadTooLarge
             if size > LARGE_BYTES:
-                _keep(req, room or self._rooms.known, size)
+                _reserve(req, budget or self._body_budgets.known, size)
         if size < (req.content_length or 0):
             # What came may be whole all the same, or may be nothing, which some routes take for an answer.
             raise ValidationFailed(problem("", "malformed_json"))
-        return b"".join(pieces)
+        return b"".join(chunks)
 
 
-def _keep(req: falcon.Request, room: Room, size: int) -> None:
+def _reserve(req: falcon.Request, budget: ByteBudget, size: int) -> None:
     """Take room for what has come of a large body. Raises NoRoom."""
     context = req.context
-    room.keep(size - (context.get("kept_bytes") or 0))
-    context.room, context.kept_bytes = room, size
+    budget.reserve(size - (context.get("reserved_bytes") or 0))
+    context.budget, context.reserved_bytes = budget, size
 
 
 def _parsed(body: bytes) -> Any:
@@ -211,7 +211,7 @@ def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
     return _DRY_RUN[asked]
 
 
-def piece_of(stream: Any, size: int) -> bytes:
+def read_chunk(stream: Any, size: int) -> bytes:
     """Read from a body that may break off or be chunked wrongly, which is the sender's mistake and not ours.
 
     Raises TooSlow, ValidationFailed.
@@ -219,7 +219,7 @@ def piece_of(stream: Any, size: int) -> bytes:
     try:
         return bytes(stream.read(size))
     except TimeoutError:
-        raise TooSlow from None
+        raise RequestTimeout from None
     except Exception:  # noqa: BLE001 - every server has its own errors for it, and some quote the body
         raise ValidationFailed(problem("", "malformed_json")) from None
 

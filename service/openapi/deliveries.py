@@ -113,11 +113,11 @@ def _outbound(
         "description": description,
         "parameters": [_parameter(*each) for each in _HEADERS],
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}},
-        "responses": {status: {"description": told} for status, told in meanings.items()},
+        "responses": {status: {"description": description} for status, description in meanings.items()},
         "security": [],
     }
 
 
-def _parameter(name: str, told: str, pattern: str | None, example: str) -> dict[str, Any]:
+def _parameter(name: str, description: str, pattern: str | None, example: str) -> dict[str, Any]:
     schema = {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
-    return {"in": "header", "name": name, "description": told, "required": True, "schema": schema, "example": example}
+    return {"in": "header", "name": name, "description": description, "required": True, "schema": schema, "example": example}

@@ -17,7 +17,7 @@ import falcon
 from schemas.base.errors import NotFound
 from schemas.settings.definitions import RouteFamily
 from service.http import conditional_requests
-from service.http.conditional_requests import Tagged, tagged
+from service.http.conditional_requests import TaggedBody, tagged
 
 #: Who has the files, and where they stand in it. To import it would bring a template engine.
 _PACKAGE: Final = "swagger_ui"
@@ -104,18 +104,18 @@ FILES: Final = (*_INSTALLED, *_OWN)
 _log: Final = logging.getLogger(__name__)
 
 
-class NoPage(NotFound):
+class DocsPageMissing(NotFound):
     """Swagger UI's files are not installed here; bin/setup installs them, and /openapi.json says the same."""
 
 
-class ApiPage:
+class DocsPageResource:
     """Answers with the page. `folder` stands in for where Swagger UI's files are installed."""
 
     path = "/docs"
     family = RouteFamily.HEALTH
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.files = ApiPageFiles(folder or _installed())
+        self.files = DocsFilesResource(folder or _installed())
         self._page = tagged(_PAGE.encode())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -127,7 +127,7 @@ class ApiPage:
     on_head = on_get
 
 
-class ApiPageFiles:
+class DocsFilesResource:
     """Answers with the files that the page loads: by their names, and no other."""
 
     path = "/docs/{file}"
@@ -137,15 +137,15 @@ class ApiPageFiles:
         self._paths = {} if folder is None else {name: folder / name for name in _INSTALLED}
         self._lacks = [name for name in _INSTALLED if name not in self._paths or not self._paths[name].is_file()]
         if self._lacks:
-            _log.warning("there is no API page: %s", NoPage().message)
+            _log.warning("there is no API page: %s", DocsPageMissing().message)
         #: Read when the first client asks this process, and never again: most processes never are, and a crowd that asks
         #: is sent the same bytes.
-        self._kept: dict[str, Tagged] = {name: tagged(body) for name, (body, _) in _OWN.items()}
+        self._kept: dict[str, TaggedBody] = {name: tagged(body) for name, (body, _) in _OWN.items()}
 
     def require(self) -> None:
         """Raise NoPage where a file was not there when the service started."""
         if self._lacks:
-            raise NoPage
+            raise DocsPageMissing
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, file: str) -> None:
         """Return a file, or 304 where the client has this one. Raises NotFound, NoPage."""
@@ -156,14 +156,14 @@ class ApiPageFiles:
 
     on_head = on_get
 
-    def _read(self, name: str) -> Tagged:
+    def _read(self, name: str) -> TaggedBody:
         # Two that ask at once read the same twice.
         if name not in self._kept:
             try:
                 self._kept[name] = tagged(self._paths[name].read_bytes())
             except OSError:
                 # It has been taken away since.
-                raise NoPage from None
+                raise DocsPageMissing from None
         return self._kept[name]
 
 

@@ -17,8 +17,8 @@ from schemas.version import VERSION
 from service.http.auth import Bearer, SharedSecret, StorefrontSignature
 from service.http.request_pipeline import Body, Operation
 from service.openapi import deliveries, error_responses, exports, health, intake, recoveries, sessions, targets, uploads
-from service.openapi.docs_page import ApiPage
-from service.openapi.operations import PARAMETERS, Described, Good
+from service.openapi.docs_page import DocsPageResource
+from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
 from service.openapi.request_bodies import described_members, own_schema, with_aliases
 
 _OPERATIONS: Final = {
@@ -96,7 +96,7 @@ def document(resources: Iterable[Any], public_base_url: str) -> dict[str, Any]:
 def _component_name(schema: Any) -> str:
     """Return what the component of a form or of an answer is called."""
     name: str = (schema if isinstance(schema, type) else type(schema)).__name__.lstrip("_")
-    return f"{name.removesuffix('Form')}Input" if name.endswith("Form") else name
+    return f"{name.removesuffix('Form')}Input" if name.endswith("Form") else name.removesuffix("Response")
 
 
 class _Writer:
@@ -110,7 +110,7 @@ class _Writer:
             openapi_version="3.1.0",
             plugins=[plugin],
             info={
-                "description": _ABOUT.format(page=f"{public_base_url}{ApiPage.path}"),
+                "description": _ABOUT.format(page=f"{public_base_url}{DocsPageResource.path}"),
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             servers=[{"url": public_base_url}],
@@ -123,21 +123,21 @@ class _Writer:
         self._responses: set[str] = set()
 
     def write(self, resources: list[Any]) -> dict[str, Any]:
-        told = {
+        described_by = {
             (method, resource.path): (resource, _OPERATIONS[method, resource.path])
             for resource in resources
             for method in _methods(resource)
         }
-        self._served = {described.id for _, described in told.values()}
+        self._served = {described.id for _, described in described_by.values()}
         self._write_components()
-        for path in dict.fromkeys(path for _, path in told):
+        for path in dict.fromkeys(path for _, path in described_by):
             operations = {
                 method.lower(): self._operation(resource, method, described)
-                for (method, its_path), (resource, described) in told.items()
+                for (method, its_path), (resource, described) in described_by.items()
                 if its_path == path
             }
             self._spec.path(path=path, operations=operations)
-        return self._finished({described.tag for _, described in told.values()})
+        return self._finished({described.tag for _, described in described_by.values()})
 
     def _write_components(self) -> None:
         components = self._spec.components
@@ -145,9 +145,9 @@ class _Writer:
             components.security_scheme(name, scheme)
         for name, parameter in PARAMETERS.items():
             components.parameter(name, parameter["in"], dict(parameter))
-        for name, (told, required, schema) in _HEADERS.items():
-            components.header(name, {"description": told, "required": required, "schema": dict(schema)})
-        for error in (responses.Error, responses.Problem):
+        for name, (description, required, schema) in _HEADERS.items():
+            components.header(name, {"description": description, "required": required, "schema": dict(schema)})
+        for error in (responses.ErrorResponse, responses.ProblemResponse):
             self._resolve(error)
 
     def _finished(self, tags: set[str]) -> dict[str, Any]:
@@ -161,12 +161,12 @@ class _Writer:
         components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
         components["securitySchemes"] = _asked_for(components["securitySchemes"], whole["paths"])
         tags.add(deliveries.TAG)
-        whole["tags"] = [{"name": name, "description": told} for name, told in _TAGS.items() if name in tags]
+        whole["tags"] = [{"name": name, "description": description} for name, description in _TAGS.items() if name in tags]
         return {**whole, "webhooks": webhooks}
 
-    def _operation(self, resource: Any, method: str, described: Described) -> dict[str, Any]:
+    def _operation(self, resource: Any, method: str, described: OperationDescription) -> dict[str, Any]:
         operation: Operation | None = getattr(resource, "operations", {}).get(method)
-        told: dict[str, Any] = {
+        object_: dict[str, Any] = {
             "operationId": described.id,
             "tags": [described.tag],
             "summary": described.summary,
@@ -175,10 +175,10 @@ class _Writer:
             "security": _security(operation),
         }
         if operation is not None and operation.form is not None:
-            told["requestBody"] = self._body(operation, operation.form, described)
-        return {**told, "responses": dict(self._answers(resource, operation, described))}
+            object_["requestBody"] = self._body(operation, operation.form, described)
+        return {**object_, "responses": dict(self._responses_of(resource, operation, described))}
 
-    def _body(self, operation: Operation, form: Form, described: Described) -> dict[str, Any]:
+    def _body(self, operation: Operation, form: Form, described: OperationDescription) -> dict[str, Any]:
         examples = described.examples or {"Nothing": {}}
         media = {"schema": self._input(form), "examples": {name: {"value": each} for name, each in examples.items()}}
         return {"required": operation.body is not Body.OPTIONAL, "content": {"application/json": media}}
@@ -188,35 +188,49 @@ class _Writer:
             return {"anyOf": [self._resolve(each) for each in form.forms]}
         return self._resolve(form)
 
-    def _answers(self, resource: Any, operation: Operation | None, described: Described) -> Iterator[tuple[str, Any]]:
-        for good in described.answers:
+    def _responses_of(
+        self, resource: Any, operation: Operation | None, described: OperationDescription
+    ) -> Iterator[tuple[str, Any]]:
+        for good in described.responses:
             yield str(good.status), self._good(good, operation)
         if operation is None:
-            yield from self._refusals(described.refusals, challenges=False)
+            yield from self._error_responses(described.error_codes, challenges=False)
             return
         if operation.has_dry_run:
-            [first] = described.answers
-            yield "200", self._good(described.rehearsal or Good(200, _AS_IF, first.schema, first.example), operation)
+            [first] = described.responses
+            yield (
+                "200",
+                self._good(
+                    described.dry_run_response or SuccessResponse(200, _AS_IF, first.schema, first.example), operation
+                ),
+            )
         challenges = isinstance(operation.authenticate, Bearer)
-        yield from self._refusals(error_responses.codes(operation, resource.path, described.refusals), challenges=challenges)
+        yield from self._error_responses(
+            error_responses.codes(operation, resource.path, described.error_codes), challenges=challenges
+        )
 
-    def _refusals(self, found: Iterable[str], *, challenges: bool) -> Iterator[tuple[str, Any]]:
-        for status, told in error_responses.by_status(found):
-            name = error_responses.component_name(told, challenges=challenges)
+    def _error_responses(self, found: Iterable[str], *, challenges: bool) -> Iterator[tuple[str, Any]]:
+        for status, codes in error_responses.by_status(found):
+            name = error_responses.component_name(codes, challenges=challenges)
             if name not in self._responses:
                 self._responses.add(name)
-                self._spec.components.response(name, error_responses.response(status, told, challenges=challenges))
+                self._spec.components.response(name, error_responses.response(status, codes, challenges=challenges))
             yield str(status), {"$ref": f"#/components/responses/{name}"}
 
-    def _good(self, good: Good, operation: Operation | None) -> dict[str, Any]:
-        told: dict[str, Any] = {"description": good.told, "headers": error_responses.references(_headers(good, operation))}
+    def _good(self, good: SuccessResponse, operation: Operation | None) -> dict[str, Any]:
+        object_: dict[str, Any] = {
+            "description": good.description,
+            "headers": error_responses.references(_headers(good, operation)),
+        }
         if good.schema is not None or good.example is not None:
             examples = {good.media_type: good.example, **good.others}
-            told["content"] = {kind: {"schema": self._shape(good, kind), "example": each} for kind, each in examples.items()}
+            object_["content"] = {
+                kind: {"schema": self._shape(good, kind), "example": each} for kind, each in examples.items()
+            }
         links = {name: _link(name) for name in good.links if name in self._served}
-        return {**told, "links": links} if links else told
+        return {**object_, "links": links} if links else object_
 
-    def _shape(self, good: Good, media_type: str) -> dict[str, Any]:
+    def _shape(self, good: SuccessResponse, media_type: str) -> dict[str, Any]:
         if good.schema is not None:
             return self._resolve(good.schema)
         return {"type": "string" if media_type.startswith("text/") else "object"}
@@ -227,7 +241,7 @@ def _methods(resource: Any) -> list[str]:
     return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if hasattr(resource, f"on_{method.lower()}")]
 
 
-def _parameters(resource: Any, operation: Operation | None, described: Described) -> Iterator[str]:
+def _parameters(resource: Any, operation: Operation | None, described: OperationDescription) -> Iterator[str]:
     for member, name in _IN_PATHS.items():
         if f"{{{member}}}" in resource.path:
             yield name
@@ -239,7 +253,7 @@ def _parameters(resource: Any, operation: Operation | None, described: Described
     yield "RequestId"
 
 
-def _headers(good: Good, operation: Operation | None) -> Iterator[str]:
+def _headers(good: SuccessResponse, operation: Operation | None) -> Iterator[str]:
     yield "RequestId"
     if operation is not None:
         yield from ("RateLimit", "RateLimitPolicy")
@@ -250,7 +264,7 @@ def _headers(good: Good, operation: Operation | None) -> Iterator[str]:
 
 
 def _link(operation_id: str) -> dict[str, Any]:
-    described, path = next((told, path) for (_, path), told in _OPERATIONS.items() if told.id == operation_id)
+    described, path = next((each, path) for (_, path), each in _OPERATIONS.items() if each.id == operation_id)
     name = path.partition("{")[2].partition("}")[0]
     return {"operationId": operation_id, "parameters": {name: "$response.body#/id"}, "description": f"{described.summary}."}
 
@@ -269,7 +283,7 @@ _SCHEME_OF_HEADER: Final[Mapping[str, str]] = {
     "X-Email-Webhook-Secret": "emailSecret",
     StorefrontSignature.HEADER: "storefrontSignature",
 }
-_TOLD_OF_SCHEME: Final[Mapping[str, str]] = {
+_SCHEME_DESCRIPTIONS: Final[Mapping[str, str]] = {
     "scannerSecret": "The secret that the installation shares with its scanner.",
     "emailSecret": "The secret that the installation shares with its email provider.",
     "storefrontSignature": "HMAC-SHA-256 of the raw body with the secret that the installation shares with the storefront "
@@ -280,7 +294,7 @@ _TOLD_OF_SCHEME: Final[Mapping[str, str]] = {
 def _security_schemes() -> dict[str, dict[str, str]]:
     tokens = {f"{kind.value}Token": _token_scheme(kind) for kind in TokenKind}
     shared = {
-        name: {"type": "apiKey", "in": "header", "name": header, "description": _TOLD_OF_SCHEME[name]}
+        name: {"type": "apiKey", "in": "header", "name": header, "description": _SCHEME_DESCRIPTIONS[name]}
         for header, name in _SCHEME_OF_HEADER.items()
     }
     return tokens | shared
@@ -288,10 +302,10 @@ def _security_schemes() -> dict[str, dict[str, str]]:
 
 def _token_scheme(kind: TokenKind) -> dict[str, str]:
     abilities = ", ".join(f"`{ability.value}`" for ability in ABILITIES[kind])
-    told = (
+    description = (
         f"A token of kind `{kind.value}`, made with `bin/riskrelay token create`. It has some of the abilities {abilities}."
     )
-    return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": told}
+    return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": description}
 
 
 def _asked_for(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
@@ -303,5 +317,5 @@ def _asked_for(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
 
 def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:
     """Return those components that some path names; a mode without uploads needs none of their words."""
-    told = repr(paths)
-    return {name: component for name, component in components.items() if f"#/components/{kind}/{name}'" in told}
+    text = repr(paths)
+    return {name: component for name, component in components.items() if f"#/components/{kind}/{name}'" in text}

@@ -12,7 +12,7 @@ from service.http.error_responses import PROBLEM_JSON, STATUS, problem_body
 from service.http.request_pipeline import Body, Operation
 from service.openapi.operations import REQUEST_ID
 
-_TOLD: Final[Mapping[str, str]] = {
+_DESCRIPTIONS: Final[Mapping[str, str]] = {
     "UNAUTHORIZED": "The token or secret is missing, wrong, expired or revoked.",
     "SIGNATURE_INVALID": "The signature does not match the raw body.",
     "FORBIDDEN": "Known, but not allowed: a token without the ability, of the wrong kind, or an account that may not "
@@ -65,31 +65,31 @@ def by_status(found: Iterable[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
         yield status, tuple(sorted(code for code in known if STATUS[code] == status))
 
 
-def component_name(told: tuple[str, ...], *, challenges: bool) -> str:
+def component_name(group: tuple[str, ...], *, challenges: bool) -> str:
     """Return what the answer with these codes is called."""
-    name = "Or".join("".join(word.capitalize() for word in code.split("_")) for code in told)
-    return f"{name}WithChallenge" if challenges and told == ("UNAUTHORIZED",) else name
+    name = "Or".join("".join(word.capitalize() for word in code.split("_")) for code in group)
+    return f"{name}WithChallenge" if challenges and group == ("UNAUTHORIZED",) else name
 
 
-def response(status: int, told: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
+def response(status: int, group: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
     """Return the answer of one status; a bearer's 401 `challenges`."""
     return {
-        "description": " ".join(f"`{code}`: {_TOLD[code]}" for code in told),
-        "headers": _headers(status, told, challenges=challenges),
+        "description": " ".join(f"`{code}`: {_DESCRIPTIONS[code]}" for code in group),
+        "headers": _headers(status, group, challenges=challenges),
         "content": {
-            "application/json": {"schema": _ERROR, "examples": _examples(told, as_problem=False)},
-            PROBLEM_JSON: {"schema": _PROBLEM, "examples": _examples(told, as_problem=True)},
+            "application/json": {"schema": _ERROR, "examples": _examples(group, as_problem=False)},
+            PROBLEM_JSON: {"schema": _PROBLEM, "examples": _examples(group, as_problem=True)},
         },
     }
 
 
-def _headers(status: int, told: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
+def _headers(status: int, group: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
     names = ["RequestId"]
-    if challenges and told == ("UNAUTHORIZED",):
+    if challenges and group == ("UNAUTHORIZED",):
         names.append("Challenge")
     if status == STATUS["RATE_LIMITED"]:
         names.append("RetryAfter")
-    if {"IDEMPOTENCY_IN_PROGRESS", "SERVICE_UNAVAILABLE"} & {*told}:
+    if {"IDEMPOTENCY_IN_PROGRESS", "SERVICE_UNAVAILABLE"} & {*group}:
         names.append("RetryAfterOptional")
     if status != STATUS["UNAUTHORIZED"]:
         names += ["RateLimitOptional", "RateLimitPolicyOptional"]
@@ -118,8 +118,8 @@ def references(names: Iterable[str]) -> dict[str, Any]:
     return {HEADER_NAMES[name]: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _examples(told: tuple[str, ...], *, as_problem: bool) -> dict[str, Any]:
-    bodies = {code: errors.error_body(_error(code), REQUEST_ID) for code in told}
+def _examples(group: tuple[str, ...], *, as_problem: bool) -> dict[str, Any]:
+    bodies = {code: errors.error_body(_error(code), REQUEST_ID) for code in group}
     return {code: {"value": problem_body(body["error"]) if as_problem else body} for code, body in bodies.items()}
 
 

@@ -2,10 +2,19 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import AttemptList, Export, ExportList
-from service.api.export_actions import TicketExportApproval, TicketExportDismissal, TicketExportRetry
-from service.api.exports import TicketExport, TicketExportAttempts, TicketExports
-from service.openapi.operations import AT, EXPORT_ID, PAGING, TARGET_ID, Described, Good, Operations, listed
+from schemas.api.responses import AttemptListResponse, ExportListResponse, ExportResponse
+from service.api.export_actions import TicketExportApprovalResource, TicketExportDismissalResource, TicketExportRetryResource
+from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
+from service.openapi.operations import (
+    AT,
+    EXPORT_ID,
+    PAGING,
+    TARGET_ID,
+    OperationDescription,
+    Operations,
+    SuccessResponse,
+    listed,
+)
 
 TAG: Final = "Ticket exports"
 
@@ -68,78 +77,84 @@ ATTEMPT: Final[dict[str, Any]] = {
 _NEXT: Final = ("readTicketExport", "approveTicketExport", "dismissTicketExport", "listTicketExportAttempts")
 
 OPERATIONS: Final[Operations] = {
-    ("POST", TicketExports.path): Described(
+    ("POST", TicketExportsResource.path): OperationDescription(
         id="prepareTicketExport",
         tag=TAG,
         summary="Prepare an export by hand",
         description="Keeps a ticket exactly as you wrote it, or refuses it: nothing is cut, folded or trimmed. It "
         "goes nowhere until it is approved. Only the title is required; without a `source` the export is its own.",
-        answers=(Good(201, "The export is prepared.", Export, PREPARED, ("Location",), _NEXT),),
+        responses=(SuccessResponse(201, "The export is prepared.", ExportResponse, PREPARED, ("Location",), _NEXT),),
         examples={
             "The least": {"ticket": {"title": "Image without alternative text"}},
             "Everything": {"ticket": TICKET, "source": {"type": "manual", "id": "NOTE-7"}},
         },
     ),
-    ("GET", TicketExports.path): Described(
+    ("GET", TicketExportsResource.path): OperationDescription(
         id="listTicketExports",
         tag=TAG,
         summary="List exports",
         description="The exports of the token's account, the newest first.",
-        answers=(listed("exports", ExportList, WAITING),),
+        responses=(listed("exports", ExportListResponse, WAITING),),
         parameters=("ExportStatuses", "SourceType", *PAGING),
     ),
-    ("GET", TicketExport.path): Described(
+    ("GET", TicketExportResource.path): OperationDescription(
         id="readTicketExport",
         tag=TAG,
         summary="Poll an export",
         description="Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While it is "
         "`retry_scheduled`, `Retry-After` and `retry_after_seconds` say when the next attempt is due. Send "
         "`If-None-Match`: a 304 costs little.",
-        answers=(
-            Good(200, "The export as it is now.", Export, WAITING, ("ETag", "Retry-After?")),
-            Good(304, "You have this version already.", headers=("ETag", "Retry-After?")),
+        responses=(
+            SuccessResponse(200, "The export as it is now.", ExportResponse, WAITING, ("ETag", "Retry-After?")),
+            SuccessResponse(304, "You have this version already.", headers=("ETag", "Retry-After?")),
         ),
         parameters=("IfNoneMatch",),
     ),
-    ("GET", TicketExportAttempts.path): Described(
+    ("GET", TicketExportAttemptsResource.path): OperationDescription(
         id="listTicketExportAttempts",
         tag=TAG,
         summary="List the attempts of an export",
         description="Each signed POST of the export, the newest first. One whose worker died counts in the export's "
         "`attempts` but is not listed: nobody knows what came of it.",
-        answers=(listed("attempts", AttemptList, ATTEMPT),),
+        responses=(listed("attempts", AttemptListResponse, ATTEMPT),),
         parameters=PAGING,
     ),
-    ("POST", TicketExportApproval.path): Described(
+    ("POST", TicketExportApprovalResource.path): OperationDescription(
         id="approveTicketExport",
         tag=TAG,
         summary="Approve an export for a target",
         description="Freezes the exact bytes that are delivered, and makes the export due. Name the `ticket_digest` "
         "you saw, and a ticket that is not that one is refused. Approving again for the same target answers with the "
         "record and starts nothing. A paused target can be approved for; its exports wait.",
-        answers=(Good(202, "The export is due.", Export, APPROVED, ("Location",), ("readTicketExport",)),),
-        refusals=("CONFLICT",),
+        responses=(
+            SuccessResponse(202, "The export is due.", ExportResponse, APPROVED, ("Location",), ("readTicketExport",)),
+        ),
+        error_codes=("CONFLICT",),
         examples={
             "A target": {"target_id": TARGET_ID},
             "With the digest that was seen": {"target_id": TARGET_ID, "ticket_digest": _DIGEST},
         },
     ),
-    ("POST", TicketExportRetry.path): Described(
+    ("POST", TicketExportRetryResource.path): OperationDescription(
         id="retryTicketExport",
         tag=TAG,
         summary="Deliver a failed or blocked export after all",
         description="Makes it due again with its whole schedule. Where its target is blocked, the address is checked "
         "again: if nothing speaks against it any more the target is resumed, else the answer is a 409 that names the "
         "reason.",
-        answers=(Good(202, "The export is due.", Export, {**APPROVED, "attempts": 11}, ("Location",)),),
-        refusals=("CONFLICT",),
+        responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, ("Location",)),),
+        error_codes=("CONFLICT",),
     ),
-    ("POST", TicketExportDismissal.path): Described(
+    ("POST", TicketExportDismissalResource.path): OperationDescription(
         id="dismissTicketExport",
         tag=TAG,
         summary="Put a prepared export aside for good",
         description="A dismissed export is never delivered, and nothing brings it back.",
-        answers=(Good(200, "The export is dismissed.", Export, {**PREPARED, "status": "dismissed", "finished_at": AT}),),
-        refusals=("CONFLICT",),
+        responses=(
+            SuccessResponse(
+                200, "The export is dismissed.", ExportResponse, {**PREPARED, "status": "dismissed", "finished_at": AT}
+            ),
+        ),
+        error_codes=("CONFLICT",),
     ),
 }

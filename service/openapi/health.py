@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from schemas.api.responses import Alive, Ready
-from service.api.health import Health, Readiness
-from service.http.metrics import Metrics
-from service.openapi.docs_page import ApiPage, ApiPageFiles
-from service.openapi.operations import Described, Good, Operations
+from schemas.api.responses import HealthResponse, ReadinessResponse
+from service.api.health import HealthResource, ReadinessResource
+from service.http.metrics import MetricsResource
+from service.openapi.docs_page import DocsFilesResource, DocsPageResource
+from service.openapi.operations import OperationDescription, Operations, SuccessResponse
 
 TAG: Final = "Health"
 _CHECKS: Final = {"database": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
@@ -14,25 +14,25 @@ _AWAY: Final = dict.fromkeys(_CHECKS, "unknown")
 
 
 OPERATIONS: Final[Operations] = {
-    ("GET", Health.path): Described(
+    ("GET", HealthResource.path): OperationDescription(
         id="readHealth",
         tag=TAG,
         summary="Whether the process answers",
         description="Looks at nothing else.",
-        answers=(Good(200, "It does.", Alive, {"status": "ok"}),),
+        responses=(SuccessResponse(200, "It does.", HealthResponse, {"status": "ok"}),),
     ),
-    ("GET", Readiness.path): Described(
+    ("GET", ReadinessResource.path): OperationDescription(
         id="readReadiness",
         tag=TAG,
         summary="Whether the service can answer, check by check",
         description="Without Redis or workers it is `degraded`: everything is taken in and delivered later. Without "
         "its database, or with one of another version or of other keys, it is `unavailable`.",
-        answers=(
-            Good(200, "`ok` or `degraded`.", Ready, {"status": "ok", "checks": _CHECKS}),
-            Good(
+        responses=(
+            SuccessResponse(200, "`ok` or `degraded`.", ReadinessResponse, {"status": "ok", "checks": _CHECKS}),
+            SuccessResponse(
                 503,
                 "`unavailable`: nothing can be answered.",
-                Ready,
+                ReadinessResponse,
                 {
                     "status": "unavailable",
                     "checks": {
@@ -46,13 +46,13 @@ OPERATIONS: Final[Operations] = {
             ),
         ),
     ),
-    ("GET", Metrics.path): Described(
+    ("GET", MetricsResource.path): OperationDescription(
         id="readMetrics",
         tag=TAG,
         summary="Metrics for Prometheus",
         description="What the processes of this installation have counted, and what there is. A page is good for a second.",
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 200,
                 "Prometheus' text format.",
                 example='riskrelay_exports{status="exported"} 1234\n',
@@ -60,38 +60,38 @@ OPERATIONS: Final[Operations] = {
             ),
         ),
     ),
-    ("GET", "/openapi.json"): Described(
+    ("GET", "/openapi.json"): OperationDescription(
         id="readDescription",
         tag=TAG,
         summary="This description",
         description="OpenAPI 3.1, of the routes that this installation serves. It changes with a new version or "
         "another mode; `If-None-Match` tells whether it has.",
-        answers=(
-            Good(200, "The description.", example={"openapi": "3.1.0"}, headers=("ETag",)),
-            Good(304, "You have this one already.", headers=("ETag",)),
+        responses=(
+            SuccessResponse(200, "The description.", example={"openapi": "3.1.0"}, headers=("ETag",)),
+            SuccessResponse(304, "You have this one already.", headers=("ETag",)),
         ),
         parameters=("IfNoneMatch",),
     ),
-    ("GET", ApiPage.path): Described(
+    ("GET", DocsPageResource.path): OperationDescription(
         id="readPage",
         tag=TAG,
         summary="This description as a page",
         description="For people: Swagger UI shows the description and tries it out, with a token that is typed in and "
         "kept nowhere. Where Swagger UI's files are not installed there is no page.",
-        answers=(
-            Good(200, "The page.", example="<!doctype html>\n", headers=("ETag",), media_type="text/html"),
-            Good(304, "You have this one already.", headers=("ETag",)),
+        responses=(
+            SuccessResponse(200, "The page.", example="<!doctype html>\n", headers=("ETag",), media_type="text/html"),
+            SuccessResponse(304, "You have this one already.", headers=("ETag",)),
         ),
-        refusals=("NOT_FOUND",),
+        error_codes=("NOT_FOUND",),
         parameters=("IfNoneMatch",),
     ),
-    ("GET", ApiPageFiles.path): Described(
+    ("GET", DocsFilesResource.path): OperationDescription(
         id="readPageFile",
         tag=TAG,
         summary="What the page loads",
         description="Scripts and style sheets of the page.",
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 200,
                 "The file.",
                 example='"use strict";\n',
@@ -99,9 +99,9 @@ OPERATIONS: Final[Operations] = {
                 media_type="text/javascript",
                 others={"text/css": "body { margin: 0 }\n"},
             ),
-            Good(304, "You have this one already.", headers=("ETag",)),
+            SuccessResponse(304, "You have this one already.", headers=("ETag",)),
         ),
-        refusals=("NOT_FOUND",),
+        error_codes=("NOT_FOUND",),
         parameters=("IfNoneMatch",),
     ),
 }

@@ -2,11 +2,11 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import ComplianceReceipt, EmailReceipt, PostbackReceipt
-from service.api.compliance import ComplianceWebhooks
-from service.api.email import EmailWebhook
-from service.api.scanner import ScannerResults
-from service.openapi.operations import EXPORT_ID, Described, Good, Operations
+from schemas.api.responses import ComplianceResponse, EmailResponse, PostbackResponse
+from service.api.compliance import ComplianceWebhooksResource
+from service.api.email import EmailWebhookResource
+from service.api.scanner import ScannerResultsResource
+from service.openapi.operations import EXPORT_ID, OperationDescription, Operations, SuccessResponse
 
 SCANNER_TAG: Final = "Scanner results"
 EMAIL_TAG: Final = "Email"
@@ -55,18 +55,18 @@ _POSTMARK: Final[dict[str, Any]] = {
 _CUSTOMER: Final = {"id": 191167, "email": "john@mail.example", "phone": "555-625-1199"}
 
 OPERATIONS: Final[Operations] = {
-    ("POST", ScannerResults.path): Described(
+    ("POST", ScannerResultsResource.path): OperationDescription(
         id="postScannerResults",
         tag=SCANNER_TAG,
         summary="Post one page of a scan run",
         description="Stores the page and its findings; each new finding prepares an export, and one that is known "
         "again prepares nothing. Only the statuses `completed` and `partial` make findings. Members nobody knows are "
         "ignored and not stored, but those of an issue are kept as evidence up to 8 KiB.",
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 202,
                 "The page is stored.",
-                PostbackReceipt,
+                PostbackResponse,
                 {
                     "scan_run_id": 42,
                     "status": "accepted",
@@ -80,35 +80,35 @@ OPERATIONS: Final[Operations] = {
             "The least": {"scanRunId": 42, "status": "running", "page": {"url": "https://shop.example/"}},
         },
     ),
-    ("POST", EmailWebhook.path): Described(
+    ("POST", EmailWebhookResource.path): OperationDescription(
         id="postEmail",
         tag=EMAIL_TAG,
         summary="Post an inbound email",
         description="Takes Postmark's inbound form and a plain one. A message id is taken once a project. The project "
         "is the one that a recipient names by plus-addressing (`anything+p7@…`), else the installation's default "
         "project.",
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 202,
                 "The email is stored.",
-                EmailReceipt,
+                EmailResponse,
                 {"id": "eml_01KJM8D4E6F8G0H1J3K5M7N9P0", "status": "accepted", "duplicate": False},
             ),
         ),
         examples={"Plain": _PLAIN, "Postmark": _POSTMARK},
     ),
-    ("POST", ComplianceWebhooks.path): Described(
+    ("POST", ComplianceWebhooksResource.path): OperationDescription(
         id="postComplianceWebhook",
         tag=COMPLIANCE_TAG,
         summary="Ask for a person's data, or for its erasure",
         description="The storefront platform's webhooks. In order: a secret is configured (else 503), the signature "
         "matches the raw body (else 401), topic and shop are fit, the body agrees with both headers (else 422). A "
         "worker carries it out within 30 days. The same webhook twice is one request.",
-        answers=(Good(204, "The request is stored."),),
-        rehearsal=Good(
+        responses=(SuccessResponse(204, "The request is stored."),),
+        dry_run_response=SuccessResponse(
             200,
             "With `dry_run`: what the ledger would say.",
-            ComplianceReceipt,
+            ComplianceResponse,
             {
                 "status": "accepted",
                 "duplicate": False,
@@ -117,7 +117,7 @@ OPERATIONS: Final[Operations] = {
                 "due_at": "2026-03-31T12:00:00.000Z",
             },
         ),
-        refusals=("SIGNATURE_INVALID",),
+        error_codes=("SIGNATURE_INVALID",),
         parameters=("Topic", "ShopDomain"),
         examples={
             "customers/redact": {

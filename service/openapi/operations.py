@@ -27,11 +27,11 @@ AT: Final = "2026-03-01T12:00:00.000Z"
 
 
 @dataclass(frozen=True, slots=True)
-class Good:
+class SuccessResponse:
     """An answer that is no refusal; `headers` beyond those that every answer has, `links` to what may follow."""
 
     status: int
-    told: str
+    description: str
     schema: type[Schema] | None = None
     example: Any = None
     headers: tuple[str, ...] = ()
@@ -42,20 +42,20 @@ class Good:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class OperationDescription:
     """What is told of one operation."""
 
     id: str
     tag: str
     summary: str
     description: str
-    answers: tuple[Good, ...]
+    responses: tuple[SuccessResponse, ...]
     #: Codes of refusals that come with this operation beyond those of its kind.
-    refusals: tuple[str, ...] = ()
+    error_codes: tuple[str, ...] = ()
     #: Names of parameters in `PARAMETERS`.
     parameters: tuple[str, ...] = ()
     #: What a dry run answers, where that is something else than the first answer.
-    rehearsal: Good | None = None
+    dry_run_response: SuccessResponse | None = None
     #: Bodies that are taken, by a name.
     examples: Mapping[str, Any] = field(default_factory=dict)
 
@@ -65,26 +65,28 @@ _LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _TOP_LABEL: Final = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 #: By the method and the path of an operation.
-Operations = Mapping[tuple[str, str], Described]
+Operations = Mapping[tuple[str, str], OperationDescription]
 
 
-def listed(records: str, schema: type[Schema], example: Any, *, told: str = "newest first") -> Good:
+def listed(records: str, schema: type[Schema], example: Any, *, description: str = "newest first") -> SuccessResponse:
     """Return the answer with a page of a list."""
-    return Good(200, f"A page of {records}, {told}.", schema, {"items": [example], "next_cursor": None}, ("Link",))
+    return SuccessResponse(
+        200, f"A page of {records}, {description}.", schema, {"items": [example], "next_cursor": None}, ("Link",)
+    )
 
 
-def _query(name: str, told: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"in": "query", "name": name, "description": told, "schema": dict(schema), **more}
+def _query(name: str, description: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"in": "query", "name": name, "description": description, "schema": dict(schema), **more}
 
 
-def _header(name: str, told: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"in": "header", "name": name, "description": told, "schema": dict(schema), "required": False, **more}
+def _header(name: str, description: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"in": "header", "name": name, "description": description, "schema": dict(schema), "required": False, **more}
 
 
-def _path(name: str, prefix: str, told: str, example: str) -> dict[str, Any]:
+def _path(name: str, prefix: str, description: str, example: str) -> dict[str, Any]:
     pattern = f"^{prefix}_[0-9A-HJKMNP-TV-Z]{{26}}$"
     schema = {"type": "string", "pattern": pattern}
-    return {"in": "path", "name": name, "description": told, "required": True, "schema": schema, "example": example}
+    return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": example}
 
 
 def _words(words: Iterable[str]) -> list[str]:

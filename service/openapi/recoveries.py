@@ -2,9 +2,18 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import Recovery, RecoveryList
-from service.api.recoveries import RecoveryCancellation, TicketExportRecoveries, TicketExportRecovery
-from service.openapi.operations import AT, PAGING, RECOVERY_ID, TARGET_ID, Described, Good, Operations, listed
+from schemas.api.responses import RecoveryListResponse, RecoveryResponse
+from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
+from service.openapi.operations import (
+    AT,
+    PAGING,
+    RECOVERY_ID,
+    TARGET_ID,
+    OperationDescription,
+    Operations,
+    SuccessResponse,
+    listed,
+)
 
 TAG: Final = "Recoveries"
 
@@ -20,50 +29,54 @@ RECOVERY: Final[dict[str, Any]] = {
 }
 
 OPERATIONS: Final[Operations] = {
-    ("POST", TicketExportRecoveries.path): Described(
+    ("POST", RecoveriesResource.path): OperationDescription(
         id="beginTicketExportRecovery",
         tag=TAG,
         summary="Put what failed at a target back on its way",
         description="Every export of the target that failed or was blocked at `since` or later begins its whole schedule "
         "anew. A worker does it in batches; read the recovery to see how far it is. A target that is neither active nor "
         "paused is a 409, and so is one that has a recovery already.",
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 202,
                 "The recovery has begun.",
-                Recovery,
+                RecoveryResponse,
                 RECOVERY,
                 ("Location",),
                 ("readTicketExportRecovery", "cancelTicketExportRecovery"),
             ),
         ),
-        refusals=("CONFLICT",),
+        error_codes=("CONFLICT",),
         examples={
             "The last day": {"target_id": TARGET_ID, "since": "24h"},
             "Since a moment": {"target_id": TARGET_ID, "since": "2026-02-28T12:00:00Z"},
         },
     ),
-    ("GET", TicketExportRecoveries.path): Described(
+    ("GET", RecoveriesResource.path): OperationDescription(
         id="listTicketExportRecoveries",
         tag=TAG,
         summary="List recoveries",
         description="Those of the account's targets, the newest first.",
-        answers=(listed("recoveries", RecoveryList, RECOVERY),),
+        responses=(listed("recoveries", RecoveryListResponse, RECOVERY),),
         parameters=PAGING,
     ),
-    ("GET", TicketExportRecovery.path): Described(
+    ("GET", RecoveryResource.path): OperationDescription(
         id="readTicketExportRecovery",
         tag=TAG,
         summary="Read a recovery",
         description="How many exports were found, and how many are on their way again.",
-        answers=(Good(200, "The recovery as it is now.", Recovery, {**RECOVERY, "done": 17}),),
+        responses=(SuccessResponse(200, "The recovery as it is now.", RecoveryResponse, {**RECOVERY, "done": 17}),),
     ),
-    ("POST", RecoveryCancellation.path): Described(
+    ("POST", RecoveryCancellationResource.path): OperationDescription(
         id="cancelTicketExportRecovery",
         tag=TAG,
         summary="Cancel a recovery",
         description="What is put back stays so. One that has ended is a 409.",
-        answers=(Good(200, "The recovery.", Recovery, {**RECOVERY, "status": "cancelled", "done": 17, "finished_at": AT}),),
-        refusals=("CONFLICT",),
+        responses=(
+            SuccessResponse(
+                200, "The recovery.", RecoveryResponse, {**RECOVERY, "status": "cancelled", "done": 17, "finished_at": AT}
+            ),
+        ),
+        error_codes=("CONFLICT",),
     ),
 }

@@ -42,33 +42,33 @@ def own_schema(_converter: Any, field: fields.Field[Any], ret: dict[str, Any]) -
     # "Not sent" is told by its absence among the required ones.
     if ret.get("default", ...) is None:
         del ret["default"]
-    told = _own(field)
-    if "enum" in {*ret, *told}:
+    schema = _own(field)
+    if "enum" in {*ret, *schema}:
         ret.pop("maxLength", None)
     if not field.allow_none:
-        return _without_type(told, ret)
-    if isinstance(told.get("type"), str):
-        return {**told, "type": [told["type"], "null"]}
-    if "enum" in told:
-        return {**told, "enum": [*told["enum"], None]}
-    return _without_type({**told, "anyOf": [*told["anyOf"], {"type": "null"}]} if "anyOf" in told else told, ret)
+        return _without_type(schema, ret)
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    return _without_type({**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]} if "anyOf" in schema else schema, ret)
 
 
-def _without_type(told: dict[str, Any], ret: dict[str, Any]) -> dict[str, Any]:
+def _without_type(schema: dict[str, Any], ret: dict[str, Any]) -> dict[str, Any]:
     """Return `told`; where it leaves a choice, what apispec made of the field's kind goes."""
-    if "anyOf" in told:
+    if "anyOf" in schema:
         ret.pop("type", None)
         ret.pop("items", None)
-    return told
+    return schema
 
 
 def _own(field: fields.Field[Any]) -> dict[str, Any]:
     if isinstance(field, email_forms.Mailboxes):
         several = {"type": "array", "maxItems": MAX_RECIPIENTS, "items": _HEADER}
         return {"anyOf": [_HEADER, several]} if field.may_be_array else dict(_HEADER)
-    for kind, told in _KINDS.items():
+    for kind, schema in _KINDS.items():
         if isinstance(field, kind):
-            return dict(told)
+            return dict(schema)
     if isinstance(field, Several):
         counted = {"minItems": field.at_least, "maxItems": field.at_most}
         return {name: count for name, count in counted.items() if count}
@@ -108,5 +108,5 @@ def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
 def described_members(schemas: dict[str, Any]) -> None:
     """Write what each member of the inputs means into `schemas`."""
     for name, members in MEMBERS.items():
-        for member, told in members.items() if name in schemas else ():
-            schemas[name]["properties"][member]["description"] = told
+        for member, description in members.items() if name in schemas else ():
+            schemas[name]["properties"][member]["description"] = description

@@ -12,10 +12,10 @@ import falcon
 
 from schemas.settings.definitions import RouteFamily
 from service.http import conditional_requests
-from service.http.conditional_requests import Tagged, tagged
+from service.http.conditional_requests import TaggedBody, tagged
 
 
-class ApiDescription:
+class OpenApiResource:
     """Answers with the description of `resources` and of itself."""
 
     path = "/openapi.json"
@@ -24,7 +24,7 @@ class ApiDescription:
     def __init__(self, resources: Sequence[Any], public_base_url: str) -> None:
         self.resources = (*resources, self)
         self._public_base_url = public_base_url
-        self._written: Tagged | None = None
+        self._written: TaggedBody | None = None
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return it, or 304 where the client has this one."""
@@ -34,7 +34,7 @@ class ApiDescription:
 
     on_head = on_get
 
-    def _write(self) -> Tagged:
+    def _write(self) -> TaggedBody:
         # Here, because it brings apispec and a sentence about everything, which would cost every start a tenth of a second.
         from service.openapi.document import document  # noqa: PLC0415 - told above
 

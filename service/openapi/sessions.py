@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import ConsoleSession, ConsoleSessionList
-from service.api.sessions import ConsoleSessionRevocation, ConsoleSessions
-from service.openapi.operations import AT, PAGING, SESSION_ID, Described, Good, Operations, listed
+from schemas.api.responses import ConsoleSessionListResponse, ConsoleSessionResponse
+from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
+from service.openapi.operations import AT, PAGING, SESSION_ID, OperationDescription, Operations, SuccessResponse, listed
 
 TAG: Final = "Console sessions"
 
@@ -21,20 +21,20 @@ SESSION: Final[dict[str, Any]] = {
 _REVOKED: Final = {**SESSION, "ended_at": "2026-03-01T12:41:00.000Z", "ended_reason": "revoked"}
 
 OPERATIONS: Final[Operations] = {
-    ("GET", ConsoleSessions.path): Described(
+    ("GET", ConsoleSessionsResource.path): OperationDescription(
         id="listConsoleSessions",
         tag=TAG,
         summary="List who is signed in",
         description="The sessions at the console that hold, of the token's account, the newest first.",
-        answers=(listed("sessions", ConsoleSessionList, SESSION),),
+        responses=(listed("sessions", ConsoleSessionListResponse, SESSION),),
         parameters=PAGING,
     ),
-    ("POST", ConsoleSessionRevocation.path): Described(
+    ("POST", ConsoleSessionRevocationResource.path): OperationDescription(
         id="revokeConsoleSession",
         tag=TAG,
         summary="End a session",
         description="Its next request has to sign in again. One that is over stays as it ended. To keep somebody out, the "
         "operator revokes the token.",
-        answers=(Good(200, "The session as it ended.", ConsoleSession, _REVOKED),),
+        responses=(SuccessResponse(200, "The session as it ended.", ConsoleSessionResponse, _REVOKED),),
     ),
 }

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import PingOutcome, Target, TargetList
-from service.api.targets import TicketExportTarget, TicketExportTargets
-from service.openapi.operations import AT, PAGING, TARGET_ID, Described, Good, Operations, listed
+from schemas.api.responses import PingOutcomeResponse, TargetListResponse, TargetResponse
+from service.api.targets import TargetResource, TargetsResource
+from service.openapi.operations import AT, PAGING, TARGET_ID, OperationDescription, Operations, SuccessResponse, listed
 
 TAG: Final = "Ticket export targets"
 
@@ -35,18 +35,18 @@ _NEXT: Final = (
 
 
 def _action(verb: str) -> tuple[str, str]:
-    return "POST", f"{TicketExportTarget.path}/{verb}"
+    return "POST", f"{TargetResource.path}/{verb}"
 
 
 OPERATIONS: Final[Operations] = {
-    ("POST", TicketExportTargets.path): Described(
+    ("POST", TargetsResource.path): OperationDescription(
         id="createTicketExportTarget",
         tag=TAG,
         summary="Make a target",
         description="Its address is checked at once: https, a public address, an allowed port. What may not be "
         "dialled, or cannot be resolved, is refused on `/base_url` with the reason. The secret that signs for it is "
         "set by the operator, never here; without any the target is `inactive`.",
-        answers=(Good(201, "The target is made.", Target, TARGET, ("Location",), _NEXT),),
+        responses=(SuccessResponse(201, "The target is made.", TargetResponse, TARGET, ("Location",), _NEXT),),
         examples={
             "A target": {
                 "provider_key": "generic_webhook",
@@ -62,70 +62,76 @@ OPERATIONS: Final[Operations] = {
             },
         },
     ),
-    ("GET", TicketExportTargets.path): Described(
+    ("GET", TargetsResource.path): OperationDescription(
         id="listTicketExportTargets",
         tag=TAG,
         summary="List targets",
         description="The targets of the token's account, the newest first.",
-        answers=(listed("targets", TargetList, TARGET),),
+        responses=(listed("targets", TargetListResponse, TARGET),),
         parameters=("TargetStatus", *PAGING),
     ),
-    ("GET", TicketExportTarget.path): Described(
+    ("GET", TargetResource.path): OperationDescription(
         id="readTicketExportTarget",
         tag=TAG,
         summary="Read a target",
         description="Its state, how deliveries fare, and the fingerprint of the secret that signs for it.",
-        answers=(Good(200, "The target as it is now.", Target, TARGET),),
+        responses=(SuccessResponse(200, "The target as it is now.", TargetResponse, TARGET),),
     ),
-    _action("validate"): Described(
+    _action("validate"): OperationDescription(
         id="validateTicketExportTarget",
         tag=TAG,
         summary="Check a target's address now",
         description="Checks the URL and its addresses, and has a worker connect and look at the certificate; nothing "
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
         "turns nothing off. Where no worker takes it up within 5 s, the result is that of policy and name alone.",
-        answers=(Good(200, "The target, with what was found in `last_validation`.", Target, _VALIDATED),),
+        responses=(
+            SuccessResponse(200, "The target, with what was found in `last_validation`.", TargetResponse, _VALIDATED),
+        ),
     ),
-    _action("ping"): Described(
+    _action("ping"): OperationDescription(
         id="pingTicketExportTarget",
         tag=TAG,
         summary="Send a test event",
         description="Has a worker send one signed `target.ping`, once, and waits for what comes of it. An inactive or "
         "disabled target is a 409.",
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 200,
                 "What came of it.",
-                PingOutcome,
+                PingOutcomeResponse,
                 {"delivered": True, "response_status": 202, "error_code": None, "duration_ms": 87},
             ),
         ),
-        refusals=("CONFLICT",),
+        error_codes=("CONFLICT",),
     ),
-    _action("pause"): Described(
+    _action("pause"): OperationDescription(
         id="pauseTicketExportTarget",
         tag=TAG,
         summary="Pause a target",
         description="Its exports wait. Pausing a paused one changes nothing; one that is neither active nor paused is "
         "a 409.",
-        answers=(Good(200, "The target.", Target, {**TARGET, "status": "paused", "status_reason": "client"}),),
-        refusals=("CONFLICT",),
+        responses=(
+            SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "status": "paused", "status_reason": "client"}),
+        ),
+        error_codes=("CONFLICT",),
     ),
-    _action("resume"): Described(
+    _action("resume"): OperationDescription(
         id="resumeTicketExportTarget",
         tag=TAG,
         summary="Resume a target",
         description="Leads back from `paused`, `blocked` and `disabled`, and ends a pause that the receiver asked for "
         "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`.",
-        answers=(Good(200, "The target; its exports go on.", Target, _VALIDATED),),
-        refusals=("CONFLICT",),
+        responses=(SuccessResponse(200, "The target; its exports go on.", TargetResponse, _VALIDATED),),
+        error_codes=("CONFLICT",),
     ),
-    _action("disable"): Described(
+    _action("disable"): OperationDescription(
         id="disableTicketExportTarget",
         tag=TAG,
         summary="Disable a target",
         description="It takes nothing more. What waits for it ends as `failed` with the reason `target_disabled`.",
-        answers=(Good(200, "The target.", Target, {**TARGET, "status": "disabled", "status_reason": "client"}),),
-        refusals=("CONFLICT",),
+        responses=(
+            SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "status": "disabled", "status_reason": "client"}),
+        ),
+        error_codes=("CONFLICT",),
     ),
 }

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from schemas.api.responses import CaptureReceipt, CmsReceipt, StorefrontReceipt
-from service.api.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
-from service.openapi.operations import AT, EXPORT_ID, Described, Good, Operations
+from schemas.api.responses import CaptureUploadResponse, CmsUploadResponse, StorefrontUploadResponse
+from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
+from service.openapi.operations import AT, EXPORT_ID, OperationDescription, Operations, SuccessResponse
 
 TAG: Final = "Uploads"
 
@@ -54,9 +54,9 @@ _OF_THE_STOREFRONT: Final[dict[str, Any]] = {
 }
 
 
-def _receipt(name: str, kind: str, record_id: str, told: dict[str, Any]) -> dict[str, Any]:
+def _receipt(name: str, kind: str, record_id: str, description: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: {"id": record_id, "project_id": 1, "report_id": None, **told, "created_at": AT},
+        name: {"id": record_id, "project_id": 1, "report_id": None, **description, "created_at": AT},
         "handoff": {
             "id": "hof_01KJM8F6G8H0J1K3M5N7P9Q0R2",
             "source": {"type": kind, "id": record_id},
@@ -70,47 +70,47 @@ def _receipt(name: str, kind: str, record_id: str, told: dict[str, Any]) -> dict
 
 
 OPERATIONS: Final[Operations] = {
-    ("POST", EvidenceCaptures.path): Described(
+    ("POST", EvidenceCapturesResource.path): OperationDescription(
         id="uploadEvidenceCapture",
         tag=TAG,
         summary="Upload what was captured on a page",
         description="Stores what a person captured with the browser extension, and prepares an export from it." + _WHOSE,
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 201,
                 "The capture is stored and its export prepared.",
-                CaptureReceipt,
+                CaptureUploadResponse,
                 _receipt("evidence_capture", "evidence_capture", "evc_01KJM8E5F7G9H0J2K4M6N8P0Q1", _CAPTURED),
             ),
         ),
         examples={"Everything": {"project_id": 1, **_CAPTURED}},
     ),
-    ("POST", CmsDiagnostics.path): Described(
+    ("POST", CmsDiagnosticsResource.path): OperationDescription(
         id="uploadCmsDiagnostics",
         tag=TAG,
         summary="Upload a CMS plugin's diagnostics",
         description="Stores what the plugin sees of its site, and prepares an export from it." + _WHOSE,
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 201,
                 "The diagnostics are stored and their export prepared.",
-                CmsReceipt,
+                CmsUploadResponse,
                 _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q2", _OF_THE_CMS),
             ),
         ),
         examples={"Everything": {"project_id": 1, **_OF_THE_CMS}},
     ),
-    ("POST", StorefrontDiagnostics.path): Described(
+    ("POST", StorefrontDiagnosticsResource.path): OperationDescription(
         id="uploadStorefrontDiagnostics",
         tag=TAG,
         summary="Upload a storefront app's diagnostics",
         description="Stores what the app sees of its storefront, and prepares an export from it. A shop "
         "other than the project's is refused." + _WHOSE,
-        answers=(
-            Good(
+        responses=(
+            SuccessResponse(
                 201,
                 "The diagnostics are stored and their export prepared.",
-                StorefrontReceipt,
+                StorefrontUploadResponse,
                 _receipt("diagnostic", "diagnostics", "dia_01KJM8E5F7G9H0J2K4M6N8P0Q3", _OF_THE_STOREFRONT),
             ),
         ),

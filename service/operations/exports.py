@@ -14,7 +14,7 @@ from storage.db import engine
 from storage.exports import transitions
 
 
-class ExportDecisions:
+class ExportOperations:
     """Decides about one export of the caller's account. Every verb raises ExportNotFound, Conflict."""
 
     def __init__(self, check: AddressCheck, *, has_default_secret: bool) -> None:
@@ -25,7 +25,7 @@ class ExportDecisions:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview."""
         return transitions.approve(export_id, principal.account_id, approval, utc_now(), principal.key)
 
-    def look_at_blocked(self, export_id: str, principal: TokenPrincipal) -> Validation | None:
+    def check_blocked_target(self, export_id: str, principal: TokenPrincipal) -> Validation | None:
         """Look at the address of an export's blocked target; None where nothing is blocked. It may wait for the resolver.
 
         Raises WebhooksForbidden where the account may not use webhook targets any more.
@@ -36,7 +36,7 @@ class ExportDecisions:
         engine.release()
         return None if url is None else self._check.validate(url)
 
-    def retry(self, export_id: str, principal: TokenPrincipal, looked_at: Validation | None) -> Export:
+    def retry(self, export_id: str, principal: TokenPrincipal, validation: Validation | None) -> Export:
         """Make a failed or blocked export due with its whole schedule; `looked_at` as `look_at_blocked` found.
 
         Where its target is blocked, and its address may be used by now, the target is resumed with it.
@@ -46,7 +46,7 @@ class ExportDecisions:
             principal.account_id,
             utc_now(),
             principal.key,
-            looked_at,
+            validation,
             has_default_secret=self._has_default_secret,
         )
 

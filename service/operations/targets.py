@@ -29,7 +29,7 @@ _LOOK_EVERY_S: Final = 0.05
 _MARGIN_S: Final = 2.0
 
 
-class TargetMoves:
+class TargetOperations:
     """Everything that may be done to one target of the caller's account. Every verb raises TargetNotFound."""
 
     def __init__(
@@ -56,7 +56,7 @@ class TargetMoves:
             account_id=principal.account_id,
         )
 
-    def look_before_resuming(self, target_id: str, principal: TokenPrincipal) -> bool:
+    def check_before_resuming(self, target_id: str, principal: TokenPrincipal) -> bool:
         """Look at the address of a target that can be resumed, and tell whether it is one; it may wait for the resolver.
 
         Raises ValidationFailed on `/base_url`.
@@ -68,9 +68,9 @@ class TargetMoves:
             self._check.require_safe(target.base_url)
         return can_be_resumed
 
-    def resume(self, target_id: str, principal: TokenPrincipal, *, is_looked_at: bool) -> None:
+    def resume(self, target_id: str, principal: TokenPrincipal, *, is_checked: bool) -> None:
         """Deliver to it again; `is_looked_at` as `look_before_resuming` told. Notifies the workers after the commit."""
-        if is_looked_at:
+        if is_checked:
             targets.record_validation(target_id, principal.account_id, Validation(), utc_now(), principal.key)
         self.turn(target_id, "resume", principal)
 
@@ -119,7 +119,7 @@ class TargetMoves:
         )
 
 
-class _Stage(Enum):
+class _JobStage(Enum):
     """How far something is that a worker was asked for."""
 
     WAITING = auto()
@@ -127,20 +127,20 @@ class _Stage(Enum):
     OVER = auto()
 
 
-def _stage(asked: Ping | RequestedValidation) -> _Stage:
+def _stage(asked: Ping | RequestedValidation) -> _JobStage:
     if asked.is_over:
-        return _Stage.OVER
-    return _Stage.BEGUN if asked.has_begun else _Stage.WAITING
+        return _JobStage.OVER
+    return _JobStage.BEGUN if asked.has_begun else _JobStage.WAITING
 
 
 def _wait(
-    stage: Callable[[], _Stage], withdraw: Callable[[], object], give_up: Callable[[], object], end_within_s: float
+    stage: Callable[[], _JobStage], withdraw: Callable[[], object], give_up: Callable[[], object], end_within_s: float
 ) -> None:
     """Wait until it is over, or end it where no worker begins or none ends in time. No connection is held meanwhile."""
     began_at = asked_at = time.monotonic()
-    while (reached := stage()) is not _Stage.OVER:
+    while (reached := stage()) is not _JobStage.OVER:
         now = time.monotonic()
-        if reached is _Stage.WAITING:
+        if reached is _JobStage.WAITING:
             began_at = now
             if now - asked_at > BEGIN_WITHIN_S:
                 # A worker that begins this very moment wins, and is waited for.

@@ -17,39 +17,39 @@ from service.server.client_connection import ClientConnection
 _PART: Final = 50
 
 
-class Seats:
+class ConnectionLimit:
     """`count` connections, each held by one client."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._taken: set[ClientConnection] = set()
+        self._connections: set[ClientConnection] = set()
 
-    def take(self, connection: ClientConnection) -> None:
+    def add(self, connection: ClientConnection) -> None:
         """Sit down; where that was the last seat, let others go."""
-        if len(self._taken) + 1 >= self._count:
-            self._make_room()
-        self._taken.add(connection)
+        if len(self._connections) + 1 >= self._count:
+            self._evict_idle()
+        self._connections.add(connection)
 
-    def give_back(self, connection: ClientConnection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """Get up."""
-        self._taken.discard(connection)
+        self._connections.discard(connection)
 
-    def look_round(self) -> None:
+    def enforce(self) -> None:
         """Make room where all seats are taken: they were all busy, it may be, when the last one was.
 
         Nobody else would, for with no seat left nobody comes.
         """
-        if len(self._taken) >= self._count:
-            self._make_room()
+        if len(self._connections) >= self._count:
+            self._evict_idle()
 
     def close(self) -> None:
         """Let go of whoever asks nothing."""
-        for each in self._taken:
-            if each.asks_nothing:
-                each.let_go()
+        for each in self._connections:
+            if each.is_idle:
+                each.disconnect()
 
-    def _make_room(self) -> None:
-        held = Counter(each.host for each in self._taken)
-        waiting = [each for each in self._taken if each.may_go]
-        for each in nsmallest(max(1, self._count // _PART), waiting, key=lambda one: (-held[one.host], *one.order)):
-            each.let_go()
+    def _evict_idle(self) -> None:
+        held = Counter(each.host for each in self._connections)
+        waiting = [each for each in self._connections if each.is_evictable]
+        for each in nsmallest(max(1, self._count // _PART), waiting, key=lambda one: (-held[one.host], *one.eviction_order)):
+            each.disconnect()

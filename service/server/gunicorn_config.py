@@ -49,7 +49,7 @@ control_socket_disable = True
 accesslog = None
 # At "warning" it would write what a malformed request line or header held.
 loglevel = "error"
-logger_class = "service.server.gunicorn_logger.InOurFormat"
+logger_class = "service.server.gunicorn_logger.RootLogger"
 proc_name = "riskrelay-service"
 
 

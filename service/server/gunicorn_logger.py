@@ -5,7 +5,7 @@ from typing import Any
 from gunicorn.glogging import Logger
 
 
-class InOurFormat(Logger):  # type: ignore[misc]  # gunicorn has no annotations
+class RootLogger(Logger):  # type: ignore[misc]  # gunicorn has no annotations
     """Hands what gunicorn logs on to the root logger, which `runtime.logs` configures."""
 
     def setup(self, cfg: Any) -> None:

@@ -16,15 +16,15 @@ from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseExc
 from gunicorn.util import write_nonblock
 from gunicorn.workers.ggevent import GeventWorker
 
-from schemas.base.errors import PayloadTooLarge, RiskRelayError, TooSlow, ValidationFailed, error_body
+from schemas.base.errors import PayloadTooLarge, RequestTimeout, RiskRelayError, ValidationFailed, error_body
 from service.http.security_headers import SAFE_HEADERS
-from service.server.client_connection import ClientConnection, HeadTooSlow, Patience
-from service.server.connection_limit import Seats
+from service.server.client_connection import ClientConnection, ConnectionTimeouts, HeadersTimeout
+from service.server.connection_limit import ConnectionLimit
 
 #: How long answers are given without a look at who else waits. To look takes 2 µs.
-_TURN_S: Final = 0.005
+_MAX_UNYIELDED_S: Final = 0.005
 #: A round of gevent's loop. After `sleep(0)` it goes on with whoever slept, up to fifty times, before it looks at a socket.
-_ROUND_S: Final = 0.000_001
+_YIELD_S: Final = 0.000_001
 #: What is left of a refused body is read so far for the sake of the connection; beyond that a new one is cheaper.
 _REST_BYTES: Final = 64 * 1024
 _KEY: Final = "IDEMPOTENCY-KEY"
@@ -39,10 +39,10 @@ class GiveWay:
     def __call__(self) -> None:
         """Serve everybody else who is there, where that was not done just now."""
         now = time.monotonic()
-        if now - self._gave_way_at > _TURN_S:
-            # Who runs meanwhile has a turn too, and a crowd that just came soon waits where `Seats` sees it.
+        if now - self._gave_way_at > _MAX_UNYIELDED_S:
+            # Who runs meanwhile has a turn too, and a crowd that just came soon waits where `ConnectionLimit` sees it.
             self._gave_way_at = now
-            gevent.sleep(_ROUND_S)
+            gevent.sleep(_YIELD_S)
             self._gave_way_at = time.monotonic()
 
 
@@ -54,11 +54,11 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
     between polls would hold up the stop; requests that are being answered are finished, as the graceful timeout allows.
     """
 
-    patience: ClassVar = Patience()
+    timeouts: ClassVar = ConnectionTimeouts()
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
-        self._seats = Seats(self.worker_connections)
+        self._connection_limit = ConnectionLimit(self.worker_connections)
         self._connections: dict[gevent.Greenlet, ClientConnection] = {}
         self._give_way = GiveWay()
 
@@ -67,12 +67,12 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         greenlet = gevent.getcurrent()
         # A unix socket's peers have no address.
         host = addr[0] if isinstance(addr, tuple) else ""
-        connection = self._connections[greenlet] = ClientConnection(client, host, self._give_way, self.patience)
-        self._seats.take(connection)
+        connection = self._connections[greenlet] = ClientConnection(client, host, self._give_way, self.timeouts)
+        self._connection_limit.add(connection)
         try:
             super().handle(listener, connection, addr)
         finally:
-            self._seats.give_back(connection)
+            self._connection_limit.remove(connection)
             del self._connections[greenlet]
 
     @contextmanager
@@ -100,9 +100,9 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         """Report to the parent once a second, and look who is in the way; once stopping, whoever asks nothing is."""
         super().notify()
         if self.alive:
-            self._seats.look_round()
+            self._connection_limit.enforce()
         else:
-            self._seats.close()
+            self._connection_limit.close()
 
     def handle_error(self, _req: Any, client: ClientConnection, _addr: Any, exc: BaseException) -> None:
         """Answer a request that could not be read; gunicorn's own page would repeat what it held."""
@@ -146,8 +146,8 @@ def _is_short(req: Any, connection: ClientConnection) -> bool:
 
 
 def _refusal(exc: BaseException) -> tuple[HTTPStatus, RiskRelayError]:
-    if isinstance(exc, HeadTooSlow):
-        return HTTPStatus.REQUEST_TIMEOUT, TooSlow()
+    if isinstance(exc, HeadersTimeout):
+        return HTTPStatus.REQUEST_TIMEOUT, RequestTimeout()
     if isinstance(exc, LimitRequestLine):
         return HTTPStatus.REQUEST_URI_TOO_LONG, PayloadTooLarge("The request line is longer than this installation takes.")
     if isinstance(exc, LimitRequestHeaders):

@@ -11,7 +11,7 @@ from jsonschema_rs import Draft202012Validator
 
 from service.openapi.document import document
 from service.openapi.error_responses import HEADER_NAMES
-from service.openapi.resource import ApiDescription
+from service.openapi.resource import OpenApiResource
 
 #: Headers of ours that some answers have and others have not.
 _HEADERS: Final = frozenset(HEADER_NAMES.values())
@@ -91,22 +91,22 @@ def _code(body: Any) -> str:
 def require_described(client: TestClient, method: str, path: str, answer: Result) -> None:
     """Fail where the description does not know of such an answer; unknown paths are none of its."""
     found = client.app._router.find(path)  # the description is one of the routes, and the path is known by its template
-    description = client.app._router.find(ApiDescription.path)
+    description = client.app._router.find(OpenApiResource.path)
     if found is None or description is None:
         return
     resource, template = description[0], str(found[3])
-    assert isinstance(resource, ApiDescription)
+    assert isinstance(resource, OpenApiResource)
     assert _described(resource).complaints(method, template, answer) == [], (method, template, answer.status_code)
 
 
-def _described(description: ApiDescription) -> Described:
+def _described(description: OpenApiResource) -> Described:
     return _of_paths(_Key(description))
 
 
 class _Key:
     """A description, the same as another one of the same routes: to write it takes longer than most tests."""
 
-    def __init__(self, description: ApiDescription) -> None:
+    def __init__(self, description: OpenApiResource) -> None:
         self.resources = description.resources
         self._paths = tuple(resource.path for resource in self.resources)
 

@@ -17,7 +17,7 @@ import falcon
 from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
 from runtime.wake_up_queue import Queued, WakeUpQueue
 from schemas.base.errors import RateLimited
-from service.http.rate_limits import Limits
+from service.http.rate_limits import RateLimits
 
 
 class FakeWakeUpQueue(WakeUpQueue):
@@ -63,7 +63,7 @@ class FakeResolver(DnsResolver):
         return tuple(ip_address(address) for address in found)
 
 
-class OvertakenLimits(Limits):
+class OvertakenLimits(RateLimits):
     """Has others of an address guess wrongly, once too often, while somebody's token is looked up."""
 
     def require_unblocked(self, req: falcon.Request) -> None:

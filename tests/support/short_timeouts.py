@@ -1,10 +1,10 @@
 """The service's worker with less patience, for tests that cannot wait as long as clients may."""
 
-from service.server.client_connection import Patience
+from service.server.client_connection import ConnectionTimeouts
 from service.server.gunicorn_worker import ServiceWorker
 
 
 class ImpatientWorker(ServiceWorker):
     """Waits seconds where the service waits many."""
 
-    patience = Patience(head_s=1.5, body_s=1.5, bytes_per_s=100, linger_s=1.0)
+    timeouts = ConnectionTimeouts(head_s=1.5, body_s=1.5, bytes_per_s=100, linger_s=1.0)

@@ -50,7 +50,7 @@ class Audit(Page):
         if subject is not None:
             page = replace(page, filters={"subject": subject})
         before = None if page.before is None else int(page.before)
-        found = audit_log.list_page(page.look_for, before, subject)
+        found = audit_log.list_page(page.fetch_limit, before, subject)
         return {
             "shown": _told(found[: page.limit], visitor.account_id),
             "subject": subject,

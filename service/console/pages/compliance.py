@@ -30,7 +30,7 @@ class Compliance(Page):
         page = read_page(req, identifiers.COMPLIANCE, _FILTERS)
         status, topic = page.filters.get("status"), page.filters.get("topic")
         found = compliance_requests.newest(
-            page.look_for, page.before, RequestStatus(status) if status else None, Topic(topic) if topic else None
+            page.fetch_limit, page.before, RequestStatus(status) if status else None, Topic(topic) if topic else None
         )
         return {
             "shown": found[: page.limit],

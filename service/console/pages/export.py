@@ -77,7 +77,7 @@ class ExportPage(Page):
         page = read_page(req, identifiers.ATTEMPT)
         export = transitions.get(ids["export_id"], visitor.account_id)
         frozen = transitions.frozen(export.id, visitor.account_id)
-        found = attempts.list_traces_page(export.id, visitor.account_id, page.look_for, page.before)
+        found = attempts.list_traces_page(export.id, visitor.account_id, page.fetch_limit, page.before)
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
             "export": export,

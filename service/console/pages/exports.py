@@ -17,9 +17,8 @@ from schemas.exports.ticket import SOURCE_TYPES
 from schemas.settings.definitions import RouteFamily
 from service.console.layout import CONSOLE, Action, Frame, Page
 from service.console.sessions import Visitor
-from service.http.paging import Page as Part
-from service.http.paging import next_page, read_page
-from service.operations.exports import ExportDecisions
+from service.http.paging import PageRequest, next_page, read_page
+from service.operations.exports import ExportOperations
 from storage.db import identifiers
 from storage.exports import transitions
 from storage.targets import summaries
@@ -91,7 +90,7 @@ class Approve(Action):
     path = f"{EXPORTS}/{{export_id}}/approve"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportDecisions, wake_ups: WakeUpQueue) -> None:
+    def __init__(self, frame: Frame, decisions: ExportOperations, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame)
         self._decisions = decisions
         self._wake_ups = wake_ups
@@ -112,14 +111,14 @@ class Retry(Action):
     path = f"{EXPORTS}/{{export_id}}/retry"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportDecisions, wake_ups: WakeUpQueue) -> None:
+    def __init__(self, frame: Frame, decisions: ExportOperations, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame)
         self._decisions = decisions
         self._wake_ups = wake_ups
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Make it due, and notify the workers once that is committed."""
-        looked_at = self._decisions.look_at_blocked(ids["export_id"], visitor.principal)
+        looked_at = self._decisions.check_blocked_target(ids["export_id"], visitor.principal)
         export = self._decisions.retry(ids["export_id"], visitor.principal, looked_at)
         self._wake_ups.notify()
         self._frame.go(resp, f"/exports/{export.id}", done="retried")
@@ -131,7 +130,7 @@ class Dismiss(Action):
     path = f"{EXPORTS}/{{export_id}}/dismiss"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportDecisions) -> None:
+    def __init__(self, frame: Frame, decisions: ExportOperations) -> None:
         super().__init__(frame)
         self._decisions = decisions
 
@@ -149,18 +148,18 @@ def _sought(text: str, visitor: Visitor) -> str:
         raise ExportNotFound("No export here has this id. An id is exp_ and 26 letters and digits; copy it whole.") from None
 
 
-def _require_indexed(page: Part) -> None:
+def _require_indexed(page: PageRequest) -> None:
     if "target" in page.filters and page.filters.get("status", _UNSENT[0]) not in _UNSENT:
         message = "Of one target, what failed or was blocked is listed: choose one of these statuses, or all."
         raise ValidationFailed(FieldProblem("/target", "not_allowed", message))
 
 
-def _found(page: Part, account_id: int) -> list[Export]:
+def _found(page: PageRequest, account_id: int) -> list[Export]:
     """Return up to `page.look_for` exports."""
     status, source, target_id = (page.filters.get(name) for name in ("status", "source", "target"))
     if target_id is not None:
-        return transitions.newest_unsent(target_id, account_id, page.look_for, page.before, status, source)
-    return transitions.newest(account_id, page.look_for, page.before, [status] if status else [], source)
+        return transitions.newest_unsent(target_id, account_id, page.fetch_limit, page.before, status, source)
+    return transitions.newest(account_id, page.fetch_limit, page.before, [status] if status else [], source)
 
 
 def _with_chosen(offered: list[TargetSummary], chosen: TargetSummary | None) -> list[TargetSummary]:

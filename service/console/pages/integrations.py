@@ -11,10 +11,10 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.intake.sources import InboundSource, Refusal
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api.compliance import ComplianceWebhooks
-from service.api.email import EmailWebhook
-from service.api.scanner import ScannerResults
-from service.api.uploads import CmsDiagnostics, EvidenceCaptures, StorefrontDiagnostics
+from service.api.compliance import ComplianceWebhooksResource
+from service.api.email import EmailWebhookResource
+from service.api.scanner import ScannerResultsResource
+from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.console import samples
 from service.console.layout import CONSOLE, Frame, Page
 from service.console.samples import Known
@@ -36,12 +36,12 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = (
-    _Kind("Scanner", ScannerResults, Integration.SCANNER, "SCANNER_SHARED_SECRET"),
-    _Kind("Email", EmailWebhook, Integration.EMAIL, "EMAIL_WEBHOOK_SECRET"),
-    _Kind("Browser extension", EvidenceCaptures, ability=Ability.UPLOAD_EVIDENCE),
-    _Kind("CMS plugin", CmsDiagnostics, ability=Ability.UPLOAD_CMS_DIAGNOSTICS),
-    _Kind("Storefront app", StorefrontDiagnostics, ability=Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
-    _Kind("Storefront compliance webhooks", ComplianceWebhooks, Integration.STOREFRONT, "STOREFRONT_WEBHOOK_SECRET"),
+    _Kind("Scanner", ScannerResultsResource, Integration.SCANNER, "SCANNER_SHARED_SECRET"),
+    _Kind("Email", EmailWebhookResource, Integration.EMAIL, "EMAIL_WEBHOOK_SECRET"),
+    _Kind("Browser extension", EvidenceCapturesResource, ability=Ability.UPLOAD_EVIDENCE),
+    _Kind("CMS plugin", CmsDiagnosticsResource, ability=Ability.UPLOAD_CMS_DIAGNOSTICS),
+    _Kind("Storefront app", StorefrontDiagnosticsResource, ability=Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
+    _Kind("Storefront compliance webhooks", ComplianceWebhooksResource, Integration.STOREFRONT, "STOREFRONT_WEBHOOK_SECRET"),
 )
 
 #: What a refused credential or message comes to in words; whatever else is wrong is told by its code.

@@ -9,7 +9,7 @@ from runtime.clock import utc_now
 from schemas.exports.state_machine import ExportStatus
 from schemas.settings.definitions import RouteFamily
 from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
-from service.api.health import OK, VITAL, Checks
+from service.api.health import OK, VITAL, ReadinessChecks
 from service.console import charts
 from service.console.health_cards import lights
 from service.console.layout import CONSOLE, Frame, Page
@@ -63,7 +63,7 @@ class Overview(Page):
     template = "overview.html"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, checks: Checks) -> None:
+    def __init__(self, frame: Frame, checks: ReadinessChecks) -> None:
         super().__init__(frame)
         self._checks = checks
 

@@ -14,7 +14,7 @@ from service.console.layout import CONSOLE, Action, Frame, Page
 from service.console.pages.targets import TARGET, require_webhooks
 from service.console.sessions import Visitor
 from service.http.paging import next_page, read_page
-from service.operations.targets import TargetMoves
+from service.operations.targets import TargetOperations
 from storage.db import identifiers
 from storage.exports import recoveries
 from storage.exports.recoveries import AlreadyRecovering
@@ -34,7 +34,7 @@ class Recoveries(Page):
     def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
         """Return a page of the list, with the targets that are named in it."""
         page = read_page(req, identifiers.RECOVERY)
-        found = recoveries.list_account_page(visitor.account_id, page.look_for, page.before)
+        found = recoveries.list_account_page(visitor.account_id, page.fetch_limit, page.before)
         shown = found[: page.limit]
         return {
             "shown": shown,
@@ -51,7 +51,7 @@ class RecoveryPage(Page):
     template = "recovery.html"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, moves: TargetMoves) -> None:
+    def __init__(self, frame: Frame, moves: TargetOperations) -> None:
         super().__init__(frame)
         self._moves = moves
 

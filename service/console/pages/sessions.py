@@ -25,7 +25,7 @@ class Sessions(Page):
     def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
         """Return a page of the list."""
         page = read_page(req, identifiers.SESSION)
-        found = sessions.list_live(utc_now(), page.look_for, page.before, visitor.account_id)
+        found = sessions.list_live(utc_now(), page.fetch_limit, page.before, visitor.account_id)
         return {
             "shown": found[: page.limit],
             "next": next_page(page, [session.id for session in found]),

@@ -23,7 +23,7 @@ from service.console import charts
 from service.console.layout import CONSOLE, Action, Frame, Page
 from service.console.sessions import Visitor
 from service.http.paging import next_page, read_page
-from service.operations.targets import TargetMoves
+from service.operations.targets import TargetOperations
 from storage.db import engine, identifiers
 from storage.exports import delivery_hours, recoveries
 from storage.exports import transitions as exports
@@ -67,7 +67,7 @@ class Targets(Page):
         page = read_page(req, identifiers.TARGET, {"status": tuple(TargetStatus)})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
         now, fingerprint = utc_now(), self._default_secret_fingerprint
-        found = targets.list_page(visitor.account_id, fingerprint, page.look_for, now, page.before, status)
+        found = targets.list_page(visitor.account_id, fingerprint, page.fetch_limit, now, page.before, status)
         shown = found[: page.limit]
         return {
             "shown": [(target, host_of(target.base_url)) for target in shown],
@@ -88,7 +88,7 @@ class TargetPage(Page):
     template = "target.html"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, moves: TargetMoves) -> None:
+    def __init__(self, frame: Frame, moves: TargetOperations) -> None:
         super().__init__(frame)
         self._moves = moves
 
@@ -118,7 +118,7 @@ class _TargetAction(Action):
 
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, moves: TargetMoves) -> None:
+    def __init__(self, frame: Frame, moves: TargetOperations) -> None:
         super().__init__(frame)
         self._moves = moves
 
@@ -131,7 +131,7 @@ class Turn(_TargetAction):
 
     _DONE: Final = {"pause": "paused", "disable": "disabled"}
 
-    def __init__(self, verb: str, frame: Frame, moves: TargetMoves) -> None:
+    def __init__(self, verb: str, frame: Frame, moves: TargetOperations) -> None:
         super().__init__(frame, moves)
         self.path = f"{TARGET}/{verb}"
         self._verb = verb
@@ -147,16 +147,16 @@ class Resume(_TargetAction):
 
     path = f"{TARGET}/resume"
 
-    def __init__(self, frame: Frame, moves: TargetMoves, wake_ups: WakeUpQueue) -> None:
+    def __init__(self, frame: Frame, moves: TargetOperations, wake_ups: WakeUpQueue) -> None:
         super().__init__(frame, moves)
         self._wake_ups = wake_ups
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Look at it, resume it, and notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(visitor)
-        is_looked_at = self._moves.look_before_resuming(ids["target_id"], visitor.principal)
+        is_checked = self._moves.check_before_resuming(ids["target_id"], visitor.principal)
         with engine.transaction():
-            self._moves.resume(ids["target_id"], visitor.principal, is_looked_at=is_looked_at)
+            self._moves.resume(ids["target_id"], visitor.principal, is_checked=is_checked)
         self._wake_ups.notify()
         self._back(resp, ids["target_id"], "resumed")
 
@@ -191,7 +191,7 @@ class SetSecret(_TargetAction):
 
     path = f"{TARGET}/secret"
 
-    def __init__(self, frame: Frame, moves: TargetMoves, vault: Vault) -> None:
+    def __init__(self, frame: Frame, moves: TargetOperations, vault: Vault) -> None:
         super().__init__(frame, moves)
         self._vault = vault
 

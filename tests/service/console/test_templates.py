@@ -18,7 +18,7 @@ SHEET: Final = (_FOLDER / "static" / "console.css").read_text()
 HOSTILE: Final = "\"'><script>alert(1)</script>{{ 7 * 7 }}&amp;"
 
 #: What a reader on a slow line waits for, each.
-MOST_BYTES: Final = 16 * 1024
+MAX_BUFFERED_BYTES: Final = 16 * 1024
 
 
 def part(call: str, **values: Any) -> str:
@@ -106,7 +106,7 @@ def test_the_script_makes_no_markup_and_asks_nobody_else() -> None:
     forbidden = r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|outerHTML\s*=[^=]|setAttribute\(\"on|https?://|import\b|Storage\b|\.cookie"
     assert re.findall(forbidden, SCRIPT) == []
     assert SCRIPT.startswith('"use strict";')
-    assert len(SCRIPT.encode()) < MOST_BYTES
+    assert len(SCRIPT.encode()) < MAX_BUFFERED_BYTES
 
 
 def test_the_sheet_loads_nothing_and_knows_each_colour_by_day_and_by_night() -> None:
@@ -122,4 +122,4 @@ def test_the_sheet_loads_nothing_and_knows_each_colour_by_day_and_by_night() -> 
         + SHEET[SHEET.index("@media print") :].partition("\n}")[2]
     )
     assert re.findall(r"#[0-9a-f]{3,8}\b|rgba?\(|hsl", screen) == []
-    assert len(SHEET.encode()) < MOST_BYTES
+    assert len(SHEET.encode()) < MAX_BUFFERED_BYTES

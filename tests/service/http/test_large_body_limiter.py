@@ -13,7 +13,7 @@ from falcon.testing import Result, TestClient
 
 from schemas.base.strict_json import MAX_VALUES
 from service.app import create_app
-from service.http.large_body_limiter import LARGE_BYTES, NoRoom, Room, Rooms, Turns
+from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyOverload, LargeBodyQueue
 from tests.support.factories import SCANNER_SECRET, Customer, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import FieldRefusal, assert_is_error
@@ -24,27 +24,27 @@ PATIENCE_S: Final = 20.0
 
 
 def test_room_is_taken_and_given_back_by_the_byte() -> None:
-    room = Room(100)
-    room.keep(60)
-    room.keep(40)
-    with pytest.raises(NoRoom):
-        room.keep(1)
-    room.forget(1)
-    room.keep(1)
-    assert room.kept_bytes == 100
+    budget = ByteBudget(100)
+    budget.reserve(60)
+    budget.reserve(40)
+    with pytest.raises(LargeBodyOverload):
+        budget.reserve(1)
+    budget.release(1)
+    budget.reserve(1)
+    assert budget.reserved_bytes == 100
 
 
 def test_what_finds_no_room_takes_none() -> None:
-    room = Room(100)
-    with pytest.raises(NoRoom):
-        room.keep(101)
-    assert room.kept_bytes == 0
+    budget = ByteBudget(100)
+    with pytest.raises(LargeBodyOverload):
+        budget.reserve(101)
+    assert budget.reserved_bytes == 0
 
 
 class Sender(threading.Thread):
     """Waits for a turn, notes its name when it comes, and keeps the turn until it is let go."""
 
-    def __init__(self, turns: Turns, name: str, order: list[str]) -> None:
+    def __init__(self, turns: LargeBodyQueue, name: str, order: list[str]) -> None:
         super().__init__(name=name, daemon=True)
         self._turns = turns
         self._order = order
@@ -53,10 +53,10 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         try:
-            with self._turns.turn(self.name.partition("-")[0], LARGE):
+            with self._turns.slot(self.name.partition("-")[0], LARGE):
                 self._order.append(self.name)
                 self.may_go.wait(PATIENCE_S)
-        except NoRoom:
+        except LargeBodyOverload:
             self.was_refused = True
 
 
@@ -71,12 +71,12 @@ def _has(order: list[str], count: int) -> bool:
     return len(order) == count
 
 
-def waiting_for(turns: Turns, count: int) -> Any:
+def waiting_for(turns: LargeBodyQueue, count: int) -> Any:
     return lambda: sum(map(len, turns._waiting.values())) == count
 
 
 def test_large_bodies_take_turns_sender_by_sender() -> None:
-    turns, order = Turns(), list[str]()
+    turns, order = LargeBodyQueue(), list[str]()
     senders = []
     for number, name in enumerate(["eager-1", "eager-2", "eager-3", "eager-4", "other-1", "third-1", "other-2"]):
         senders.append(Sender(turns, name, order))
@@ -92,7 +92,7 @@ def test_large_bodies_take_turns_sender_by_sender() -> None:
 
 
 def test_a_turn_that_does_not_come_in_time_is_a_refusal_and_leaves_nobody_waiting() -> None:
-    turns, order = Turns(within_s=0.05), list[str]()
+    turns, order = LargeBodyQueue(within_s=0.05), list[str]()
     first, second = Sender(turns, "a-1", order), Sender(turns, "a-2", order)
     first.start()
     wait_until(lambda: order)
@@ -102,22 +102,22 @@ def test_a_turn_that_does_not_come_in_time_is_a_refusal_and_leaves_nobody_waitin
     assert turns._waiting == {}
     first.may_go.set()
     first.join(PATIENCE_S)
-    with turns.turn("a", LARGE):
+    with turns.slot("a", LARGE):
         order.append("again")
     assert order == ["a-1", "again"]
 
 
 def test_a_turn_is_given_back_by_who_fails() -> None:
-    turns = Turns(within_s=0.05)
-    with pytest.raises(ValueError, match="broken"), turns.turn("a", LARGE):
+    turns = LargeBodyQueue(within_s=0.05)
+    with pytest.raises(ValueError, match="broken"), turns.slot("a", LARGE):
         raise ValueError("broken")
-    with turns.turn("b", LARGE) as give_way:
+    with turns.slot("b", LARGE) as give_way:
         give_way()
 
 
 def test_a_small_body_waits_for_nobody() -> None:
-    turns = Turns(within_s=0.05)
-    with turns.turn("a", LARGE), turns.turn("b", LARGE_BYTES) as give_way:
+    turns = LargeBodyQueue(within_s=0.05)
+    with turns.slot("a", LARGE), turns.slot("b", LARGE_BYTES) as give_way:
         give_way()
 
 
@@ -126,18 +126,20 @@ ROOM_BYTES: Final = 32 * LARGE_BYTES
 
 
 @pytest.fixture
-def rooms() -> Iterator[Rooms]:
+def body_budgets() -> Iterator[BodyBudgets]:
     """Small ones, empty again afterwards."""
-    made = Rooms(Room(ROOM_BYTES), Room(ROOM_BYTES))
+    made = BodyBudgets(ByteBudget(ROOM_BYTES), ByteBudget(ROOM_BYTES))
     yield made
-    assert (made.known.kept_bytes, made.unknown.kept_bytes) == (0, 0)
+    assert (made.known.reserved_bytes, made.unknown.reserved_bytes) == (0, 0)
 
 
 @pytest.fixture
-def client(customer: Customer, tmp_path: Path, rooms: Rooms) -> TestClient:
+def client(customer: Customer, tmp_path: Path, body_budgets: BodyBudgets) -> TestClient:
     """An application with these rooms, and with the route that knows its senders by what they sign."""
     told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
-    return TestClient(create_app(make_settings(tmp_path, told), FakeWakeUpQueue(), FakeResolver({}), rooms=rooms))
+    return TestClient(
+        create_app(make_settings(tmp_path, told), FakeWakeUpQueue(), FakeResolver({}), body_budgets=body_budgets)
+    )
 
 
 def large_postback() -> bytes:
@@ -150,28 +152,28 @@ def send(client: TestClient, body: bytes) -> Result:
     return client.simulate_post("/api/scanner/results", headers=headers, body=body)
 
 
-def test_a_large_body_is_counted_until_it_is_answered(client: TestClient, rooms: Rooms) -> None:
+def test_a_large_body_is_counted_until_it_is_answered(client: TestClient, body_budgets: BodyBudgets) -> None:
     assert send(client, large_postback()).status_code == 202
-    assert rooms.known.kept_bytes == 0
+    assert body_budgets.known.reserved_bytes == 0
 
 
-def test_a_large_body_without_room_may_come_again(client: TestClient, rooms: Rooms) -> None:
-    rooms.known.keep(ROOM_BYTES)
+def test_a_large_body_without_room_may_come_again(client: TestClient, body_budgets: BodyBudgets) -> None:
+    body_budgets.known.reserve(ROOM_BYTES)
     refused = send(client, large_postback())
     assert_is_error(refused, 503, "SERVICE_UNAVAILABLE")
     assert int(refused.headers["Retry-After"]) > 0
     small = json.dumps(postback(42)).encode()
     assert send(client, small).status_code == 202
-    rooms.known.forget(ROOM_BYTES)
+    body_budgets.known.release(ROOM_BYTES)
     assert send(client, large_postback()).status_code == 202
 
 
-def test_who_is_not_known_takes_no_room_from_who_is(client: TestClient, rooms: Rooms) -> None:
-    rooms.unknown.keep(ROOM_BYTES)
+def test_who_is_not_known_takes_no_room_from_who_is(client: TestClient, body_budgets: BodyBudgets) -> None:
+    body_budgets.unknown.reserve(ROOM_BYTES)
     route = "/api/storefront-app/webhooks/compliance"
     assert client.simulate_post(route, body=large_postback()).status_code == 503
     assert send(client, large_postback()).status_code == 202
-    rooms.unknown.forget(ROOM_BYTES)
+    body_budgets.unknown.release(ROOM_BYTES)
 
 
 def test_a_body_of_too_many_values_is_refused_by_name(client: TestClient) -> None:
@@ -182,8 +184,8 @@ def test_a_body_of_too_many_values_is_refused_by_name(client: TestClient) -> Non
 
 
 def test_a_body_as_large_as_an_installation_allows_finds_room() -> None:
-    rooms = Rooms.for_bodies_of(256 * 1024 * 1024)
-    for room in (rooms.known, rooms.unknown):
-        room.keep(256 * 1024 * 1024)
-        with pytest.raises(NoRoom):
-            room.keep(1)
+    body_budgets = BodyBudgets.for_bodies_of(256 * 1024 * 1024)
+    for budget in (body_budgets.known, body_budgets.unknown):
+        budget.reserve(256 * 1024 * 1024)
+        with pytest.raises(LargeBodyOverload):
+            budget.reserve(1)

@@ -9,7 +9,7 @@ import pytest
 from falcon.testing import create_req
 
 from schemas.base.errors import ValidationFailed
-from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT, Page, answer_list, next_page, read_numbered_page, read_page
+from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT, PageRequest, next_page, read_numbered_page, read_page, send_page
 from storage.db import identifiers
 from tests.support.raw_http import CANARY
 
@@ -18,7 +18,7 @@ URL = "https://riskrelay.example.com/api/things"
 IDS = [f"{identifiers.TARGET}_{number:026}" for number in reversed(range(5))]
 
 
-def page_of(query: str) -> Page:
+def page_of(query: str) -> PageRequest:
     return read_page(create_req(query_string=query), identifiers.TARGET, FILTERS)
 
 
@@ -26,16 +26,16 @@ def encoded(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def answered(page: Page, ids: list[str]) -> tuple[dict[str, Any], str | None]:
+def answered(page: PageRequest, ids: list[str]) -> tuple[dict[str, Any], str | None]:
     resp = falcon.Response()
-    answer_list(resp, URL, page, [{"id": each} for each in ids])
+    send_page(resp, URL, page, [{"id": each} for each in ids])
     assert resp.data is not None
     return json.loads(resp.data), resp.get_header("Link")
 
 
 def test_without_a_word_it_is_the_first_page() -> None:
-    assert page_of("") == Page(DEFAULT_LIMIT, None, {})
-    assert page_of("other=1") == Page(DEFAULT_LIMIT, None, {})
+    assert page_of("") == PageRequest(DEFAULT_LIMIT, None, {})
+    assert page_of("other=1") == PageRequest(DEFAULT_LIMIT, None, {})
 
 
 @pytest.mark.parametrize(("text", "limit"), [("1", 1), ("200", MAX_LIMIT), ("050", 50)])
@@ -82,30 +82,30 @@ def test_what_is_no_page_is_refused_by_name(query: str, refusals: set[tuple[str,
 
 
 def test_a_page_that_is_not_the_last_says_where_the_next_begins() -> None:
-    body, link = answered(Page(2, None, {"status": "paused"}), IDS[:3])
+    body, link = answered(PageRequest(2, None, {"status": "paused"}), IDS[:3])
     assert [each["id"] for each in body["items"]] == IDS[:2]
     assert link == f'<{URL}?status=paused&limit=2&cursor={body["next_cursor"]}>; rel="next"'
 
     query = link.partition("?")[2].partition(">")[0]
-    assert page_of(query) == Page(2, IDS[1], {"status": "paused"})
+    assert page_of(query) == PageRequest(2, IDS[1], {"status": "paused"})
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_the_last_page_says_that_it_is_the_last(count: int) -> None:
-    body, link = answered(Page(2), IDS[:count])
+    body, link = answered(PageRequest(2), IDS[:count])
     assert body == {"items": [{"id": each} for each in IDS[:count]], "next_cursor": None}
     assert link is None
 
 
 def test_one_more_than_is_shown_is_looked_for() -> None:
-    assert Page(2).look_for == 3
+    assert PageRequest(2).fetch_limit == 3
 
 
 def test_a_list_of_numbered_rows_goes_on_after_the_last_number() -> None:
-    query = next_page(Page(2), ["30", "20", "10"])
+    query = next_page(PageRequest(2), ["30", "20", "10"])
     assert query is not None
-    assert read_numbered_page(create_req(query_string=query)) == Page(2, "20", {})
-    assert next_page(Page(3), ["30", "20", "10"]) is None
+    assert read_numbered_page(create_req(query_string=query)) == PageRequest(2, "20", {})
+    assert next_page(PageRequest(3), ["30", "20", "10"]) is None
 
 
 @pytest.mark.parametrize("text", ["1:0", "1:-1", "1:07", f"1:{IDS[0]}", f"1:{'9' * 19}", "1:7 ", "7", "1:\u0661"])

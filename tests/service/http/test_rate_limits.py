@@ -30,9 +30,9 @@ from service.app import create_app
 from service.http.auth import Bearer
 from service.http.blocked_addresses import BlockedAddresses
 from service.http.client_address import counted_address
-from service.http.rate_counters import Counters, Window
-from service.http.rate_limits import Limits
-from service.http.request_pipeline import Admission, Operation
+from service.http.rate_counters import RateLimitCounters, RateLimitWindow
+from service.http.rate_limits import RateLimits
+from service.http.request_pipeline import Operation, RequestPipeline
 from tests.service.conftest import LogLines
 from tests.support.factories import Customer, environment, make_exports, make_platform_token, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
@@ -58,7 +58,7 @@ class Process:
 
     def __init__(self, folder: Path, redis_url: str = "", /, **how: Any) -> None:
         variables = {"REDIS_URL": redis_url, **{name: str(how.pop(name)) for name in list(how) if name.isupper()}}
-        self._limits = Limits(make_settings(folder, variables), **how)
+        self._limits = RateLimits(make_settings(folder, variables), **how)
         self._req = create_req()
         self._req.context.request_id = "req_1"
 
@@ -390,7 +390,7 @@ def test_requests_of_a_principal_and_failures_of_an_address_are_counted_apart(re
     assert [process.fail() for _ in range(4)] == [True] * 3 + [False]
 
 
-class SlowCounters(Counters):
+class SlowCounters(RateLimitCounters):
     """Keeps whoever counts waiting, as a Redis far away does."""
 
     def __init__(self, folder: Path) -> None:
@@ -398,7 +398,7 @@ class SlowCounters(Counters):
         self.is_asked = threading.Event()
         self.answers = threading.Event()
 
-    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, Window]:
+    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
         self.is_asked.set()
         self.answers.wait(30)
         return super().take(item, kind, key, share)
@@ -426,7 +426,7 @@ def test_a_right_guess_among_many_at_once_is_told_no_sooner_than_the_wrong_ones_
 
 def test_a_right_token_among_many_guesses_at_once_is_not_told(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
-    admission = Admission(1000, OvertakenLimits(settings))
+    admission = RequestPipeline(1000, OvertakenLimits(settings))
     resource = SimpleNamespace(operations={"GET": Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))})
     with pytest.raises(RateLimited):
         admission.process_resource(create_req(headers=customer.bearer), falcon.Response(), resource, {})
@@ -568,7 +568,7 @@ def door(customer: Customer, tmp_path: Path) -> Callable[..., Door]:
     """Open an application with settings by name, and limits made of them by `make`."""
     [export_id] = make_exports(customer, 1)
 
-    def opened(make: Callable[..., Limits] = Limits, **changes: str) -> Door:
+    def opened(make: Callable[..., RateLimits] = RateLimits, **changes: str) -> Door:
         settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id), **changes})
         app = create_app(settings, FakeWakeUpQueue(), FakeResolver({}), make(settings))
         return Door(TestClient(app), customer, export_id)
@@ -740,7 +740,7 @@ def test_the_addresses_of_one_subscriber_count_as_one(door: OpenDoor) -> None:
 
 
 def test_a_block_ends_when_it_says(frozen: FrozenDateTimeFactory, door: OpenDoor) -> None:
-    there = door(lambda settings: Limits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
+    there = door(lambda settings: RateLimits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
     [*_, refused] = [there.fail() for _ in range(3)]
     wait_s = int(refused.headers["retry-after"])
     frozen.tick(wait_s - 1)

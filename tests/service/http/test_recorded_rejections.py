@@ -14,7 +14,7 @@ from schemas.base.principal import Ability
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
 from schemas.intake.sources import InboundSource, Refusal
 from service.app import create_app, served
-from service.http.rejections import MOST_TROUBLES, Refusals
+from service.http.rejections import MAX_REPORTED_PROBLEMS, RejectionRecorder
 from storage.db.engine import close_database, connection, open_database
 from storage.intake import rejections
 from tests.support.factories import (
@@ -52,30 +52,30 @@ SECRETS: Final = {
 
 
 @pytest.fixture
-def refusals() -> Refusals:
+def recorder() -> RejectionRecorder:
     """Written when a test says so."""
-    return Refusals()
+    return RejectionRecorder()
 
 
 @pytest.fixture
-def client(customer: Customer, tmp_path: Path, refusals: Refusals) -> TestClient:
+def client(customer: Customer, tmp_path: Path, recorder: RejectionRecorder) -> TestClient:
     """The application with every family of routes, and no limits that a test meets."""
-    return made_client(customer, tmp_path, refusals, SECRETS)
+    return made_client(customer, tmp_path, recorder, SECRETS)
 
 
-def made_client(customer: Customer, folder: Path, refusals: Refusals, changes: Mapping[str, str]) -> TestClient:
+def made_client(customer: Customer, folder: Path, recorder: RejectionRecorder, changes: Mapping[str, str]) -> TestClient:
     always = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
     unlimited = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
     settings = make_settings(folder, {**always, **unlimited, **changes})
-    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}), refusals=refusals))
+    return TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}), rejections=recorder))
 
 
 def post(client: TestClient, path: str, headers: Mapping[str, str], body: Any = None) -> Result:
     return client.simulate_post(path, headers={**JSON, **headers}, json={} if body is None else body)
 
 
-def last(refusals: Refusals, source: InboundSource) -> Refusal:
-    assert refusals.write()
+def last(recorder: RejectionRecorder, source: InboundSource) -> Refusal:
+    assert recorder.write()
     return rejections.last()[source]
 
 
@@ -111,46 +111,48 @@ def test_the_operator_is_told_why_a_credential_did_not_do_and_the_client_is_not(
     why: str,
     customer: Customer,
     tmp_path: Path,
-    refusals: Refusals,
+    recorder: RejectionRecorder,
 ) -> None:
-    client = made_client(customer, tmp_path, refusals, {**SECRETS, **changes})
+    client = made_client(customer, tmp_path, recorder, {**SECRETS, **changes})
     answer = post(client, path, {} if value is None else {header: value})
     assert (answer.status_code, answer.json["error"]["code"]) == (status, code)
     assert answer.json["error"]["details"] == {}
     [source] = [source for source, route in ROUTES.items() if route == path]
-    told = last(refusals, source)
+    told = last(recorder, source)
     assert (told.status, told.code, told.request_id) == (status, code, answer.headers["x-request-id"])
     assert [(trouble.path, trouble.code) for trouble in told.troubles] == [(f"/{header}", why)]
 
 
-def test_a_token_that_may_not_is_told_of_in_the_same_way(client: TestClient, customer: Customer, refusals: Refusals) -> None:
+def test_a_token_that_may_not_is_told_of_in_the_same_way(
+    client: TestClient, customer: Customer, recorder: RejectionRecorder
+) -> None:
     other = make_platform_token(customer, Ability.UPLOAD_CMS_DIAGNOSTICS)
     for bearer, why in ((customer.token, "wrong_kind"), (other, "lacks_ability")):
         assert post(client, CAPTURES, {"Authorization": f"Bearer {bearer}"}).status_code == 403
-        told = last(refusals, InboundSource.BROWSER_EXTENSION)
+        told = last(recorder, InboundSource.BROWSER_EXTENSION)
         assert (told.status, told.code, [trouble.code for trouble in told.troubles]) == (403, "FORBIDDEN", [why])
 
 
 def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
-    client: TestClient, customer: Customer, refusals: Refusals
+    client: TestClient, customer: Customer, recorder: RejectionRecorder
 ) -> None:
     bearer = {"Authorization": f"Bearer {make_platform_token(customer)}"}
     assert post(client, CAPTURES, bearer, capture(customer.project_id + 1000)).status_code == 403
-    told = last(refusals, InboundSource.BROWSER_EXTENSION)
+    told = last(recorder, InboundSource.BROWSER_EXTENSION)
     assert (told.code, told.troubles) == ("FORBIDDEN", ())
 
 
-def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: TestClient, refusals: Refusals) -> None:
+def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: TestClient, recorder: RejectionRecorder) -> None:
     issues: list[Mapping[str, Any]] = [{"severity": "high"} for _ in range(50)]
     assert post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(issues=issues)).status_code == 422
-    told = last(refusals, InboundSource.SCANNER)
+    told = last(recorder, InboundSource.SCANNER)
     assert (told.status, told.code) == (422, "VALIDATION_FAILED")
-    assert len(told.troubles) == MOST_TROUBLES
+    assert len(told.troubles) == MAX_REPORTED_PROBLEMS
     assert (told.troubles[0].path, told.troubles[0].code) == ("/issues/0/title", "required")
 
 
 def test_nothing_of_a_request_is_kept_whatever_its_names_are(
-    client: TestClient, customer: Customer, refusals: Refusals, tmp_path: Path
+    client: TestClient, customer: Customer, recorder: RejectionRecorder, tmp_path: Path
 ) -> None:
     """Names that were sent stand in no path: only our own, numbers, and those that are forbidden."""
     hostile = [CANARY, f"/{CANARY}/~1~0", "<script>alert(1)</script>", "a/b", "", "🦊", "\u202e", "'; DROP TABLE exports --"]
@@ -162,7 +164,7 @@ def test_nothing_of_a_request_is_kept_whatever_its_names_are(
         assert post(client, path, bearer, {**nested, "diagnostics": nested, "heading_outline": [nested]}).status_code == 422
     assert post(client, EMAIL, {"X-Email-Webhook-Secret": SECRETS["EMAIL_WEBHOOK_SECRET"]}, nested).status_code == 422
     assert post(client, COMPLIANCE, {SIGNATURE: CANARY}, nested).status_code == 401
-    assert refusals.write()
+    assert recorder.write()
     kept = rejections.last()
     assert set(kept) == set(ROUTES)
     own = known_names(tmp_path)
@@ -188,7 +190,9 @@ def sources(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("send", ["a method", "a path", "what is accepted"])
-def test_what_no_source_sent_and_what_was_accepted_leave_nothing(send: str, client: TestClient, refusals: Refusals) -> None:
+def test_what_no_source_sent_and_what_was_accepted_leave_nothing(
+    send: str, client: TestClient, recorder: RejectionRecorder
+) -> None:
     calls: dict[str, Callable[[], Result]] = {
         "a method": lambda: client.simulate_get(RESULTS),
         "a path": lambda: client.simulate_post(f"{RESULTS}/nothing"),
@@ -196,37 +200,37 @@ def test_what_no_source_sent_and_what_was_accepted_leave_nothing(send: str, clie
     }
     assert calls[send]().status_code in {202, 404, 405}
     with statements() as ran:
-        assert refusals.write()
+        assert recorder.write()
     assert (ran, rejections.last()) == ([], {})
 
 
-def test_a_refusal_of_another_route_is_nobodys(client: TestClient, refusals: Refusals) -> None:
+def test_a_refusal_of_another_route_is_nobodys(client: TestClient, recorder: RejectionRecorder) -> None:
     assert client.simulate_get("/api/ticket-exports").status_code == 401
-    assert refusals.write()
+    assert recorder.write()
     assert rejections.last() == {}
 
 
-def test_a_refused_request_runs_no_statement_for_it(client: TestClient, refusals: Refusals) -> None:
+def test_a_refused_request_runs_no_statement_for_it(client: TestClient, recorder: RejectionRecorder) -> None:
     with statements() as ran:
         assert post(client, RESULTS, {"X-Scanner-Secret": "another"}).status_code == 401
     assert not [each for each in ran if "inbound_refusals" in each.sql]
 
 
-def test_a_flood_of_refusals_is_one_write_and_then_the_newest(client: TestClient, refusals: Refusals) -> None:
+def test_a_flood_of_refusals_is_one_write_and_then_the_newest(client: TestClient, recorder: RejectionRecorder) -> None:
     with statements() as ran:
         for _ in range(499):
             assert post(client, RESULTS, {"X-Scanner-Secret": "another"}).status_code == 401
         newest = post(client, RESULTS, {}).headers["x-request-id"]
-        assert refusals.write()
+        assert recorder.write()
     assert len([each for each in ran if "inbound_refusals" in each.sql]) == 1
     assert rejections.last()[InboundSource.SCANNER].request_id == newest
 
 
 def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits(customer: Customer, tmp_path: Path) -> None:
     """A pause of an hour stands for one that is not over yet."""
-    refusals = Refusals(pause_s=3600)
-    client = made_client(customer, tmp_path, refusals, SECRETS)
-    refusals.begin()
+    recorder = RejectionRecorder(pause_s=3600)
+    client = made_client(customer, tmp_path, recorder, SECRETS)
+    recorder.start()
     first = post(client, RESULTS, {}).headers["x-request-id"]
     wait_for(lambda: InboundSource.SCANNER in rejections.last())
     with statements() as ran:
@@ -237,15 +241,15 @@ def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits
 
 
 def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Path) -> None:
-    refusals = Refusals(pause_s=0.05)
-    client = made_client(customer, tmp_path, refusals, SECRETS)
-    refusals.begin()
+    recorder = RejectionRecorder(pause_s=0.05)
+    client = made_client(customer, tmp_path, recorder, SECRETS)
+    recorder.start()
     for _ in range(20):
         newest = post(client, RESULTS, {}).headers["x-request-id"]
     wait_for(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
 
 
-class SlippingRefusals(Refusals):
+class SlippingRefusals(RejectionRecorder):
     """Fails to write the first time, in a way that nobody has foreseen."""
 
     has_slipped = False
@@ -258,11 +262,11 @@ class SlippingRefusals(Refusals):
 
 
 def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: Path) -> None:
-    refusals = SlippingRefusals(pause_s=0.05)
-    client = made_client(customer, tmp_path, refusals, SECRETS)
-    refusals.begin()
+    recorder = SlippingRefusals(pause_s=0.05)
+    client = made_client(customer, tmp_path, recorder, SECRETS)
+    recorder.start()
     post(client, RESULTS, {})
-    wait_for(lambda: refusals.has_slipped)
+    wait_for(lambda: recorder.has_slipped)
     newest = post(client, RESULTS, {}).headers["x-request-id"]
     wait_for(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
 
@@ -281,11 +285,11 @@ def wait_for(is_so: Callable[[], bool], within_s: float = 30) -> None:
 def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later(sqlite_url: str, tmp_path: Path) -> None:
     open_database(sqlite_url)
     customer = make_customer()
-    refusals = Refusals()
-    client = made_client(customer, tmp_path, refusals, SECRETS)
+    recorder = RejectionRecorder()
+    client = made_client(customer, tmp_path, recorder, SECRETS)
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    tried = threading.Thread(target=refusals.write)
+    tried = threading.Thread(target=recorder.write)
     answered: list[int] = []
 
     def send() -> None:
@@ -303,7 +307,7 @@ def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later
     other.close()
     tried.join(30)
     assert not tried.is_alive()
-    assert refusals.write()
+    assert recorder.write()
     with connection():
         assert rejections.last()[InboundSource.SCANNER].code == "UNAUTHORIZED"
     close_database()
@@ -312,17 +316,17 @@ def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later
 def test_what_could_not_be_written_waits_unless_something_newer_came(sqlite_url: str, tmp_path: Path) -> None:
     open_database(sqlite_url)
     customer = make_customer()
-    refusals = Refusals()
-    client = made_client(customer, tmp_path, refusals, SECRETS)
+    recorder = RejectionRecorder()
+    client = made_client(customer, tmp_path, recorder, SECRETS)
     email = post(client, EMAIL, {}).headers["x-request-id"]
     post(client, RESULTS, {})
     open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
-    assert not refusals.write()
+    assert not recorder.write()
     away = post(client, RESULTS, {"X-Scanner-Secret": "any"})
     assert away.status_code == 503
-    assert not refusals.write()
+    assert not recorder.write()
     open_database(sqlite_url)
-    assert refusals.write()
+    assert recorder.write()
     with connection():
         kept = rejections.last()
     assert kept[InboundSource.EMAIL].request_id == email

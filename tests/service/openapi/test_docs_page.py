@@ -14,9 +14,9 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from service.app import create_app
 from service.http import error_responses
-from service.http.metrics import Requests
-from service.http.request_context import Manners
-from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, ApiPage
+from service.http.metrics import RequestMetrics
+from service.http.request_context import RequestContext
+from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, DocsPageResource
 from storage.db.engine import close_database, connection, open_database
 from tests.support.browsers import PATIENCE_MS, chromium, watch
 from tests.support.factories import Customer, environment, make_customer, make_settings
@@ -42,9 +42,9 @@ def client(database: str, tmp_path: Path) -> TestClient:
 
 def page_of(folder: Path) -> TestClient:
     """Serve the page of an installation whose Swagger UI is in `folder`."""
-    app: Any = falcon.App(middleware=[Manners(Requests())])
+    app: Any = falcon.App(middleware=[RequestContext(RequestMetrics())])
     error_responses.install(app)
-    page = ApiPage(folder)
+    page = DocsPageResource(folder)
     app.add_route(page.path, page)
     app.add_route(page.files.path, page.files)
     return TestClient(app)

@@ -23,7 +23,7 @@ from service.app import App, create_app
 from service.http.error_responses import STATUS
 from service.openapi.document import document
 from service.openapi.field_descriptions import MEMBERS
-from service.openapi.resource import ApiDescription
+from service.openapi.resource import OpenApiResource
 from tests.support.described_responses import Described
 from tests.support.factories import NOW, Customer, make_exports, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
@@ -136,9 +136,9 @@ def test_the_examples_of_bodies_are_taken(database: str, tmp_path: Path) -> None
 
 
 def resources_of(app: App) -> tuple[Any, ...]:
-    found = app._router.find(ApiDescription.path)
+    found = app._router.find(OpenApiResource.path)
     assert found is not None
-    assert isinstance(found[0], ApiDescription)
+    assert isinstance(found[0], OpenApiResource)
     return found[0].resources
 
 

@@ -10,11 +10,11 @@ import pytest
 from gevent import socket
 from gunicorn.http.errors import LimitRequestHeaders
 
-from service.server.client_connection import MOST_HEAD_BYTES, ClientConnection, HeadTooSlow, Patience
-from service.server.connection_limit import Seats
+from service.server.client_connection import MAX_HEADERS_BYTES, ClientConnection, ConnectionTimeouts, HeadersTimeout
+from service.server.connection_limit import ConnectionLimit
 from service.server.gunicorn_worker import GiveWay
 
-LITTLE = Patience(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_body_s=0.5, linger_s=0.05)
+LITTLE = ConnectionTimeouts(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_body_s=0.5, linger_s=0.05)
 
 
 def nothing() -> None:
@@ -45,18 +45,18 @@ def test_a_connection_that_has_asked_before_may_be_idle_for_longer(pair: tuple[C
     gevent.spawn_later(LITTLE.head_s * 4, client.sendall, b"two")
     assert connection.recv(10) == b"two"
     # Once begun, a head has the time of a head.
-    with pytest.raises(HeadTooSlow):
+    with pytest.raises(HeadersTimeout):
         connection.recv(10)
 
 
 def test_a_head_has_a_size(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, client = pair
     connection.expect_request(60)
-    sending = gevent.spawn(client.sendall, b"a" * (MOST_HEAD_BYTES + 1))
+    sending = gevent.spawn(client.sendall, b"a" * (MAX_HEADERS_BYTES + 1))
     pieces: list[bytes] = []
     with pytest.raises(LimitRequestHeaders):
         pieces.extend(connection.recv(8192) for _ in repeat(None))
-    assert sum(map(len, pieces)) == MOST_HEAD_BYTES
+    assert sum(map(len, pieces)) == MAX_HEADERS_BYTES
     sending.kill()
 
 
@@ -109,7 +109,7 @@ def test_what_came_while_the_process_could_not_look_is_read(pair: tuple[ClientCo
 
 def test_an_answer_that_nobody_reads_is_given_up(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
-    slow = ClientConnection(connection.dup(), "10.0.0.1", nothing, Patience(body_s=0.05, bytes_per_s=10**9))
+    slow = ClientConnection(connection.dup(), "10.0.0.1", nothing, ConnectionTimeouts(body_s=0.05, bytes_per_s=10**9))
     with pytest.raises(BrokenPipeError) as given_up:
         slow.sendall(b"a" * 10_000_000)
     assert given_up.value.errno == errno.EPIPE
@@ -121,7 +121,7 @@ def test_who_is_let_go_has_hung_up(pair: tuple[ClientConnection, socket.socket])
     connection.expect_request(60)
     reading = gevent.spawn(connection.recv, 10)
     gevent.sleep(0)
-    connection.let_go()
+    connection.disconnect()
     assert reading.get(timeout=5) == b""
     assert connection.recv(10) == b""
     # It can still be told something.
@@ -136,7 +136,7 @@ def test_what_comes_as_its_client_is_let_go_is_not_begun(pair: tuple[ClientConne
     reading = gevent.spawn(connection.recv, 10)
     gevent.sleep(0)
     client.sendall(b"POST / HTTP/1.1")
-    connection.let_go()
+    connection.disconnect()
     assert reading.get(timeout=5) == b""
 
 
@@ -148,7 +148,7 @@ def test_who_is_let_go_in_a_body_took_too_long(pair: tuple[ClientConnection, soc
     assert connection.recv(10) == b"{"
     reading = gevent.spawn(connection.recv, 10)
     gevent.sleep(0)
-    connection.let_go()
+    connection.disconnect()
     for end in (lambda: reading.get(timeout=5), lambda: connection.recv(10)):
         with pytest.raises(TimeoutError):
             end()
@@ -156,10 +156,10 @@ def test_who_is_let_go_in_a_body_took_too_long(pair: tuple[ClientConnection, soc
 
 def test_who_is_let_go_need_not_take_its_answer(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
-    patient = ClientConnection(connection.dup(), "10.0.0.1", nothing, Patience())
+    patient = ClientConnection(connection.dup(), "10.0.0.1", nothing, ConnectionTimeouts())
     sending = gevent.spawn(patient.sendall, b"a" * 10_000_000)
     gevent.sleep(0)
-    patient.let_go()
+    patient.disconnect()
     with pytest.raises(BrokenPipeError):
         sending.get(timeout=5)
     patient.close()
@@ -194,17 +194,17 @@ class Sitting:
     """Clients of a small service, each of which is waited for."""
 
     def __init__(self, count: int) -> None:
-        self.seats = Seats(count)
+        self.seats = ConnectionLimit(count)
         self._connections: list[ClientConnection] = []
         self._clients: list[socket.socket] = []
 
     def come(self, host: str, what: str = "request") -> ClientConnection:
         """Let a client take a seat and be waited for."""
         ours, theirs = socket.socketpair()
-        connection = ClientConnection(ours, host, nothing, Patience())
+        connection = ClientConnection(ours, host, nothing, ConnectionTimeouts())
         self._clients.append(theirs)
         self._connections.append(connection)
-        self.seats.take(connection)
+        self.seats.add(connection)
         connection.expect_body() if what == "body" else connection.expect_request(60)
         if what != "answer":
             self.wait(connection, what)
@@ -217,7 +217,7 @@ class Sitting:
 
     def leave(self) -> None:
         for each in self._connections:
-            each.let_go()
+            each.disconnect()
         gevent.sleep(0)
         for one in (*self._connections, *self._clients):
             one.close()
@@ -251,31 +251,31 @@ GETS_UP = [
 @pytest.mark.parametrize(("there", "gone"), GETS_UP)
 def test_the_last_seat_is_made_free_again(there: list[tuple[str, str]], gone: int, sitting: Sitting) -> None:
     connections = [sitting.come(*each) for each in there]
-    before = [each.may_go for each in connections]
+    before = [each.is_evictable for each in connections]
     sitting.come("c")
     assert before[gone]
-    changed = [number for number, each in enumerate(connections) if each.may_go != before[number]]
+    changed = [number for number, each in enumerate(connections) if each.is_evictable != before[number]]
     assert changed == [gone]
 
 
 def test_where_all_were_busy_when_the_last_seat_was_taken_it_is_made_free_later(sitting: Sitting) -> None:
     """Once every seat is taken nobody comes who would ask for one."""
     connections = [sitting.come("a", "answer") for _ in range(4)]
-    sitting.seats.look_round()
+    sitting.seats.enforce()
     for each in connections[2:]:
         sitting.wait(each)
-    sitting.seats.look_round()
-    assert [each.may_go for each in connections] == [False, False, False, True]
+    sitting.seats.enforce()
+    assert [each.is_evictable for each in connections] == [False, False, False, True]
 
 
 def test_while_there_is_room_everybody_stays(sitting: Sitting) -> None:
     connections = [sitting.come("a") for _ in range(3)]
-    sitting.seats.look_round()
-    assert all(each.may_go for each in connections)
+    sitting.seats.enforce()
+    assert all(each.is_evictable for each in connections)
 
 
 def test_a_seat_that_was_given_back_is_free(sitting: Sitting) -> None:
     connections = [sitting.come("a") for _ in range(3)]
-    sitting.seats.give_back(connections[0])
+    sitting.seats.remove(connections[0])
     sitting.come("a")
-    assert all(each.may_go for each in connections)
+    assert all(each.is_evictable for each in connections)

@@ -11,7 +11,7 @@ from falcon.testing import Result, TestClient
 from runtime.clock import utc_now
 from schemas.exports.state_machine import ExportStatus
 from service.app import create_app
-from service.http.request_pipeline import KNOWN_FOR_S
+from service.http.request_pipeline import REAUTHENTICATE_AFTER_S
 from storage.accounts import tokens
 from storage.db.engine import database, rows
 from storage.exports import transitions
@@ -34,7 +34,7 @@ def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> R
     def wait() -> None:
         if not happened:
             happened.append(meanwhile())
-            time.sleep(KNOWN_FOR_S + 0.05)
+            time.sleep(REAUTHENTICATE_AFTER_S + 0.05)
 
     happened: list[object] = []
     headers = [*call.headers, ("Content-Length", str(len(call.body)))]
