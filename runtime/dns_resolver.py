@@ -11,7 +11,7 @@ waiting names further ones are refused at once, so one silent name server can ne
 take all of them for one name.
 
 Nothing is cached: an answer goes to those who were asking when it came. Which of the addresses may be
-dialled is not decided here (`schemas.url_policy.target_url`).
+dialed is not decided here (`schemas.url_policy.target_url`).
 """
 
 import os

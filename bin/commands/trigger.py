@@ -30,7 +30,7 @@ from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.exports.response_excerpt import kept_answer
 from schemas.exports.ticket import Source, Ticket, delivery_body
 from schemas.settings.definitions import Settings
-from schemas.url_policy.target_url import TargetPolicy, parse_networks, parse_ports
+from schemas.url_policy.policy import TargetPolicy, parse_networks, parse_ports
 from storage.db import identifiers
 from storage.secrets.vault import Vault
 from worker.delivery.outcomes import Schedule, decide_outcome

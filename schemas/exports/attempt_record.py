@@ -1,6 +1,6 @@
 """An attempt as clients see it: what came of one signed POST and how long each part took.
 
-The address that was dialled, the nonce, the worker's host and what the receiver said are not in it: they are the operator's.
+The address that was dialed, the nonce, the worker's host and what the receiver said are not in it: they are the operator's.
 """
 
 from dataclasses import dataclass

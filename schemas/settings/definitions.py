@@ -23,7 +23,7 @@ from marshmallow import ValidationError
 
 from schemas.settings import parsers as values
 from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
-from schemas.url_policy.target_url import Network, TargetPolicy, parse_networks, parse_ports
+from schemas.url_policy.policy import Network, TargetPolicy, parse_networks, parse_ports
 
 #: sun_path holds 108 bytes; Redis needs a little for itself.
 MAX_SOCKET_PATH_BYTES: Final = 100

@@ -91,7 +91,7 @@ class TargetValidationResource(_TargetActionResource):
 
 
 class TargetPingResource(_TargetActionResource):
-    """Has a worker send a signed test event to a target; nothing is dialled from here."""
+    """Has a worker send a signed test event to a target; nothing is dialed from here."""
 
     def __init__(self, executor: IdempotentExecutor, moves: TargetOperations) -> None:
         super().__init__("ping", executor, moves, for_webhooks=True)

@@ -9,7 +9,7 @@ from typing import Final
 
 import falcon
 
-from schemas.url_policy.target_url import Address, Network
+from schemas.url_policy.policy import Address, Network
 
 #: What one subscriber is given; within it addresses cost nothing.
 _IPV6_PREFIX: Final = 64

@@ -44,7 +44,7 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="Make a target",
         description="Its address is checked at once: https, a public address, an allowed port. What may not be "
-        "dialled, or cannot be resolved, is refused on `/base_url` with the reason. The secret that signs for it is "
+        "dialed, or cannot be resolved, is refused on `/base_url` with the reason. The secret that signs for it is "
         "set by the operator, never here; without any the target is `inactive`.",
         responses=(SuccessResponse(201, "The target is made.", TargetResponse, TARGET, ("Location",), _NEXT),),
         examples={

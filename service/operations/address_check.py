@@ -6,7 +6,9 @@ from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
 from schemas.base.errors import FieldProblem, ServiceUnavailable, ValidationFailed
 from schemas.settings.definitions import Settings
 from schemas.targets.validations import Validation
-from schemas.url_policy.target_url import UrlRefusal, check_addresses, check_url
+from schemas.url_policy.addresses import check_addresses
+from schemas.url_policy.policy import UrlRefusal
+from schemas.url_policy.target_url import check_url
 
 #: Said of every verdict of the address policy and of the name lookup; the code beside it says which.
 _NOT_SAFE: Final = "This address may not be used, or cannot be resolved now; the code says why."

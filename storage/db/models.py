@@ -245,7 +245,7 @@ class AttemptRow(BaseModel):
     error_code = TextField(null=True)
     #: What the receiver's Retry-After came to.
     retry_after_s = IntegerField(null=True)
-    #: The address that was dialled; for the operator alone.
+    #: The address that was dialed; for the operator alone.
     address = TextField(null=True)
     dns_ms = IntegerField(null=True)
     connect_ms = IntegerField(null=True)

@@ -22,7 +22,7 @@ from schemas.settings.definitions import FILE_SUFFIX, SETTINGS
 from schemas.targets.pings import NO_WORKER, WORKER_LOST
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILABLE, RESTORED
 from schemas.targets.validations import EXPIRES_SOON
-from schemas.url_policy.target_url import RefusalReason
+from schemas.url_policy.policy import RefusalReason
 from service.app import create_app
 from service.http.error_responses import STATUS
 from service.operations.targets import BY_CLIENT

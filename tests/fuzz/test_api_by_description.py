@@ -24,7 +24,7 @@ from schemathesis.generation import GenerationMode
 from runtime.dns_resolver import DnsFailure
 from schemas.base.fields import MAX_ID
 from schemas.content_policy import rules
-from schemas.url_policy.target_url import RefusalReason
+from schemas.url_policy.policy import RefusalReason
 from tests.fuzz.described_api import DescribedApi
 
 IS_LONG: Final = settings.get_current_profile_name() == "long"

@@ -14,7 +14,8 @@ from schemas.content_policy.rules import MAX_TOLD, find
 from schemas.exports.response_excerpt import MAX_KEPT, kept_answer, without_secret
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
-from schemas.url_policy.target_url import TargetAddress, TargetPolicy, UrlRefusal, check_url
+from schemas.url_policy.policy import TargetPolicy, UrlRefusal
+from schemas.url_policy.target_url import TargetAddress, check_url
 
 #: What means something to one reader or another.
 PIECES: Final = [

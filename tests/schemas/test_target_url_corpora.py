@@ -8,15 +8,9 @@ from typing import Any, Final
 import pytest
 
 from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
-from schemas.url_policy.target_url import (
-    TargetAddress,
-    TargetPolicy,
-    UrlRefusal,
-    check_addresses,
-    check_url,
-    classify,
-    parse_ports,
-)
+from schemas.url_policy.addresses import check_addresses, classify
+from schemas.url_policy.policy import TargetPolicy, UrlRefusal, parse_ports
+from schemas.url_policy.target_url import TargetAddress, check_url
 from tests.support.corpora import CORPORA
 from worker.http.client import HttpClient
 
@@ -95,7 +89,7 @@ def test_international_names_become_what_the_standard_says() -> None:
     assert compared >= 200
 
 
-# --- What is dialled -----------------------------------------------------------
+# --- What is dialed -----------------------------------------------------------
 
 
 class Witness(DnsResolver):
@@ -122,7 +116,7 @@ def accepted_urls() -> Iterator[tuple[str, TargetAddress]]:
             yield url, target
 
 
-def test_the_host_and_port_that_were_judged_are_those_that_are_dialled() -> None:
+def test_the_host_and_port_that_were_judged_are_those_that_are_dialed() -> None:
     witness = Witness()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     accepted = list(accepted_urls())
@@ -134,7 +128,7 @@ def test_the_host_and_port_that_were_judged_are_those_that_are_dialled() -> None
     client.close()
 
 
-def test_what_is_refused_is_not_dialled() -> None:
+def test_what_is_refused_is_not_dialed() -> None:
     witness = Witness()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     cases = [case["input"] for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
 from schemas.exports.delivery import Outcome
-from schemas.url_policy.target_url import TargetPolicy
+from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, Peer
 from worker.http.client import CONFIRMED_FOR_S, KEPT_IDLE_S, HttpClient
 

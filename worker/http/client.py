@@ -1,6 +1,6 @@
 """Dial only addresses that the policy allows, and come back within one deadline.
 
-A name is resolved once, every answer is classified, and the very address that was classified is dialled
+A name is resolved once, every answer is classified, and the very address that was classified is dialed
 (`worker.http.dialer`); Host, SNI and the certificate's name stay those of the URL. A kept-alive connection is used only
 while its name was found to lead to its address within the last few seconds (`worker.http.connection_pool`). Redirects are
 not followed; proxies, netrc and CA variables of the environment do not count. One deadline covers DNS, connect, TLS, headers
@@ -20,7 +20,8 @@ from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from schemas.exports.delivery import Outcome
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
-from schemas.url_policy.target_url import TargetPolicy, UrlRefusal, check_url
+from schemas.url_policy.policy import TargetPolicy, UrlRefusal
+from schemas.url_policy.target_url import check_url
 from worker.http.connection_pool import GuardedAdapter
 from worker.http.deadline import Exchange, Watchdog
 from worker.http.dialer import Dialer, DialFailed

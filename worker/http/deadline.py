@@ -64,8 +64,8 @@ class Exchange:
         """Complete what was met with the address and the times."""
         first_byte_ms = None if self.first_byte_at is None else milliseconds(self.first_byte_at - self.began_at)
         total_ms = milliseconds(time.monotonic() - self.began_at)
-        dialled = self.timings
-        timings = Timings(dialled.dns_ms, dialled.connect_ms, dialled.tls_ms, first_byte_ms, total_ms)
+        dialed = self.timings
+        timings = Timings(dialed.dns_ms, dialed.connect_ms, dialed.tls_ms, first_byte_ms, total_ms)
         return Outcome(status, error, refused, retry_after, body, self.address, timings)
 
 

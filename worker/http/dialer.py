@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from runtime.dns_resolver import Address, DnsError, DnsFailure, DnsResolver
-from schemas.url_policy.target_url import TargetPolicy, check_addresses
+from schemas.url_policy.addresses import check_addresses
+from schemas.url_policy.policy import TargetPolicy
 from worker.http.deadline import Exchange, milliseconds
 
 #: How long a kept connection waits for the name servers. Working ones need milliseconds; one that is away must not take the
@@ -72,7 +73,7 @@ class Dialer:
         return Confirmation(at, frozenset(str(address) for address in addresses))
 
     def _look_up(self, host: str, port: int, timeout_s: float, exchange: Exchange) -> Sequence[Address]:
-        """Return all addresses of a name, each of which may be dialled."""
+        """Return all addresses of a name, each of which may be dialed."""
         began_at = time.monotonic()
         try:
             addresses = self._resolver.resolve(host, port, timeout_s)

@@ -101,10 +101,10 @@ def split(timings: Timings) -> list[Part]:
 
     The first byte is counted from the attempt's beginning, so the wait for it is what the parts before it leave.
     """
-    dialled = {"DNS": timings.dns_ms or 0, "connect": timings.connect_ms or 0, "TLS": timings.tls_ms or 0}
-    before = sum(dialled.values())
+    dialed = {"DNS": timings.dns_ms or 0, "connect": timings.connect_ms or 0, "TLS": timings.tls_ms or 0}
+    before = sum(dialed.values())
     waited = 0 if timings.first_byte_ms is None else max(0, timings.first_byte_ms - before)
-    parts = {**dialled, "first byte": waited, "rest": max(0, timings.total_ms - before - waited)}
+    parts = {**dialed, "first byte": waited, "rest": max(0, timings.total_ms - before - waited)}
     return list(_placed({name: ms for name, ms in parts.items() if ms}))
 
 

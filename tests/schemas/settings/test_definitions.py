@@ -23,7 +23,7 @@ from schemas.settings.definitions import (
     load_settings,
     strange_names,
 )
-from schemas.url_policy.target_url import parse_networks, parse_ports
+from schemas.url_policy.policy import parse_networks, parse_ports
 
 NETWORKS = parse_networks("10.0.0.0/8,fd00::/8,192.0.2.1/32")
 KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="

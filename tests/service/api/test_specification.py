@@ -604,7 +604,7 @@ def an_unsafe_target_blocks(world: World) -> None:
     strict = make_settings(world.settings.data_dir, {"DEFAULT_PROJECT_ID": str(world.customer.project_id)})
     world.send(4)
     dispatcher = compose(strict, SharedClock(utc_now))
-    # The name of the world's target does not resolve to anything that may be dialled here.
+    # The name of the world's target does not resolve to anything that may be dialed here.
     assert rows("SELECT 1 FROM targets WHERE id = ?", (world.target_id,))
     execute("UPDATE targets SET base_url = 'https://127.0.0.1/hook' WHERE id = ?", (world.target_id,))
     dispatcher.start()

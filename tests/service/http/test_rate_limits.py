@@ -25,7 +25,7 @@ from redis import Redis
 
 from schemas.base.errors import RateLimited
 from schemas.base.principal import Ability, TokenKind
-from schemas.url_policy.target_url import parse_networks
+from schemas.url_policy.policy import parse_networks
 from service.app import create_app
 from service.http.auth import Bearer
 from service.http.blocked_addresses import BlockedAddresses

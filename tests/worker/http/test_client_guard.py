@@ -1,4 +1,4 @@
-"""Where a post may go: the address that is dialled is the one that was judged, whatever the name says before and after."""
+"""Where a post may go: the address that is dialed is the one that was judged, whatever the name says before and after."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from runtime.dns_resolver import DnsFailure
-from schemas.url_policy.target_url import TargetPolicy
+from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
 from tests.support.receivers import NAME, RebindingResolver, always, made_client, post
 from worker.http.client import HttpClient
@@ -80,7 +80,7 @@ def test_a_name_that_leads_to_loopback_is_refused_unless_it_is_opened() -> None:
     assert (outcome.error, outcome.refused) == ("address_loopback", True)
 
 
-def test_a_name_is_asked_once_a_connection_and_the_answer_that_was_judged_is_dialled() -> None:
+def test_a_name_is_asked_once_a_connection_and_the_answer_that_was_judged_is_dialed() -> None:
     resolver = RebindingResolver(["127.0.0.2"], ["10.0.0.1"])
     with LoopbackServer(always(), host="127.0.0.2") as server, made_client(resolver=resolver) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
@@ -88,7 +88,7 @@ def test_a_name_is_asked_once_a_connection_and_the_answer_that_was_judged_is_dia
     assert [(outcome.status, outcome.address) for outcome in outcomes] == [(200, "127.0.0.2")] * 3
 
 
-def test_a_name_that_turned_bad_is_refused_when_it_is_dialled_again() -> None:
+def test_a_name_that_turned_bad_is_refused_when_it_is_dialed_again() -> None:
     def behave(peer: Peer) -> None:
         peer.read()
         peer.answer(Connection="close")

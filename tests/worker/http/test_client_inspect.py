@@ -11,7 +11,7 @@ import pytest
 
 from runtime.dns_resolver import DnsFailure, DnsResolver
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
-from schemas.url_policy.target_url import TargetPolicy
+from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
 from tests.support.receivers import (
     DEADLINE_S,
@@ -117,7 +117,7 @@ ADDRESSES: Final = [
 
 
 @pytest.mark.parametrize(("addresses", "reason"), ADDRESSES)
-def test_a_name_that_leads_where_the_policy_refuses_is_refused_and_not_dialled(addresses: list[str], reason: str) -> None:
+def test_a_name_that_leads_where_the_policy_refuses_is_refused_and_not_dialed(addresses: list[str], reason: str) -> None:
     with LoopbackServer(say_nothing) as server, made_client(resolver=FakeResolver({NAME: addresses})) as client:
         assert client.inspect(server.url(NAME)) == Validation(reason, is_refused=True)
         assert server.connections == 0

@@ -16,7 +16,7 @@ from tests.support.receivers import NAME, always, made_client, make_certificate,
 RECORD_BYTES: Final = 16 * 1024
 
 
-def test_tls_names_the_host_of_the_url_whatever_address_is_dialled(tmp_path: Path) -> None:
+def test_tls_names_the_host_of_the_url_whatever_address_is_dialed(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path)
     asked: list[str | None] = []
     context.sni_callback = lambda _socket, name, _context: asked.append(name)

@@ -1,0 +1,111 @@
+"""What may be dialed, and why not: the reasons of a refusal, the operator's policy and its lists of ports and networks."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import TypeAlias
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+PortSet: TypeAlias = tuple[tuple[int, int], ...]
+
+#: A port as it may be written: decimal, without leading zeros.
+PORT = re.compile(r"0|[1-9][0-9]{0,4}")
+
+
+class RefusalReason(StrEnum):
+    """Why a URL or an address is refused; clients see this name and never the address."""
+
+    TOO_LONG = "too_long"
+    CONTROL_CHARACTER = "control_character"
+    WHITESPACE = "whitespace"
+    ZERO_WIDTH = "zero_width"
+    BACKSLASH = "backslash"
+    SCHEME_MISSING = "scheme_missing"
+    SCHEME_NOT_ALLOWED = "scheme_not_allowed"
+    FRAGMENT = "fragment"
+    USERINFO = "userinfo"
+    HOST_MISSING = "host_missing"
+    HOST_PERCENT_ENCODED = "host_percent_encoded"
+    HOST_NUMERIC = "host_numeric"
+    HOST_NOT_IDNA = "host_not_idna"
+    HOST_INVALID = "host_invalid"
+    ZONE_ID = "zone_id"
+    SINGLE_LABEL = "single_label"
+    LOCAL_SUFFIX = "local_suffix"
+    PORT_INVALID = "port_invalid"
+    PORT_NOT_ALLOWED = "port_not_allowed"
+    PATH_INVALID = "path_invalid"
+    PARSERS_DISAGREE = "parsers_disagree"
+    NAME_NOT_FOUND = "name_not_found"
+    ADDRESS_METADATA = "address_metadata"
+    ADDRESS_LOOPBACK = "address_loopback"
+    ADDRESS_PRIVATE = "address_private"
+    ADDRESS_LINK_LOCAL = "address_link_local"
+    ADDRESS_CARRIER_NAT = "address_carrier_nat"
+    ADDRESS_UNSPECIFIED = "address_unspecified"
+    ADDRESS_BROADCAST = "address_broadcast"
+    ADDRESS_MULTICAST = "address_multicast"
+    ADDRESS_DOCUMENTATION = "address_documentation"
+    ADDRESS_BENCHMARK = "address_benchmark"
+    ADDRESS_RESERVED = "address_reserved"
+    ADDRESS_6TO4 = "address_6to4"
+    ADDRESS_NAT64 = "address_nat64"
+    ADDRESS_TEREDO = "address_teredo"
+    ADDRESS_COMPATIBLE = "address_compatible"
+
+
+@dataclass(frozen=True)
+class TargetPolicy:
+    """What the operator allows beyond https to public addresses on ports 443 and 8443.
+
+    `allowed_ports` holds inclusive ranges. `allowed_networks` opens addresses that the list below would
+    refuse, except metadata services and what is no single host's address.
+    """
+
+    allow_http: bool = False
+    allowed_ports: PortSet = ((443, 443), (8443, 8443))
+    allowed_networks: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True)
+class UrlRefusal:
+    """A URL or an answer that must not be dialled."""
+
+    reason: RefusalReason
+
+
+def parse_ports(text: str) -> PortSet:
+    """Read ports and inclusive ranges such as "443,8443,8000-8999".
+
+    Raises ValueError, which quotes the entry that is wrong.
+    """
+    return tuple(_port_range(entry.strip()) for entry in text.split(","))
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Read networks in CIDR form such as "127.0.0.0/8,fd00::/8".
+
+    A bare address stands for itself, empty text for none. Raises ValueError, which quotes the entry that is
+    wrong.
+    """
+    return tuple(_network(entry.strip()) for entry in text.split(",")) if text.strip() else ()
+
+
+def _port_range(entry: str) -> tuple[int, int]:
+    low, dash, high = (part.strip() for part in entry.partition("-"))
+    if not PORT.fullmatch(low) or (dash and not PORT.fullmatch(high)):
+        raise ValueError(f"{entry!r} is not a port or a range of ports such as 443 or 8000-8999.")
+    first, last = int(low), int(high or low)
+    if not 1 <= first <= last <= 65535:
+        raise ValueError(f"{entry!r} is not within 1 to 65535, lower port first.")
+    return first, last
+
+
+def _network(entry: str) -> Network:
+    try:
+        return ipaddress.ip_network(entry)
+    except ValueError:
+        raise ValueError(f"{entry!r} is not a network such as 10.0.0.0/8 or fd00::/8, host bits zero.") from None
