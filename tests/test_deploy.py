@@ -1,6 +1,6 @@
-"""The files under deploy/ and the crontab name commands, settings and numbers that are this product's.
+"""The files under deploy/ and the crontab match the commands, settings and numbers of the product.
 
-What reads them in earnest (systemd, nginx, Caddy, Docker) is not asked here: `bin/check-deploy` does that by hand.
+`bin/check-deploy` validates them with systemd, nginx, Caddy and Docker; it is run by hand.
 """
 
 import json
@@ -43,24 +43,23 @@ COMPOSE: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "docker" / "compose.ya
 CRONTAB: Final = (ROOT / "bin" / "crontab.example").read_text()
 DOCUMENT: Final = (ROOT / "docs" / "deployment.md").read_text()
 
-#: Redis, which `run` stops last, is given this long by bin/processes/embedded_redis.py.
+#: The time that bin/processes/embedded_redis.py gives Redis, which `run` stops last.
 REDIS_STOP_S: Final = 10
-#: Variables in these files that are other programs'.
-OTHERS: Final = {"PYTHONDONTWRITEBYTECODE", "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "MAILTO", "RISKRELAY"}
-OUR_SERVICES: Final = ("migrate", "service", "worker")
-#: What may never stand in a file that others read.
-SECRETS: Final = {
-    "ENCRYPTION_KEYS",
-    "WEBHOOK_SECRET",
-    "SCANNER_SHARED_SECRET",
-    "EMAIL_WEBHOOK_SECRET",
-    "STOREFRONT_WEBHOOK_SECRET",
+#: Variables of other programs in these files.
+OTHER_VARIABLES: Final = {
+    "PYTHONDONTWRITEBYTECODE",
+    "POSTGRES_USER",
+    "POSTGRES_DB",
+    "POSTGRES_PASSWORD",
+    "MAILTO",
+    "RISKRELAY",
 }
+OUR_SERVICES: Final = ("migrate", "service", "worker")
 
 
 @pytest.fixture
 def bare_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The environment without any setting of this product."""
+    """The environment without any RiskRelay setting."""
     for setting in SETTINGS:
         monkeypatch.delenv(setting.name, raising=False)
         monkeypatch.delenv(setting.name + FILE_SUFFIX, raising=False)
@@ -69,15 +68,15 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def defaults(bare_environment: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
-    """Every setting as it is when nobody sets it."""
+    """The default settings."""
     return load_settings(tmp_path / "none")
 
 
-# --- what they start ----------------------------------------------------------
+# --- commands ---
 
 
 def directives(unit: Path) -> list[tuple[str, str]]:
-    """Return a unit's lines as (name, value), in their order."""
+    """Return the lines of a unit as (name, value), in order."""
     lines = [line for line in unit.read_text().splitlines() if "=" in line and not line.startswith("#")]
     return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
 
@@ -93,13 +92,13 @@ def value(unit: Path, name: str) -> str:
 
 
 def cron_lines() -> list[tuple[list[str], str]]:
-    """Return the five fields and the command of every line of the crontab that is one."""
+    """Return the five fields and the command of every job of the crontab."""
     lines = [line for line in CRONTAB.splitlines() if line and not line.startswith("#") and not re.match(r"[A-Z]+=", line)]
     return [(line.split()[:5], line.split(None, 5)[5]) for line in lines]
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Give each command of ours that a file starts, with where it stands."""
+    """Yield each RiskRelay command that a file starts, with the file."""
     for unit in UNITS:
         for line in values(unit, "ExecStart"):
             program, *words = shlex.split(line)
@@ -120,7 +119,7 @@ def _only(pattern: str, text: str) -> str:
 
 
 def accept(words: list[str]) -> click.Command:
-    """Return the command that the words name; raises a UsageError for a word or an option that it does not take."""
+    """Return the command of a command line. Raises click.UsageError for an unknown command or option."""
     command: click.Command = riskrelay
     rest = list(words)
     while isinstance(command, click.Group):
@@ -136,17 +135,17 @@ STARTED: Final = [pytest.param(place, words, id=f"{place}: {' '.join(words)}") f
 
 
 @pytest.mark.parametrize(("place", "words"), STARTED)
-def test_every_command_that_is_started_exists_with_its_options(place: str, words: list[str]) -> None:
+def test_every_started_command_exists_with_its_options(place: str, words: list[str]) -> None:
     assert accept(words).callback is not None, place
 
 
 @pytest.mark.parametrize("words", [["prun"], ["prune", "--no-such-option"], ["backup"], ["compliance", "none"]])
-def test_a_command_that_does_not_exist_would_be_noticed(words: list[str]) -> None:
+def test_a_missing_command_or_option_is_detected(words: list[str]) -> None:
     with pytest.raises(click.UsageError):
         accept(words)
 
 
-def test_cron_and_the_timers_do_what_operating_takes() -> None:
+def test_cron_and_the_timers_run_the_recurring_jobs() -> None:
     by_cron = {
         " ".join(words[:2]) if words[0] == "compliance" else words[0] for place, words in commands() if place == "crontab"
     }
@@ -160,23 +159,23 @@ def test_cron_and_the_timers_do_what_operating_takes() -> None:
 FIELDS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 
 
-def test_a_line_of_the_crontab_has_five_fields_and_is_quiet_while_all_is_well() -> None:
+def test_a_crontab_line_has_five_fields_and_prints_only_errors() -> None:
     for fields, command in cron_lines():
         for field, (least, most) in zip(fields, FIELDS, strict=True):
             assert re.fullmatch(r"\*|\*/\d+|\d+", field), command
             assert all(least <= int(number) <= most for number in re.findall(r"\d+", field)), command
         assert command.startswith('cd "$RISKRELAY" && bin/riskrelay ')
         assert command.endswith(" >/dev/null")
-        # cron takes a percent sign for the end of the command.
+        # cron treats a percent sign as the end of the command.
         assert "%" not in command
 
 
-def test_cron_prunes_after_it_has_backed_up() -> None:
+def test_cron_prunes_after_the_backup() -> None:
     at = {command.split()[4]: (int(fields[1]), int(fields[0])) for fields, command in cron_lines() if fields[1] != "*"}
     assert at["backup"] < at["prune"]
 
 
-# --- which settings they name -------------------------------------------------
+# --- settings ---
 
 
 def settings_named() -> set[str]:
@@ -188,16 +187,16 @@ def settings_named() -> set[str]:
     proxies = re.findall(r"\b([A-Z]+(?:_[A-Z]+)+)\b", "\n".join(re.findall(r"#.*", NGINX + CADDY)))
     crontab = re.findall(r"\b([A-Z]+_[A-Z]+)\b|^([A-Z]+)=", CRONTAB, re.MULTILINE)
     named = {*(line.partition("=")[0] for line in (*units, *credentials)), *wrapper, *image, *composed, *proxies}
-    return {name.removesuffix(FILE_SUFFIX) for name in (*named, *(a or b for a, b in crontab))} - OTHERS - {"HOME"}
+    return {name.removesuffix(FILE_SUFFIX) for name in (*named, *(a or b for a, b in crontab))} - OTHER_VARIABLES - {"HOME"}
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_every_named_setting_exists() -> None:
     named = settings_named()
     assert {"DATA_DIR", "ENCRYPTION_KEYS", "TRUSTED_PROXIES", "MAX_BODY_BYTES", "RETENTION_DAYS"} <= named
     assert named - {setting.name for setting in SETTINGS} == set()
 
 
-def test_every_secret_can_come_as_a_credential_and_into_a_container() -> None:
+def test_every_secret_can_be_a_credential_and_a_container_secret() -> None:
     credentials = (DEPLOY / "systemd" / "credentials.conf").read_text()
     kept = {
         "ENCRYPTION_KEYS",
@@ -216,7 +215,7 @@ def test_every_secret_can_come_as_a_credential_and_into_a_container() -> None:
 
 # --- systemd ------------------------------------------------------------------
 
-#: Without any of these the units would score over 2.0, or an attacker within would have a way on.
+#: Without any of these a unit would score over 2.0, or an intruder could spread.
 CONFINED: Final = {
     "User": "riskrelay",
     "UMask": "0077",
@@ -235,7 +234,7 @@ CONFINED: Final = {
     "ProtectKernelTunables": "yes",
     "ProtectProc": "invisible",
     "SystemCallArchitectures": "native",
-    # Receivers, PostgreSQL and Redis are reached by these, and by nothing else.
+    # For receivers, PostgreSQL and Redis.
     "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
     "IPAddressDeny": "169.254.169.254 fd00:ec2::254",
     "LimitCORE": "0",
@@ -248,7 +247,7 @@ def test_every_unit_is_confined(unit: Path) -> None:
     assert values(unit, "SystemCallFilter") == ["@system-service", "~@privileged @resources"]
 
 
-def test_the_confinement_is_the_same_in_every_unit() -> None:
+def test_the_confinement_is_identical_in_every_unit() -> None:
     begin = "# --- confinement"
     blocks = {re.split(r"\n\n\[", unit.read_text().partition(begin)[2])[0].strip() for unit in UNITS}
     assert len(blocks) == 1
@@ -256,30 +255,30 @@ def test_the_confinement_is_the_same_in_every_unit() -> None:
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_a_daemon_is_restarted_but_not_with_wrong_settings_and_not_for_ever(name: str) -> None:
+def test_a_daemon_restarts_unless_settings_are_invalid_or_it_keeps_failing(name: str) -> None:
     unit = DEPLOY / "systemd" / f"{name}.service"
     expected = {"Type": "exec", "Restart": "on-failure", "RestartPreventExitStatus": "2", "KillMode": "mixed"}
     assert {each: value(unit, each) for each in expected} == expected
     within_s, starts, pause_s = (
         int(value(unit, each)) for each in ("StartLimitIntervalSec", "StartLimitBurst", "RestartSec")
     )
-    # Reached before the interval is over, else the limit would never count.
+    # The limit must be reachable within the interval.
     assert starts * pause_s < within_s
 
 
 def longest_stop_s(settings: Settings) -> dict[str, float]:
-    """Return how long each daemon may take to stop, by the figures in the code."""
+    """Return the longest stop of each daemon in seconds, from constants of the code."""
     gunicorn_s = int(_only(r"^graceful_timeout = (\d+)$", (ROOT / "service" / "server" / "gunicorn_config.py").read_text()))
     supervised_s = settings.delivery_timeout_s + STOP_GRACE_S
     return {
         "riskrelay-service": gunicorn_s,
         "riskrelay-worker": supervised_s,
-        # The service, the workers, Redis: one after the other.
+        # Service, workers and Redis, one after the other.
         "riskrelay": supervised_s + supervised_s + REDIS_STOP_S,
     }
 
 
-def test_nothing_is_killed_while_it_may_still_be_stopping(defaults: Settings) -> None:
+def test_the_stop_timeout_exceeds_the_longest_stop(defaults: Settings) -> None:
     longest = longest_stop_s(defaults)
     for name in DAEMONS:
         assert int(value(DEPLOY / "systemd" / f"{name}.service", "TimeoutStopSec")) > longest[name]
@@ -288,27 +287,27 @@ def test_nothing_is_killed_while_it_may_still_be_stopping(defaults: Settings) ->
         assert int(grace.removesuffix("s")) > longest[f"riskrelay-{name}"]
 
 
-def test_a_daemon_may_open_as_many_files_as_it_would_ask_for(defaults: Settings) -> None:
+def test_the_file_limit_of_a_unit_is_as_high_as_the_daemon_requests(defaults: Settings) -> None:
     asked_for = int(_only(r"^_FILES: Final = ([\d_]+)$", (ROOT / "worker" / "daemon.py").read_text()))
     for name in DAEMONS:
         assert int(value(DEPLOY / "systemd" / f"{name}.service", "LimitNOFILE")) >= max(asked_for, defaults.web_threads)
 
 
-def test_the_schema_is_brought_up_to_date_before_service_and_worker() -> None:
+def test_the_schema_is_migrated_before_service_and_worker_start() -> None:
     for name in ("riskrelay-service", "riskrelay-worker"):
         unit = DEPLOY / "systemd" / f"{name}.service"
         assert all("riskrelay-migrate.service" in value(unit, each) for each in ("Wants", "After"))
 
 
-def test_all_in_one_begins_when_service_and_worker_have_ended() -> None:
+def test_all_in_one_starts_after_service_and_worker_have_stopped() -> None:
     apart = {"riskrelay-service.service", "riskrelay-worker.service"}
     unit = DEPLOY / "systemd" / "riskrelay.service"
     assert set(value(unit, "Conflicts").split()) == apart
-    # A conflict alone would start one while the other still has the port.
+    # With Conflicts= alone, one would start while the other still has the port.
     assert apart <= set(" ".join(values(unit, "After")).split())
 
 
-def test_the_units_name_units_that_are_there() -> None:
+def test_units_name_existing_units() -> None:
     there = {path.name for path in (DEPLOY / "systemd").iterdir()}
     for path in (DEPLOY / "systemd").glob("*.*"):
         named = re.findall(r"riskrelay(?:-[a-z]+)?\.(?:service|timer|target)(?!\.d)", path.read_text())
@@ -318,21 +317,21 @@ def test_the_units_name_units_that_are_there() -> None:
 # --- proxies ------------------------------------------------------------------
 
 
-def test_a_proxy_takes_bodies_as_large_as_the_service_does(defaults: Settings) -> None:
+def test_a_proxy_accepts_bodies_as_large_as_the_service(defaults: Settings) -> None:
     assert int(_only(r"client_max_body_size (\d+);", NGINX)) == defaults.max_body_bytes
     assert int(_only(r"Content-Length}\) > (\d+)`", CADDY)) == defaults.max_body_bytes
-    # More than the service takes, so that the service is the one who refuses a body without a length.
+    # More than the service accepts, so that the service rejects a body without a length.
     [cut_at] = {int(size) for size in re.findall(r"(?:max_size|request_buffers) (\d+)", CADDY)}
     assert defaults.max_body_bytes < cut_at < defaults.max_body_bytes + 65536
 
 
-def test_a_proxy_lets_go_of_an_idle_connection_before_the_service_does() -> None:
+def test_a_proxy_closes_idle_connections_before_the_service() -> None:
     kept_s = int(_only(r"^keepalive = (\d+)$", (ROOT / "service" / "server" / "gunicorn_config.py").read_text()))
     assert int(_only(r"^ +keepalive_timeout (\d+)s;", NGINX)) < kept_s
     assert int(_only(r"^\t+keepalive (\d+)s$", CADDY)) < kept_s
 
 
-def test_a_proxy_waits_for_the_longest_answer(defaults: Settings) -> None:
+def test_a_proxy_waits_for_the_slowest_response(defaults: Settings) -> None:
     margin_s = float(_only(r"^_MARGIN_S: Final = ([\d.]+)$", (ROOT / "service" / "operations" / "targets.py").read_text()))
     longest_s = defaults.delivery_timeout_s + margin_s
     assert int(_only(r"proxy_read_timeout (\d+)s;", NGINX)) > longest_s
@@ -340,22 +339,22 @@ def test_a_proxy_waits_for_the_longest_answer(defaults: Settings) -> None:
     assert int(_only(r"^\t+write (\d+)s$", CADDY)) > int(_only(r"response_header_timeout (\d+)s", CADDY))
 
 
-def test_a_proxy_tells_the_clients_address_and_not_what_the_client_claims() -> None:
+def test_a_proxy_sets_the_real_client_address() -> None:
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in NGINX
     assert "proxy_add_x_forwarded_for" not in NGINX
-    # Caddy does so by itself, unless it is told to trust somebody.
+    # Caddy does so by default, unless it trusts a proxy.
     assert "trusted_proxies" not in CADDY
     assert "header_up X-Forwarded-For" not in CADDY
 
 
-def test_a_proxy_shows_neither_metrics_nor_readiness() -> None:
+def test_a_proxy_hides_metrics_and_readiness() -> None:
     for path in ("/metrics", "/readyz"):
         assert re.search(rf"location = {path}\s+{{ return 404 ", NGINX)
         assert path in _only(r"@private path (.+)$", CADDY).split()
 
 
-def refusals_of(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Give the status and the body of each answer that a proxy makes by itself."""
+def error_responses(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the status and the body of each error response of a proxy."""
     for before, body, after in re.findall(r"(\d{3})? ?['`](\{\"error\".+?\}\})['`] ?(\d{3})?", text):
         filled = re.sub(r"\$\w+|\{http\.[\w.]+\}", "x", body)
         yield int(before or after), json.loads(filled)
@@ -369,22 +368,24 @@ def refusals_of(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     ],
     ids=["nginx", "caddy"],
 )
-def test_what_a_proxy_refuses_by_itself_reads_like_the_service(text: str, expected: list[RiskRelayError]) -> None:
-    told = list(refusals_of(text))
-    assert [(status, body["error"]["code"]) for status, body in told] == [(int(STATUS[e.code]), e.code) for e in expected]
+def test_error_responses_of_a_proxy_have_the_form_of_the_service(text: str, expected: list[RiskRelayError]) -> None:
+    responses = list(error_responses(text))
+    assert [(status, body["error"]["code"]) for status, body in responses] == [
+        (int(STATUS[e.code]), e.code) for e in expected
+    ]
     shape = error_body(expected[0], "x")
-    for _, body in told:
+    for _, body in responses:
         assert body.keys() == shape.keys()
         assert body["error"].keys() == shape["error"].keys()
 
 
-def test_a_proxy_redirects_no_token_and_asks_for_https_from_then_on() -> None:
-    """A client whose plain request is led to https has sent its token in the clear, and works: nobody notices."""
+def test_a_proxy_rejects_plain_http_and_sends_hsts() -> None:
+    """A redirected client has sent its token unencrypted, and would not notice."""
     assert not re.search(r"return 30\d|rewrite ", NGINX)
     assert "auto_https disable_redirects" in CADDY
     for_a_year = r"max-age=31536000; includeSubDomains"
     assert _only(r'^\theader Strict-Transport-Security "(.+)"$', CADDY) == for_a_year
-    # nginx hands headers down to no block that has one of its own.
+    # nginx does not inherit add_header into a block with its own.
     tls = NGINX[NGINX.index("listen 443") :]
     outer, *own = (block for block in re.split(r"(?=\n    location )", tls) if "add_header" in block)
     assert len(own) == 5
@@ -392,9 +393,9 @@ def test_a_proxy_redirects_no_token_and_asks_for_https_from_then_on() -> None:
     assert all("X-Content-Type-Options nosniff always;" in block for block in own)
 
 
-def test_a_proxy_speaks_tls_1_2_and_newer_alone() -> None:
+def test_a_proxy_allows_only_tls_1_2_and_newer() -> None:
     assert _only(r"ssl_protocols\s+(.+);", NGINX) == "TLSv1.2 TLSv1.3"
-    # Caddy speaks nothing older unless it is told to.
+    # Caddy's default.
     assert "protocols" not in CADDY
 
 
@@ -411,21 +412,21 @@ def test_every_container_is_confined() -> None:
     assert all(not user.startswith("0") for user in users.values())
 
 
-def test_only_the_service_is_published_and_only_on_this_machine() -> None:
+def test_only_the_service_is_published_and_only_on_loopback() -> None:
     published = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
     assert published == {"service": ["127.0.0.1:8000:8000"]}
     assert COMPOSE["networks"]["inside"]["internal"] is True
     assert all(COMPOSE["services"][name]["networks"] == ["inside"] for name in ("postgres", "redis", "migrate"))
 
 
-def test_containers_start_when_what_they_need_is_well() -> None:
+def test_containers_start_after_their_dependencies_are_healthy() -> None:
     healthy, done = {"condition": "service_healthy"}, {"condition": "service_completed_successfully"}
     for name in ("service", "worker"):
         assert COMPOSE["services"][name]["depends_on"] == {"postgres": healthy, "redis": healthy, "migrate": done}
     assert all("test" in COMPOSE["services"][name]["healthcheck"] for name in ("postgres", "redis"))
 
 
-def test_no_secret_stands_in_the_files_of_the_containers() -> None:
+def test_container_files_contain_no_secret() -> None:
     for service in COMPOSE["services"].values():
         for name, text in service.get("environment", {}).items():
             assert (
@@ -436,7 +437,7 @@ def test_no_secret_stands_in_the_files_of_the_containers() -> None:
     assert not re.search(r"^(ARG|ENV|COPY).*(SECRET|PASSWORD|KEYS|\.env)", DOCKERFILE, re.MULTILINE)
 
 
-def test_the_image_runs_as_a_user_without_rights_and_installs_by_hash() -> None:
+def test_the_image_runs_unprivileged_and_installs_by_hash() -> None:
     assert _only(r"^USER (\d+):\d+$", DOCKERFILE) == "10001"
     assert "--require-hashes" in DOCKERFILE
     assert "--only-binary=:all:" in DOCKERFILE
@@ -445,25 +446,25 @@ def test_the_image_runs_as_a_user_without_rights_and_installs_by_hash() -> None:
     assert "/healthz" in _only(r"^    CMD (\[.+\])$", DOCKERFILE)
 
 
-def test_the_images_pg_dump_is_of_the_databases_version() -> None:
+def test_the_pg_dump_of_the_image_matches_the_database() -> None:
     client = _only(r"postgresql-client-(\d+)", DOCKERFILE)
     assert COMPOSE["services"]["postgres"]["image"].startswith(f"postgres:{client}-")
 
 
 def copied() -> list[str]:
-    """Name what the image is made of."""
+    """Return the names of the files copied into the image."""
     lines = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     return [name for line in lines for name in line.split()]
 
 
-def test_the_builder_is_shown_what_it_copies_and_nothing_else() -> None:
+def test_the_build_context_holds_only_the_copied_files() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
     assert sorted(line.removeprefix("!") for line in rules if line.startswith("!")) == sorted(copied())
 
 
-def test_what_the_image_copies_is_enough_to_run(tmp_path: Path) -> None:
+def test_the_files_of_the_image_are_sufficient_to_run(tmp_path: Path) -> None:
     for name in copied():
         source = ROOT / name
         if source.is_dir():
@@ -487,13 +488,13 @@ def test_what_the_image_copies_is_enough_to_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """What make-secrets wrote, in a copy of deploy/docker."""
+    """The secrets that make-secrets wrote, in a copy of deploy/docker."""
     made = shutil.copytree(DEPLOY / "docker", tmp_path / "docker", ignore=shutil.ignore_patterns("secrets"))
     subprocess.run([made / "make-secrets"], check=True, capture_output=True)
     return made / "secrets"
 
 
-def test_the_settings_of_every_container_are_right(secrets: Path, bare_environment: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_every_container_are_valid(secrets: Path, bare_environment: pytest.MonkeyPatch) -> None:
     service = COMPOSE["services"]["worker"]
     for name, text in service["environment"].items():
         filled = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", str(text)).replace("/run/secrets", str(secrets))
@@ -506,16 +507,16 @@ def test_the_settings_of_every_container_are_right(secrets: Path, bare_environme
     assert len({settings.webhook_secret, settings.scanner_shared_secret, settings.email_webhook_secret}) == 3
 
 
-def test_the_secrets_that_the_containers_ask_for_are_made_for_their_owner_alone(secrets: Path) -> None:
+def test_make_secrets_writes_every_secret_to_a_private_folder(secrets: Path) -> None:
     assert {path.name for path in secrets.iterdir()} == set(COMPOSE["secrets"])
     assert {each["file"] for each in COMPOSE["secrets"].values()} == {f"./secrets/{path.name}" for path in secrets.iterdir()}
     assert secrets.stat().st_mode & 0o777 == 0o700
-    # Containers read them as users of their own.
+    # Each container reads them as a different user.
     assert {path.stat().st_mode & 0o777 for path in secrets.iterdir()} == {0o444}
     assert all(set(service.get("secrets", ())) <= set(COMPOSE["secrets"]) for service in COMPOSE["services"].values())
 
 
-def test_secrets_that_are_there_are_never_replaced(secrets: Path) -> None:
+def test_existing_secrets_are_never_replaced(secrets: Path) -> None:
     before = {path.name: path.read_bytes() for path in secrets.iterdir()}
     again = subprocess.run([secrets.parent / "make-secrets"], check=False, capture_output=True, text=True)
     assert (again.returncode, "exists already" in again.stderr) == (1, True)
@@ -523,20 +524,20 @@ def test_secrets_that_are_there_are_never_replaced(secrets: Path) -> None:
     assert {path.name for path in secrets.parent.iterdir()} == {"Dockerfile", "compose.yaml", "make-secrets", "secrets"}
 
 
-def test_secrets_made_here_are_never_committed() -> None:
+def test_generated_secrets_are_ignored_by_git() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/deploy/docker/secrets/", "/deploy/docker/.env"} <= set(ignored)
 
 
-def test_redis_in_its_container_takes_its_password_from_its_input() -> None:
+def test_redis_in_its_container_reads_its_password_from_standard_input() -> None:
     shell, option, script = COMPOSE["services"]["redis"]["command"]
     assert (shell, option) == ("sh", "-c")
-    # A word of the command could be read in any list of processes.
+    # An argument would be visible in the process list.
     assert script.splitlines()[0] == "exec redis-server - <<CONFIG"
     assert "requirepass $$(cat /run/secrets/redis_password)" in script
 
 
-# --- the document -------------------------------------------------------------
+# --- documentation ---
 
 
 def test_the_document_names_every_file() -> None:
@@ -550,6 +551,6 @@ def test_the_document_names_every_file() -> None:
     ["bin/check-deploy", "deploy/systemd/riskrelay", "deploy/docker/make-secrets"],
     ids=lambda name: Path(name).name,
 )
-def test_a_script_can_be_run_and_is_spelled_right(script: str) -> None:
+def test_a_script_is_executable_and_parses(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     assert subprocess.run(["sh", "-n", ROOT / script], check=False, capture_output=True).returncode == 0

@@ -1,4 +1,4 @@
-"""docs/limits.md: every number is the code's, every setting and table is there, and what shortens tables does so."""
+"""docs/limits.md matches the code: numbers, settings, tables, and the statements that delete old rows."""
 
 import ast
 import importlib
@@ -20,9 +20,9 @@ from tests.support.factories import NOW, Customer, make_exports
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TEXT: Final = (ROOT / "docs" / "limits.md").read_text()
-ROOMS: Final = ("runtime", "schemas", "service", "storage", "worker")
+PACKAGES: Final = ("runtime", "schemas", "service", "storage", "worker")
 
-#: What a unit comes to in bytes, characters, seconds, or pieces.
+#: Factors of units: bytes, characters, seconds, or pieces.
 UNITS: Final = {
     "": 1.0,
     "bytes": 1.0,
@@ -33,41 +33,41 @@ UNITS: Final = {
     "h": 3600.0,
     "days": 86_400.0,
 }
-#: Settings that count hours.
+#: Settings in hours.
 HOURS: Final = {"MAX_AGE_HOURS"}
 
 
 class Row(NamedTuple):
-    """A line of a list: what is bounded, how much, where the number stands."""
+    """A row of a table: what is limited, its value, the name that defines it, and what happens beyond it."""
 
     what: str
     limit: str
-    held_by: str
+    defined_by: str
     beyond: str
 
 
-def listed() -> Iterator[Row]:
-    """Yield the lines of every list of limits."""
+def table_rows() -> Iterator[Row]:
+    """Yield the rows of every table of limits."""
     lines = iter(TEXT.splitlines())
     for line in lines:
         if line == "| what | limit | defined by | beyond the limit |":
             next(lines)
-            for told in takewhile(lambda each: each.startswith("|"), lines):
-                yield Row(*(cell.strip() for cell in told.strip("|").split("|")))
+            for row in takewhile(lambda each: each.startswith("|"), lines):
+                yield Row(*(cell.strip() for cell in row.strip("|").split("|")))
 
 
-ROWS: Final = list(listed())
+ROWS: Final = list(table_rows())
 
 
-def told(limit: str) -> float:
-    """Return the number that a cell tells."""
+def value_of(limit: str) -> float:
+    """Return the number in a cell, in base units."""
     found = re.fullmatch(r"([0-9][0-9,.]*) ?([A-Za-z]*)", limit)
     assert found, limit
     return float(found[1].replace(",", "")) * UNITS[found[2]]
 
 
-def held(name: str) -> float:
-    """Return the number that stands in the code under a name, or that a setting has by default."""
+def defined(name: str) -> float:
+    """Return the value of a constant, or the default of a setting."""
     defaults = {setting.name: setting.default for setting in SETTINGS}
     if name in defaults:
         return float(defaults[name] or "") * (UNITS["h"] if name in HOURS else 1)
@@ -79,49 +79,49 @@ def held(name: str) -> float:
 
 
 def found(name: str) -> Any:
-    """Return what a dotted name stands for: a constant of a module, or of a class in it."""
+    """Return the value of a dotted name: a constant of a module, or of a class in it."""
     words = name.split(".")
     [depth] = [depth for depth in range(1, len(words)) if (ROOT.joinpath(*words[:depth])).with_suffix(".py").is_file()]
     value: Any = importlib.import_module(".".join(words[:depth]))
     for word in words[depth:]:
-        # A class that is all defaults stands for an instance of it.
+        # Fields of a class whose fields all have defaults.
         value = getattr(value() if isinstance(value, type) else value, word)
     return value
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.held_by.strip("`") for row in ROWS])
-def test_a_limit_is_what_the_code_says(row: Row) -> None:
-    name = row.held_by.removeprefix("`").removesuffix("`")
+@pytest.mark.parametrize("row", ROWS, ids=[row.defined_by.strip("`") for row in ROWS])
+def test_a_limit_equals_its_constant_or_setting(row: Row) -> None:
+    name = row.defined_by.removeprefix("`").removesuffix("`")
     if name.startswith("service.server.gunicorn_config."):
-        # To import it is to read the settings of an installation.
+        # Importing it would read an installation's settings.
         assert (
-            f"\n{name.rpartition('.')[2]} = {told(row.limit):g}\n"
+            f"\n{name.rpartition('.')[2]} = {value_of(row.limit):g}\n"
             in (ROOT / "service" / "server" / "gunicorn_config.py").read_text()
         )
     else:
-        assert told(row.limit) == held(name)
+        assert value_of(row.limit) == defined(name)
 
 
-def test_there_are_lists_to_compare_and_no_limit_stands_twice() -> None:
+def test_the_page_has_tables_and_no_duplicate_limit() -> None:
     assert len(ROWS) > 80
-    assert len({row.held_by for row in ROWS}) == len(ROWS)
+    assert len({row.defined_by for row in ROWS}) == len(ROWS)
 
 
-def test_every_setting_that_bounds_something_is_there() -> None:
-    # What has a number without being a bound on what others send: when to look, when to try again, what to call oneself.
+def test_every_setting_that_is_a_limit_is_listed() -> None:
+    # Numbers that are not limits.
     others = {"SWEEP_SECONDS", "DEFAULT_PROJECT_ID"}
     numbers = {each.name for each in SETTINGS if re.fullmatch("[0-9]+", each.default or "")} - others
     assert {name for name in numbers if f"`{name}`" not in TEXT} == set()
 
 
-def test_every_table_is_among_those_that_shrink_or_are_named_with_their_size() -> None:
+def test_every_database_table_is_listed() -> None:
     tables = {str(model._meta.table_name) for model in ALL}
     assert {name for name in tables if not re.search(rf"\b{name}\b", TEXT.partition("## Tables")[2])} == set()
 
 
-def remembering() -> Iterator[tuple[str, str | None]]:
-    """Yield every function that is remembered by what it was given: its module, and the constant that bounds it."""
-    for path in (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))):
+def caches() -> Iterator[tuple[str, str | None]]:
+    """Yield every `lru_cache`: its module, and the constant that is its size."""
+    for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "lru_cache":
@@ -129,18 +129,18 @@ def remembering() -> Iterator[tuple[str, str | None]]:
                 yield module, bounds[0] if bounds else None
 
 
-def test_whatever_is_remembered_is_bounded_by_a_constant_that_is_in_the_list() -> None:
-    named = {row.held_by.strip("`") for row in ROWS}
-    assert [each for each in remembering() if f"{each[0]}.{each[1]}" not in named] == []
+def test_the_size_of_every_cache_is_listed() -> None:
+    named = {row.defined_by.strip("`") for row in ROWS}
+    assert [each for each in caches() if f"{each[0]}.{each[1]}" not in named] == []
 
 
 def statements() -> list[str]:
-    """Return what shortens tables, as it stands on the page."""
+    """Return the SQL statements of the page."""
     [block] = re.findall(r"```sql\n(.*?)```", TEXT, re.DOTALL)
     return [each.strip() for each in block.split(";") if each.strip()]
 
 
-def test_the_statements_on_the_page_remove_what_is_old_and_keep_what_is_needed(customer: Customer) -> None:
+def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Customer) -> None:
     export_id, other_id = make_exports(customer, 2)
     day = timedelta(days=1)
     for number, seen_at in enumerate((NOW - 800 * day, NOW - 800 * day, NOW - 100 * day)):
@@ -157,10 +157,10 @@ def test_the_statements_on_the_page_remove_what_is_old_and_keep_what_is_needed(c
     execute("INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES ('cpl', 'exports', 'a', 0)")
     for statement in statements():
         execute(statement.replace("days_ago", str(to_ms(NOW - 730 * day))))
-    # The first one has an export, the last one was seen lately; the run of the second goes with it.
+    # The first has an export, the last was seen recently; the run of the second is deleted with it.
     assert rows("SELECT id FROM findings ORDER BY id") == [("fnd_0",), ("fnd_2",)]
     assert rows("SELECT id FROM scan_runs ORDER BY id") == [(1,), (3,)]
     assert rows("SELECT COUNT(*) FROM redactions") == [(0,)]
-    told_of = {row[0] for row in rows("SELECT subject_id FROM audit_entries")}
-    assert export_id in told_of
-    assert other_id not in told_of
+    subjects = {row[0] for row in rows("SELECT subject_id FROM audit_entries")}
+    assert export_id in subjects
+    assert other_id not in subjects

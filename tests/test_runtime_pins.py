@@ -1,4 +1,4 @@
-"""What runs needs only what `make setup` installs, and all of it is pinned, by hash, and named in the bill of materials."""
+"""The product needs only the packages of `make setup`, all pinned by hash and listed in the bill of materials."""
 
 import configparser
 import json
@@ -14,7 +14,7 @@ from schemas.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = sorted([*ROOT.glob("*.lock"), *ROOT.glob("bench/*.lock")])
-#: One requirement: its version to the last digit, where it counts, and the digest of every file that may be installed.
+#: One requirement: its exact version, its marker, and the digest of every file that may be installed.
 PINNED = re.compile(
     r"(?P<name>[a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(?P<version>[A-Za-z0-9.+!]+)(?: ; [^\n\\]+)?"
     r"(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n"
@@ -22,7 +22,7 @@ PINNED = re.compile(
 #: A tool that a script installs in a temporary environment.
 PINNED_TOOL = re.compile(r"[a-z-]+(\[[a-z-]+\])?==[0-9.]+")
 
-#: Imports everything that runs, in an interpreter that knows only the distributions named in the runtime's lock file.
+#: Imports all modules of the product in an interpreter that finds only the packages of the runtime lock file.
 IMPORT_EVERYTHING = """
 import importlib, importlib.metadata, sys
 
@@ -42,27 +42,27 @@ for module in sys.argv[2:]:
 """
 
 
-def test_everything_that_runs_imports_with_the_runtimes_pins_alone() -> None:
+def test_the_product_imports_with_only_the_runtime_packages() -> None:
     lock = (ROOT / "requirements.lock").read_text()
     pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE)}
     assert {"falcon", "peewee", "gunicorn"} <= pinned
     assert "pytest" not in pinned
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for room in ("bin", "schemas", "service", "storage", "worker")
-        for path in sorted((ROOT / room).rglob("*.py"))
-        # Two read an installation's settings when they are imported, and are imported by gunicorn alone; two need what an
-        # extra brings, and are imported where its setting is there.
+        for package in ("bin", "runtime", "schemas", "service", "storage", "worker")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        # Two read an installation's settings when gunicorn imports them; two need an extra and are imported only with its
+        # setting.
         if path.name not in {"wsgi.py", "gunicorn_config.py", "sentry.py", "opentelemetry.py"}
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", IMPORT_EVERYTHING, ",".join(pinned), *modules],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def pins(lock: Path) -> list[re.Match[str]]:
@@ -70,15 +70,15 @@ def pins(lock: Path) -> list[re.Match[str]]:
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=[lock.name for lock in LOCKS])
-def test_a_lock_file_holds_versions_and_digests_and_nothing_else(lock: Path) -> None:
-    """No range, no digest of another kind, no address: where packages come from is the business of who installs them."""
+def test_a_lock_file_contains_only_versions_and_hashes(lock: Path) -> None:
+    """No ranges, no other digests, no addresses: the user chooses the package index."""
     text = lock.read_text()
     assert pins(lock)
     assert re.fullmatch(r"# Written by [^\n]+\n", PINNED.sub("", text))
     assert "://" not in text
 
 
-def test_every_lock_file_is_known_to_be_one() -> None:
+def test_packages_are_installed_by_hash_and_as_wheels() -> None:
     assert len(LOCKS) >= 6
     installing = [ROOT / "bin" / "setup", ROOT / "deploy" / "docker" / "Dockerfile"]
     for script in installing:
@@ -91,9 +91,9 @@ def requirements(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def test_every_requirement_has_its_reason_and_its_bounds() -> None:
+def test_every_requirement_has_a_reason_and_bounds() -> None:
     settings = configparser.ConfigParser(interpolation=None)
-    # What stands above a requirement is a comment to whoever else reads the file.
+    # The reason is a comment above each requirement.
     settings.read_string((ROOT / "setup.cfg").read_text().replace("\n    # ", "\n    because: "))
     extras = settings["options.extras_require"]
     for wanted in [settings["options"]["install_requires"], *extras.values()]:
@@ -104,7 +104,7 @@ def test_every_requirement_has_its_reason_and_its_bounds() -> None:
             assert re.fullmatch(r"[A-Za-z0-9_-]+(\[[a-z,]+\])?>=[0-9.]+(,<[0-9]+)?", requirement), requirement
 
 
-def test_what_scripts_bring_for_themselves_is_pinned() -> None:
+def test_tools_of_scripts_are_pinned() -> None:
     for script in ("lock", "audit"):
         text = (ROOT / "bin" / script).read_text()
         tools = re.findall(r"^[A-Z]+='?([^'#\n]*==[^'#\n]+?)'?(?: +#.*)?$", text, re.MULTILINE)
@@ -154,8 +154,8 @@ def test_the_bill_of_materials_names_no_time_and_no_machine(bill: str) -> None:
     assert document["metadata"]["component"]["version"] == VERSION
 
 
-def test_of_the_api_pages_files_only_what_is_needed_takes_room() -> None:
-    """A seventh of an installation would be an editor that comes with them."""
+def test_the_editor_of_the_api_pages_package_is_not_installed() -> None:
+    """It would take a seventh of an installation's size."""
     [files] = sorted((ROOT / ".venv").glob("lib/python3*/site-packages/swagger_ui/static"))
     assert (files / "swagger-ui-bundle.js").exists()
     assert list(files.glob("swagger-editor*")) == []
