@@ -1,4 +1,4 @@
-"""What is made from the code is as the code says, and each command says how it is used."""
+"""The generated reference matches the code, and every command describes its use."""
 
 import re
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from bin.cli.lazy_group import load
 from bin.command_table import COMMAND_TABLE, Summary
 from bin.reference import leaves
 from schemas.settings.definitions import SETTINGS
-from tests.docs.named import LEAVES, called, command_lines, flags, wrong_with
+from tests.docs.names import LEAVES, command_lines, error_in_command, flags, split_command
 
-#: What runs until it is stopped, and what prints no record but text to be read or sourced, or JSON lines in any case.
+#: Commands that run until stopped, or print text for people or shells, or always print JSON lines.
 WITHOUT_JSON: Final = {("init",), ("run",), ("serve",), ("work",), ("completion",), ("demo",), ("compliance", "export")}
 
-#: What operators were promised, in the words they were promised with.
+#: Public commands and options that must not disappear.
 PROMISED: Final = """
     init, run, serve, work, migrate --check,
     account add --no-webhooks, user add --account, project add --account --shop-domain, report add --project,
@@ -61,11 +61,11 @@ def test_the_table_has_the_first_sentence_of_each_command_and_the_commands_of_ea
         assert {*summary.commands} == {name for name, each in command.commands.items() if not each.hidden}
 
 
-# --- what is made from the code
+# --- generated files
 
 
 @pytest.mark.parametrize("path", reference.documents(), ids=lambda path: path.name)
-def test_what_is_made_from_the_code_is_as_the_code_says(path: Path) -> None:
+def test_a_generated_file_matches_the_code(path: Path) -> None:
     assert path.read_text() == reference.documents()[path], "run: make docs"
 
 
@@ -92,16 +92,16 @@ def test_the_page_of_commands_has_every_command_and_every_option() -> None:
             assert flag in page
 
 
-def test_examples_on_the_page_of_commands_are_pasted_in_the_checkout() -> None:
+def test_examples_on_the_page_of_commands_run_in_the_checkout() -> None:
     page = reference.COMMANDS.read_text()
     assert re.findall(r"(?<!bin/)\briskrelay [a-z].*", page) == []
     assert "TOKEN=$(bin/riskrelay token create --user ada@example.com)\n" in page
     assert "bin/riskrelay completion bash > ~/.local/share/bash-completion/completions/riskrelay\n" in page
-    # one that says no more than how it is called is not said twice
+    # one that says no more than how it is split_command is not said twice
     assert page.count("\nbin/riskrelay init\n") == 1
 
 
-# --- every command says how it is used
+# --- every command describes its use
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
@@ -111,7 +111,7 @@ def test_a_command_has_a_summary_an_example_and_its_exit_codes(words: tuple[str,
     epilog = leaf.command.epilog or ""
     assert re.search(r"Examples?:\s", epilog), epilog
     assert re.search(r"Exit codes:\s+0 ", epilog), epilog
-    assert any(called(line)[0] == words for line in command_lines(epilog)), epilog
+    assert any(split_command(line)[0] == words for line in command_lines(epilog)), epilog
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
@@ -120,7 +120,7 @@ def test_a_command_that_prints_records_prints_them_as_json_too(words: tuple[str,
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_an_option_says_what_it_is_for(words: tuple[str, ...]) -> None:
+def test_an_option_has_a_help_text(words: tuple[str, ...]) -> None:
     leaf = LEAVES[words]
     assert [option.name for option in leaf.options if not (option.help or isinstance(option.type, click.Choice))] == []
 
@@ -134,13 +134,13 @@ def test_a_verb_has_a_summary(verb: str) -> None:
 
 
 @pytest.mark.parametrize("promised", [line.strip() for line in PROMISED.split(",")])
-def test_what_was_promised_is_there(promised: str) -> None:
-    assert called(promised.split())[0] in LEAVES
-    assert wrong_with(promised.split()) is None
+def test_a_public_command_exists(promised: str) -> None:
+    assert split_command(promised.split())[0] in LEAVES
+    assert error_in_command(promised.split()) is None
 
 
-def test_help_cuts_no_summary_off() -> None:
-    # As narrow as help is where there is no terminal.
+def test_help_does_not_truncate_a_summary() -> None:
+    # The width of help without a terminal.
     shown = " ".join(CliRunner().invoke(riskrelay, ["--help"], terminal_width=80).stdout.partition("Commands:")[2].split())
     assert "..." not in shown
     for leaf in leaves():

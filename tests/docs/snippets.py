@@ -1,16 +1,16 @@
-"""The fenced blocks of the documents: what each is, by its language and the comments above it, and whether it can be right.
+"""Parses the fenced blocks of the documentation, determines their use, and validates their syntax.
 
-A page is read as a renderer of Markdown reads it. What a block is for stands in a comment above it, which no reader sees:
+Pages are parsed as Markdown. A comment above a block, invisible to readers, declares its use:
 
-- `<!-- prints -->`: the output of the block before it
-- `<!-- file: NAME -->`: a file, which is written to NAME
-- `<!-- in another terminal -->`: sh that goes on until the page ends
-- `<!-- not run: REASON -->`: only its words are checked
+- `<!-- prints -->`: the expected output of the previous block
+- `<!-- file: NAME -->`: a file that is written to NAME
+- `<!-- in another terminal -->`: sh that runs until the page ends
+- `<!-- not run: REASON -->`: only its names are checked
 - `<!-- story: PART -->`: sh of the README that `tests/journeys/test_readme.py` runs
-- `<!-- installation: NAME=value … -->`, anywhere on a page: settings of the installation that its blocks talk to
+- `<!-- installation: NAME=value … -->`, anywhere on a page: settings of the installation that its blocks use
 
-Refused, by page and line: a block without a language, a comment or a language nobody knows, what does not parse, and what a
-reader cannot know, because the comment alone says it: the name of a file, or another terminal.
+Errors, reported by page and line: a block without a language, an unknown comment or language, a syntax error, and facts
+that only the comment contains: the name of a file, or that a block needs another terminal.
 """
 
 import configparser
@@ -29,7 +29,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: Every document that people read, with the folders that others may add pages to.
+#: All documentation pages.
 PAGES: Final = [
     ROOT / "README.md",
     ROOT / "SECURITY.md",
@@ -37,12 +37,12 @@ PAGES: Final = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
-#: What stands for anything in what is printed.
+#: Matches anything in expected output.
 ANYTHING: Final = "…"
 
 
 class Use(StrEnum):
-    """What a block is for."""
+    """The use of a block."""
 
     RUN = "run"
     BACKGROUND = "in another terminal"
@@ -53,7 +53,7 @@ class Use(StrEnum):
     SHOWN = "shown"
 
 
-#: Comments above a block, and whether they say more after a colon.
+#: Comments above a block, and whether they have an argument after a colon.
 _COMMENTS: Final[Mapping[Use, bool]] = {
     Use.BACKGROUND: False,
     Use.PRINTS: False,
@@ -61,7 +61,7 @@ _COMMENTS: Final[Mapping[Use, bool]] = {
     Use.NOT_RUN: True,
     Use.STORY: True,
 }
-#: What a block without a comment is for. Any other language has to say.
+#: The use of a block without a comment. Blocks in other languages need a comment.
 _BY_LANGUAGE: Final[Mapping[str, Use]] = {"sh": Use.RUN, "python": Use.RUN, "json": Use.SHOWN, "text": Use.SHOWN}
 _ALLOWED: Final[Mapping[Use, frozenset[str]]] = {
     Use.BACKGROUND: frozenset({"sh"}),
@@ -69,7 +69,7 @@ _ALLOWED: Final[Mapping[Use, frozenset[str]]] = {
     Use.PRINTS: frozenset({"json", "text"}),
 }
 _COMMENT: Final = re.compile(r"<!--\s*(?P<what>.*?)\s*-->", re.DOTALL)
-#: Where the tables begin and end that are made from the code.
+#: Start and end markers of generated tables.
 _MARKERS: Final = re.compile(r"/?[a-z-]+")
 
 _MARKDOWN: Final = MarkdownIt("gfm-like", {"linkify": False})
@@ -77,40 +77,40 @@ _MARKDOWN: Final = MarkdownIt("gfm-like", {"linkify": False})
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """One block of a page: `line` is that of its fence, counted from 1; `said` what its comment says after the colon."""
+    """A block of a page: `line` is the line of its fence, counted from 1; `argument` follows the colon of its comment."""
 
     page: str
     line: int
     language: str
     text: str
     use: Use
-    said: str = ""
+    argument: str = ""
     above: str = ""
-    """The paragraph or heading before it, as readers see it."""
+    """The visible paragraph or heading before it."""
 
     @property
-    def unsaid(self) -> str | None:
-        """What a reader has to guess, None where the paragraph above tells it."""
-        if self.use is Use.FILE and f"`{self.said}`" not in self.above:
-            return f"nobody is told to save this as `{self.said}`"
+    def missing(self) -> str | None:
+        """Information missing in the paragraph above the block, or None."""
+        if self.use is Use.FILE and f"`{self.argument}`" not in self.above:
+            return f"the text above does not name the file `{self.argument}`"
         if self.use is Use.BACKGROUND and "terminal" not in self.above:
-            return "nobody is told that this needs a terminal of its own"
+            return "the text above does not mention another terminal"
         return None
 
     @property
     def place(self) -> str:
-        """Where it stands, as an editor opens it."""
+        """MarkdownPage and line, in the form that editors open."""
         return f"{self.page}:{self.line}"
 
     @property
-    def in_place(self) -> str:
-        """The text with empty lines before it, so that whoever complains of a line names the page's."""
+    def padded_text(self) -> str:
+        """The text with empty lines before it, so that line numbers in errors are those of the page."""
         return "\n" * self.line + self.text
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A page as the tests see it; `problems` are told by place."""
+class MarkdownPage:
+    """A parsed page; `problems` name page and line."""
 
     name: str
     snippets: tuple[Snippet, ...]
@@ -119,17 +119,17 @@ class Page:
 
     @property
     def is_pasted(self) -> bool:
-        """Whether anything on it is for a shell to do."""
+        """Whether a shell runs any of its blocks."""
         return any(each.language == "sh" and each.use in {Use.RUN, Use.BACKGROUND} for each in self.snippets)
 
 
-def read_page(path: Path, root: Path = ROOT) -> Page:
-    """Return the blocks of a page and what is wrong with how they are marked."""
+def read_page(path: Path, root: Path = ROOT) -> MarkdownPage:
+    """Return the blocks of a page and the errors in their comments."""
     return page_of(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
 
 
-def page_of(name: str, text: str) -> Page:
-    """Return the blocks of a page that has this text."""
+def page_of(name: str, text: str) -> MarkdownPage:
+    """Return the parsed page with this text."""
     snippets: list[Snippet] = []
     problems: list[str] = []
     settings: dict[str, str] = {}
@@ -140,42 +140,42 @@ def page_of(name: str, text: str) -> Page:
             comments += _COMMENT.findall(token.content)
             continue
         if token.type == "fence":
-            told = _told(name, token, comments, above)
-            snippets += [told] if isinstance(told, Snippet) else []
-            problems += [told] if isinstance(told, str) else []
-            problems += [f"{told.place}: {told.unsaid}"] if isinstance(told, Snippet) and told.unsaid else []
+            parsed = _parse_block(name, token, comments, above)
+            snippets += [parsed] if isinstance(parsed, Snippet) else []
+            problems += [parsed] if isinstance(parsed, str) else []
+            problems += [f"{parsed.place}: {parsed.missing}"] if isinstance(parsed, Snippet) and parsed.missing else []
         if token.type in {"fence", "code_block"} or token.nesting == 1:
             problems += [f"{name}:{_line(token)}: a block without a fence"] if token.type == "code_block" else []
             settings |= _settings(comments)
             comments = []
         if token.type in {"inline", "fence"}:
             above = token.content if token.type == "inline" else ""
-    return Page(name, tuple(snippets), settings | _settings(comments), tuple(problems))
+    return MarkdownPage(name, tuple(snippets), settings | _settings(comments), tuple(problems))
 
 
 def inline_codes(text: str) -> tuple[str, ...]:
-    """Return what stands in inline code in a text."""
+    """Return the contents of all inline code in a text."""
     inside = (child for token in _MARKDOWN.parse(text) for child in token.children or ())
     return tuple(child.content for child in inside if child.type == "code_inline")
 
 
-def _told(page: str, token: Token, comments: list[str], above: str) -> Snippet | str:
+def _parse_block(page: str, token: Token, comments: list[str], above: str) -> Snippet | str:
     language, place = token.info.strip(), f"{page}:{_line(token)}"
-    use, said = _BY_LANGUAGE.get(language), ""
+    use, argument = _BY_LANGUAGE.get(language), ""
     for comment in comments:
         word, colon, rest = (part.strip() for part in comment.partition(":"))
         if word == "installation" or (_MARKERS.fullmatch(comment) and comment not in set(Use)):
             continue
         if word not in set(_COMMENTS) or _COMMENTS[Use(word)] != bool(colon and rest):
-            return f"{place}: nobody knows the comment {comment!r}"
-        use, said = Use(word), rest
+            return f"{place}: unknown comment {comment!r}"
+        use, argument = Use(word), rest
     if not language:
         return f"{place}: a block without a language"
     if language not in PARSERS:
-        return f"{place}: nobody knows the language {language!r}"
+        return f"{place}: unknown language {language!r}"
     if use is None or language not in _ALLOWED.get(use, PARSERS.keys()):
-        return f"{place}: {language} has to say what it is for: file, or not run and why"
-    return Snippet(page, _line(token), language, token.content, use, said, above)
+        return f"{place}: {language} needs a comment: file, or not run with a reason"
+    return Snippet(page, _line(token), language, token.content, use, argument, above)
 
 
 def _line(token: Token) -> int:
@@ -187,15 +187,15 @@ def _settings(comments: list[str]) -> dict[str, str]:
     return {name: value for words in found for name, _, value in (word.partition("=") for word in words)}
 
 
-# --- whether a block is in its language
+# --- syntax of blocks
 
 
 def problem_with(snippet: Snippet) -> str | None:
-    """Return why a block is not in its language, by its place; None where it is."""
+    """Return the syntax error of a block with its place, or None."""
     try:
         PARSERS[snippet.language](snippet)
     except (ValueError, SyntaxError, configparser.Error, yaml.YAMLError) as wrong:
-        return f"{snippet.place}: no {snippet.language}: {wrong}"
+        return f"{snippet.place}: invalid {snippet.language}: {wrong}"
     return None
 
 
@@ -204,13 +204,13 @@ def _sh(snippet: Snippet) -> None:
 
 
 def _checked(words: list[str], snippet: Snippet) -> None:
-    told = subprocess.run(words, input=snippet.in_place, capture_output=True, text=True, timeout=30, check=False)
-    if told.returncode:
-        raise ValueError(told.stderr.strip() or told.stdout.strip())
+    done = subprocess.run(words, input=snippet.padded_text, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr.strip() or done.stdout.strip())
 
 
 def _python(snippet: Snippet) -> None:
-    compile(snippet.in_place, snippet.page, "exec")
+    compile(snippet.padded_text, snippet.page, "exec")
 
 
 def _json(snippet: Snippet) -> None:
@@ -222,13 +222,13 @@ def _yaml(snippet: Snippet) -> None:
 
 
 def _ini(snippet: Snippet) -> None:
-    # Settings without a section are what `.env` has.
+    # `.env` has settings without a section.
     configparser.RawConfigParser(strict=False, allow_no_value=False).read_string(f"[settings]\n{snippet.text}")
 
 
 def _sql(snippet: Snippet) -> None:
     if not sqlite3.complete_statement(snippet.text.strip()):
-        raise ValueError("a statement has no end")
+        raise ValueError("incomplete statement")
 
 
 def _http(snippet: Snippet) -> None:
@@ -239,8 +239,8 @@ def _http(snippet: Snippet) -> None:
         raise ValueError(wrong[0])
 
 
-def _anything(snippet: Snippet) -> None:
-    """Say yes: what has no parser here is held by being run, as a file."""
+def _accept_any(snippet: Snippet) -> None:
+    """Accept any text: languages without a parser here are tested by running them."""
 
 
 PARSERS: Final[Mapping[str, Callable[[Snippet], None]]] = {
@@ -251,55 +251,55 @@ PARSERS: Final[Mapping[str, Callable[[Snippet], None]]] = {
     "ini": _ini,
     "sql": _sql,
     "http": _http,
-    "text": _anything,
-    "cron": _anything,
-    "nginx": _anything,
-    "js": _anything,
-    "php": _anything,
-    "go": _anything,
-    "ruby": _anything,
-    "java": _anything,
+    "text": _accept_any,
+    "cron": _accept_any,
+    "nginx": _accept_any,
+    "js": _accept_any,
+    "php": _accept_any,
+    "go": _accept_any,
+    "ruby": _accept_any,
+    "java": _accept_any,
 }
 
 
-# --- whether something printed is what a page shows
+# --- comparison of expected and actual output
 
 
 def difference(snippet: Snippet, printed: str) -> str | None:
-    """Return how what was printed differs from what a page shows; None where it does not."""
+    """Return how the actual output differs from the expected output, or None."""
     if snippet.language == "text":
-        return _other_lines(snippet.text, printed)
+        return _line_difference(snippet.text, printed)
     try:
         real = json.loads(printed)
     except ValueError:
-        return f"this is no JSON: {printed!r}"
-    return next(_other_members(json.loads(snippet.text), real, ""), None)
+        return f"not JSON: {printed!r}"
+    return next(_member_differences(json.loads(snippet.text), real, ""), None)
 
 
-def _other_lines(shown: str, printed: str) -> str | None:
+def _line_difference(shown: str, printed: str) -> str | None:
     lines = (
         r"(?:.*\n)*" if line.strip() == ANYTHING else re.escape(line.rstrip()).replace(ANYTHING, ".*") + r"[ \t]*\n"
         for line in shown.strip("\n").splitlines()
     )
     if re.fullmatch("".join(lines), printed.strip("\n") + "\n"):
         return None
-    return f"this was printed instead:\n{printed}"
+    return f"actual output:\n{printed}"
 
 
-def _other_members(shown: Any, real: Any, path: str) -> Iterator[str]:
+def _member_differences(shown: Any, real: Any, path: str) -> Iterator[str]:
     if shown == ANYTHING:
         return
     if _kind(shown) != _kind(real):
         yield f"{path or '/'} is {_kind(real)}, not {_kind(shown)}"
     elif isinstance(shown, dict):
-        yield from (f"{path}/{name} is not there" for name in shown if name not in real and name != ANYTHING)
+        yield from (f"{path}/{name} is missing" for name in shown if name not in real and name != ANYTHING)
         if ANYTHING not in shown:
-            yield from (f"{path}/{name} is there too" for name in real if name not in shown)
+            yield from (f"{path}/{name} is unexpected" for name in real if name not in shown)
         for name in shown.keys() & real.keys():
-            yield from _other_members(shown[name], real[name], f"{path}/{name}")
+            yield from _member_differences(shown[name], real[name], f"{path}/{name}")
     elif isinstance(shown, list):
         for index, (one, other) in enumerate(zip(shown, real, strict=False)):
-            yield from _other_members(one, other, f"{path}/{index}")
+            yield from _member_differences(one, other, f"{path}/{index}")
 
 
 def _kind(value: Any) -> str:

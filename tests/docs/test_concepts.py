@@ -1,4 +1,4 @@
-"""The pictures and tables of docs/concepts.md say what the code does: not an arrow too many, none too few."""
+"""The diagrams and tables of docs/concepts.md match the state machines in the code."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,15 +21,15 @@ from tests.support.factories import NOW, Customer, make_target
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 PAGE: Final = (DOCS / "concepts.md").read_text()
 SVG: Final = "{http://www.w3.org/2000/svg}"
-#: How far from the edge of a box an arrow may begin or end.
+#: Allowed distance between the end of an arrow and the edge of its box.
 NEAR: Final = 1.5
 
-#: What happens, from where, to where.
+#: Transition, source state, target state.
 Arrows = set[tuple[str, str, str]]
 
 
-def told_under(heading: str) -> Arrows:
-    """Return the arrows of the table under a heading."""
+def transitions_under(heading: str) -> Arrows:
+    """Return the transitions in the table under a heading."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found: Arrows = set()
     for line in section.splitlines():
@@ -40,12 +40,12 @@ def told_under(heading: str) -> Arrows:
     return found
 
 
-def picture(name: str) -> ElementTree.Element:
+def diagram(name: str) -> ElementTree.Element:
     return ElementTree.parse(DOCS / name).getroot()  # noqa: S314 - our own file
 
 
 def boxes(drawn: ElementTree.Element) -> dict[str, tuple[float, float, float, float]]:
-    """Return where each state is drawn, by the word that stands in it."""
+    """Return the box of each state by its label."""
     found = {}
     for group in drawn.iter(f"{SVG}g"):
         box, word = group.find(f"{SVG}rect"), group.find(f"{SVG}text")
@@ -56,7 +56,7 @@ def boxes(drawn: ElementTree.Element) -> dict[str, tuple[float, float, float, fl
 
 
 def arrows(drawn: ElementTree.Element) -> Arrows:
-    """Return the arrows as they are marked, each drawn from the edge of its one box to the edge of its other."""
+    """Return the arrows by their data attributes; assert that each connects the edges of its two boxes."""
     where, found = boxes(drawn), set()
     for path in drawn.iter(f"{SVG}path"):
         moves, source, target = (path.get(f"data-{name}", "") for name in ("moves", "from", "to"))
@@ -75,50 +75,50 @@ def is_at_edge(point: tuple[float, float], box: tuple[float, float, float, float
     return is_inside and min(abs(x - left), abs(x - right), abs(y - top), abs(y - bottom)) <= NEAR
 
 
-def written_on(drawn: ElementTree.Element) -> set[str]:
-    """Return the words beside the arrows."""
+def arrow_labels(drawn: ElementTree.Element) -> set[str]:
+    """Return the labels of the arrows."""
     inside = {id(text) for group in drawn.iter(f"{SVG}g") if group.get("id") for text in group.iter(f"{SVG}text")}
     words = [str(text.text).split(",") for text in drawn.iter(f"{SVG}text") if id(text) not in inside]
     return {word.strip() for each in words for word in each}
 
 
-def legal_moves() -> Arrows:
+def export_transitions() -> Arrows:
     return {(move.value, source.value, step.target.value) for move, step in MOVES.items() for source in step.sources}
 
 
-def test_the_table_of_moves_is_the_state_machine() -> None:
-    assert told_under("Export states") == legal_moves()
+def test_the_table_of_export_states_matches_the_state_machine() -> None:
+    assert transitions_under("Export states") == export_transitions()
 
 
-def test_the_picture_of_an_exports_states_is_the_state_machine() -> None:
-    drawn = picture("states.svg")
+def test_the_diagram_of_export_states_matches_the_state_machine() -> None:
+    drawn = diagram("states.svg")
     assert set(boxes(drawn)) == set(ExportStatus)
-    assert arrows(drawn) == legal_moves()
-    assert written_on(drawn) == {move.value for move in MOVES} | {"lease expired"}
+    assert arrows(drawn) == export_transitions()
+    assert arrow_labels(drawn) == {move.value for move in MOVES} | {"lease expired"}
 
 
 @pytest.mark.parametrize("name", ["states.svg", "target-states.svg"])
-def test_a_picture_loads_nothing_and_runs_nothing(name: str) -> None:
+def test_a_diagram_contains_no_links_and_no_scripts(name: str) -> None:
     text = (DOCS / name).read_text().replace("http://www.w3.org/2000/svg", "")
     assert re.findall(r"https?:|href|<script|<style|<foreignObject| on\w+=|data:", text) == []
     assert f"]({name})" in PAGE
 
 
-# --- targets have no table of moves, so they are moved
+# --- targets have no table of transitions, so the test performs them
 
 
-def turned(verb: str) -> Callable[[str], None]:
-    def turn(target_id: str) -> None:
+def status_change(verb: str) -> Callable[[str], None]:
+    def change(target_id: str) -> None:
         targets.change_status(target_id, verb, NOW, "user:test")
 
-    return turn
+    return change
 
 
-def given_a_secret(target_id: str) -> None:
+def set_secret(target_id: str) -> None:
     targets.set_secret(target_id, "a secret", Vault([b"A" * 32]), NOW)
 
 
-def turned_off(status: TargetStatus) -> Callable[[str], None]:
+def turning_off(status: TargetStatus) -> Callable[[str], None]:
     def turn_off(target_id: str) -> None:
         with transaction():
             targets.turn_off(target_id, status, "a reason", NOW, "worker:test")
@@ -126,30 +126,30 @@ def turned_off(status: TargetStatus) -> Callable[[str], None]:
     return turn_off
 
 
-def restored(_target_id: str) -> None:
+def restore(_target_id: str) -> None:
     for statement in restoring._quieting(NOW):
         execute(statement)
 
 
-ACTS: Final[Mapping[str, Callable[[str], None]]] = {
-    "secret": given_a_secret,
-    "pause": turned("pause"),
-    "resume": turned("resume"),
-    "disable": turned("disable"),
-    "refuse": turned_off(TargetStatus.BLOCKED),
-    "give-up": turned_off(TargetStatus.DISABLED),
-    "restore": restored,
+ACTIONS: Final[Mapping[str, Callable[[str], None]]] = {
+    "secret": set_secret,
+    "pause": status_change("pause"),
+    "resume": status_change("resume"),
+    "disable": status_change("disable"),
+    "refuse": turning_off(TargetStatus.BLOCKED),
+    "give-up": turning_off(TargetStatus.DISABLED),
+    "restore": restore,
 }
 
 
-def real_turns(customer: Customer) -> Arrows:
-    """Return where each act leads from each state, where it leads anywhere."""
+def actual_target_transitions(customer: Customer) -> Arrows:
+    """Return the transitions that each action causes from each state."""
     target_id, found = make_target(customer).id, set()
     for before in TargetStatus:
-        for name, act in ACTS.items():
+        for name, action in ACTIONS.items():
             execute("UPDATE targets SET status = ?, secret_sealed = NULL WHERE id = ?", (before.value, target_id))
             try:
-                act(target_id)
+                action(target_id)
             except Conflict:
                 continue
             [(after,)] = rows("SELECT status FROM targets WHERE id = ?", (target_id,))
@@ -158,16 +158,16 @@ def real_turns(customer: Customer) -> Arrows:
     return found
 
 
-def test_the_table_and_the_picture_of_a_targets_states_are_what_is_done_to_it(customer: Customer) -> None:
-    real = real_turns(customer)
+def test_the_table_and_the_diagram_of_target_states_match_the_code(customer: Customer) -> None:
+    real = actual_target_transitions(customer)
     assert len(real) > len(TargetStatus)
-    assert told_under("Target states") == real
-    drawn = picture("target-states.svg")
+    assert transitions_under("Target states") == real
+    drawn = diagram("target-states.svg")
     assert set(boxes(drawn)) == set(TargetStatus)
     assert arrows(drawn) == real
-    assert written_on(drawn) == set(ACTS)
+    assert arrow_labels(drawn) == set(ACTIONS)
 
 
-def test_every_source_is_named() -> None:
-    [told] = re.findall(r"^\| source \|.*$", PAGE, re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", told)) == set(SOURCE_TYPES)
+def test_every_source_type_is_listed() -> None:
+    [row] = re.findall(r"^\| source \|.*$", PAGE, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) == set(SOURCE_TYPES)

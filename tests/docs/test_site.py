@@ -1,4 +1,4 @@
-"""The documents as a site: it builds strictly, loads nothing from elsewhere, and a reader can click and search."""
+"""The documentation site builds without warnings, loads nothing from other hosts, and supports navigation and search."""
 
 import functools
 import os
@@ -23,21 +23,21 @@ from tests.support.runtimes import runtime
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-#: Links that make a browser fetch what they lead to, by their `rel`.
+#: `rel` values of links that a browser fetches.
 FETCHED: Final = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "manifest"}
 
 
-class Nav(yaml.SafeLoader):
-    """Reads mkdocs.yml, whose tags are for mkdocs."""
+class MkDocsLoader(yaml.SafeLoader):
+    """Loads mkdocs.yml and ignores the tags of mkdocs."""
 
 
-Nav.add_multi_constructor("", lambda _loader, _tag, _node: None)
-NAV: Final[list[dict[str, Any]]] = yaml.load((ROOT / "mkdocs.yml").read_text(), Nav)["nav"]  # noqa: S506 - a SafeLoader
+MkDocsLoader.add_multi_constructor("", lambda _loader, _tag, _node: None)
+NAV: Final[list[dict[str, Any]]] = yaml.load((ROOT / "mkdocs.yml").read_text(), MkDocsLoader)["nav"]  # noqa: S506 - a SafeLoader
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it: strictly, so that a broken link or a page without a place fails here."""
+    """The site, built as by `make docs`: a broken link or a page missing in the navigation fails."""
     folder = tmp_path_factory.mktemp("site")
     built = build(ROOT / "mkdocs.yml", folder)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -45,13 +45,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    # Not --quiet: what it does not say, it does not count.
+    # Without --quiet, which would suppress the warnings that --strict counts.
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config), "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
-def test_what_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
+def test_a_broken_link_or_navigation_entry_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# A page\n\n[a](nothing.md) [b](#no-place) [c](../examples/nothing.py)\n")
     (tmp_path / "docs" / "forgotten.md").write_text("# Another\n")
@@ -67,8 +67,8 @@ def test_what_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
         assert words in "".join(warnings)
 
 
-class Loads(HTMLParser):
-    """Collects what a page makes a browser fetch."""
+class ResourceParser(HTMLParser):
+    """Collects the resources that a page loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,11 +81,11 @@ class Loads(HTMLParser):
             self.found.append(given.get("href", ""))
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 25
     for page in pages:
-        loads = Loads()
+        loads = ResourceParser()
         loads.feed(page.read_text())
         assert len(loads.found) > 3
         assert [link for link in loads.found if urlsplit(link).netloc] == [], page
@@ -93,7 +93,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text()) == [], style
 
 
-def test_a_page_shows_tables_codes_and_links_as_a_forge_does(site: Path) -> None:
+def test_a_page_shows_tables_code_and_links_as_github_does(site: Path) -> None:
     commands = (site / "commands.html").read_text()
     assert "<td>" in commands
     assert r"\|" in (ROOT / "docs" / "commands.md").read_text()
@@ -108,35 +108,35 @@ def test_a_page_shows_tables_codes_and_links_as_a_forge_does(site: Path) -> None
     [
         ("api.md", "delivery.md", "delivery.md"),
         ("senders/email.md", "../api.md", "../api.md"),
-        # documents outside of docs/ are pages
+        # documents outside docs/ become pages
         ("api.md", "../README.md", "readme.md"),
         ("senders/email.md", "../../SECURITY.md", "../report-a-vulnerability.md"),
-        # and link from where they stand
+        # and their links are relative to the repository root
         ("readme.md", "docs/api.md", "api.md"),
         # other files are copied
         ("readme.md", "LICENSE", "source/LICENSE"),
         ("senders/email.md", "../../examples/scanner.py", "../source/examples/scanner.py"),
-        # of a folder there is a list
+        # a folder gets a list of its files
         ("readme.md", "deploy/nginx/", "source/deploy/nginx/contents.md"),
-        # what is not there is left to the strict build
+        # a missing file is reported by the strict build
         ("api.md", "../examples/nothing.py", "../examples/nothing.py"),
     ],
 )
-def test_a_link_leads_to_the_same_in_the_site(page: str, link: str, in_the_site: str) -> None:
+def test_a_link_is_converted_to_its_place_in_the_site(page: str, link: str, in_the_site: str) -> None:
     assert in_site(page, link) == in_the_site
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
+class SilentFileHandler(SimpleHTTPRequestHandler):
+    """Serves files without logging."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def served(site: Path) -> Iterator[str]:
-    """Where the site is served: below a path, as a forge's pages are."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site.parent))) as server:
+    """The URL of the site, served below a path."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SilentFileHandler, directory=str(site.parent))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -148,63 +148,65 @@ def served(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The machine's own."""
+    """The Chromium of this machine."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(runtime("chromium")), args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
-def complaints_of(page: Page, home: str) -> list[str]:
-    """Return the list that a page's errors, refused requests and requests to elsewhere will be put on."""
-    told: list[str] = []
-    page.on("console", lambda message: told.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("requestfailed", lambda request: told.append(request.url))
-    page.on("response", lambda answer: told.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
-    page.on("request", lambda request: told.append(request.url) if not is_here(request.url, home) else None)
-    return told
+def collect_errors(page: Page, home: str) -> list[str]:
+    """Return a list that collects the page's errors, failed requests and requests to other hosts."""
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("requestfailed", lambda request: errors.append(request.url))
+    page.on(
+        "response", lambda response: errors.append(f"{response.status} {response.url}") if response.status >= 400 else None
+    )
+    page.on("request", lambda request: errors.append(request.url) if not is_own_url(request.url, home) else None)
+    return errors
 
 
-def is_here(url: str, home: str) -> bool:
+def is_own_url(url: str, home: str) -> bool:
     return url.startswith((home, "data:", "blob:"))
 
 
-def found_by_searching(page: Page, words: str) -> str:
-    """Return where the results of a search lead."""
+def search_results(page: Page, words: str) -> str:
+    """Return the links of the search results."""
     page.locator(".md-search__input").first.fill(words)
-    # It is keys that are listened to.
+    # The search reacts to key events.
     page.keyboard.press("End")
     found = page.locator(".md-search-result__link")
     found.first.wait_for()
     return " ".join(link.get_attribute("href") or "" for link in found.all())
 
 
-def test_a_reader_clicks_to_every_section_and_finds_words(served: str, chromium: Browser) -> None:
+def test_navigation_and_search_work(served: str, chromium: Browser) -> None:
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
-    complaints = complaints_of(page, served)
+    errors = collect_errors(page, served)
     page.goto(f"{served}/index.html")
     for section in NAV:
         [(name, pages)] = section.items()
         page.locator(".md-tabs__link", has_text=re.compile(rf"^\s*{name}\s*$")).click()
         page.wait_for_url(f"{served}/{first_of(pages)}")
         assert page.locator("article h1").count() == 1
-    assert "error-codes.html" in found_by_searching(page, "WEBHOOK_SIGNATURE_INVALID")
-    assert complaints == []
+    assert "error-codes.html" in search_results(page, "WEBHOOK_SIGNATURE_INVALID")
+    assert errors == []
 
 
-def test_a_reader_with_a_phone_and_the_site_on_a_disk_finds_words_and_copies_a_block(site: Path, chromium: Browser) -> None:
+def test_search_and_copying_work_on_a_phone_from_a_local_disk(site: Path, chromium: Browser) -> None:
     page = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
-    complaints = complaints_of(page, site.as_uri())
+    errors = collect_errors(page, site.as_uri())
     page.goto((site / "senders" / "email.html").as_uri())
-    # Wide blocks and tables scroll by themselves.
+    # Wide blocks and tables scroll inside the page.
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    # What is copied is the block, and nothing that only looks so.
+    # The copied text is exactly the block.
     [first, *_] = [each.text for each in read_page(ROOT / "docs" / "senders" / "email.md").snippets]
     assert page.locator("article .highlight code").first.text_content() == first
     page.locator("label[for=__search]").first.click()
-    assert "error-codes.html" in found_by_searching(page, "WEBHOOK_SIGNATURE_INVALID")
-    assert complaints == []
+    assert "error-codes.html" in search_results(page, "WEBHOOK_SIGNATURE_INVALID")
+    assert errors == []
 
 
 def first_of(pages: str | list[Any]) -> str:

@@ -1,7 +1,4 @@
-"""What the documents name: commands with their options, make targets, modules, settings, routes, codes and files.
-
-Each `wrong_with_…` returns what is wrong with a name, None where there is nothing.
-"""
+"""Finds names in the documentation and verifies them: commands with options, make targets and modules."""
 
 import importlib.util
 import re
@@ -22,12 +19,12 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 LEAVES: Final = {leaf.words: leaf for leaf in leaves()}
 GROUPS: Final = {words[:length] for words in LEAVES for length in range(1, len(words))}
 
-#: What stands for something of the reader's: `ID`, `$EXPORT`, `…`, `<file>`.
+#: Placeholders for the reader's values: `ID`, `$EXPORT`, `…`, `<file>`.
 _PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z_-]*|.*[$…<].*")
-#: Between two commands of a shell.
+#: Separates two shell commands.
 _PUNCTUATION: Final = frozenset("();<>|&")
 _PROGRAM: Final = re.compile(r"(.*/)?riskrelay")
-#: Options of other programs that documents tell without the program: curl, HTTPie, Lighthouse, mkdocs.
+#: Options of other programs that are named without the program: curl, HTTPie, Lighthouse, mkdocs.
 OPTIONS_OF_OTHERS: Final = frozenset(
     {"--retry", "--retry-connrefused", "--check-status", "--ignore-stdin", "--only-categories", "--strict"}
 )
@@ -38,39 +35,39 @@ _VERB: Final = re.compile(r"[a-z][a-z-]*")
 
 
 def flags(leaf: Leaf) -> set[str]:
-    """Return every spelling of a command's options."""
+    """Return all names of a command's options."""
     named = {name for option in leaf.options for name in (*option.opts, *option.secondary_opts)}
     return {*named, "--help", "-h"}
 
 
-def called(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the longest command that `words` begin with, and what follows it."""
+def split_command(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Split `words` into the longest known command and the rest."""
     length = max((len(path) for path in (*LEAVES, *GROUPS) if tuple(words[: len(path)]) == path), default=0)
     return tuple(words[:length]), words[length:]
 
 
-def wrong_with(words: list[str]) -> str | None:
-    """Return what is wrong with a command line that may be told in part, None where there is nothing."""
-    path, rest = called(words)
+def error_in_command(words: list[str]) -> str | None:
+    """Return the error in a command line that may be incomplete, or None."""
+    path, rest = split_command(words)
     if path not in LEAVES:
-        # A group may be named alone, or with something in place of one of its commands.
-        is_told = path in GROUPS and (not rest or not re.fullmatch(r"[a-z][a-z-]*", rest[0]))
-        return None if is_told else f"no command: {' '.join(words)}"
+        # A group may be named alone or with a placeholder.
+        is_group = path in GROUPS and (not rest or not re.fullmatch(r"[a-z][a-z-]*", rest[0]))
+        return None if is_group else f"no command: {' '.join(words)}"
     unknown = [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in flags(LEAVES[path])]
     return f"{' '.join(path)} has no {', '.join(unknown)}" if unknown else None
 
 
-def wrong_with_whole(words: list[str]) -> str | None:
-    """Return what is wrong with a command line that is typed as it stands, None where there is nothing."""
-    path, rest = called(words)
+def error_in_complete_command(words: list[str]) -> str | None:
+    """Return the error in a complete command line, or None."""
+    path, rest = split_command(words)
     if path not in LEAVES:
         return f"no command: {' '.join(words)}"
-    misused = None if {"--help", "-h"} & {*rest} else _misuse(LEAVES[path], rest)
+    misused = None if {"--help", "-h"} & {*rest} else _usage_error(LEAVES[path], rest)
     return f"{' '.join(words)}: {misused}" if misused else None
 
 
-def _misuse(leaf: Leaf, rest: list[str]) -> str | None:
-    """Return what click would say to what follows a command; no callback is run and no file is looked for."""
+def _usage_error(leaf: Leaf, rest: list[str]) -> str | None:
+    """Return click's error message for the arguments of a command, without running callbacks or opening files."""
     try:
         given, _, _ = leaf.command.make_parser(leaf.context).parse_args(list(rest))
         for parameter in leaf.command.params:
@@ -85,21 +82,21 @@ def _convert(parameter: click.Parameter, value: Any, context: click.Context) -> 
     if parameter.required and not values:
         raise click.MissingParameter(ctx=context, param=parameter)
     for each in values:
-        # Whether a file is there, and what it holds, is the reader's.
+        # Files belong to the reader, so their existence and content are not checked.
         if not _PLACEHOLDER.fullmatch(each) and not isinstance(parameter.type, (click.Path, click.File)):
             parameter.type.convert(each, parameter, context)
 
 
 def command_lines(text: str) -> Iterator[list[str]]:
-    """Yield the words of every call of the program in a text, up to what ends a command in a shell."""
+    """Yield the words of every call of the program in a text."""
     for line in text.replace("\\\n", " ").splitlines():
-        # Behind an option it is a user of that name.
+        # After an option, `riskrelay` is a user name.
         for found in re.finditer(r"(?:^|(?<!-\w)[\s$(`;|\"'/])riskrelay +(?P<words>[a-z][^`]*)", line):
             yield _words(re.split(r"[;|&)>]| #|  +\(", found["words"])[0])
 
 
 def inline_commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of every inline code that begins with a verb: `target resume ID`, `trigger --all`."""
+    """Yield the words of inline code that starts with a verb: `target resume ID`, `trigger --all`."""
     for code in re.findall(r"`([^`\n]+)`", text):
         words = code.replace("\\|", "|").split()
         if len(words) > 1 and (words[0],) in GROUPS:
@@ -110,9 +107,9 @@ def inline_commands(text: str) -> Iterator[list[str]]:
 
 @cache
 def options() -> frozenset[str]:
-    """Return every option of every command, of the examples, and of what measures and kills."""
+    """Return all options of the commands, the examples, the benchmarks and the soak test."""
     sources = "".join(
-        path.read_text() for room in ("bench", "examples", "soak") for path in sorted((ROOT / room).rglob("*.py"))
+        path.read_text() for folder in ("bench", "examples", "soak") for path in sorted((ROOT / folder).rglob("*.py"))
     )
     return frozenset(
         {*re.findall(r'"(--[a-z][a-z-]*)"', sources), *(flag for leaf in LEAVES.values() for flag in flags(leaf))}
@@ -127,11 +124,11 @@ def _words(text: str) -> list[str]:
     return [word.rstrip(",.:") for word in words]
 
 
-# --- what a shell would be given
+# --- shell scripts
 
 
-def typed(text: str) -> Iterator[list[str]]:
-    """Yield the simple commands of a shell script, each as its words; assignments before it are left out."""
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each simple command of a shell script, without leading assignments."""
     for line in text.replace("\\\n", " ").splitlines():
         words: list[str] = []
         for word in [*_tokens(line), ";"]:
@@ -149,7 +146,7 @@ def _tokens(line: str) -> list[str]:
     try:
         return list(lexer)
     except ValueError:
-        # A quotation over several lines: no command of ours has one.
+        # A quotation over several lines; no RiskRelay command has one.
         return line.split()
 
 
@@ -160,49 +157,49 @@ def _simple(words: list[str]) -> Iterator[list[str]]:
         yield words
 
 
-def wrong_in(snippet: Snippet) -> list[str]:
-    """Return what is wrong with the names in a block of sh or cron: commands, make targets, modules."""
-    return [f"{snippet.place}: {told}" for words in typed(snippet.text) for told in _wrong_in_command(words)]
+def errors_in_block(snippet: Snippet) -> list[str]:
+    """Return the wrong commands, make targets and modules in a block of sh or cron."""
+    return [f"{snippet.place}: {error}" for words in shell_commands(snippet.text) for error in _errors_in_command(words)]
 
 
-def wrong_in_inline(code: str) -> list[str]:
-    """Return what is wrong with options and modules that an inline code names alone: `--json`, `python -m soak`."""
+def errors_in_inline_code(code: str) -> list[str]:
+    """Return the wrong options and modules in inline code without a command: `--json`, `python -m soak`."""
     words = code.split()
     if words[0].startswith("--"):
         named = (word.partition("=")[0] for word in words if word.startswith("--"))
         return [f"no option: {each}" for each in named if each not in options() | OPTIONS_OF_OTHERS]
-    return [told for words in typed(code) if words[1:2] == ["-m"] for told in _wrong_in_command(words)]
+    return [error for words in shell_commands(code) if words[1:2] == ["-m"] for error in _errors_in_command(words)]
 
 
-def _wrong_in_command(words: list[str]) -> Iterator[str]:
+def _errors_in_command(words: list[str]) -> Iterator[str]:
     name = Path(words[0]).name
     if name == "make":
         yield from (f"no make target: {word}" for word in words[1:] if is_target_word(word) and word not in make_targets())
     elif (at := _program_at(words)) is not None:
-        told = wrong_with_whole(words[at + 1 :])
-        yield from [told] if told else []
+        error = error_in_complete_command(words[at + 1 :])
+        yield from [error] if error else []
     elif name.startswith("python") and words[1:2] == ["-m"]:
-        yield from _wrong_with_module(words[2], words[3:])
+        yield from _errors_in_module(words[2], words[3:])
 
 
 def _program_at(words: Sequence[str]) -> int | None:
-    """Return where the program is called: elsewhere its name is a user's or a folder's, without a verb behind it."""
+    """Return the index of the program's call; without a following verb, `riskrelay` is a user or folder name."""
     calls = (at for at, (word, verb) in enumerate(pairwise(words)) if _PROGRAM.fullmatch(word) and _VERB.fullmatch(verb))
     return next(calls, None)
 
 
 def is_target_word(word: str) -> bool:
-    """Tell whether a word behind `make` names a target, rather than a variable or an option."""
+    """Return whether a word after `make` is a target and not a variable or an option."""
     return re.fullmatch(r"[a-z][a-z-]*", word) is not None
 
 
 @cache
 def make_targets() -> frozenset[str]:
-    """Return the targets of the Makefile that are told by `make help`."""
+    """Return the targets that `make help` lists."""
     return frozenset(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def _wrong_with_module(name: str, rest: Sequence[str]) -> Iterator[str]:
+def _errors_in_module(name: str, rest: Sequence[str]) -> Iterator[str]:
     found = importlib.util.find_spec(name)
     if found is None:
         yield f"no module: {name}"
@@ -212,5 +209,5 @@ def _wrong_with_module(name: str, rest: Sequence[str]) -> Iterator[str]:
     sources = Path(found.origin or "").read_text()
     if found.submodule_search_locations is not None:
         sources = "".join(path.read_text() for path in sorted((ROOT / name).glob("*.py")))
-    # That it is written there is what argparse would find; to ask it would import everything.
+    # Searching the source avoids importing the module to read its argparse options.
     yield from (f"{name} has no {word}" for word in rest if word.startswith("--") and f'"{word}"' not in sources)

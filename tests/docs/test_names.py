@@ -1,7 +1,7 @@
-"""What the documents name is there, and what is there is named: routes, commands, settings, codes, make targets, files.
+"""Every documented route, command, setting, code, make target and file exists, and all existing ones are documented.
 
-That docs/commands.md and docs/settings.md have every command, option and setting is held in `tests/bin/test_reference.py`,
-metrics are in `tests/journeys/test_metrics.py`, limits in `tests/test_limits_docs.py`.
+`tests/bin/test_reference.py` covers docs/commands.md and docs/settings.md, `tests/journeys/test_metrics.py` the metrics,
+`tests/test_limits_docs.py` the limits.
 """
 
 import ast
@@ -26,7 +26,15 @@ from schemas.url_policy.policy import RefusalReason
 from service.app import create_app
 from service.http.error_responses import STATUS
 from service.operations.targets import BY_CLIENT
-from tests.docs.named import command_lines, inline_commands, is_target_word, make_targets, typed, wrong_in_inline, wrong_with
+from tests.docs.names import (
+    command_lines,
+    error_in_command,
+    errors_in_inline_code,
+    inline_commands,
+    is_target_word,
+    make_targets,
+    shell_commands,
+)
 from tests.docs.snippets import PAGES, ROOT, inline_codes
 from tests.support.factories import make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
@@ -40,21 +48,21 @@ CODES: Final = {name: inline_codes(text) for name, text in TEXTS.items()}
 API: Final = TEXTS["docs/api.md"]
 ERROR_CODES: Final = TEXTS["docs/error-codes.md"]
 
-#: Names in capitals that documents speak of and that are no settings, by what they are.
+#: Upper-case names in the documentation that are not settings, by kind.
 OTHERS: Final = {
     # the reader's own shell variables
     "TOKEN", "EXPORT", "TARGET", "SECRET", "PROJECT_ID",
-    # what the example receivers read
+    # variables of the example receivers
     "WEBHOOK_SECRET_OLD", "RATE_PER_MINUTE", "STATE_FILE",
-    # what the name of a variable in the README's code holds
+    # codes in the bodies of receivers' responses
     *RECEIVER_CODES,
-    # make's, and what other programs read from the environment
+    # variables of make and of other programs
     "ARGS", "EXTRAS", "PYTHON", "LANG", "HOME", "PATH", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
 }  # fmt: skip
-#: Variables of programs that have many of their own.
+#: Prefixes of variables of other programs.
 OTHER_FAMILIES: Final = ("OTEL_", "PG", "POSTGRES_", "PROMETHEUS_", "SSL_")
 _METHODS: Final = "GET|POST|PUT|PATCH|DELETE"
-#: Ids, variables and what else stands in place of a part of a path.
+#: A path segment: an id, a variable or a placeholder.
 _A_PART: Final = r"[^/?\s\"'`]+"
 
 
@@ -62,9 +70,9 @@ _A_PART: Final = r"[^/?\s\"'`]+"
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_command_that_a_document_names_is_there_with_its_options(name: str) -> None:
+def test_every_documented_command_exists_with_its_options(name: str) -> None:
     named = [*command_lines(TEXTS[name]), *inline_commands(TEXTS[name])]
-    assert [wrong for words in named if (wrong := wrong_with(words))] == []
+    assert [wrong for words in named if (wrong := error_in_command(words))] == []
 
 
 @pytest.mark.parametrize(
@@ -90,14 +98,14 @@ def test_every_command_that_a_document_names_is_there_with_its_options(name: str
         ("`init` and `run`", None),
     ],
 )
-def test_a_command_that_is_not_there_is_found(text: str, wrong: str | None) -> None:
-    found = [wrong_with(words) for words in (*command_lines(text), *inline_commands(text))]
+def test_an_unknown_command_is_found(text: str, wrong: str | None) -> None:
+    found = [error_in_command(words) for words in (*command_lines(text), *inline_commands(text))]
     assert [each for each in found if each] == ([] if wrong is None else [wrong])
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_option_and_module_that_a_document_names_alone_is_there(name: str) -> None:
-    assert [wrong for code in CODES[name] for wrong in wrong_in_inline(code)] == []
+def test_every_documented_option_and_module_exists(name: str) -> None:
+    assert [wrong for code in CODES[name] for wrong in errors_in_inline_code(code)] == []
 
 
 @pytest.mark.parametrize(
@@ -114,8 +122,8 @@ def test_every_option_and_module_that_a_document_names_alone_is_there(name: str)
         ("systemctl disable --now", []),
     ],
 )
-def test_an_option_or_module_that_is_not_there_is_found(code: str, wrong: list[str]) -> None:
-    assert wrong_in_inline(code) == wrong
+def test_an_unknown_option_or_module_is_found(code: str, wrong: list[str]) -> None:
+    assert errors_in_inline_code(code) == wrong
 
 
 # --- settings
@@ -126,15 +134,15 @@ def known_names() -> set[str]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_setting_that_a_document_names_is_there(name: str) -> None:
+def test_every_documented_setting_exists(name: str) -> None:
     named = {*re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=[^`]*)?`", TEXTS[name])}
-    # Not behind a bracket or a percent sign, as the variables of other programs stand in blocks of nginx.
+    # Not after a bracket or a percent sign, which precede variables of other programs such as nginx.
     named |= {*re.findall(r"(?:^| )([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)=", TEXTS[name], re.MULTILINE)} - assigned(name)
     assert sorted(each for each in named - known_names() if not each.startswith(OTHER_FAMILIES)) == []
 
 
 def assigned(name: str) -> set[str]:
-    """Return what a page's own shell reads again: its variables, which are no settings."""
+    """Return the shell variables that a page assigns; they are not settings."""
     return {*re.findall(r"\$\{?([A-Z][A-Z0-9_]*)", TEXTS[name])}
 
 
@@ -150,17 +158,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
         for method in route.methods
         # HEAD is GET without a body; OPTIONS is the framework's.
         if not method.internal and method.method != "HEAD"
-        # what the page of the description loads, and what persons look at, of which docs/console.md tells
+        # the files of the API page, and the console, which docs/console.md describes
         if not route.path.startswith("/docs/") and not is_of_the_console(route.path)
     }
 
 
 def shape(path: str) -> str:
-    """Return a path with the same word in place of each of its parts that vary."""
+    """Return a path with every parameter named `id`."""
     return re.sub(r"\{[^}]+\}", "{id}", path)
 
 
-def test_the_table_of_routes_has_those_that_are_served_and_no_other(served: set[tuple[str, str]]) -> None:
+def test_the_table_of_routes_lists_exactly_the_served_routes(served: set[tuple[str, str]]) -> None:
     table = API.partition("\n## Routes\n")[2].partition("\n## ")[0]
     assert {*re.findall(r"^\| `([A-Z]+) (/[^`]*)`", table, re.MULTILINE)} == {
         (method, shape(path)) for method, path in served
@@ -168,7 +176,7 @@ def test_the_table_of_routes_has_those_that_are_served_and_no_other(served: set[
 
 
 def routes_named(name: str) -> Iterator[tuple[str, str]]:
-    """Yield every method and path that a document names; a path alone is read."""
+    """Yield every method and path in a document; a path without a method yields an empty method."""
     yield from re.findall(rf"(?:\b({_METHODS}) )?(?<![\w./])(/api/{_A_PART}(?:/{_A_PART})*)", TEXTS[name])
     for code in CODES[name]:
         if found := re.match(rf"({_METHODS}) (/\S+)", code):
@@ -176,7 +184,7 @@ def routes_named(name: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_route_that_a_document_names_is_served(name: str, served: set[tuple[str, str]]) -> None:
+def test_every_documented_route_is_served(name: str, served: set[tuple[str, str]]) -> None:
     def is_served(method: str, path: str) -> bool:
         return any(
             method in {"", real} and re.fullmatch(re.sub(r"\\\{.+?\\\}", "[^/]+", re.escape(route)), path)
@@ -203,20 +211,20 @@ def every_error(kind: type[RiskRelayError]) -> Iterator[type[RiskRelayError]]:
         yield from every_error(child)
 
 
-def test_the_codes_of_answers_are_those_of_the_errors() -> None:
+def test_the_documented_response_codes_are_those_of_the_errors() -> None:
     assert rows_under("Of answers") == {kind.code for kind in every_error(RiskRelayError)}
-    told = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", API.partition("\n## Errors\n")[2], re.MULTILINE)
-    assert {code: int(status) for code, status in told} == STATUS
+    documented = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", API.partition("\n## Errors\n")[2], re.MULTILINE)
+    assert {code: int(status) for code, status in documented} == STATUS
 
 
 @cache
-def trees(room: str) -> tuple[ast.Module, ...]:
-    return tuple(ast.parse(path.read_text()) for path in sorted((ROOT / room).rglob("*.py")))
+def trees(folder: str) -> tuple[ast.Module, ...]:
+    return tuple(ast.parse(path.read_text()) for path in sorted((ROOT / folder).rglob("*.py")))
 
 
 def field_codes_in_code() -> Iterator[str]:
-    """Yield what is refused with: the second argument of `problem`, and what validators raise or are given."""
-    for tree in (tree for room in ("schemas", "service", "storage") for tree in trees(room)):
+    """Yield the codes of field errors: the second argument of `problem`, and the argument of `ValidationError`."""
+    for tree in (tree for folder in ("schemas", "service", "storage") for tree in trees(folder)):
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "problem":
                 yield from texts(node.args[1])
@@ -225,7 +233,7 @@ def field_codes_in_code() -> Iterator[str]:
 
 
 def texts(node: ast.expr | None) -> Iterator[str]:
-    """Yield the texts that an expression may come to, as far as they stand in it."""
+    """Yield the string literals that an expression may evaluate to."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.IfExp):
@@ -234,30 +242,30 @@ def texts(node: ast.expr | None) -> Iterator[str]:
         yield from (text for value in node.values for text in texts(value))
 
 
-def test_the_codes_of_fields_are_those_that_have_a_message_and_every_refusal_has_one() -> None:
-    told = fields.MESSAGES.keys() | rules.MESSAGES.keys()
-    assert rows_under("Of fields") == told
-    assert {*field_codes_in_code()} - told == set()
+def test_every_field_code_is_documented_and_has_a_message() -> None:
+    known = fields.MESSAGES.keys() | rules.MESSAGES.keys()
+    assert rows_under("Of fields") == known
+    assert {*field_codes_in_code()} - known == set()
 
 
-def test_every_rule_and_name_of_forbidden_content_stands_in_its_document() -> None:
-    told = {*CODES["docs/forbidden-content.md"]}
-    assert {*rules.MESSAGES, *FORBIDDEN_NAMES} - told == set()
+def test_every_rule_and_name_of_forbidden_content_is_documented() -> None:
+    documented = {*CODES["docs/forbidden-content.md"]}
+    assert {*rules.MESSAGES, *FORBIDDEN_NAMES} - documented == set()
 
 
-def test_the_codes_of_addresses_are_the_policys() -> None:
+def test_the_documented_address_codes_are_those_of_the_policy() -> None:
     assert rows_under("Of addresses") == {*RefusalReason} | {"address_refused"}
 
 
-#: What a worker calls what it met: arguments and variables of these names, and what these functions return.
+#: Arguments and variables that hold error codes in the worker, and functions that return them.
 _ERRORS: Final = {"error", "error_code"}
 _NAMING: Final = {"_error_name", "_fault_in"}
-#: Reasons stand in arguments of this name, and in statements.
+#: The argument that holds reasons.
 _REASONS: Final = {"reason"}
 
 
-def texts_called(names: set[str], room: str) -> Iterator[str]:
-    for node in (node for tree in trees(room) for node in ast.walk(tree)):
+def texts_called(names: set[str], folder: str) -> Iterator[str]:
+    for node in (node for tree in trees(folder) for node in ast.walk(tree)):
         is_named = isinstance(node, ast.keyword) and node.arg in names
         if isinstance(node, ast.Assign):
             is_named = bool({each.id for each in node.targets if isinstance(each, ast.Name)} & names)
@@ -265,8 +273,8 @@ def texts_called(names: set[str], room: str) -> Iterator[str]:
             yield from texts(node.value)
 
 
-def texts_returned(names: set[str], room: str) -> Iterator[str]:
-    for node in (node for tree in trees(room) for node in ast.walk(tree)):
+def texts_returned(names: set[str], folder: str) -> Iterator[str]:
+    for node in (node for tree in trees(folder) for node in ast.walk(tree)):
         if isinstance(node, ast.FunctionDef) and node.name in names:
             yield from (text for each in ast.walk(node) if isinstance(each, ast.Return) for text in texts(each.value))
 
@@ -277,14 +285,14 @@ def attempt_codes() -> set[str]:
     return found | {*RECEIVER_CODES} | {*DnsFailure} | {NO_WORKER, WORKER_LOST}
 
 
-def test_the_codes_of_attempts_are_those_that_a_worker_gives() -> None:
+def test_the_documented_attempt_codes_are_those_of_the_worker() -> None:
     assert rows_under("Of attempts") | rows_under("Of addresses") == attempt_codes() | {*RefusalReason}
 
 
-def test_the_reasons_of_exports_and_targets_are_those_that_the_code_gives() -> None:
+def test_the_documented_reasons_are_those_in_the_code() -> None:
     statements = "".join(path.read_text() for path in sorted((ROOT / "storage").rglob("*.py")))
     of_exports = {*re.findall(r"status_reason = '([a-z_]+)'", statements), "attempts_exhausted"}
-    # made of the status: `f"target_{off.value}"`
+    # derived from the status: `f"target_{off.value}"`
     assert 'reason = MOVES[move].target, f"target_{off.value}"' in statements
     assert rows_under("Of exports") == of_exports | {"target_blocked", "target_disabled"}
     constants = {RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN, RESTORED, GIVEN_UP, EXPIRES_SOON, BY_CLIENT}
@@ -295,24 +303,26 @@ def test_the_reasons_of_exports_and_targets_are_those_that_the_code_gives() -> N
 # --- make targets and files
 
 
-def test_every_make_target_that_is_named_is_there_and_every_target_is_named() -> None:
-    calls = [words for codes in CODES.values() for code in codes for words in typed(code) if words[0] == "make"]
-    # Those in blocks are looked at with the blocks.
+def test_every_make_target_is_documented_and_every_documented_target_exists() -> None:
+    calls = [words for codes in CODES.values() for code in codes for words in shell_commands(code) if words[0] == "make"]
+    # test_snippets.py checks the targets in blocks.
     assert {word for words in calls for word in words[1:] if is_target_word(word)} - make_targets() == set()
     assert {target for target in make_targets() if not re.search(rf"\bmake {target}\b", EVERYTHING)} == set()
 
 
-#: What only a run of `make bench` writes.
+#: Written only by `make bench`.
 WRITTEN_LATER: Final = {"bench/latest.json"}
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_file_that_a_document_names_is_there(name: str) -> None:
-    rooms = "bin|deploy|docs|examples|tests|schemas|service|storage|worker|bench|soak"
-    named = {code.split()[0].partition("::")[0] for code in CODES[name] if re.match(rf"({rooms})/\S", code)} - WRITTEN_LATER
+def test_every_documented_file_exists(name: str) -> None:
+    folders = "bin|deploy|docs|examples|tests|schemas|runtime|service|storage|worker|bench|soak"
+    named = {
+        code.split()[0].partition("::")[0] for code in CODES[name] if re.match(rf"({folders})/\S", code)
+    } - WRITTEN_LATER
     assert sorted(path for path in named if not (ROOT / path).exists() and not any(ROOT.glob(path))) == []
 
 
-def test_every_example_is_named_by_a_page() -> None:
+def test_every_example_is_documented() -> None:
     files = [path for path in sorted((ROOT / "examples").rglob("*")) if path.is_file() and path.suffix != ".pyc"]
     assert [path.name for path in files if path.name not in EVERYTHING] == []

@@ -1,7 +1,7 @@
-"""No link of the documents leads nowhere, and no common word is misspelled, anywhere in the repository.
+"""Documentation links work, and the repository contains no common misspelling.
 
-lychee follows links offline: files, and headings by the names that a forge gives them. codespell knows thousands of slips of
-the hand; what it takes for one and is none stands below.
+lychee checks links to files and headings offline, with the heading ids of GitHub. codespell checks spelling; its false
+positives are in ALLOWED_WORDS.
 """
 
 import subprocess
@@ -15,20 +15,20 @@ from tests.docs.snippets import PAGES, ROOT
 
 COMMANDS: Final = Path(sys.executable).parent
 
-#: Right as they are, by where they stand.
-RIGHT: Final = (
-    # the first half of a French one, before an escaped letter
+#: Correct words that codespell reports, with their origin.
+ALLOWED_WORDS: Final = (
+    # the start of a French word, before an escaped letter
     "caf",
     # the first word of the French for password
     "mot",
     # a member of wapiti's reports
     "additionals",
-    # a ticket's title under a name that nobody knows, in a test vector
+    # an unknown field name, in a test vector
     "titel",
-    # when to try again, in receivers of other languages
+    # a variable name in receivers of other languages
     "retryin",
 )
-#: Made by machines, or not ours.
+#: Generated or third-party files.
 SKIPPED: Final = (
     ".git",
     ".venv*",
@@ -45,17 +45,17 @@ SKIPPED: Final = (
 
 
 def misspelled(*paths: Path) -> str:
-    words = ["--skip", ",".join(SKIPPED), "--ignore-words-list", ",".join(RIGHT), "--quiet-level", "2"]
-    return told([str(COMMANDS / "codespell"), *words, *map(str, paths)])
+    words = ["--skip", ",".join(SKIPPED), "--ignore-words-list", ",".join(ALLOWED_WORDS), "--quiet-level", "2"]
+    return report_of([str(COMMANDS / "codespell"), *words, *map(str, paths)])
 
 
 def broken(*paths: Path) -> str:
-    """Return what lychee says of the links of documents; nothing where all of them lead somewhere."""
+    """Return lychee's report on broken links, empty if there are none."""
     words = ["--offline", "--include-fragments", "--no-progress", "--quiet", "--format", "compact"]
-    return told([str(COMMANDS / "lychee"), *words, *map(str, paths)])
+    return report_of([str(COMMANDS / "lychee"), *words, *map(str, paths)])
 
 
-def told(words: list[str]) -> str:
+def report_of(words: list[str]) -> str:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
@@ -64,13 +64,13 @@ def test_no_word_is_misspelled() -> None:
     assert misspelled(Path()) == ""
 
 
-def test_every_link_of_the_documents_leads_somewhere() -> None:
+def test_no_link_of_the_documentation_is_broken() -> None:
     assert broken(*PAGES) == ""
 
 
-def test_a_slip_of_the_hand_is_found(tmp_path: Path) -> None:
+def test_a_misspelling_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    # put together here, so that this file has none
+    # concatenated, so that this file contains no misspelling
     page.write_text("What we rec" + "ieve, said in a caf\\u00e9.\n")
     assert "==> receive" in misspelled(page)
     page.write_text("What we receive, said in a caf\\u00e9.\n")
@@ -83,14 +83,14 @@ def test_a_slip_of_the_hand_is_found(tmp_path: Path) -> None:
         ("other.md", False),
         ("other.md#what-it-is-for", False),
         ("#a-page", False),
-        # nobody is asked
+        # not requested
         ("https://shop.example/nothing", False),
         ("another.md", True),
         ("other.md#what-it-was-for", True),
         ("#no-page", True),
     ],
 )
-def test_a_link_that_leads_nowhere_is_found(link: str, is_broken: bool, tmp_path: Path) -> None:
+def test_a_broken_link_is_found(link: str, is_broken: bool, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(f"# A page\n\nSee [this]({link}).\n")
     (tmp_path / "other.md").write_text("# Another page\n\n## What it is for\n\nNothing.\n")
     assert (broken(tmp_path / "page.md") != "") == is_broken

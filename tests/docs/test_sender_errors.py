@@ -1,7 +1,7 @@
-"""The senders' pages are true: each row of their tables of refusals is sent, and answered as the page says.
+"""Each row in the error tables of the senders' pages gets the documented response.
 
-A row names what is sent instead of something in the page's smallest request: a member, a header, the query, the whole body.
-What a row says in words is arranged by `ARRANGED`; words that nobody arranges fail.
+A row changes the page's minimal request: a JSON object is merged into the body, `Name: value` replaces a header, `?…` sets
+the query, and other code replaces the body. `SCENARIOS` implements the changes that are described in words.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ from tests.support.specification import EMAIL_SECRET, STOREFRONT_SECRET, everyth
 SENDERS: Final = Path(__file__).resolve().parents[2] / "docs" / "senders"
 PAGES: Final = sorted(path.stem for path in SENDERS.glob("*.md"))
 SIGNATURE: Final = "X-Platform-Hmac-Sha256"
-#: What a page calls the place of a refusal that is of no member.
-WHOLE: Final = "(request)"
-_FIELD: Final = re.compile(rf"(?:`([^`]*)`|{re.escape(WHOLE)}) `(\w+)`")
+#: The path of an error that concerns no field, as written on the pages.
+NO_FIELD: Final = "(request)"
+_FIELD: Final = re.compile(rf"(?:`([^`]*)`|{re.escape(NO_FIELD)}) `(\w+)`")
 
 _ABILITIES: Final = {
     "browser-extension": Ability.UPLOAD_EVIDENCE,
@@ -48,8 +48,8 @@ _ABILITIES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One refusal as a page tells it; `fields` are the path and the code of each problem."""
+class ErrorRow:
+    """A row of an error table; `fields` has the path and the code of each field error."""
 
     place: str
     status: int
@@ -59,8 +59,8 @@ class Row:
 
 
 @dataclass
-class Stage:
-    """A cloud installation, the page's smallest request, and how to change either."""
+class Setup:
+    """A cloud installation and a page's minimal request, with methods to change both."""
 
     page: str
     customer: Customer
@@ -70,7 +70,7 @@ class Stage:
     clients: dict[str, TestClient]
 
     def client(self, **changes: str) -> TestClient:
-        """The application with other settings; an empty one is not set."""
+        """Return a client of the application with changed settings; an empty value removes a setting."""
         key = repr(sorted(changes.items()))
         if key not in self.clients:
             wanted = {name: value for name, value in {**self.settings, **changes}.items() if value}
@@ -81,43 +81,43 @@ class Stage:
         return self.clients[key]
 
     def body(self, **members: Any) -> Call:
-        """The smallest request with these members, signed anew."""
+        """Return the minimal request with these fields, signed again."""
         return self.signed(self.call.with_json({**self.call.json, **members}))
 
     def signed(self, call: Call) -> Call:
-        """A request with the signature of its body, where it had one."""
+        """Return the request with a new signature of its body, if it had one."""
         if SIGNATURE not in dict(call.headers):
             return call
         return with_header(call, SIGNATURE, hmac.new(STOREFRONT_SECRET.encode(), call.body, hashlib.sha256).hexdigest())
 
 
-Arrangement = Callable[[Stage], Result]
+Scenario = Callable[[Setup], Result]
 
 
 def with_header(call: Call, name: str, value: str) -> Call:
-    """The request with another header; without it where the value is empty."""
+    """Return the request with a replaced header, or without it if the value is empty."""
     return call.without(name).plus((name, value)) if value else call.without(name)
 
 
-def rows(page: str) -> Iterator[Row]:
+def rows(page: str) -> Iterator[ErrorRow]:
     text = (SENDERS / f"{page}.md").read_text()
     before, _, after = text.partition("\n## Errors\n")
     first = before.count("\n") + 2
     for number, line in enumerate(after.partition("\n## ")[0].splitlines(), first):
         cells = [cell.strip() for cell in line.strip("|").split(" |")]
-        told = re.fullmatch(r"(\d{3}) `(\w+)`", cells[0])
-        if told is None:
+        status = re.fullmatch(r"(\d{3}) `(\w+)`", cells[0])
+        if status is None:
             continue
         assert len(cells) == 4, line
         assert cells[3], line
         fields = [_FIELD.fullmatch(each) for each in cells[1].split(", ")] if cells[1] else []
         found = frozenset((field[1] or "", field[2]) for field in fields if field is not None)
         assert len(found) == len(fields), line
-        yield Row(f"{page}.md:{number}", int(told[1]), told[2], found, cells[2])
+        yield ErrorRow(f"{page}.md:{number}", int(status[1]), status[2], found, cells[2])
 
 
-def smallest_request(page: str, variables: Mapping[str, str]) -> Call:
-    """Read the page's first curl as a shell would: the words, the variables, the body after it."""
+def minimal_request(page: str, variables: Mapping[str, str]) -> Call:
+    """Parse the page's first curl command with its variables and body."""
     section = (SENDERS / f"{page}.md").read_text().partition("\n## Minimal request\n")[2]
     block = Template(section.partition("```sh\n")[2].partition("```")[0]).safe_substitute(variables)
     written = re.search(r"(?:<<JSON\n(?P<here>.*?)\nJSON$|^printf %s '(?P<file>.*?)' >body\.json$)", block, re.DOTALL | re.M)
@@ -143,9 +143,9 @@ def merged(value: Any, patch: Any) -> Any:
     return result
 
 
-def instead(stage: Stage, fragment: str) -> Call:
-    """Return the smallest request with what a row's code names."""
-    call = stage.call
+def changed_request(setup: Setup, fragment: str) -> Call:
+    """Return the minimal request with the change in a row's code."""
+    call = setup.call
     if fragment.startswith("?"):
         return replace(call, query=fragment[1:])
     header = re.fullmatch(r"([\w-]+):(.*)", fragment)
@@ -154,71 +154,71 @@ def instead(stage: Stage, fragment: str) -> Call:
     try:
         patch = json.loads(fragment)
     except ValueError:
-        return stage.signed(replace(call, body=fragment.encode()))
-    return stage.signed(call.with_json(merged(call.json, patch)))
+        return setup.signed(replace(call, body=fragment.encode()))
+    return setup.signed(call.with_json(merged(call.json, patch)))
 
 
-# --- what rows say in words
+# --- changes described in words
 
 
-def under(**settings: str) -> Arrangement:
-    return lambda stage: stage.call.send(stage.client(**settings))
+def under(**settings: str) -> Scenario:
+    return lambda setup: setup.call.send(setup.client(**settings))
 
 
-def bearing(token: Callable[[Stage], str]) -> Arrangement:
-    return lambda stage: with_header(stage.call, "Authorization", f"Bearer {token(stage)}").send(stage.client())
+def bearing(token: Callable[[Setup], str]) -> Scenario:
+    return lambda setup: with_header(setup.call, "Authorization", f"Bearer {token(setup)}").send(setup.client())
 
 
-def another_ability(stage: Stage) -> str:
-    return make_platform_token(stage.customer, *(set(_ABILITIES.values()) - {_ABILITIES[stage.page]}))
+def another_ability(setup: Setup) -> str:
+    return make_platform_token(setup.customer, *(set(_ABILITIES.values()) - {_ABILITIES[setup.page]}))
 
 
-def twice_with_one_key(stage: Stage) -> Result:
-    keyed = stage.call.plus(("Idempotency-Key", "one key"))
-    assert keyed.send(stage.client()).status_code < 300
-    return keyed.with_json({**keyed.json, **ANOTHER[stage.page]}).send(stage.client())
+def twice_with_one_key(setup: Setup) -> Result:
+    keyed = setup.call.plus(("Idempotency-Key", "one key"))
+    assert keyed.send(setup.client()).status_code < 300
+    return keyed.with_json({**keyed.json, **ANOTHER[setup.page]}).send(setup.client())
 
 
-def too_often(stage: Stage) -> Result:
-    client = stage.client(RATE_LIMIT_PER_MINUTE="1")
-    assert stage.call.send(client).status_code < 300
-    answer = stage.call.send(client)
-    assert int(answer.headers["retry-after"]) >= 1
-    return answer
+def too_often(setup: Setup) -> Result:
+    client = setup.client(RATE_LIMIT_PER_MINUTE="1")
+    assert setup.call.send(client).status_code < 300
+    response = setup.call.send(client)
+    assert int(response.headers["retry-after"]) >= 1
+    return response
 
 
-def too_large(stage: Stage) -> Result:
-    return replace(stage.call, body=b" " * (1024 * 1024) + stage.call.body).send(stage.client())
+def too_large(setup: Setup) -> Result:
+    return replace(setup.call, body=b" " * (1024 * 1024) + setup.call.body).send(setup.client())
 
 
-def an_unknown_run(stage: Stage) -> Result:
-    return stage.body(scanRunId=987654).send(stage.client(DEFAULT_PROJECT_ID=""))
+def an_unknown_run(setup: Setup) -> Result:
+    return setup.body(scanRunId=987654).send(setup.client(DEFAULT_PROJECT_ID=""))
 
 
-def of_another_project(stage: Stage) -> Result:
-    project_id = make_project(stage.customer, is_granted=False)
-    return stage.body(project_id=project_id).send(stage.client())
+def of_another_project(setup: Setup) -> Result:
+    project_id = make_project(setup.customer, is_granted=False)
+    return setup.body(project_id=project_id).send(setup.client())
 
 
-def another_report(stage: Stage) -> Result:
-    return stage.body(report_id=make_report(make_project(stage.customer))).send(stage.client())
+def another_report(setup: Setup) -> Result:
+    return setup.body(report_id=make_report(make_project(setup.customer))).send(setup.client())
 
 
-def another_shop(stage: Stage) -> Result:
-    return stage.body(project_id=make_project(stage.customer, "sun.shops.example")).send(stage.client())
+def another_shop(setup: Setup) -> Result:
+    return setup.body(project_id=make_project(setup.customer, "sun.shops.example")).send(setup.client())
 
 
-def signed_with_a_newline(stage: Stage) -> Result:
-    longer = stage.signed(replace(stage.call, body=stage.call.body + b"\n"))
-    return replace(longer, body=stage.call.body).send(stage.client())
+def signed_with_a_newline(setup: Setup) -> Result:
+    longer = setup.signed(replace(setup.call, body=setup.call.body + b"\n"))
+    return replace(longer, body=setup.call.body).send(setup.client())
 
 
-def a_persons(stage: Stage) -> Result:
-    call = with_header(stage.body(customer={"id": 7}), "X-Platform-Topic", "customers/redact")
-    return call.send(stage.client(ENCRYPTION_KEYS="", WEBHOOK_SECRET=""))
+def a_persons(setup: Setup) -> Result:
+    call = with_header(setup.body(customer={"id": 7}), "X-Platform-Topic", "customers/redact")
+    return call.send(setup.client(ENCRYPTION_KEYS="", WEBHOOK_SECRET=""))
 
 
-#: A member that makes the smallest request another one.
+#: A field that changes the minimal request.
 ANOTHER: Final[Mapping[str, dict[str, Any]]] = {
     "scanner": {"status": "partial"},
     "email": {"subject": "Another"},
@@ -226,7 +226,7 @@ ANOTHER: Final[Mapping[str, dict[str, Any]]] = {
     "cms-plugin": {"plugin_version": "2"},
     "storefront-app": {"app_version": "2"},
 }
-ARRANGED: Final[Mapping[str, Arrangement]] = {
+SCENARIOS: Final[Mapping[str, Scenario]] = {
     "with `DEPLOYMENT_MODE=webhook-only`": under(DEPLOYMENT_MODE="webhook-only"),
     "with `DEPLOYMENT_MODE=self-hosted`": under(DEPLOYMENT_MODE="self-hosted"),
     "the same `Idempotency-Key` with another body": twice_with_one_key,
@@ -234,7 +234,7 @@ ARRANGED: Final[Mapping[str, Arrangement]] = {
     "more than `RATE_LIMIT_PER_MINUTE` requests in a minute": too_often,
     "an unregistered scan run, without `DEFAULT_PROJECT_ID`": an_unknown_run,
     "a recipient that names no project, without `DEFAULT_PROJECT_ID`": under(DEFAULT_PROJECT_ID=""),
-    "a token of kind `api`": bearing(lambda stage: stage.customer.token),
+    "a token of kind `api`": bearing(lambda setup: setup.customer.token),
     "a platform token with another ability": bearing(another_ability),
     "a project that the user does not manage": of_another_project,
     "a report of another project": another_report,
@@ -246,8 +246,8 @@ ARRANGED: Final[Mapping[str, Arrangement]] = {
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, customer: Customer, tmp_path: Path) -> Stage:
-    """The page's request against an installation that serves every route."""
+def setup(request: pytest.FixtureRequest, customer: Customer, tmp_path: Path) -> Setup:
+    """The page's request and an installation that serves every route."""
     page: str = request.param
     settings = {**everything(customer), "AUTH_FAILURES_PER_MINUTE": "1000"}
     variables = {
@@ -256,57 +256,57 @@ def stage(request: pytest.FixtureRequest, customer: Customer, tmp_path: Path) ->
         "PROJECT_ID": str(customer.project_id),
         "TOKEN": make_platform_token(customer, _ABILITIES[page]) if page in _ABILITIES else "",
     }
-    stage = Stage(page, customer, settings, tmp_path, smallest_request(page, variables), {})
-    stage.call = stage.signed(stage.call)
-    return stage
+    setup = Setup(page, customer, settings, tmp_path, minimal_request(page, variables), {})
+    setup.call = setup.signed(setup.call)
+    return setup
 
 
-def answer_to(stage: Stage, sent: str) -> Result:
-    if sent in ARRANGED:
-        return ARRANGED[sent](stage)
+def response_to(setup: Setup, sent: str) -> Result:
+    if sent in SCENARIOS:
+        return SCENARIOS[sent](setup)
     fragment = re.fullmatch(r"`([^`]+)`", sent)
-    assert fragment is not None, f"nobody arranges {sent!r}"
+    assert fragment is not None, f"no scenario for {sent!r}"
     before = everything_stored()
-    answer = instead(stage, fragment[1]).send(stage.client())
+    response = changed_request(setup, fragment[1]).send(setup.client())
     assert everything_stored() == before, sent
-    return answer
+    return response
 
 
-def wrong_with(row: Row, answer: Result) -> str | None:
-    """Return how an answer is another than a row's; None where it is the row's."""
-    error = (answer.json if answer.content else {}).get("error", {})
+def difference(row: ErrorRow, response: Result) -> str | None:
+    """Return the difference between the response and the row, or None."""
+    error = (response.json if response.content else {}).get("error", {})
     fields = [(each["path"], each["code"]) for each in error.get("details", {}).get("fields", [])]
-    if (answer.status_code, error.get("code"), sorted(fields)) == (row.status, row.code, sorted(row.fields)):
+    if (response.status_code, error.get("code"), sorted(fields)) == (row.status, row.code, sorted(row.fields)):
         return None
-    return f"{row.place}: {row.sent} is answered {answer.status_code} {error.get('code')} {fields}"
+    return f"{row.place}: response to {row.sent} is {response.status_code} {error.get('code')} {fields}"
 
 
-@pytest.mark.parametrize("stage", PAGES, indirect=True)
-def test_every_refusal_of_a_page_is_answered_as_it_says(stage: Stage) -> None:
-    told = list(rows(stage.page))
-    assert len(told) > 15
-    assert {row.status for row in told} >= {401, 404, 413, 415, 422, 429}
-    assert list(filter(None, (wrong_with(row, answer_to(stage, row.sent)) for row in told))) == []
+@pytest.mark.parametrize("setup", PAGES, indirect=True)
+def test_every_documented_error_is_returned(setup: Setup) -> None:
+    documented = list(rows(setup.page))
+    assert len(documented) > 15
+    assert {row.status for row in documented} >= {401, 404, 413, 415, 422, 429}
+    assert list(filter(None, (difference(row, response_to(setup, row.sent)) for row in documented))) == []
 
 
-@pytest.mark.parametrize("stage", PAGES, indirect=True)
-def test_the_smallest_request_is_taken_and_nothing_can_be_left_out(stage: Stage) -> None:
-    assert stage.call.send(stage.client()).status_code in {201, 202, 204}
-    headers = [name for name, _ in stage.call.headers if name != "Content-Type"]
+@pytest.mark.parametrize("setup", PAGES, indirect=True)
+def test_the_minimal_request_is_accepted_and_nothing_can_be_omitted(setup: Setup) -> None:
+    assert setup.call.send(setup.client()).status_code in {201, 202, 204}
+    headers = [name for name, _ in setup.call.headers if name != "Content-Type"]
     assert headers
     for name in headers:
-        assert stage.call.without(name).send(stage.client()).status_code in {401, 422}, name
-    for name in set(stage.call.json) - LUXURY:
-        body = {key: value for key, value in stage.call.json.items() if key != name}
-        assert stage.signed(stage.call.with_json(body)).send(stage.client()).status_code == 422, name
+        assert setup.call.without(name).send(setup.client()).status_code in {401, 422}, name
+    for name in set(setup.call.json) - OPTIONAL:
+        body = {key: value for key, value in setup.call.json.items() if key != name}
+        assert setup.signed(setup.call.with_json(body)).send(setup.client()).status_code == 422, name
 
 
-#: Without issues there would be nothing to prepare.
-LUXURY: Final = frozenset({"issues"})
+#: Optional, but without issues nothing would be prepared.
+OPTIONAL: Final = frozenset({"issues"})
 
 
-def test_every_arrangement_is_some_rows() -> None:
-    assert set(ARRANGED) - {row.sent for page in PAGES for row in rows(page)} == set()
+def test_every_scenario_is_used() -> None:
+    assert set(SCENARIOS) - {row.sent for page in PAGES for row in rows(page)} == set()
 
 
 def test_every_inbound_route_has_a_page() -> None:
@@ -316,5 +316,5 @@ def test_every_inbound_route_has_a_page() -> None:
     }
     ours = ("/api/ticket-export", "/api/console-sessions", "/console")
     inbound = {path for path in taking if not path.startswith(ours)}
-    told = {smallest_request(page, {}).path for page in PAGES}
-    assert (len(inbound), inbound - told) == (6, set())
+    documented = {minimal_request(page, {}).path for page in PAGES}
+    assert (len(inbound), inbound - documented) == (6, set())
