@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from peewee import IntegrityError, ModelSelect, fn
+from peewee import IntegrityError, fn
 
 from schemas.base.errors import Conflict, NotFound
+from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import first_record, records, tuples
+from storage.db.queries import tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,7 @@ def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> A
 
 def list_accounts() -> list[Account]:
     """Return every account, the oldest first."""
-    columns = (AccountRow.id, AccountRow.name, AccountRow.may_use_webhooks)
-    return records(AccountRow.select(*columns).order_by(AccountRow.id), Account)
+    return read(Account, AccountRow.select(*columns(Account, AccountRow)).order_by(AccountRow.id))
 
 
 def add_user(email: str, account_id: int, now: datetime) -> User:
@@ -66,7 +66,7 @@ def add_user(email: str, account_id: int, now: datetime) -> User:
 
 def list_users() -> list[User]:
     """Return every user, the oldest first."""
-    return records(_users().order_by(UserRow.id), User)
+    return read(User, UserRow.select(*columns(User, UserRow)).order_by(UserRow.id))
 
 
 def require_account(account_id: int) -> None:
@@ -100,7 +100,7 @@ def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
 
 def user_by_email(email: str) -> User:
     """Return the user with this email. Raises NotFound."""
-    user = first_record(_users().where(UserRow.email == email), User)
+    user = read_first(User, UserRow.select(*columns(User, UserRow)).where(UserRow.email == email))
     if user is None:
         raise NotFound("There is no user with this email; see `bin/riskrelay user add`.")
     return user
@@ -123,10 +123,6 @@ def grant_report(email: str, report_id: int, now: datetime) -> Grant:
         if not own.exists():
             raise NotFound(f"There is no report {report_id} in this user's account.")
         return _add_grant(user, None, report_id, now)
-
-
-def _users() -> "ModelSelect[UserRow]":
-    return UserRow.select(UserRow.id, UserRow.email, UserRow.account.alias("account_id"))
 
 
 def _add_grant(user: User, project_id: int | None, report_id: int | None, now: datetime) -> Grant:

@@ -9,9 +9,9 @@ from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.shop_domain import normalised_shop_domain
 from storage.accounts.accounts import require_account
+from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import ProjectRow, ReportRow, ScanRunRow
-from storage.db.queries import records
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,7 @@ def add_project(name: str, account_id: int, now: datetime, shop_domain: str | No
 
 def list_projects() -> list[Project]:
     """Return every project, the oldest first."""
-    columns = (ProjectRow.id, ProjectRow.name, ProjectRow.account.alias("account_id"), ProjectRow.shop_domain)
-    return records(ProjectRow.select(*columns).order_by(ProjectRow.id), Project)
+    return read(Project, ProjectRow.select(*columns(Project, ProjectRow)).order_by(ProjectRow.id))
 
 
 def add_report(title: str, project_id: int, now: datetime) -> Report:

@@ -17,9 +17,10 @@ from schemas.base.timestamps import to_ms
 from storage.accounts.accounts import user_by_email
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.accounts.tokens_sql import find_principal
+from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import TokenRow, UserRow
-from storage.db.queries import first_record, records, tuples
+from storage.db.queries import tuples
 
 PREFIX: Final = "rrt_"
 #: 27 base62 digits hold 160 bits: no guessing, no birthday.
@@ -76,7 +77,7 @@ def create(
 
 def list_tokens() -> list[Token]:
     """Return every token, the oldest first."""
-    return records(_tokens().order_by(TokenRow.id), Token)
+    return read(Token, _tokens().order_by(TokenRow.id))
 
 
 def revoke(token_id: int, now: datetime) -> Token:
@@ -91,7 +92,7 @@ def revoke_all(email: str, now: datetime) -> list[Token]:
     """Revoke every token of a user; return those that were not revoked before. Raises NotFound for the user."""
     with transaction():
         ids = revoke_where(TokenRow.user == user_by_email(email).id, now, "operator")
-        return records(_tokens().where(TokenRow.id.in_(ids)).order_by(TokenRow.id), Token)
+        return read(Token, _tokens().where(TokenRow.id.in_(ids)).order_by(TokenRow.id))
 
 
 def revoke_where(condition: Expression, now: datetime, actor: str) -> list[int]:
@@ -120,20 +121,11 @@ def digest_of(text: str) -> str | None:
 
 
 def _tokens() -> "ModelSelect[TokenRow]":
-    return TokenRow.select(
-        TokenRow.id,
-        TokenRow.kind,
-        TokenRow.name,
-        UserRow.email.alias("user"),
-        TokenRow.abilities,
-        TokenRow.created_at,
-        TokenRow.expires_at,
-        TokenRow.revoked_at,
-    ).join(UserRow)
+    return TokenRow.select(*columns(Token, TokenRow, user=UserRow.email)).join(UserRow)
 
 
 def _get(token_id: int) -> Token:
-    token = first_record(_tokens().where(TokenRow.id == token_id), Token)
+    token = read_first(Token, _tokens().where(TokenRow.id == token_id))
     if token is None:
         raise NotFound(f"There is no token {token_id}; see `bin/riskrelay token list`.")
     return token

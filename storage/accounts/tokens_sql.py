@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from schemas.base.principal import TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
-from storage.db.columns import JsonField
+from storage.db.columns import JsonField, select_list
 from storage.db.engine import rows
+from storage.db.models import AccountRow, TokenRow, UserRow
 
 _json: Final = JsonField()
 
 #: The columns that `principal_from` reads, their tables, and the condition: the digest's token, unless revoked or expired.
-COLUMNS: Final = "k.id, k.user_id, u.account_id, k.kind, k.abilities, a.may_use_webhooks"
+COLUMNS: Final = select_list(TokenPrincipal, {"k": TokenRow, "u": UserRow, "a": AccountRow}, token_id="k.id")
 HOLDERS: Final = "tokens k JOIN users u ON u.id = k.user_id JOIN accounts a ON a.id = u.account_id"
 IS_LIVE: Final = "k.token_sha256 = ? AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)"
 
