@@ -25,7 +25,7 @@ from storage.db.engine import transaction
 from storage.db.locks import Lock
 from storage.exports import worker_heartbeats
 from storage.maintenance import key_rotation
-from storage.maintenance.key_rotation import Survey, Unreadable
+from storage.maintenance.key_rotation import Survey, UnreadableValue
 from storage.secrets.key_check import check_keys, renew_canary
 from storage.secrets.vault import Vault
 
@@ -97,9 +97,9 @@ def _rotate(vault: Vault, limit: int) -> int:
     """Seal up to `limit` values anew, then the canary where nothing is left; return how many."""
     resealed = 0
     with alone(Lock.ROTATE_KEYS), _bar(key_rotation.count()) as bar:
-        for progress in key_rotation.reseal(vault, limit):
-            resealed += progress.resealed
-            bar.update(progress.looked)
+        for progress in key_rotation.rotate(vault, limit):
+            resealed += progress.rotated
+            bar.update(progress.read)
         if not key_rotation.survey(vault).outdated:
             renew_canary(vault)
         if resealed:
@@ -130,7 +130,7 @@ def _print(resealed: int, found: Survey, settings: Settings, vault: Vault, as_js
     click.echo(_conclusion(found, needs_older, len(settings.encryption_keys)))
 
 
-def _told(each: Unreadable) -> str:
+def _told(each: UnreadableValue) -> str:
     remedy = "set it anew" if each.table != "compliance_requests" else "put back the key that sealed it"
     return f"{each.table} {each.id}: {each.column} opens with no key; {remedy}."
 

@@ -1,22 +1,28 @@
-"""Seals with the first key what an older one has sealed, and names anew what is known by a keyed hash.
+"""Key rotation: encrypts every stored value with the first key, and renews its fingerprint or pseudonym.
 
-It reads in slices and writes each in one transaction, so it may be cut off anywhere and begun again: what the first key
-opens is left alone. A value that somebody replaced or erased since it was read stays as they left it. What no key opens is
-told by its place and holds nothing else up. The canary comes last: until all the rest is done, a process that has the first
-key alone is refused at its start.
+It reads slices and writes each in one transaction, so it may be killed at any point and run again: what the first key opens
+is left alone. A value that was replaced or erased since it was read keeps that change. A value that no key opens is reported
+by table, row and column and does not stop the rest. The canary comes last: until everything else is done, a process that has
+the first key alone does not start.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Final
+
+from peewee import CTE, SQL, Field, ValuesList, fn
 
 from schemas.base.errors import WrongEncryptionKey
 from schemas.compliance.requests import subject_from
 from storage.compliance.requests import pseudonym_of
-from storage.db.engine import is_sqlite, rows, transaction, values_list
+from storage.db.engine import transaction
+from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, TargetRow
+from storage.db.queries import for_update, tuples
 from storage.secrets import key_check
-from storage.secrets.encrypted_columns import REPORT, SEALED, SHARED_SECRET, SUBJECT, TARGET_SECRET, Place
+from storage.secrets.encrypted_columns import REPORT, SHARED_SECRET, SUBJECT, TARGET_SECRET, EncryptedColumn
 from storage.secrets.vault import Vault
 
 #: Rows of one slice: written in a few milliseconds, so that deliveries and requests hardly wait.
@@ -24,8 +30,8 @@ SLICE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A sealed value that no key opens."""
+class UnreadableValue:
+    """An encrypted value that no key opens."""
 
     table: str
     id: str
@@ -33,45 +39,53 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """What became of one slice: how many values were looked at, sealed anew, or are not to be opened."""
+class RotationProgress:
+    """The result of one slice: how many values were read, how many encrypted anew, and which no key opens."""
 
-    looked: int
-    resealed: int
-    unreadable: Sequence[Unreadable]
+    read: int
+    rotated: int
+    unreadable: Sequence[UnreadableValue]
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How everything sealed opens: with the first key, with an older one, not at all.
+    """How many values open with the first key, how many with an older one, and which with none.
 
-    `outdated` counts what is to be sealed or named anew: what needs an older key, and what is known by an older key's hash.
+    `outdated` counts what a rotation would change: values that need an older key, and those named by an older key's hash.
     """
 
     current: int
     older: int
     outdated: int
-    unreadable: Sequence[Unreadable]
+    unreadable: Sequence[UnreadableValue]
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """A sealed column whose rows are known by a keyed hash in another one; `shop` is what is hashed with it, if anything."""
+class _NamedColumn:
+    """An encrypted column, and the column that holds a keyed hash of its value; `shop`, if any, is hashed with it."""
 
-    place: Place
-    known_by: str
-    name: Callable[[Vault, str, str], str | None]
-    shop: str = "''"
+    encrypted: EncryptedColumn
+    name: "Field[Any]"
+    name_of: Callable[[Vault, str, str], str | None]
+    shop: "Field[Any] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A sealed value as it was read."""
+    """An encrypted value as it was read; `text` is None if no key opens it."""
 
     row_id: str
     sealed: bytes
-    known_by: str | None
-    shop: str
+    text: str | None
+    #: The first key opens it.
+    is_current: bool
+    #: What the name column holds, and what it holds after a rotation.
+    name: str | None
+    new_name: str | None
+
+    @property
+    def is_outdated(self) -> bool:
+        return self.text is not None and (not self.is_current or self.name != self.new_name)
 
 
 def _fingerprint(vault: Vault, secret: str, _shop: str) -> str | None:
@@ -86,122 +100,98 @@ def _of_report(vault: Vault, report: str, shop: str) -> str | None:
     return pseudonym_of(subject_from(json.loads(report)["subject"]), shop, vault)
 
 
-_NAMED: Final = {
-    TARGET_SECRET: _Named(TARGET_SECRET, "secret_fingerprint", _fingerprint),
-    SHARED_SECRET: _Named(SHARED_SECRET, "secret_fingerprint", _fingerprint),
-    SUBJECT: _Named(SUBJECT, "subject_pseudonym", _of_subject, "shop_domain"),
-    REPORT: _Named(REPORT, "subject_pseudonym", _of_report, "shop_domain"),
-}
+_PSEUDONYM: Final = ComplianceRequestRow.subject_pseudonym
+_SHOP: Final = ComplianceRequestRow.shop_domain
+_COLUMNS: Final = (
+    _NamedColumn(TARGET_SECRET, TargetRow.secret_fingerprint, _fingerprint),
+    _NamedColumn(SHARED_SECRET, IntegrationSecretRow.secret_fingerprint, _fingerprint),
+    _NamedColumn(SUBJECT, _PSEUDONYM, _of_subject, _SHOP),
+    _NamedColumn(REPORT, _PSEUDONYM, _of_report, _SHOP),
+)
 
 
 def count() -> int:
-    """Return how many values are sealed, the canary not among them."""
-    asked = " UNION ALL ".join(
-        f"SELECT COUNT(*) FROM {place.table} WHERE {place.column} IS NOT NULL"  # noqa: S608 - our own names
-        for place in SEALED
-    )
-    return sum(int(row[0]) for row in rows(asked))
+    """Return how many values are encrypted, apart from the canary."""
+    counts = [
+        column.encrypted.field.model.select(fn.COUNT(column.encrypted.key)).where(column.encrypted.field.is_null(False))
+        for column in _COLUMNS
+    ]
+    return sum(row[0] for row in tuples(reduce(add, counts)))
 
 
 def survey(vault: Vault) -> Survey:
-    """Open everything and tell with which keys; changes nothing."""
+    """Open every value and count which keys open it; changes nothing."""
     current = older = outdated = 0
-    unreadable: list[Unreadable] = []
-    for named, values in _slices():
-        for value in values:
-            text = _opened(named.place, value, vault)
-            if text is None:
-                unreadable.append(_unreadable(named.place, value))
-                continue
-            is_current = _is_current(named.place, value, vault)
-            current, older = current + is_current, older + (not is_current)
-            outdated += not is_current or _is_misnamed(named, value, text, vault)
+    unreadable: list[UnreadableValue] = []
+    for column, values in _slices(vault):
+        readable = [value for value in values if value.text is not None]
+        current += sum(value.is_current for value in readable)
+        older += sum(not value.is_current for value in readable)
+        outdated += sum(value.is_outdated for value in readable)
+        unreadable += _unreadable(column, values)
     return Survey(current, older, outdated, unreadable)
 
 
-def reseal(vault: Vault, limit: int) -> Iterator[Progress]:
-    """Seal up to `limit` values anew with the first key; yields after each slice, which is committed then."""
+def rotate(vault: Vault, limit: int) -> Iterator[RotationProgress]:
+    """Encrypt up to `limit` values anew with the first key; yields after each slice has been committed."""
     left = limit
-    for named, values in _slices():
-        read = [(value, _opened(named.place, value, vault)) for value in values]
-        unreadable = [_unreadable(named.place, value) for value, text in read if text is None]
-        outdated = [(value, text) for value, text in read if text is not None and _is_outdated(named, value, text, vault)]
-        changed = _replace(named, outdated[:left], vault) if outdated and left else 0
-        left -= changed
-        yield Progress(len(values), changed, unreadable)
+    for column, values in _slices(vault):
+        outdated = [value for value in values if value.is_outdated][:left]
+        rotated = _replace(column, outdated, vault) if outdated else 0
+        left -= rotated
+        yield RotationProgress(len(values), rotated, _unreadable(column, values))
 
 
 def needs_older_keys(vault: Vault) -> bool:
-    """Tell whether the first key alone would be refused: the canary follows when everything else is done."""
+    """Return whether the first key alone would be refused: the canary is renewed after everything else."""
     found = key_check.canary()
     return found is not None and not key_check.is_current(found, vault)
 
 
-def _slices() -> Iterator[tuple[_Named, list[_Value]]]:
-    """Read everything sealed, in the order of its ids; each slice is asked for when it is wanted."""
-    for place in SEALED:
-        named, after = _NAMED[place], ""
-        while found := rows(_slice(named), (after, SLICE)):
+def _slices(vault: Vault) -> Iterator[tuple[_NamedColumn, list[_Value]]]:
+    """Read every encrypted value in the order of its row's id; the next slice is read when it is asked for."""
+    for column in _COLUMNS:
+        key, sealed, after = column.encrypted.key, column.encrypted.field, ""
+        query = sealed.model.select(key, sealed, column.name, column.shop or SQL("''")).where(sealed.is_null(False))
+        while found := tuples(query.where(key > after).order_by(key).limit(SLICE)):
             after = found[-1][0]
-            yield named, [_Value(row[0], bytes(row[1]), row[2], row[3]) for row in found]
+            yield column, [_read(vault, column, *row) for row in found]
 
 
-def _slice(named: _Named) -> str:
-    place = named.place
-    return (
-        f"SELECT {place.key}, {place.column}, {named.known_by}, {named.shop} FROM {place.table} "  # noqa: S608 - our own names
-        f"WHERE {place.column} IS NOT NULL AND {place.key} > ? ORDER BY {place.key} LIMIT ?"
-    )
-
-
-def _opened(place: Place, value: _Value, vault: Vault) -> str | None:
+def _read(vault: Vault, column: _NamedColumn, row_id: str, stored: bytes, name: str | None, shop: str) -> _Value:
+    # psycopg and sqlite3 differ in how they return bytes.
+    sealed = bytes(stored)
+    context = column.encrypted.context(row_id)
     try:
-        return vault.open(value.sealed, place.context(value.row_id))
+        text = vault.open(sealed, context)
     except WrongEncryptionKey:
-        return None
+        return _Value(row_id, sealed, None, is_current=False, name=name, new_name=None)
+    return _Value(row_id, sealed, text, vault.is_current(sealed, context), name, column.name_of(vault, text, shop))
 
 
-def _unreadable(place: Place, value: _Value) -> Unreadable:
-    return Unreadable(place.table, value.row_id, place.column)
+def _unreadable(column: _NamedColumn, values: Sequence[_Value]) -> list[UnreadableValue]:
+    encrypted = column.encrypted
+    return [UnreadableValue(encrypted.table, value.row_id, encrypted.column) for value in values if value.text is None]
 
 
-def _is_outdated(named: _Named, value: _Value, text: str, vault: Vault) -> bool:
-    return not _is_current(named.place, value, vault) or _is_misnamed(named, value, text, vault)
-
-
-def _is_current(place: Place, value: _Value, vault: Vault) -> bool:
-    return vault.is_current(value.sealed, place.context(value.row_id))
-
-
-def _is_misnamed(named: _Named, value: _Value, text: str, vault: Vault) -> bool:
-    return value.known_by != named.name(vault, text, value.shop)
-
-
-def _replace(named: _Named, values: Sequence[tuple[_Value, str]], vault: Vault) -> int:
-    """Write what was sealed anew where it still is what was read; return how much that was."""
-    place, written = named.place, list[Any]()
-    for value, text in values:
-        sealed = vault.seal(text, place.context(value.row_id))
-        written += [value.row_id, sealed, named.name(vault, text, value.shop), value.sealed]
+def _replace(column: _NamedColumn, values: Sequence[_Value], vault: Vault) -> int:
+    """Encrypt values anew where they still are what was read; return how many were."""
+    key, sealed = column.encrypted.key, column.encrypted.field
+    new = [
+        (value.row_id, vault.seal(value.text or "", column.encrypted.context(value.row_id)), value.new_name, value.sealed)
+        for value in values
+    ]
+    r = CTE("r", ValuesList(new), columns=("row_id", "sealed", "name", "was"))
     with transaction():
-        _lock(place, [value.row_id for value, _ in values])
-        # Who else might have won: `secret set`, or an erasure. What they wrote is not touched.
-        changed = rows(
-            f"WITH r (row_id, sealed, known_by, was) AS (VALUES {values_list(4, len(values))}) "  # noqa: S608 - our own names
-            f"UPDATE {place.table} SET {place.column} = r.sealed, {named.known_by} = r.known_by "
-            f"FROM r WHERE {place.table}.{place.key} = r.row_id AND {place.table}.{place.column} = r.was "
-            f"RETURNING {place.table}.{place.key}",
-            written,
+        # In the order in which others lock these rows, so that no two wait for each other.
+        ids = [value.row_id for value in values]
+        tuples(for_update(sealed.model.select(key).where(key.in_(ids)).order_by(key), "FOR NO KEY UPDATE"))
+        # `secret set` or an erasure may have won; what they wrote stays.
+        replaced = (
+            sealed.model.update({sealed: r.c.sealed, column.name: r.c.name})
+            .with_cte(r)
+            .from_(r)
+            .where(key == r.c.row_id, sealed == r.c.was)
+            .returning(key)
         )
-    return len(changed)
-
-
-def _lock(place: Place, ids: Sequence[str]) -> None:
-    """Take the rows in the order in which others take them, so that nothing deadlocks; SQLite has one writer."""
-    if not is_sqlite():
-        within = values_list(len(ids), 1)
-        rows(
-            f"SELECT 1 FROM {place.table} WHERE {place.key} IN {within} "  # noqa: S608 - our own names
-            f"ORDER BY {place.key} FOR NO KEY UPDATE",
-            ids,
-        )
+        return len(tuples(replaced))

@@ -1,31 +1,49 @@
-"""Every place where something sealed is kept, and what it is bound to there: `table|row|purpose`.
+"""Every encrypted column, and the context that a value is bound to: `table|row|purpose`.
 
-What is not named here would stay behind when keys are rotated; a test compares these places with the tables.
+A column that is missing here would keep its old key when keys are rotated; a test compares this list with the tables.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from peewee import BlobField, Field
+
+from storage.db.models import ComplianceRequestRow, InstallationRow, IntegrationSecretRow, TargetRow
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A sealed column of a table whose rows are known by `key`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class EncryptedColumn:
+    """A column whose values the vault encrypts, one per row."""
 
-    table: str
-    key: str
-    column: str
+    field: "BlobField[Any]"
     purpose: str
 
+    @property
+    def table(self) -> str:
+        """Return the name of the table."""
+        return str(self.field.model._meta.table_name)
+
+    @property
+    def column(self) -> str:
+        """Return the name of the column."""
+        return str(self.field.column_name)
+
+    @property
+    def key(self) -> "Field[Any]":
+        """Return the primary key of the table."""
+        primary_key: Field[Any] = self.field.model._meta.primary_key
+        return primary_key
+
     def context(self, row_id: str) -> str:
-        """Return what is sealed in this column of that row is bound to: copied elsewhere it does not open."""
+        """Return the context of a row's value: copied to another row or column it does not open."""
         return f"{self.table}|{row_id}|{self.purpose}"
 
 
-TARGET_SECRET: Final = Place("targets", "id", "secret_sealed", "signing secret")
-SHARED_SECRET: Final = Place("integration_secrets", "name", "secret_sealed", "shared secret")
-SUBJECT: Final = Place("compliance_requests", "id", "subject_sealed", "subject")
-REPORT: Final = Place("compliance_requests", "id", "report_sealed", "report")
-CANARY: Final = Place("installation", "id", "key_canary", "canary")
+TARGET_SECRET: Final = EncryptedColumn(TargetRow.secret_sealed, "signing secret")
+SHARED_SECRET: Final = EncryptedColumn(IntegrationSecretRow.secret_sealed, "shared secret")
+SUBJECT: Final = EncryptedColumn(ComplianceRequestRow.subject_sealed, "subject")
+REPORT: Final = EncryptedColumn(ComplianceRequestRow.report_sealed, "report")
+CANARY: Final = EncryptedColumn(InstallationRow.key_canary, "canary")
 
-#: All but the canary, which tells whether the rest opens and is sealed anew when all of it is.
-SEALED: Final = (TARGET_SECRET, SHARED_SECRET, SUBJECT, REPORT)
+#: All but the canary, which shows whether the others open and is encrypted anew after them.
+ENCRYPTED_COLUMNS: Final = (TARGET_SECRET, SHARED_SECRET, SUBJECT, REPORT)

@@ -1,6 +1,6 @@
-"""Shared secrets of the inbound integrations: an operator's setting in the database replaces the environment's value.
+"""Shared secrets of the inbound integrations, and what the console shows of each inbound source.
 
-And what else an operator asks of who hands something in: when the last thing came, who may, and a project to try it with.
+A secret that an operator set in the database replaces the environment's value.
 """
 
 from collections import Counter
@@ -8,48 +8,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from schemas.base.timestamps import from_ms, to_ms
+from peewee import Model, Select, fn
+
+from schemas.base.principal import TokenKind
+from schemas.base.timestamps import from_ms
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import Settings
 from storage.accounts.audit_log import append
-from storage.db.columns import JsonField
-from storage.db.engine import first_row, rows, transaction
-from storage.db.models import IntegrationSecretRow
+from storage.db.engine import database, transaction
+from storage.db.models import (
+    ComplianceRequestRow,
+    DiagnosticRow,
+    EvidenceCaptureRow,
+    GrantRow,
+    InboundEmailRow,
+    IntegrationSecretRow,
+    PageResultRow,
+    ProjectRow,
+    ScanRunRow,
+    TokenRow,
+)
 from storage.secrets.encrypted_columns import SHARED_SECRET
+from storage.secrets.shared_secrets_sql import find_sealed
 from storage.secrets.vault import Vault
 
-#: More live tokens than this are told as so many or more.
+#: Live tokens are counted up to this many.
 MOST_TOKENS: Final = 1000
-
-#: Where the last thing that a source handed in stands; each is the end of an index.
-_NEWEST: Final = {
-    InboundSource.SCANNER: "SELECT MAX(received_at) FROM page_results",
-    InboundSource.EMAIL: "SELECT created_at FROM inbound_emails ORDER BY id DESC LIMIT 1",
-    InboundSource.BROWSER_EXTENSION: "SELECT created_at FROM evidence_captures ORDER BY id DESC LIMIT 1",
-    InboundSource.CMS_PLUGIN: (
-        "SELECT created_at FROM diagnostics WHERE platform = 'cms_commerce' ORDER BY platform DESC, id DESC LIMIT 1"
-    ),
-    InboundSource.STOREFRONT_APP: (
-        "SELECT created_at FROM diagnostics WHERE platform = 'storefront' ORDER BY platform DESC, id DESC LIMIT 1"
-    ),
-    InboundSource.COMPLIANCE: "SELECT created_at FROM compliance_requests ORDER BY id DESC LIMIT 1",
-}
-_ALL_NEWEST: Final = f"SELECT {', '.join(f'({newest})' for newest in _NEWEST.values())}"
-#: Revoked ones stand in no index of these, and those that have expired are removed with time.
-_LIVE_TOKENS: Final = """
-SELECT abilities FROM tokens
-WHERE kind = 'platform' AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) LIMIT ?"""
-_TRY_WITH: Final = """
-SELECT (SELECT project_id FROM grants WHERE user_id = ? AND project_id IS NOT NULL ORDER BY project_id LIMIT 1),
-    (SELECT MIN(id) FROM projects WHERE account_id = ?), (SELECT MAX(id) FROM scan_runs)"""
-
-_json: Final = JsonField()
 
 
 class Integration(StrEnum):
-    """An inbound sender that is known by a shared secret."""
+    """An inbound sender that authenticates with a shared secret."""
 
     SCANNER = "scanner"
     EMAIL = "email"
@@ -58,7 +48,7 @@ class Integration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SecretState:
-    """What may be shown of a secret."""
+    """A secret without its text: whether it is configured, where, and its fingerprint."""
 
     name: str
     configured: bool
@@ -67,8 +57,8 @@ class SecretState:
 
 
 @dataclass(frozen=True, slots=True)
-class TryWith:
-    """What somebody may try a source with: a project that they manage, any project of theirs, the last scan run of all."""
+class SampleIds:
+    """Ids for a sample request: a project that the user manages, any project of the account, the newest scan run."""
 
     granted_project_id: int | None
     project_id: int | None
@@ -76,24 +66,43 @@ class TryWith:
 
 
 def last_accepted() -> Mapping[InboundSource, datetime | None]:
-    """Return when the last thing came that is still kept of each source."""
-    found = rows(_ALL_NEWEST)[0]
-    return {source: from_ms(at_ms) for source, at_ms in zip(_NEWEST, found, strict=True)}
+    """Return when each source's newest stored submission came; None where nothing is stored."""
+    # Each reads the end of an index.
+    newest = {
+        InboundSource.SCANNER: PageResultRow.select(fn.MAX(PageResultRow.received_at)),
+        InboundSource.EMAIL: _newest(InboundEmailRow),
+        InboundSource.BROWSER_EXTENSION: _newest(EvidenceCaptureRow),
+        InboundSource.CMS_PLUGIN: _newest_diagnostic("cms_commerce"),
+        InboundSource.STOREFRONT_APP: _newest_diagnostic("storefront"),
+        InboundSource.COMPLIANCE: _newest(ComplianceRequestRow),
+    }
+    [found] = Select((), tuple(newest.values())).bind(database).tuples()
+    return {source: from_ms(at_ms) for source, at_ms in zip(newest, found, strict=True)}
 
 
 def live_platform_tokens(now: datetime) -> Mapping[str, int]:
-    """Return how many platform tokens have each ability and count at `now`; of more than MOST_TOKENS only so many."""
-    found = rows(_LIVE_TOKENS, (to_ms(now), MOST_TOKENS))
-    return Counter(ability for (abilities,) in found for ability in _json.python_value(abilities))
+    """Return how many platform tokens with each ability are live at `now`, counting MOST_TOKENS tokens at most."""
+    # No index holds revoked tokens, and expired ones are removed with time.
+    live = TokenRow.select(TokenRow.abilities).where(
+        TokenRow.kind == TokenKind.PLATFORM.value,
+        TokenRow.revoked_at.is_null(),
+        TokenRow.expires_at.is_null() | (TokenRow.expires_at > now),
+    )
+    return Counter(ability for token in live.limit(MOST_TOKENS) for ability in token.abilities)
 
 
-def try_with(user_id: int, account_id: int) -> TryWith:
-    """Return what a user may try a source with."""
-    return TryWith(*rows(_TRY_WITH, (user_id, account_id))[0])
+def sample_ids(user_id: int, account_id: int) -> SampleIds:
+    """Return the ids that the console puts into a user's sample requests."""
+    granted = GrantRow.select(GrantRow.project).where(GrantRow.user == user_id, GrantRow.project.is_null(False))
+    project = ProjectRow.select(fn.MIN(ProjectRow.id)).where(ProjectRow.account == account_id)
+    scan_run = ScanRunRow.select(fn.MAX(ScanRunRow.id))
+    columns = (granted.order_by(GrantRow.project).limit(1), project, scan_run)
+    [found] = Select((), columns).bind(database).tuples()
+    return SampleIds(*found)
 
 
 class SharedSecrets:
-    """Reads the secret in force: of the database where one is set, else of the environment."""
+    """Reads the secret in force: the database's if one is set, else the environment's."""
 
     def __init__(self, settings: Settings, vault: Vault) -> None:
         self._vault = vault
@@ -104,14 +113,14 @@ class SharedSecrets:
         }
 
     def current(self, integration: Integration) -> str | None:
-        """Return the secret in force; read at every request, so that a new one counts in every process at once."""
-        found = first_row("SELECT secret_sealed FROM integration_secrets WHERE name = ?", (integration.value,))
-        if found:
-            return self._vault.open(bytes(found[0]), SHARED_SECRET.context(integration.value))
+        """Return the secret in force; read at every request, so that a new one takes effect in every process at once."""
+        sealed = find_sealed(integration.value)
+        if sealed is not None:
+            return self._vault.open(sealed, SHARED_SECRET.context(integration.value))
         return self._environment[integration]
 
     def set(self, integration: Integration, secret: str, now: datetime) -> str:
-        """Put `secret` in force and return its fingerprint; the old one stops at once."""
+        """Store `secret` and return its fingerprint; the old one stops working at once."""
         columns = {
             "secret_sealed": self._vault.seal(secret, SHARED_SECRET.context(integration.value)),
             "secret_fingerprint": self._vault.fingerprint(secret),
@@ -125,7 +134,7 @@ class SharedSecrets:
         return str(columns["secret_fingerprint"])
 
     def states(self) -> list[SecretState]:
-        """Return what may be shown of every integration's secret."""
+        """Return the state of every integration's secret."""
         stored = {row.name: row.secret_fingerprint for row in IntegrationSecretRow.select()}
         return [self._state(integration, stored.get(integration.value)) for integration in Integration]
 
@@ -136,3 +145,15 @@ class SharedSecrets:
         if secret is None:
             return SecretState(integration.value, False, None, None)
         return SecretState(integration.value, True, "environment", self._vault.fingerprint(secret))
+
+
+def _newest(model: type[Model]) -> Any:
+    """Return the query for the moment of the newest row; ids sort by time."""
+    columns: Any = model
+    return model.select(columns.created_at).order_by(columns.id.desc()).limit(1)
+
+
+def _newest_diagnostic(platform: str) -> Any:
+    # Ordered by the platform as well: the index begins with it.
+    of_platform = DiagnosticRow.select(DiagnosticRow.created_at).where(DiagnosticRow.platform == platform)
+    return of_platform.order_by(DiagnosticRow.platform.desc(), DiagnosticRow.id.desc()).limit(1)

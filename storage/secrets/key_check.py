@@ -1,7 +1,7 @@
-"""This installation itself: a canary by which it knows its own encryption keys.
+"""Checks that the encryption keys belong to this installation, by a canary: a known text, encrypted with its first key.
 
-The canary is a known text, sealed. A process whose keys do not open it would fail at every secret and seal new ones with a
-key that nobody else has, so it is refused before it does either.
+With foreign keys a process would fail at every secret and encrypt new ones with a key that no other process has, so it does
+not start.
 """
 
 from collections.abc import Iterator
@@ -9,14 +9,15 @@ from datetime import datetime
 from typing import Final
 
 from schemas.base.errors import WrongEncryptionKey
-from schemas.base.timestamps import to_ms
-from storage.db.engine import execute, rows, transaction
-from storage.secrets.encrypted_columns import CANARY, SEALED, Place
+from storage.db.engine import transaction
+from storage.db.models import InstallationRow
+from storage.db.queries import tuples
+from storage.secrets.encrypted_columns import CANARY, ENCRYPTED_COLUMNS
 from storage.secrets.vault import Vault
 
 _TEXT: Final = "These keys are this installation's."
 _CONTEXT: Final = CANARY.context("1")
-#: Of an installation from before there was a canary: so many of each kind may have lost their key without hiding the rest.
+#: For an installation older than its canary: up to this many values of each column may have lost their key.
 _SAMPLE: Final = 20
 
 _WRONG: Final = (
@@ -26,26 +27,26 @@ _WRONG: Final = (
 
 
 def check_keys(vault: Vault, now: datetime) -> None:
-    """Make sure that the keys are this installation's; the first ones that come to it become so.
+    """Check that the keys are this installation's; the first keys that are checked become so.
 
-    Where secrets were sealed before there was a canary, one of them has to open. Raises WrongEncryptionKey, NoEncryptionKey.
+    Without a canary, one of the values that are encrypted already has to open. Raises WrongEncryptionKey, NoEncryptionKey.
     """
     found = canary()
     if found is None:
         _require_that_something_opens(vault)
-        found = _made(vault, now)
+        found = _add_canary(vault, now)
     if not opens(found, vault):
         raise WrongEncryptionKey(_WRONG)
 
 
 def canary() -> bytes | None:
-    """Return the canary, None where nobody has started here yet."""
-    found = rows("SELECT key_canary FROM installation WHERE id = 1")
-    return bytes(found[0][0]) if found else None
+    """Return the encrypted canary; None if this installation has never been started."""
+    found = InstallationRow.select(InstallationRow.key_canary).where(InstallationRow.id == 1).scalar()
+    return None if found is None else bytes(found)
 
 
 def opens(canary: bytes, vault: Vault) -> bool:
-    """Tell whether keys open a canary, of this database or read from a backup. Raises NoEncryptionKey without any key."""
+    """Return whether the keys open a canary, of this database or from a backup. Raises NoEncryptionKey without any key."""
     try:
         return vault.open(canary, _CONTEXT) == _TEXT
     except WrongEncryptionKey:
@@ -53,50 +54,44 @@ def opens(canary: bytes, vault: Vault) -> bool:
 
 
 def is_current(canary: bytes, vault: Vault) -> bool:
-    """Tell whether the first key sealed a canary."""
+    """Return whether the first key opens a canary."""
     return vault.is_current(canary, _CONTEXT)
 
 
 def renew_canary(vault: Vault) -> None:
-    """Seal the canary with the first key. From then on older keys alone are refused, so this comes last."""
+    """Encrypt the canary with the first key; from then on older keys alone are refused, so this is the last step."""
     found = canary()
     if found is None or is_current(found, vault) or not opens(found, vault):
         return
     with transaction():
-        # Who else might have won: another rotation, with other keys.
-        execute("UPDATE installation SET key_canary = ? WHERE key_canary = ?", (vault.seal(_TEXT, _CONTEXT), found))
+        # Another rotation, with other keys, may have won.
+        renewed = InstallationRow.update(key_canary=vault.seal(_TEXT, _CONTEXT))
+        renewed.where(InstallationRow.key_canary == found).execute()
 
 
-def _made(vault: Vault, now: datetime) -> bytes:
-    """Make the canary, unless another process is quicker: then its keys are the installation's."""
+def _add_canary(vault: Vault, now: datetime) -> bytes:
+    """Add the canary, unless another process has done so: then its keys are the installation's."""
     with transaction():
-        execute(
-            "INSERT INTO installation (id, key_canary, created_at) VALUES (1, ?, ?) ON CONFLICT (id) DO NOTHING",
-            (vault.seal(_TEXT, _CONTEXT), to_ms(now)),
-        )
+        added = InstallationRow.insert(id=1, key_canary=vault.seal(_TEXT, _CONTEXT), created_at=now)
+        added.on_conflict_ignore().execute()
         found = canary()
     if found is None:
-        raise RuntimeError("The canary is gone as soon as it was made.")
+        raise RuntimeError("The canary was removed while it was added.")
     return found
 
 
 def _require_that_something_opens(vault: Vault) -> None:
-    sealed = list(_sampled())
-    if sealed and not any(_opens(vault, *each) for each in sealed):
+    samples = list(_samples())
+    if samples and not any(_opens(vault, *each) for each in samples):
         raise WrongEncryptionKey(_WRONG)
 
 
-def _sampled() -> Iterator[tuple[bytes, str]]:
-    for place in SEALED:
-        for row_id, sealed in rows(_newest(place), (_SAMPLE,)):
-            yield bytes(sealed), place.context(row_id)
-
-
-def _newest(place: Place) -> str:
-    return (
-        f"SELECT {place.key}, {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL "  # noqa: S608 - our own names
-        f"ORDER BY {place.key} DESC LIMIT ?"
-    )
+def _samples() -> Iterator[tuple[bytes, str]]:
+    """Yield the newest encrypted values of each column with their contexts."""
+    for column in ENCRYPTED_COLUMNS:
+        newest = column.field.model.select(column.key, column.field).where(column.field.is_null(False))
+        for row_id, sealed in tuples(newest.order_by(column.key.desc()).limit(_SAMPLE)):
+            yield bytes(sealed), column.context(row_id)
 
 
 def _opens(vault: Vault, sealed: bytes, context: str) -> bool:

@@ -21,7 +21,7 @@ from service.console.samples import Known
 from service.console.sessions import Visitor
 from storage.intake import rejections
 from storage.secrets import integrations
-from storage.secrets.integrations import MOST_TOKENS, Integration, SecretState, SharedSecrets, TryWith
+from storage.secrets.integrations import MOST_TOKENS, Integration, SampleIds, SecretState, SharedSecrets
 from storage.secrets.vault import Vault
 
 
@@ -82,7 +82,7 @@ class _Found(NamedTuple):
     tokens: Mapping[str, int]
     accepted: Mapping[InboundSource, datetime | None]
     refused: Mapping[InboundSource, Refusal]
-    try_with: TryWith
+    sample_ids: SampleIds
 
 
 class Integrations(Page):
@@ -105,9 +105,9 @@ class Integrations(Page):
             integrations.live_platform_tokens(utc_now()),
             integrations.last_accepted(),
             rejections.last(),
-            integrations.try_with(visitor.principal.user_id, visitor.account_id),
+            integrations.sample_ids(visitor.principal.user_id, visitor.account_id),
         )
-        known = self._known(found.try_with)
+        known = self._known(found.sample_ids)
         return {
             "sources": [self._shown(kind, found, known, visitor.session.email) for kind in _KINDS],
             "why": _why,
@@ -119,7 +119,7 @@ class Integrations(Page):
         resource, ability = kind.resource, kind.ability
         is_served = resource.family in self._settings.route_families
         tokens = found.tokens.get(ability, 0) if ability else 0
-        making = _making(email, ability, found.try_with) if ability and not tokens else ()
+        making = _making(email, ability, found.sample_ids) if ability and not tokens else ()
         secret = found.secrets[kind.integration.value] if kind.integration else None
         can_be_tried = is_served and (secret is None or secret.configured)
         return _Shown(
@@ -136,7 +136,7 @@ class Integrations(Page):
             _sample(kind, known, secret, making) if known and can_be_tried else None,
         )
 
-    def _known(self, tried: TryWith) -> Known | None:
+    def _known(self, tried: SampleIds) -> Known | None:
         """Return what samples are filled with; None without a project that things could be handed in for."""
         default = self._settings.default_project_id
         project_id = tried.granted_project_id or tried.project_id or default
@@ -159,7 +159,7 @@ def _switch(family: RouteFamily) -> str:
     return "DEPLOYMENT_MODE=cloud" if family is RouteFamily.HANDOFFS else f"EXTRA_ROUTE_FAMILIES={family.value}"
 
 
-def _making(email: str, ability: Ability, tried: TryWith) -> tuple[str, ...]:
+def _making(email: str, ability: Ability, tried: SampleIds) -> tuple[str, ...]:
     """Return the commands after which a user has a token with an ability, and a project that it is good for."""
     making = samples.making_a_token(email, ability)
     if tried.granted_project_id is not None or tried.project_id is None:

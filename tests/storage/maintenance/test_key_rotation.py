@@ -18,8 +18,8 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
 from storage.db.models import ALL
 from storage.maintenance import key_rotation
-from storage.maintenance.key_rotation import SLICE, Unreadable
-from storage.secrets.encrypted_columns import CANARY, SEALED
+from storage.maintenance.key_rotation import SLICE, UnreadableValue
+from storage.secrets.encrypted_columns import CANARY, ENCRYPTED_COLUMNS
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.key_check import canary, check_keys, opens, renew_canary
 from storage.secrets.vault import Vault
@@ -36,15 +36,15 @@ EVERYTHING: Final = 1_000_000
 OPEN_COLUMNS: Final = {("exports", "body")}
 
 
-def rotate(limit: int = EVERYTHING) -> tuple[int, list[Unreadable]]:
-    progress = list(key_rotation.reseal(BOTH, limit))
-    return sum(each.resealed for each in progress), [lost for each in progress for lost in each.unreadable]
+def rotate(limit: int = EVERYTHING) -> tuple[int, list[UnreadableValue]]:
+    progress = list(key_rotation.rotate(BOTH, limit))
+    return sum(each.rotated for each in progress), [lost for each in progress for lost in each.unreadable]
 
 
 def sealed_values() -> list[bytes]:
     return [
         bytes(row[0])
-        for place in (*SEALED, CANARY)
+        for place in (*ENCRYPTED_COLUMNS, CANARY)
         for row in rows(f"SELECT {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608 - our own names
     ]
 
@@ -52,8 +52,8 @@ def sealed_values() -> list[bytes]:
 def sealed_places() -> list[tuple[str, bytes]]:
     return [
         (place.context(row[0]), bytes(row[1]))
-        for place in SEALED
-        for row in rows(f"SELECT {place.key}, {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608 - our own names
+        for place in ENCRYPTED_COLUMNS
+        for row in rows(f"SELECT {place.key.name}, {place.column} FROM {place.table} WHERE {place.column} IS NOT NULL")  # noqa: S608 - our own names
     ]
 
 
@@ -101,7 +101,7 @@ def test_no_sealed_column_is_forgotten() -> None:
         for name, field in model._meta.columns.items()
         if isinstance(field, BlobField)
     }
-    assert {(place.table, place.column) for place in (*SEALED, CANARY)} == blobs - OPEN_COLUMNS
+    assert {(place.table, place.column) for place in (*ENCRYPTED_COLUMNS, CANARY)} == blobs - OPEN_COLUMNS
 
 
 def test_afterwards_the_first_key_opens_everything_and_the_older_one_nothing(furnished: list[str]) -> None:
@@ -167,8 +167,8 @@ def test_what_opens_with_no_key_is_told_by_its_place_and_holds_nothing_up(furnis
     execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (lost, furnished[0]))
     execute("UPDATE integration_secrets SET secret_sealed = ?", (b"",))
     places = [
-        Unreadable("targets", furnished[0], "secret_sealed"),
-        Unreadable("integration_secrets", "scanner", "secret_sealed"),
+        UnreadableValue("targets", furnished[0], "secret_sealed"),
+        UnreadableValue("integration_secrets", "scanner", "secret_sealed"),
     ]
     assert rotate() == (3, places)
     assert (opened_with(AFTER), key_rotation.survey(BOTH).unreadable) == (3, places)
@@ -193,7 +193,7 @@ def test_a_secret_that_is_set_meanwhile_stays(furnished: list[str], keys: list[b
     def set_secret() -> None:
         targets.set_secret(furnished[0], "the newest", Vault(keys), NOW)
 
-    resealed = sum(each.resealed for each in key_rotation.reseal(Interrupted(set_secret), EVERYTHING))
+    resealed = sum(each.rotated for each in key_rotation.rotate(Interrupted(set_secret), EVERYTHING))
     [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))
     assert BOTH.open(bytes(sealed), targets.secret_context(furnished[0])) == "the newest"
     assert resealed == 4
@@ -207,7 +207,7 @@ def test_what_is_erased_meanwhile_stays_erased(furnished: list[str]) -> None:
     execute("DELETE FROM integration_secrets")
     execute("UPDATE compliance_requests SET subject_sealed = NULL")
     list(
-        key_rotation.reseal(
+        key_rotation.rotate(
             Interrupted(lambda: compliance_requests.replace_report(request_id, None, NOW, "operator")), EVERYTHING
         )
     )
@@ -235,7 +235,7 @@ from storage.db.engine import connection, open_database, transaction
 from storage.secrets.vault import Vault
 open_database(sys.argv[1])
 with connection():
-    slices = key_rotation.reseal(Vault([b"B" * 32, b"A" * 32]), 1_000_000)
+    slices = key_rotation.rotate(Vault([b"B" * 32, b"A" * 32]), 1_000_000)
     next(slices), next(slices)
     with transaction():
         next(slices)
