@@ -14,7 +14,7 @@ def account() -> None:
     """Manage accounts, which own projects, targets and exports."""
 
 
-@account.command(epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 made, 1 refused, 2 wrong usage.")
+@account.command(epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 created, 1 refused, 2 wrong usage.")
 @click.argument("name")
 @click.option("--no-webhooks", is_flag=True, help="The account may not use generic_webhook targets.")
 @json_option

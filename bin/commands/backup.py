@@ -1,7 +1,7 @@
-"""`backup`: a copy of the database while everything runs, for its owner alone, and whole or not there at all.
+"""`backup`: copy the database while everything runs, to a file with mode 0600 that is complete or absent.
 
-It is written beside and gets its name when it is checked and on disk. What a killed backup leaves behind is no backup by its
-name, and the next one in the same folder removes it. Refuses to overwrite a file, and a second backup at the same time.
+The copy is written under a temporary name and renamed once it is checked and synced. The next backup in the same folder
+removes what a killed one left. Refuses to overwrite a file, and to run beside another backup.
 """
 
 import fcntl
@@ -31,24 +31,24 @@ from storage.maintenance.backup import PART, PATTERN, BackupRefused
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 
-#: Nobody keeps so many.
+#: More than any installation keeps.
 _MOST_KEPT: Final = 100_000
 
-_KEYS_ELSEWHERE: Final = "Neither .env nor the keys are in it: keep ENCRYPTION_KEYS elsewhere, without them it is of no use."
+_KEYS_ELSEWHERE: Final = "The backup holds neither .env nor its keys. Keep ENCRYPTION_KEYS elsewhere: you cannot restore without them."
 
 
 @click.command(
     epilog="Examples: riskrelay backup before-upgrade.backup; riskrelay backup /srv/backups --keep 14 --json\n\n"
-    "Exit codes: 0 taken, 1 refused or failed, 2 wrong usage or settings."
+    "Exit codes: 0 created, 1 refused or failed, 2 wrong usage or settings."
 )
 @click.argument("file", type=click.Path())
-@click.option("--keep", type=click.IntRange(1, _MOST_KEPT), help="In a folder: how many of its backups are kept.")
-@click.option("--force", is_flag=True, help="Replace the file if there is one.")
+@click.option("--keep", type=click.IntRange(1, _MOST_KEPT), help="FILE is a folder: keep this many backups in it, and delete older ones.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @json_option
 def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
     """Back up the database to FILE, or to a new file in a folder, while everything runs.
 
-    With --keep, or a slash at its end, FILE is a folder, and is made where there is none.
+    With --keep, or with a slash at its end, FILE is a folder; it is created if missing.
     """
     taken_at = utc_now()
     place = Path(file)
@@ -56,7 +56,7 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
         _make_folder(place)
     path = place / backup_files.name_at(taken_at) if place.is_dir() else place
     if path.exists() and not force:
-        raise Refused(f"{path} exists already; name another file, or say --force.")
+        raise Refused(f"{path} already exists. Use another file name, or --force to overwrite it.")
     with opened() as settings, alone(Lock.BACKUP):
         _require_another(path)
         _make_sure_of_canary(settings)
@@ -69,33 +69,33 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
 
 def _make_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise click.UsageError(f"{folder} is a file, and --keep or a slash at the end asks for a folder.")
+        raise click.UsageError(f"{folder} is a file; --keep and a trailing slash need a folder.")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failed:
-        raise Refused(f"{folder} cannot be made: {failed.strerror}.") from None
+        raise Refused(f"{folder} cannot be created: {failed.strerror}.") from None
 
 
 def _require_another(path: Path) -> None:
-    """Keep the database that is in use from being replaced by its copy: what is written to it from then on would be lost."""
+    """Refuse to replace the database in use with its copy: later writes to it would be lost."""
     if is_sqlite() and path.exists() and path.samefile(database.obj.database):
-        raise Refused(f"{path} is the database itself; name another file.")
+        raise Refused(f"{path} is the database itself; use another file name.")
 
 
 def _make_sure_of_canary(settings: Settings) -> None:
-    """Let the backup tell whose keys it needs; an operator with the wrong ones at hand gets a backup all the same."""
+    """Ensure that the backup records which keys it needs; with wrong keys the backup is created all the same."""
     try:
         check_keys(Vault(settings.encryption_keys), utc_now())
     except RiskRelayError as wrong:
-        click.echo(f"riskrelay: {wrong.message} The backup is taken all the same.", err=True)
+        click.echo(f"riskrelay: {wrong.message} The backup continues.", err=True)
 
 
 def _taken(settings: Settings, path: Path, taken_at: datetime) -> dict[str, Any]:
-    """Write a backup and return what is to be told of it."""
+    """Write a backup and return its record."""
     exports = restoring.contents().exports
-    with _part(path) as part, _progress() as told:
+    with _part(path) as part, _progress() as report:
         try:
-            backup_files.take(settings.database_url, part, told)
+            backup_files.take(settings.database_url, part, report)
         except BackupRefused as refused:
             raise Refused(str(refused)) from None
         part.rename(path)
@@ -114,25 +114,25 @@ def _taken(settings: Settings, path: Path, taken_at: datetime) -> dict[str, Any]
 
 @contextmanager
 def _part(path: Path) -> Iterator[Path]:
-    """Make the file that is written to, for its owner alone; it is gone afterwards, unless it has got its name."""
+    """Create the temporary file with mode 0600; it is deleted afterwards unless it was renamed."""
     part = path.with_name(f".{path.name}{PART}")
     try:
         _remove_leftovers(path.parent)
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            # Held as long as it is written to: by that a leftover is known.
+            # Locked while it is written: an unlocked one is a leftover.
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 yield part
             finally:
                 part.unlink(missing_ok=True)
     except OSError as failed:
-        remedy = "see its folder's owner and the room left there" if path.parent.is_dir() else "make its folder"
-        raise Refused(f"{path} cannot be written: {failed.strerror or failed}; {remedy}, or name another.") from None
+        fix = "check the owner and the free space of its folder" if path.parent.is_dir() else "create its folder"
+        raise Refused(f"{path} cannot be written: {failed.strerror or failed}; {fix}, or use another path.") from None
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed backups left in a folder, but nothing that another installation is writing there now."""
+    """Delete what killed backups left in a folder, except files that another installation is writing."""
     for part in folder.glob(f".{PATTERN}{PART}"):
         with part.open("rb") as file:
             if _is_free(file):
@@ -148,9 +148,9 @@ def _is_free(file: IO[bytes]) -> bool:
 
 
 def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:
-    """Remove the backups of a folder but for the newest; their names tell their times.
+    """Delete the oldest backups of a folder, by the times in their names, so that `keep` remain.
 
-    The one just `taken` stays, also beside those that a clock ahead of its time has named.
+    The one just `taken` stays even if a clock that was ahead has named others later.
     """
     older = [each for each in sorted(folder.glob(PATTERN))[:-keep] if each != taken]
     for each in older:
@@ -160,11 +160,11 @@ def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show on a terminal how far the copy is; PostgreSQL does not tell."""
+    """Show a progress bar on a terminal; PostgreSQL reports no progress."""
     with click.progressbar(length=1, label="Copying", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
 
-        def told(left: int, of: int) -> None:
+        def report(left: int, of: int) -> None:
             bar.length = max(of, 1)
             bar.update(of - left - bar.pos)
 
-        yield told
+        yield report

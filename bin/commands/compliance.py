@@ -1,7 +1,7 @@
-"""`compliance`: carry out what storefronts' compliance webhooks asked for, and see the ledger of it.
+"""`compliance`: process and list the requests of storefront compliance webhooks.
 
-`run` is for cron where no daemon works, and does no harm beside one: a request belongs to whoever claimed it. Killed, it
-leaves a lease that lapses within seconds, and the next one goes on with the rest.
+`run` is for cron on hosts without a worker daemon. It is safe beside one: each request has one lease holder. If it is killed,
+its lease expires within seconds and the next run continues.
 """
 
 import sys
@@ -29,11 +29,11 @@ def compliance() -> None:
 
 @compliance.command(
     epilog="Example: riskrelay compliance run --json\n\n"
-    "Exit codes: 0 what could be done is done, 1 another one runs, a request broke off, or the database is away, "
+    "Exit codes: 0 done, 1 already running, a request failed, or database unavailable, "
     "2 wrong usage or settings."
 )
-@click.option("--dry-run", is_flag=True, help="Only count what waits.")
-@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Carry out no more.")
+@click.option("--dry-run", is_flag=True, help="Only count waiting requests.")
+@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Maximum number of requests.")
 @json_option
 def run(dry_run: bool, limit: int, as_json: bool) -> None:
     """Process the waiting requests, oldest first; an interrupted request is resumed later."""
@@ -49,7 +49,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
 
 @compliance.command(
     "list",
-    epilog="Example: riskrelay compliance list --json\n\nExit codes: 0 listed, 1 the database is away, 2 wrong settings.",
+    epilog="Example: riskrelay compliance list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
 )
 @json_option
 def list_requests(as_json: bool) -> None:
@@ -62,10 +62,10 @@ def list_requests(as_json: bool) -> None:
 
 @compliance.command(
     epilog="Example: riskrelay compliance show cpl_… --report --json\n\n"
-    "Exit codes: 0 shown, 1 there is none or its report does not open, 2 wrong usage."
+    "Exit codes: 0 shown, 1 not found or its report cannot be decrypted, 2 wrong usage."
 )
 @click.argument("request_id")
-@click.option("--report", "with_report", is_flag=True, help="Show what a data request found as well: it is personal data.")
+@click.option("--report", "with_report", is_flag=True, help="Include the personal data that a data request found.")
 @json_option
 def show(request_id: str, with_report: bool, as_json: bool) -> None:
     """Show one compliance request."""
@@ -78,13 +78,13 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
 
 @compliance.command(
     epilog="Example: riskrelay compliance export /mnt/elsewhere/riskrelay.redactions\n\n"
-    "Exit codes: 0 written, 1 it cannot be written or the database is away, 2 wrong usage or settings."
+    "Exit codes: 0 written, 1 write failed or database unavailable, 2 wrong usage or settings."
 )
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 def export(file: Path | None) -> None:
     """Write the erasure log for `restore --redactions` to FILE or standard output.
 
-    A line each, as JSON: ids of rows, and what is sealed stays so. FILE is replaced as a whole, and is for its owner alone.
+    One JSON object per line: ids of rows; encrypted values stay encrypted. FILE is replaced atomically, with mode 0600.
     """
     with opened():
         if file is None:
@@ -98,7 +98,7 @@ def export(file: Path | None) -> None:
 
 
 def _carry_out(task: ComplianceTask, limit: int) -> None:
-    """Carry out up to `limit` requests; on a terminal a bar shows how far it is."""
+    """Process up to `limit` requests; a terminal shows a progress bar."""
     with click.progressbar(length=limit, label="Requests", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         for _ in range(limit):
             if not task.run_once():

@@ -1,7 +1,7 @@
-"""`export`: see and steer ticket exports, and put back on their way what failed at a target.
+"""`export`: show, approve, dismiss and redeliver ticket exports.
 
-`recover` works at what it has begun by itself. Interrupted, it finishes its batch and gives the rest to a worker; killed, it
-leaves a lease that lapses, and a worker goes on all the same.
+`recover` processes the recovery that it starts. When interrupted, it finishes the current batch and leaves the rest to a
+worker; when killed, a worker takes over once the lease expires.
 """
 
 import json
@@ -33,7 +33,7 @@ from storage.exports import attempts, recoveries, transitions
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
 from worker.background.recoveries import RecoveryTask
 
-#: What a table shows unless it is asked for more: a screenful.
+#: Rows of a table without `--limit`: a screenful.
 SHOWN = 50
 
 
@@ -45,8 +45,8 @@ def export() -> None:
 @export.command(
     "list", epilog="Example: riskrelay export list --account 1 --json\n\nExit codes: 0 listed, 2 wrong settings."
 )
-@click.option("--account", "account_id", type=ROW_ID, help="Only this account's.")
-@click.option("--limit", type=LIMIT, help=f"How many at most; default: {SHOWN} in a table, all in JSON.")
+@click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account.")
+@click.option("--limit", type=LIMIT, help=f"Maximum number of exports; default: {SHOWN} in a table, all in JSON.")
 @json_option
 def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> None:
     """List exports, newest first."""
@@ -60,7 +60,7 @@ def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> No
         print_records(records, as_json, columns, "There are no exports.")
 
 
-@export.command(epilog="Example: riskrelay export show exp_… --json\n\nExit codes: 0 shown, 1 there is none, 2 wrong usage.")
+@export.command(epilog="Example: riskrelay export show exp_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")
 @click.argument("export_id")
 @json_option
 def show(export_id: str, as_json: bool) -> None:
@@ -71,26 +71,26 @@ def show(export_id: str, as_json: bool) -> None:
 
 @export.command(
     "attempts",
-    epilog="Example: riskrelay export attempts exp_… --json\n\nExit codes: 0 listed, 1 there is no export, 2 wrong usage.",
+    epilog="Example: riskrelay export attempts exp_… --json\n\nExit codes: 0 listed, 1 not found, 2 wrong usage.",
 )
 @click.argument("export_id")
 @json_option
 def list_attempts(export_id: str, as_json: bool) -> None:
     """List the delivery attempts of an export, newest first, with address and response.
 
-    Secrets are taken out of what a receiver said, and no more than 2 KiB of it are kept. Clients see none of it.
+    Responses are kept up to 2 KiB, without secrets. Only the operator sees them.
     """
     with opened():
         records = [trace_record(each) for each in attempts.list_traces(export_id)]
         columns = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
-        print_records(records, as_json, columns, "Nothing has been tried yet.")
+        print_records(records, as_json, columns, "No attempts yet.")
 
 
 @export.command(
     epilog="Example: riskrelay export approve exp_… --target tgt_…\n\nExit codes: 0 approved, 1 refused, 2 wrong usage."
 )
 @click.argument("export_id")
-@click.option("--target", "target_id", required=True, help="Where to deliver it.")
+@click.option("--target", "target_id", required=True, help="The target's id.")
 @json_option
 def approve(export_id: str, target_id: str, as_json: bool) -> None:
     """Approve a prepared export for a target; a worker delivers it."""
@@ -110,13 +110,13 @@ def dismiss(export_id: str, as_json: bool) -> None:
         print_record(export_record(transitions.dismiss(export_id, None, utc_now(), "operator"), utc_now()), as_json)
 
 
-@export.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 due again, 1 refused, 2 wrong usage.")
+@export.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused, 2 wrong usage.")
 @click.argument("export_id")
 @json_option
 def retry(export_id: str, as_json: bool) -> None:
     """Redeliver a failed or blocked export with a new retry schedule.
 
-    Where its target is blocked, the address is looked at anew: if it may be used by now, the target is resumed with it.
+    If the target is blocked, its address is checked again; if the address is allowed now, the target is resumed as well.
     """
     with opened() as settings:
         validation = _look_at_blocked(export_id, settings)
@@ -130,18 +130,18 @@ def retry(export_id: str, as_json: bool) -> None:
     epilog="Example: riskrelay export prepare --account 1 --title 'The total is wrong' --severity high\n\n"
     "Exit codes: 0 prepared, 1 refused, 2 wrong usage."
 )
-@click.option("--account", "account_id", required=True, type=ROW_ID, help="Whose export it is.")
+@click.option("--account", "account_id", required=True, type=ROW_ID, help="The account's id.")
 @click.option("--title", help="One line.")
-@click.option("--description", help="What is wrong, in as many lines as it takes.")
+@click.option("--description", help="Details; may have several lines.")
 @click.option("--severity", help="info, low, medium, high or critical; default: info.")
-@click.option("--page-url", help="Where it is seen.")
+@click.option("--page-url", help="The URL of the affected page.")
 @click.option(
     "--ticket",
     "file",
     type=click.File("rb"),
     help="A ticket, or the whole body of POST /api/ticket-exports, as JSON; - reads standard input.",
 )
-@click.option("--source-id", help="The key that it has where it was written.")
+@click.option("--source-id", help="The ticket's id in the system it comes from.")
 @click.option("--project", "project_id", type=int, help="A project of the account.")
 @json_option
 def prepare(
@@ -156,11 +156,11 @@ def prepare(
     as_json: bool,
 ) -> None:
     """Prepare a ticket by hand, from options or JSON, with the checks that the API makes."""
-    written = _said({"title": title, "description": description, "severity": severity, "page_url": page_url})
+    written = _without_none({"title": title, "description": description, "severity": severity, "page_url": page_url})
     if (file is None) == (title is None) or (file is not None and written):
-        raise click.UsageError("Say the ticket by --title and its like, or by --ticket.")
+        raise click.UsageError("Give the ticket either as --title and other options, or as --ticket.")
     source = None if source_id is None else {"id": source_id}
-    members = _strict(json.dumps(_said({"source": source, "project_id": project_id})).encode())
+    members = _strict(json.dumps(_without_none({"source": source, "project_id": project_id})).encode())
     with opened() as settings:
         if not accounts.exists(account_id):
             raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
@@ -175,21 +175,21 @@ def _moment(_context: click.Context, _option: click.Parameter, text: str | None)
     now = utc_now()
     moment = None if text is None else since_from(text, now)
     if text is not None and moment is None:
-        raise click.BadParameter("Give an RFC 3339 moment, a date, or how long ago, such as 7d, 12h or 30m.")
+        raise click.BadParameter("Use an RFC 3339 time, a date, or an age such as 7d, 12h or 30m.")
     if moment is not None and moment > now:
-        raise click.BadParameter("This is still to come.")
+        raise click.BadParameter("The time is in the future.")
     return moment
 
 
 @export.command(
     epilog="Example: riskrelay export recover --target tgt_… --since 7d\n\n"
-    "Exit codes: 0 done, 1 refused or not done yet, 2 wrong usage."
+    "Exit codes: 0 done, 1 refused or still running, 2 wrong usage."
 )
-@click.option("--target", "target_id", help="Whose failed and blocked exports to put back on their way.")
-@click.option("--since", callback=_moment, help="Finished then or later: RFC 3339, a date (in UTC), or 7d, 12h, 30m ago.")
-@click.option("--show", "shown_id", metavar="ID", help="Show how far a recovery is.")
-@click.option("--cancel", "cancelled_id", metavar="ID", help="End a running recovery; what is put back stays so.")
-@click.option("--list", "is_list", is_flag=True, help="List the recoveries, the newest first.")
+@click.option("--target", "target_id", help="Redeliver the exports of this target.")
+@click.option("--since", callback=_moment, help="Only exports that ended at this time or later: RFC 3339, a date (UTC), or an age such as 7d, 12h, 30m.")
+@click.option("--show", "shown_id", metavar="ID", help="Show the progress of a recovery.")
+@click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running recovery; exports that it already rescheduled stay scheduled.")
+@click.option("--list", "is_list", is_flag=True, help="List recoveries, newest first.")
 @json_option
 def recover(
     target_id: str | None,
@@ -201,7 +201,7 @@ def recover(
 ) -> None:
     """Redeliver all failed or blocked exports of a target, each with a new retry schedule.
 
-    A recovery that is interrupted is carried on by a worker, where it stopped.
+    A worker resumes an interrupted recovery where it stopped.
     """
     _require_one(target_id is not None or since is not None, shown_id is not None, cancelled_id is not None, is_list)
     with opened() as settings:
@@ -212,14 +212,14 @@ def recover(
         elif cancelled_id is not None:
             print_record(recovery_record(recoveries.cancel(cancelled_id, utc_now(), "operator")), as_json)
         elif target_id is None or since is None:
-            raise click.UsageError("Name both --target and --since.")
+            raise click.UsageError("Use --target and --since together.")
         else:
             _recover(target_id, since, settings, as_json)
 
 
 def _look_at_blocked(export_id: str, settings: Settings) -> Validation | None:
-    """Look at the address of an export's blocked target; None where nothing is blocked. It may wait for the resolver."""
-    # Here, so that only what needs the guard carries the service with it.
+    """Check the address of an export's blocked target; None if the target is not blocked. May wait for DNS."""
+    # Imported here, so that only commands that need the address check load the service.
     from service.operations.address_check import AddressCheck  # noqa: PLC0415 - see above
 
     url = transitions.blocked_url(export_id)
@@ -227,19 +227,19 @@ def _look_at_blocked(export_id: str, settings: Settings) -> Validation | None:
     return None if url is None else AddressCheck(settings, DnsResolver()).validate(url)
 
 
-def _said(members: dict[str, Any]) -> dict[str, Any]:
+def _without_none(members: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
 def _read(file: BinaryIO, max_bytes: int) -> bytes:
     text = file.read(max_bytes + 1)
     if len(text) > max_bytes:
-        raise Refused(f"The ticket is longer than {max_bytes} bytes; see MAX_BODY_BYTES.")
+        raise Refused(f"The ticket has more than {max_bytes} bytes; see MAX_BODY_BYTES.")
     return text
 
 
 def _strict(text: bytes) -> Any:
-    """Return a JSON value. What a shell hands over is read like a body too: it may hold what no answer can carry."""
+    """Parse JSON as strictly as a request body: a shell can pass text that no response can carry."""
     try:
         return parse(text)
     except MalformedJson as malformed:
@@ -247,15 +247,15 @@ def _strict(text: bytes) -> Any:
 
 
 def _joined(value: Any, members: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole body of a ticket, or of a body that has one, with what the options add to it."""
+    """Return the request body for a ticket, or for a whole body, with the fields from options added."""
     body: dict[str, Any] = value if isinstance(value, dict) and "ticket" in value else {"ticket": value}
     if body.keys() & members.keys():
-        raise click.UsageError("The JSON names its source or its project itself; leave out --source-id and --project.")
+        raise click.UsageError("The JSON already has `source` or `project_id`; omit --source-id and --project.")
     return body | members
 
 
 def _checked(body: dict[str, Any]) -> Preparation:
-    """Return what the form makes of a body, or refuse it with all that is wrong with it, forbidden content included."""
+    """Validate a body; raises ValidationFailed with every problem, forbidden content included."""
     form, wrong = PreparationForm(), tuple[FieldProblem, ...]()
     preparation: Preparation | None = None
     try:
@@ -270,7 +270,7 @@ def _checked(body: dict[str, Any]) -> Preparation:
 
 def _require_one(*asked: bool) -> None:
     if sum(asked) != 1:
-        raise click.UsageError("Name --target and --since, or one of --show, --cancel and --list.")
+        raise click.UsageError("Use --target with --since, or one of --show, --cancel and --list.")
 
 
 def _list_recoveries(as_json: bool) -> None:
@@ -280,23 +280,23 @@ def _list_recoveries(as_json: bool) -> None:
 
 
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:
-    """Begin a recovery and work at it; tell by the exit code whether it came to its end."""
+    """Start a recovery and process it; raises Refused unless it is done."""
     held = recoveries.begin(target_id, since, utc_now(), "operator")
     with _Interruption() as interruption:
         progress = _put_back(held, RecoveryTask(WakeUpQueue(connect(settings.redis_url)), utc_now), interruption)
     if progress is RecoveryProgress.MOVED:
         recoveries.release(held, utc_now())
-        raise Refused(f"Interrupted; a worker carries {held.id} on, unless `export recover --cancel {held.id}`.")
+        raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export recover --cancel {held.id}`.")
     recovery = recoveries.get(held.id)
     print_record(recovery_record(recovery), as_json)
     if progress is RecoveryProgress.HALTED:
-        raise Refused(f"Target {target_id} was turned off meanwhile; a worker goes on after `target resume {target_id}`.")
+        raise Refused(f"Target {target_id} was paused or disabled; a worker continues after `target resume {target_id}`.")
     if recovery.status is not RecoveryStatus.DONE:
-        raise Refused(f"Recovery {held.id} was taken out of this command's hands; see `export recover --show {held.id}`.")
+        raise Refused(f"A worker took over recovery {held.id}; see `export recover --show {held.id}`.")
 
 
 def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: "_Interruption") -> RecoveryProgress:
-    """Put back batch after batch, until nothing is left or somebody interrupts; a bar shows how far it is on a terminal."""
+    """Reschedule batch after batch until none is left or a signal arrives; a terminal shows a progress bar."""
     total = recoveries.get(held.id).total
     # Each batch takes a connection of its own: none is held while workers are notified.
     engine.release()
@@ -307,7 +307,7 @@ def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: "_Interrupt
 
 
 class _Interruption:
-    """Notes the first SIGINT or SIGTERM, so that the batch in hand is finished; a second one ends the command as usual."""
+    """Records the first SIGINT or SIGTERM, so that the current batch is finished; a second one ends the command."""
 
     def __init__(self) -> None:
         self.is_wanted = False

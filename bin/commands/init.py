@@ -1,6 +1,6 @@
-"""`init`: a fresh installation: `.env` with generated secrets and keys, the first account, user, project and token.
+"""`init`: create an installation: `.env` with generated secrets and keys, the first account, user, project and token.
 
-Refuses to overwrite a `.env`, and a database that has accounts: its secrets need the keys of the `.env` it was made with.
+Refuses to overwrite `.env`, and to use a database that has accounts: its secrets need the keys of its own `.env`.
 """
 
 import base64
@@ -29,41 +29,42 @@ FIRST_TOKEN = "first-token"  # noqa: S105 - the name of a file
 #: 256 bits: as many as HMAC-SHA-256 and AES-256 can use.
 SECRET_BYTES = 32
 
+_WRITE_FIX = "free space, or become the owner of its folder"
 _HEADER = """\
 # Settings of this installation; docs/settings.md lists all settings. The environment takes precedence over this file.
-# Keep a copy of ENCRYPTION_KEYS somewhere safe: without it, stored secrets cannot be read again.
+# Keep a copy of ENCRYPTION_KEYS in a safe place: without it, stored secrets cannot be decrypted.
 """
 
 
 @click.command(
-    epilog="Example: riskrelay init\n\nExit codes: 0 done, 1 there is a .env or an account already, 2 wrong settings."
+    epilog="Example: riskrelay init\n\nExit codes: 0 done, 1 .env or an account already exists, 2 wrong settings."
 )
 def init() -> None:
     """Write .env with generated secrets, and create the first account, user, project and token."""
     env_file = Path.cwd() / ".env"
     if env_file.exists():
-        raise Refused(f"{env_file} exists already; nothing was changed.")
+        raise Refused(f"{env_file} already exists; nothing was changed.")
     with _draft_of(env_file) as draft:
         token = _make_first_records(draft, env_file)
     click.echo(f"Wrote {env_file} with generated secrets and keys.")
-    _tell_of_the_environment()
-    _hand_over(token, load_settings(env_file).data_dir / FIRST_TOKEN)
+    _name_settings_of_the_environment()
+    _show_or_save(token, load_settings(env_file).data_dir / FIRST_TOKEN)
 
 
 @contextmanager
 def _draft_of(env_file: Path) -> Iterator[Path]:
-    """Write a draft with generated secrets beside `.env`; where its use breaks off, neither of them is left."""
+    """Write a draft with generated secrets beside `.env`; if the block raises, neither file is left."""
     draft = env_file.with_name(".env.new")
     try:
         _write_private(draft, _HEADER + _lines(_generated()))
     except FileExistsError:
-        raise Refused(f"{draft} is there: another init is running, or one was killed; delete it and try again.") from None
+        raise Refused(f"{draft} exists: another init is running or was killed; delete it and try again.") from None
     except OSError as failed:
-        raise Refused(f"{env_file} cannot be written: {failed.strerror}; make room, or its folder yours.") from None
+        raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
     try:
         yield draft
     except BaseException:
-        # Nothing was kept in the database, so nobody needs these keys.
+        # Nothing was committed to the database, so nothing needs these keys.
         (draft if draft.exists() else env_file).unlink()
         raise
 
@@ -79,7 +80,7 @@ def _generated() -> dict[str, str]:
 
 
 def _lines(settings: dict[str, str]) -> str:
-    """Return settings as lines of `.env`; what the environment sets already is left to it."""
+    """Return settings as lines of `.env`, without those that the environment sets."""
     return "".join(f"{name}={value}\n" for name, value in settings.items() if not _is_in_environment(name))
 
 
@@ -87,15 +88,15 @@ def _is_in_environment(name: str) -> bool:
     return bool(os.environ.get(name) or os.environ.get(name + FILE_SUFFIX))
 
 
-def _tell_of_the_environment() -> None:
-    """Name the settings that `.env` lacks: a command of another terminal would go by others, or to another database."""
+def _name_settings_of_the_environment() -> None:
+    """Print the settings that `.env` lacks: in another shell, a command would use other values or another database."""
     names = [setting.name for setting in SETTINGS if _is_in_environment(setting.name)]
     if names:
-        click.echo(f"Set by the environment and not in .env: {', '.join(names)}. Every command needs them.")
+        click.echo(f"Set in the environment and not in .env: {', '.join(names)}. Every command needs them.")
 
 
 def _make_first_records(draft: Path, env_file: Path) -> str:
-    """Migrate and make the first account with what belongs to it and `.env`, all or nothing; return the token."""
+    """Migrate, then create the first account, user, project, token and `.env`, all or none; return the token."""
     try:
         settings = load_settings(draft)
     except InvalidSettings as wrong:
@@ -106,20 +107,20 @@ def _make_first_records(draft: Path, env_file: Path) -> str:
         schema_version.migrate()
         with connection(), transaction():
             if accounts.first_id() is not None:
-                raise Refused("The database has accounts already; put back the .env that belongs to it.")
+                raise Refused("The database already has accounts; restore the .env that belongs to it.")
             account = accounts.add_account("Default", now)
             accounts.add_user(FIRST_USER, account.id, now)
             project = projects.add_project("Default", account.id, now)
             accounts.grant_project(FIRST_USER, project.id, now)
             check_keys(Vault(settings.encryption_keys), now)
             _, token = tokens.create(FIRST_USER, TokenKind.API, now, name="first")
-            # Before the commit: keys that are committed to but lost could never be had again.
+            # Before the commit: a database whose keys are lost cannot be recovered.
             _finish(draft, env_file, int(project.id))
         return token
 
 
 def _finish(draft: Path, env_file: Path, project_id: int) -> None:
-    """Make the draft the `.env`, whole and on disk."""
+    """Complete the draft, sync it and rename it to `.env`."""
     try:
         with draft.open("a", encoding="utf-8") as file:
             file.write(_lines({"DEFAULT_PROJECT_ID": str(project_id)}))
@@ -128,26 +129,26 @@ def _finish(draft: Path, env_file: Path, project_id: int) -> None:
         draft.rename(env_file)
         sync(env_file.parent)
     except OSError as failed:
-        raise Refused(f"{env_file} cannot be written: {failed.strerror}; make room, or its folder yours.") from None
+        raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
 
 
-def _hand_over(token: str, path: Path) -> None:
-    """Show the token on a terminal; where nobody may be looking, put it into a file of the owner's."""
+def _show_or_save(token: str, path: Path) -> None:
+    """Print the token on a terminal; elsewhere, where output may be logged, write it to a file with mode 0600."""
     if sys.stdout.isatty():
-        click.echo(f"The first API token, shown this once: {token}")
+        click.echo(f"The first API token, shown only once: {token}")
         return
     path.unlink(missing_ok=True)
     try:
         _write_private(path, f"{token}\n")
     except OSError as failed:
-        another = f"make another: bin/riskrelay token create --user {FIRST_USER}"
-        click.echo(f"riskrelay: {path} cannot be written: {failed.strerror}; {another}", err=True)
+        fix = f"create another token: bin/riskrelay token create --user {FIRST_USER}"
+        click.echo(f"riskrelay: {path} cannot be written: {failed.strerror}; {fix}", err=True)
         return
-    click.echo(f"The first API token is in {path}; keep it elsewhere and delete the file.")
+    click.echo(f"The first API token is in {path}; store it elsewhere and delete the file.")
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a new file for its owner alone, whole or not at all."""
+    """Write a new file with mode 0600, completely or not at all."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         try:
             file.write(text)

@@ -1,7 +1,7 @@
-"""`prune`: remove what has been over for long enough; for cron, and for an archive of what goes.
+"""`prune`: delete records older than RETENTION_DAYS; for cron, and to archive what is deleted.
 
-A worker does the same by itself, a little every hour, without an archive; it holds the lock for a batch at a time, and this
-waits for that. Refuses to run beside another one, and to archive where others can read.
+A worker does the same every hour in small batches, without an archive; it holds the lock for one batch at a time, and `prune`
+waits for it. Refuses to run beside another `prune`, and to archive to a folder that others can read.
 """
 
 import sys
@@ -26,32 +26,32 @@ from storage.maintenance import retention
 from storage.maintenance.archive import Archive, UnsafeFolder
 from storage.maintenance.retention import Cutoffs
 
-#: Other writers of SQLite ask every 2 ms whether it is their turn: as long as a batch takes, so that half of it is theirs.
-_BREATH_S: Final = 0.01
-#: A worker's batch takes 10 ms, and what locks its rows may hold it up for some seconds; another `prune` takes longer.
-_TURN_WITHIN_S: Final = 3.0
+#: Pause between batches. Other writers of SQLite retry every 2 ms; a pause as long as a batch leaves them half of the time.
+_PAUSE_S: Final = 0.01
+#: Wait for the lock. A worker's batch takes 10 ms, or some seconds where its rows are locked; another `prune` takes longer.
+_LOCK_WITHIN_S: Final = 3.0
 
 
 @click.command(
     epilog="Example: riskrelay prune --archive /var/lib/riskrelay/archive --json\n\n"
-    "Exit codes: 0 done, 1 another one runs, the archive is refused, or the database is away, "
+    "Exit codes: 0 done, 1 already running, archive refused, or database unavailable, "
     "2 wrong usage or settings."
 )
-@click.option("--older-than-days", "days", type=DAYS, help="Instead of RETENTION_DAYS.")
-@click.option("--dry-run", is_flag=True, help="Only count what would go.")
-@click.option("--limit", type=LIMIT, default=retention.ALL, help="Remove no more rows; an export goes whole or stays.")
+@click.option("--older-than-days", "days", type=DAYS, help="Use this age instead of RETENTION_DAYS.")
+@click.option("--dry-run", is_flag=True, help="Only count the records that would be deleted.")
+@click.option("--limit", type=LIMIT, default=retention.ALL, help="Maximum number of rows; an export is deleted with all its rows or not at all.")
 @click.option(
     "--archive",
     "folder",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write what goes there first, as JSON Lines; made where it is not there.",
+    help="Write deleted records to this folder first, as JSON Lines; created if missing.",
 )
 @json_option
 def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_json: bool) -> None:
     """Delete records older than RETENTION_DAYS: exports with their attempts, page results, keys, tokens.
 
-    What waits, is being sent or is being recovered stays, however old; findings and the ledgers stay for good.
+    Exports that wait, are being delivered or are being recovered are kept at any age; findings and audit logs are kept forever.
     """
     with opened() as settings:
         until = _until(settings, days)
@@ -61,40 +61,40 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
 
 def _until(settings: Settings, days: int | None) -> Cutoffs:
     age = settings.retention if days is None else timedelta(days=days)
-    # As the workers do: a host whose clock is ahead would remove what is not over.
+    # As workers do: a host whose clock is ahead would delete records too early.
     clock = SharedClock(utc_now)
     clock.compare()
     return retention.cutoffs(clock.now(), age, settings.idempotency_ttl)
 
 
 def _remove(until: Cutoffs, limit: int, folder: Path | None) -> Counter[str]:
-    with alone(Lock.PRUNE, _TURN_WITHIN_S), nullcontext() if folder is None else _archive(folder) as archive:
+    with alone(Lock.PRUNE, _LOCK_WITHIN_S), nullcontext() if folder is None else _archive(folder) as archive:
         return _batches(until, limit, archive)
 
 
 @contextmanager
 def _archive(folder: Path) -> Iterator[Archive]:
-    """Open an archive, or end with a remedy; a batch that cannot be archived stays."""
+    """Open an archive, or raise Refused with the fix; a batch that cannot be archived is not deleted."""
     try:
         with Archive(folder, utc_now()) as archive:
             yield archive
     except UnsafeFolder:
-        # No `chmod 700` to be typed: /tmp may be what was named.
-        told = f"Others can read {folder}, and an archive holds what people wrote"
-        raise Refused(f"{told}; name a folder of its own, such as {folder / 'riskrelay-archive'}, which is made.") from None
+        # The message does not suggest `chmod 700`: the folder may be /tmp.
+        cause = f"Others can read {folder}, and an archive holds personal data"
+        raise Refused(f"{cause}; use a private folder such as {folder / 'riskrelay-archive'}, which is created.") from None
     except OSError as failed:
-        told = f"The archive {folder} cannot be written: {failed.strerror}."
-        raise Refused(f"{told} Make room or choose another; what it does not hold was not removed.") from None
+        cause = f"The archive {folder} cannot be written: {failed.strerror}."
+        raise Refused(f"{cause} Free space or use another folder; records that are not archived were not deleted.") from None
 
 
 def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str]:
-    """Remove batch after batch and let others have their turn between two; on a terminal a bar shows how far it is."""
+    """Delete batch after batch with a pause for other writers; a terminal shows a progress bar."""
     is_watched, counts = sys.stderr.isatty(), Counter[str]()
-    # To know the length everything is counted first, which only somebody who watches has use for.
+    # Counting everything first costs time that only a progress bar is worth.
     length = retention.planned(until, limit).total() if is_watched else 0
     with click.progressbar(length=length, label="Rows", file=sys.stderr, hidden=not is_watched) as bar:
         for gone in retention.removed(until, limit, archive):
             counts += gone
             bar.update(gone.total())
-            time.sleep(_BREATH_S)
+            time.sleep(_PAUSE_S)
     return counts

@@ -15,7 +15,7 @@ def report() -> None:
 
 
 @report.command(
-    epilog="Example: riskrelay report add 'Spring audit' --project 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
+    epilog="Example: riskrelay report add 'Spring audit' --project 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
 )
 @click.argument("title")
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")

@@ -1,9 +1,8 @@
-"""`restore`: make a backup the database, with every target paused and nothing that was erased since come back.
+"""`restore`: replace the database with a backup; every target is paused, and erased data stays erased.
 
-Everything that speaks against it is found before anything is touched: a file that is no backup, damaged, of a newer version,
-of another kind of database or sealed with other keys; an installation that runs; a database that holds something, unless it
-is to be replaced. What the replaced database knows of redactions is first saved in a file in DATA_DIR: a restore that is
-killed leaves the old database, or one that delivers nothing, and the next `restore` finishes its work.
+All checks run before any change: the file is a whole backup of this kind of database, of this version or an older one, and
+of these keys; nothing runs; the present database is empty or may be replaced. Its erasure log is first saved to a file in
+DATA_DIR. A restore that is killed leaves the old database, or one that delivers nothing, and the next `restore` completes it.
 """
 
 import sqlite3
@@ -37,10 +36,10 @@ from storage.maintenance.restore import NOTHING, Before
 from storage.maintenance.sqlite_copies import DamagedCopy
 from storage.secrets.vault import Vault
 
-#: Where the redactions of a replaced database wait until they are repeated.
+#: Keeps the erasure log of a replaced database until it is replayed.
 _SAVED: Final = "restoring-{}.redactions"
 _STAMP: Final = "%Y%m%dT%H%M%S%fZ"
-#: A service that runs answers at once.
+#: A running service responds at once.
 _ANSWERS_WITHIN_S: Final = 2
 
 
@@ -49,20 +48,20 @@ _ANSWERS_WITHIN_S: Final = 2
     "Exit codes: 0 restored, 1 refused or failed, 2 wrong usage or settings."
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--replace", is_flag=True, help="Replace a database that has accounts, without asking.")
+@click.option("--replace", is_flag=True, help="Replace a database that has accounts without confirmation.")
 @click.option(
     "--redactions",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `compliance export` wrote, for when the old database is gone.",
+    help="The output of `compliance export`, if the old database is lost.",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would happen, and what speaks against it.")
+@click.option("--dry-run", is_flag=True, help="Only print what would happen, and the obstacles.")
 @json_option
 def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, as_json: bool) -> None:
     """Restore the database from a backup; every target stays paused until you resume it.
 
     The reason of the pause is `restored`.
 
-    What compliance requests erased since the backup is erased again, and open requests are taken over.
+    Data that compliance requests erased after the backup is erased again, and open requests are carried over.
     """
     settings, now = checked_settings(), utc_now()
     make_data_dir(settings)
@@ -74,7 +73,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         obstacles = _obstacles(settings, before)
         if dry_run:
             obstacles += [] if replace else _needs_consent(before)
-            print_record(_foretold(file, settings, backup, before, redactions, obstacles), as_json)
+            print_record(_plan(file, settings, backup, before, redactions, obstacles), as_json)
             return
         if obstacles:
             raise Refused(" ".join(obstacles))
@@ -82,36 +81,36 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         record = _restored(file, settings, before, redactions, now)
         print_record(record, as_json)
     if record["targets_paused"] and not as_json:
-        click.echo("Nothing is delivered until you say so: bin/riskrelay target resume --all")
+        click.echo("All targets are paused. To resume deliveries: bin/riskrelay target resume --all")
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Tell in one line what a part of it refuses."""
+    """Turn what any step refuses into one line."""
     try:
         yield
     except BackupRefused as refused:
         raise Refused(str(refused)) from None
     except NoEncryptionKey:
-        raise Refused("ENCRYPTION_KEYS is not set; put back the .env that belongs to the backup.") from None
+        raise Refused("ENCRYPTION_KEYS is not set; restore the .env that belongs to the backup.") from None
     except Unreadable as damaged:
-        raise Refused(f"The file of redactions is not whole: {damaged}; write it anew with `compliance export`.") from None
+        raise Refused(f"The --redactions file is damaged: {damaged}; write it again with `compliance export`.") from None
     except (DumpFailed, DamagedCopy, sqlite3.Error) as failed:
-        raise Refused(f"The restore failed: {failed}. The database is as it was.") from None
+        raise Refused(f"The restore failed: {failed}. The database is unchanged.") from None
     except OSError as failed:
         raise Refused(f"{failed.filename or 'A file'}: {failed.strerror or failed}.") from None
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Keep out another restore and every start, a backup of what is being replaced, and who erases what would come back."""
+    """Lock out another restore, every start, backups, and erasures that the restore would undo."""
     with alone(Lock.RESTORE), alone(Lock.BACKUP), alone(Lock.COMPLIANCE):
         yield
 
 
 @contextmanager
 def _opened(settings: Settings) -> Iterator[None]:
-    """Open the database as it stands: it may be empty, old, damaged, or not there at all."""
+    """Open the database in any state: it may be empty, old, damaged or missing."""
     with database_at(settings.database_url):
         if is_sqlite():
             _require_folder(Path(database.obj.database).parent)
@@ -123,21 +122,21 @@ def _opened(settings: Settings) -> Iterator[None]:
 
 def _require_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise Refused(f"{folder} is no folder; make it, or set DATABASE_URL to another file.")
+        raise Refused(f"{folder} is not a folder; create it, or set DATABASE_URL to another file.")
 
 
 def _obstacles(settings: Settings, before: Before) -> list[str]:
-    """Return what forbids a restore now, with the remedy."""
-    told = []
+    """Return what prevents a restore now, each with its fix."""
+    found = []
     if before.workers:
-        told.append(f"A worker is running ({before.workers[0]}); stop it, and wait a few seconds.")
+        found.append(f"A worker is running ({before.workers[0]}); stop it and wait a few seconds.")
     if _answers(settings.bind):
-        told.append(f"The service answers at {settings.bind}; stop it.")
-    return told
+        found.append(f"The service is running at {settings.bind}; stop it.")
+    return found
 
 
 def _answers(bind: str) -> bool:
-    """Tell whether a service answers at an address, whatever it answers."""
+    """Return whether any HTTP service responds at an address."""
     try:
         with DIRECTLY.open(f"{local_url(bind)}/healthz", timeout=_ANSWERS_WITHIN_S):
             return True
@@ -148,25 +147,25 @@ def _answers(bind: str) -> bool:
 
 
 def _require_consent(before: Before, replace: bool) -> None:
-    """End unless what stands here holds nothing, or may be replaced."""
-    told = [] if replace else _needs_consent(before)
-    if told and not sys.stdin.isatty():
-        raise Refused(told[0])
-    if told:
-        click.confirm(f"{_what_is_replaced(before)} will be replaced. Go on?", abort=True, err=True)
+    """Raise Refused unless the present database is empty or may be replaced; a terminal asks for confirmation."""
+    objections = [] if replace else _needs_consent(before)
+    if objections and not sys.stdin.isatty():
+        raise Refused(objections[0])
+    if objections:
+        click.confirm(f"{_what_is_replaced(before)} will be replaced. Continue?", abort=True, err=True)
 
 
 def _needs_consent(before: Before) -> list[str]:
     if before.contents is not None and not before.contents.accounts:
         return []
-    return [f"{_what_is_replaced(before)} would be replaced; say --replace if that is meant."]
+    return [f"{_what_is_replaced(before)} would be replaced; use --replace to allow it."]
 
 
 def _what_is_replaced(before: Before) -> str:
     return "A database that cannot be read" if before.contents is None else f"{before.contents.accounts} account(s)"
 
 
-def _foretold(
+def _plan(
     file: Path, settings: Settings, backup: Backup, before: Before, redactions: Path | None, obstacles: Sequence[str]
 ) -> dict[str, Any]:
     """Return what a restore would do."""
@@ -186,13 +185,13 @@ def _foretold(
 
 
 def _restored(file: Path, settings: Settings, before: Before, redactions: Path | None, now: datetime) -> dict[str, Any]:
-    """Do it, and return what is to be told of it."""
+    """Restore, and return the record of it."""
     if before.has_redactions:
         with connection():
             erasure_replay.save(settings.data_dir / _SAVED.format(now.strftime(_STAMP)))
     sources = _sources(settings, redactions)
     if not sources:
-        click.echo("riskrelay: no redactions since the backup are known here; see `restore --help`.", err=True)
+        click.echo("riskrelay: found no erasures after the backup; if there were any, use --redactions.", err=True)
     aside = None
     if is_sqlite():
         counts, aside = restoring.put_copy(file, sources, now, keep=before.contents != NOTHING)
@@ -214,7 +213,7 @@ def _restored(file: Path, settings: Settings, before: Before, redactions: Path |
 
 
 def _sources(settings: Settings, redactions: Path | None) -> list[Path]:
-    """Return the files of redactions: what a restore that was killed had saved comes first."""
+    """Return the erasure logs to replay: first those that a killed restore saved."""
     return [*_saved(settings), *([redactions] if redactions is not None else [])]
 
 

@@ -1,8 +1,8 @@
-"""`rotate-keys`: seal everything with the first of ENCRYPTION_KEYS, so that older ones may go.
+"""`rotate-keys`: encrypt everything with the first of ENCRYPTION_KEYS, so that older keys can be removed.
 
-In this order: a new key in front (`--generate` puts it into `.env`), restart service and workers, `rotate-keys`, take the
-older keys away. It may be killed anywhere and run again. Refuses while a worker of this host runs that was started before
-the `.env` was changed: it could not open what is sealed with the new key.
+The order: put a new key in front (`--generate` does so in `.env`), restart service and workers, run `rotate-keys`, remove the
+older keys. It can be killed at any point and run again. Refuses while a worker on this host is older than the change of
+`.env`: that worker could not decrypt values of the new key.
 """
 
 import os
@@ -35,17 +35,17 @@ _SETTING: Final = "ENCRYPTION_KEYS"
 @click.command(
     "rotate-keys",
     epilog="Example: riskrelay rotate-keys --generate\n\n"
-    "Exit codes: 0 done, 1 something opens with no key, or it was refused, 2 wrong usage or settings.",
+    "Exit codes: 0 done, 1 refused or a value that no key decrypts, 2 wrong usage or settings.",
 )
-@click.option("--generate", is_flag=True, help="Only put a new key in front of ENCRYPTION_KEYS in the .env in use.")
-@click.option("--dry-run", is_flag=True, help="Only count what would be sealed anew.")
-@click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Seal no more anew.")
+@click.option("--generate", is_flag=True, help="Only add a new first key to ENCRYPTION_KEYS in the .env in use.")
+@click.option("--dry-run", is_flag=True, help="Only count the values to encrypt again.")
+@click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Maximum number of values.")
 @json_option
 def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
     """Encrypt every stored secret with the first of ENCRYPTION_KEYS, and say when older keys can go."""
     if generate:
         if dry_run:
-            raise click.UsageError("--generate has no dry run: it changes one line of .env and nothing else.")
+            raise click.UsageError("--generate has no --dry-run: it changes one line of .env and nothing else.")
         _generate(as_json)
         return
     is_from_file = not _is_set()
@@ -62,7 +62,7 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
 
 
 def _is_set() -> bool:
-    """Tell whether the keys come from the environment; to be asked before `.env` is read into it."""
+    """Return whether the keys come from the environment; call it before `.env` is loaded into it."""
     return bool({_SETTING, f"{_SETTING}_FILE"} & os.environ.keys())
 
 
@@ -71,14 +71,14 @@ def _generate(as_json: bool) -> None:
         raise Refused(by_hand("comes from the environment"))
     env_file = find_env_file()
     with opened() as settings, alone(Lock.ROTATE_KEYS):
-        # A new key in front of wrong ones would make the mistake harder to see.
+        # A new key in front of wrong ones would hide the mistake.
         check_keys(Vault(settings.encryption_keys), utc_now())
         put_in_front(env_file, os.urandom(KEY_BYTES), settings.encryption_keys)
     print_record({"env_file": str(env_file), "keys": len(settings.encryption_keys) + 1}, as_json)
     if not as_json:
-        click.echo("Now restart service and workers, on every host with this ENCRYPTION_KEYS; then run:")
+        click.echo("Next, restart service and workers on every host that uses these ENCRYPTION_KEYS. Then run:")
         click.echo("  bin/riskrelay rotate-keys")
-        click.echo("Keep a copy of the new key somewhere safe; the older ones belong to the backups made until now.")
+        click.echo("Keep a copy of the new key in a safe place. Existing backups need the older keys.")
 
 
 def _require_restarted() -> None:
@@ -89,12 +89,12 @@ def _require_restarted() -> None:
     older = worker_heartbeats.on_this_host_since_before(changed_at, utc_now())
     if older:
         raise Refused(
-            f"{older[0]} was started before {env_file} was changed and may not have the new key; restart it first."
+            f"{older[0]} started before {env_file} was changed and may not have the new key. Restart it first."
         )
 
 
 def _rotate(vault: Vault, limit: int) -> int:
-    """Seal up to `limit` values anew, then the canary where nothing is left; return how many."""
+    """Encrypt up to `limit` values with the first key, and the key check once none is left; return how many."""
     resealed = 0
     with alone(Lock.ROTATE_KEYS), _bar(key_rotation.count()) as bar:
         for progress in key_rotation.rotate(vault, limit):
@@ -126,18 +126,18 @@ def _print(resealed: int, found: Survey, settings: Settings, vault: Vault, as_js
         return
     print_record({**record, "unreadable": len(found.unreadable)}, as_json)
     for each in found.unreadable:
-        click.echo(f"riskrelay: {_told(each)}", err=True)
+        click.echo(f"riskrelay: {_problem(each)}", err=True)
     click.echo(_conclusion(found, needs_older, len(settings.encryption_keys)))
 
 
-def _told(each: UnreadableValue) -> str:
-    remedy = "set it anew" if each.table != "compliance_requests" else "put back the key that sealed it"
-    return f"{each.table} {each.id}: {each.column} opens with no key; {remedy}."
+def _problem(each: UnreadableValue) -> str:
+    fix = "set it again" if each.table != "compliance_requests" else "restore the key that encrypted it"
+    return f"{each.table} {each.id}: no key decrypts {each.column}; {fix}."
 
 
 def _conclusion(found: Survey, needs_older: bool, keys: int) -> str:
     if found.outdated or needs_older:
         return "Older keys are still needed; run: bin/riskrelay rotate-keys"
     if keys == 1:
-        return "Everything is sealed with the one key there is."
-    return "Older keys may be removed from ENCRYPTION_KEYS; keep them with the backups that were made until now."
+        return "All secrets are encrypted with the only key."
+    return "You can remove the older keys from ENCRYPTION_KEYS. Keep them with the backups made so far."

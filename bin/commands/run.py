@@ -1,4 +1,4 @@
-"""`run`: everything in one: embedded Redis where REDIS_URL names none, migrations, service and workers."""
+"""`run`: run the whole installation: embedded Redis unless REDIS_URL is set, migrations, service and workers."""
 
 import json
 import logging
@@ -21,19 +21,19 @@ from storage.db import schema_version
 
 _log: Final = logging.getLogger(__name__)
 
-#: A start takes one or two seconds; a machine under load gets the benefit of the doubt.
+#: A start takes one or two seconds, and longer on a loaded machine.
 READY_WITHIN_S = 60
 REDIS_WITHIN_S = 20
 
 
 @click.command(
-    epilog="Example: riskrelay run\n\nExit codes: 0 stopped, 1 a part of it died or did not start, 2 wrong settings."
+    epilog="Example: riskrelay run\n\nExit codes: 0 stopped, 1 a process died or did not start, 2 wrong settings."
 )
 def run() -> None:
     """Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers."""
     settings = daemon_settings()
     warn_of_strange_names()
-    # What can be refused is refused before anything is changed: an installation may be running here already.
+    # Check everything before changing anything: an installation may already be running here.
     require_keys(settings)
     require_free(settings.bind)
     with database_at(settings.database_url):
@@ -42,19 +42,19 @@ def run() -> None:
     redis = EmbeddedRedis(settings.data_dir, settings.redis_socket) if settings.redis_embedded else None
     try:
         if redis is not None:
-            # First, because it refuses data that another installation is using.
+            # First, because it refuses a data folder that another installation uses.
             redis.start()
             redis.wait_until_ready(REDIS_WITHIN_S)
         _migrate(settings)
         require_startable(settings)
         warn_of_redis_away(settings)
-        # From here on a signal is noted, not obeyed at once.
+        # From here on, a signal is recorded and handled by the supervisor.
         supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
         _start(settings, supervisor, redis)
         if supervisor.wait_until(lambda: _is_ready(settings), READY_WITHIN_S):
             _greet(settings)
         elif supervisor.is_running():
-            _log.warning("not ready after %s s, going on; the lines above say why", READY_WITHIN_S)
+            _log.warning("not ready after %s s, continuing; see the lines above", READY_WITHIN_S)
         raise SystemExit(supervisor.run())
     except EmbeddedRedisError as failed:
         raise Refused(str(failed)) from None
@@ -78,27 +78,27 @@ def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | No
 
 
 def _is_ready(settings: Settings) -> bool:
-    """Tell whether everything is green, a worker that has shown itself included."""
+    """Return whether all checks of /readyz are ok, including a live worker."""
     try:
-        with DIRECTLY.open(f"{local_url(settings.bind)}/readyz", timeout=1) as answer:
-            checks = json.load(answer)["checks"]
+        with DIRECTLY.open(f"{local_url(settings.bind)}/readyz", timeout=1) as response:
+            checks = json.load(response)["checks"]
     except (URLError, OSError, ValueError):
         return False
-    # A Redis of somebody else's that is away has been told of, and keeps nothing from being delivered.
+    # An external Redis that is down has been logged, and does not stop deliveries.
     return all(found == "ok" for name, found in checks.items() if name != "redis" or settings.redis_embedded)
 
 
 def _greet(settings: Settings) -> None:
-    """Tell where it is and what to type next."""
+    """Print the URL and the next commands."""
     token = settings.data_dir / FIRST_TOKEN
     click.echo(f"\nRiskRelay is ready at {settings.public_base_url}\n")
     if token.is_file():
-        click.echo(f"The first API token is in {token}; keep it elsewhere and delete the file.\n")
-    click.echo("Try, in another terminal:")
+        click.echo(f"The first API token is in {token}; store it elsewhere and delete the file.\n")
+    click.echo("Try in another terminal:")
     click.echo(f"  curl -s {local_url(settings.bind)}/readyz")
     click.echo(f"  bin/riskrelay token create --user {FIRST_USER}")
     click.echo("  bin/riskrelay listen\n")
     if RouteFamily.CONSOLE in settings.route_families:
-        # Not a fourth command to try: it belongs to the browser.
-        click.echo(f"Or look at it: {settings.public_base_url}/console takes a token made with --ability console.\n")
+        console = f"{settings.public_base_url}/console"
+        click.echo(f"Sign in at {console} with a token created with `--ability console`.\n")
     click.echo("Ctrl-C stops everything.")

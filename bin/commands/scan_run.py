@@ -15,7 +15,7 @@ def scan_run() -> None:
 
 
 @scan_run.command(
-    epilog="Example: riskrelay scan-run add --project 1 --id 42\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
+    epilog="Example: riskrelay scan-run add --project 1 --id 42\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
 )
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")

@@ -24,7 +24,7 @@ def session() -> None:
 @session.command(
     "list",
     epilog="Example: riskrelay session list --user ada@example.com --json\n\n"
-    "Exit codes: 0 listed, 1 there is no such user, 2 wrong usage.",
+    "Exit codes: 0 listed, 1 no such user, 2 wrong usage.",
 )
 @click.option("--user", "email", help="Only those of this user.")
 @json_option
@@ -44,7 +44,7 @@ Examples:
   riskrelay session revoke --user ada@example.com
 
 \b
-Exit codes: 0 revoked, 1 there is no such session or user, 2 wrong usage."""
+Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage."""
 )
 @click.argument("session_id", required=False)
 @click.option("--user", "email", help="Revoke every session of this user instead.")

@@ -15,7 +15,7 @@ from storage.exports import transitions
 
 @click.command(
     epilog="Example: riskrelay sweep --json\n\n"
-    "Exit codes: 0 done, 1 another one runs, or Redis or the database is away, 2 wrong usage or settings."
+    "Exit codes: 0 done, 1 already running, or Redis or database unavailable, 2 wrong usage or settings."
 )
 @click.option("--dry-run", is_flag=True, help="Only count what is due.")
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Count no further.")

@@ -45,7 +45,7 @@ def list_targets(as_json: bool) -> None:
         print_records(records, as_json, _COLUMNS, "There are no targets.")
 
 
-@target.command(epilog="Example: riskrelay target show tgt_… --json\n\nExit codes: 0 shown, 1 there is none, 2 wrong usage.")
+@target.command(epilog="Example: riskrelay target show tgt_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")
 @click.argument("target_id")
 @json_option
 def show(target_id: str, as_json: bool) -> None:
@@ -99,7 +99,7 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
 
 @target.command(
     epilog="Example: riskrelay target limit tgt_… --max-per-minute 30\n\n"
-    "Exit codes: 0 done, 1 there is no such target, 2 wrong usage."
+    "Exit codes: 0 done, 1 no such target, 2 wrong usage."
 )
 @click.argument("target_id")
 @click.option(
@@ -119,7 +119,7 @@ def limit(target_id: str, max_per_minute: int | None, as_json: bool) -> None:
 
 @target.command(
     epilog="Example: riskrelay target validate tgt_… --json\n\n"
-    "Exit codes: 0 passed, 1 failed, or there is no such target, 2 wrong usage."
+    "Exit codes: 0 passed, 1 failed or no such target, 2 wrong usage."
 )
 @click.argument("target_id")
 @json_option
@@ -140,7 +140,7 @@ def validate(target_id: str, as_json: bool) -> None:
 
 @target.command(
     epilog="Example: riskrelay target ping tgt_… --json\n\n"
-    "Exit codes: 0 delivered, 1 not delivered, refused, or there is no such target, 2 wrong usage."
+    "Exit codes: 0 delivered, 1 not delivered, refused or no such target, 2 wrong usage."
 )
 @click.argument("target_id")
 @json_option

@@ -30,7 +30,7 @@ Example:
   TOKEN=$(riskrelay token create --user ada@example.com)
 
 \b
-Exit codes: 0 made, 1 refused, 2 wrong usage."""
+Exit codes: 0 created, 1 refused, 2 wrong usage."""
 )
 @click.option("--user", "email", required=True, help="The user's email.")
 @click.option("--kind", type=click.Choice([kind.value for kind in TokenKind]), default="api", show_default=True)
@@ -73,7 +73,7 @@ Examples:
   riskrelay token revoke --user ada@example.com
 
 \b
-Exit codes: 0 revoked, 1 there is no such token or user, 2 wrong usage."""
+Exit codes: 0 revoked, 1 no such token or user, 2 wrong usage."""
 )
 @click.argument("token_id", type=ROW_ID, required=False)
 @click.option("--user", "email", help="Revoke every token of this user instead.")

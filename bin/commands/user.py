@@ -18,7 +18,7 @@ def user() -> None:
 
 
 @user.command(
-    epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 made, 1 refused, 2 wrong usage."
+    epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
 )
 @click.argument("email")
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")

@@ -1,4 +1,4 @@
-"""`work`: the worker daemon, as many processes as WORKER_PROCESSES says."""
+"""`work`: run the worker daemon in WORKER_PROCESSES processes."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ from schemas.settings.definitions import Settings
 
 
 @click.command(epilog="Example: riskrelay work\n\nExit codes: 0 stopped, 1 a process died, 2 wrong settings.")
-@click.option("--processes", type=click.IntRange(min=1), help="Instead of WORKER_PROCESSES.")
-@click.option("--part", "is_part", is_flag=True, hidden=True, help="Its parent has told what there is to tell.")
+@click.option("--processes", type=click.IntRange(min=1), help="Number of processes, instead of WORKER_PROCESSES.")
+@click.option("--part", "is_part", is_flag=True, hidden=True, help="Skip the warnings that the parent process has logged.")
 def work(processes: int | None, is_part: bool) -> None:
     """Run the worker daemon until SIGTERM; running deliveries are finished first."""
     settings = daemon_settings()
@@ -26,7 +26,7 @@ def work(processes: int | None, is_part: bool) -> None:
     if settings.worker_metrics_bind and not is_part:
         _show_metrics(settings.worker_metrics_bind, settings)
     if count == 1:
-        # Here, so that only the process that delivers carries what delivering needs.
+        # Imported here, so that the parent process does not load it.
         from worker import daemon  # noqa: PLC0415 - see above
 
         raise SystemExit(daemon.run(settings))
@@ -37,14 +37,14 @@ def work(processes: int | None, is_part: bool) -> None:
 
 
 def _show_metrics(bind: str, settings: Settings) -> None:
-    """Show the metrics of all processes from this one, or end with a remedy."""
-    # Here, because most installations show them by their service.
+    """Serve the metrics of all worker processes. Raises Refused if the address cannot be bound."""
+    # Imported here: most installations expose these metrics through their service.
     from worker.metrics import serve  # noqa: PLC0415 - see above
 
     try:
         serve(bind, settings.data_dir)
     except OSError as failed:
-        raise Refused(f"{bind} cannot be had: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
+        raise Refused(f"{bind} cannot be bound: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
 
 
 WORK_ALONE = ("-P", "-m", "bin", "work", "--processes", "1", "--part")

@@ -244,7 +244,7 @@ def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_told_and_it_starts_all_
     with running(tmp_path, settings(tmp_path, REDIS_URL=f"redis://:hunter2@127.0.0.1:{free_port()}")):
         pass
     told = (tmp_path / "run.log").read_text()
-    assert told.count("Redis does not answer; see REDIS_URL") == 1
+    assert told.count("Redis does not respond; see REDIS_URL") == 1
     assert told.count("did you mean WORKER_PROCESSES?") == 1
     assert told.count("sets MY_OWN, which is no setting") == 1
     assert "hunter2" not in told

@@ -239,7 +239,7 @@ def assert_told_in_order(installation: "Running", folder: Path, ports: dict[str,
     for written, real in {"/srv/riskrelay": str(folder), **ports}.items():
         shown = shown.replace(written, real)
     told = iter(installation.log.read_text().splitlines())
-    lines = [line for line in shown.splitlines() if line and line != "…" and "shown this once" not in line]
+    lines = [line for line in shown.splitlines() if line and line != "…" and "shown only once" not in line]
     assert len(lines) > 5
     assert [line for line in lines if line not in told] == []
 

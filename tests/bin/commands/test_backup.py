@@ -301,7 +301,7 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: O
     with operator.database():
         make_customer()
     before = operator.contents()
-    assert "2 account(s) would be replaced; say --replace" in operator.refused("restore", file)
+    assert "2 account(s) would be replaced; use --replace" in operator.refused("restore", file)
     assert operator.contents() == before
     assert operator.json("restore", file, "--replace")["exports"] == 1
     assert len(operator.contents()["accounts"]) == 1
@@ -428,7 +428,7 @@ def test_a_damaged_database_is_moved_aside(on_sqlite: Operator) -> None:
     path.write_bytes(b"\x00" * 40_000)
     assert "cannot be read would be replaced" in on_sqlite.refused("restore", file)
     done = on_sqlite.type("restore", file, "--replace", "--json")
-    assert "no redactions since the backup are known" in done.stderr
+    assert "found no erasures after the backup" in done.stderr
     kept = json.loads(done.stdout)["replaced_database"]
     assert Path(kept).read_bytes() == b"\x00" * 40_000
     assert on_sqlite.contents()["exports"] == wanted

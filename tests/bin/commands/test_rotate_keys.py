@@ -170,7 +170,7 @@ def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: Key
     assert (record["resealed"], record["unreadable"], record["older_keys_needed"]) == (2, [place], False)
     told = shell.type()
     assert told.exit_code == 1
-    assert f"targets {target_id}: secret_sealed opens with no key" in told.stderr
+    assert f"targets {target_id}: no key decrypts secret_sealed" in told.stderr
 
 
 def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeyShell) -> None:
