@@ -1,4 +1,4 @@
-"""What a check of `doctor` finds: how well something is, in one sentence, and what to type or to change where it is not."""
+"""The result of a check of `doctor`: a level, one sentence, and the fix."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """How well it is; in the order of growing concern."""
+    """How serious a result is, least serious first."""
 
     OK = "ok"
     WARNING = "warning"
@@ -15,8 +15,8 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found; `fix` is there where not all is well."""
+class CheckResult:
+    """The result of one check; `fix` is None only for OK."""
 
     name: str
     level: Level
@@ -28,22 +28,22 @@ class Finding:
         return {"name": self.name, "status": self.level.value, "message": self.message, "fix": self.fix}
 
 
-def ok(name: str, message: str) -> Finding:
-    """All is well."""
-    return Finding(name, Level.OK, message)
+def ok(name: str, message: str) -> CheckResult:
+    """Return a result without a problem."""
+    return CheckResult(name, Level.OK, message)
 
 
-def warning(name: str, message: str, fix: str) -> Finding:
-    """It works, and should be seen to."""
-    return Finding(name, Level.WARNING, message, fix)
+def warning(name: str, message: str, fix: str) -> CheckResult:
+    """Return a result for something that works and needs attention."""
+    return CheckResult(name, Level.WARNING, message, fix)
 
 
-def failure(name: str, message: str, fix: str) -> Finding:
-    """It does not work, or will not for long."""
-    return Finding(name, Level.FAILURE, message, fix)
+def failure(name: str, message: str, fix: str) -> CheckResult:
+    """Return a result for something that does not work, or will soon stop."""
+    return CheckResult(name, Level.FAILURE, message, fix)
 
 
-def worst(findings: Iterable[Finding]) -> Level:
-    """Return the greatest concern among them."""
-    levels = {each.level for each in findings}
+def worst(results: Iterable[CheckResult]) -> Level:
+    """Return the most serious level."""
+    levels = {each.level for each in results}
     return next((level for level in reversed(Level) if level in levels), Level.OK)

@@ -1,7 +1,7 @@
-"""A new key in front of ENCRYPTION_KEYS in `.env`: written beside it, for its owner alone, and renamed.
+"""Adds a new first key to ENCRYPTION_KEYS in `.env`, through a temporary file with mode 0600 and a rename.
 
-Whatever interrupts it leaves the old file or the new one, whole. Refuses a file whose line it does not understand, and one
-that is not where the keys in use come from: those that are put there would count for nothing.
+An interruption leaves either the old or the new file. Refuses a file whose line cannot be parsed, and a file that is not the
+source of the keys in use: a key added there would have no effect.
 """
 
 import base64
@@ -23,15 +23,15 @@ _LINE: Final = re.compile(
 
 
 def by_hand(where: str) -> str:
-    """Return what to do where the keys stand somewhere that is not ours to write."""
+    """Return the steps for keys that are stored where we do not write."""
     return (
-        f"ENCRYPTION_KEYS {where}: put a new key and a comma in front of it there (`openssl rand -base64 32` makes one), "
+        f"ENCRYPTION_KEYS {where}. Add a new key and a comma in front of it there (`openssl rand -base64 32` prints one), "
         "restart service and workers, then run: bin/riskrelay rotate-keys"
     )
 
 
 def put_in_front(env_file: Path, key: bytes, in_use: Sequence[bytes]) -> None:
-    """Put `key` in front of the keys of `env_file`, which have to be those `in_use`. Raises Refused."""
+    """Put `key` in front of the keys of `env_file`. Raises Refused unless those are the keys `in_use`."""
     path = env_file.resolve()
     try:
         text = path.read_bytes().decode()
@@ -66,12 +66,12 @@ def _replace(path: Path, text: str) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    # Before anything is sealed with the new key.
+    # Before anything is encrypted with the new key.
     sync(path.parent)
 
 
 def _give_to_owner(descriptor: int, path: Path) -> None:
-    """Leave the file to whom it belongs: a service that runs as somebody else must still read it."""
+    """Keep the file's owner: a service that runs as another user must still be able to read it."""
     owner, ours = path.stat(), os.fstat(descriptor)
     if (owner.st_uid, owner.st_gid) != (ours.st_uid, ours.st_gid):
         os.fchown(descriptor, owner.st_uid, owner.st_gid)

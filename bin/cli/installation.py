@@ -1,7 +1,7 @@
-"""What most commands stand on: checked settings and the migrated database of this installation.
+"""Checked settings and the migrated database, which most commands need.
 
-Refuses to go on with wrong settings, or with a database that is away, not migrated, of a newer version or another
-application's: one clear line and its remedy.
+Refuses invalid settings, and a database that is unavailable, not migrated, of a newer version or another application's, with
+one line that names the fix.
 """
 
 import logging
@@ -34,7 +34,7 @@ class WrongSettings(click.ClickException):
 
 
 class Refused(click.ClickException):
-    """What was asked cannot be done; exit code 1."""
+    """The command was refused or failed; exit code 1."""
 
     exit_code = 1
 
@@ -44,7 +44,7 @@ class Refused(click.ClickException):
 
 
 def checked_settings() -> Settings:
-    """Return the settings, or end with every mistake in one report and exit code 2."""
+    """Return the settings. Raises WrongSettings with every mistake in one report."""
     try:
         return load_settings()
     except InvalidSettings as wrong:
@@ -52,7 +52,7 @@ def checked_settings() -> Settings:
 
 
 def daemon_settings() -> Settings:
-    """Return the settings of a command that stays, as `checked_settings` does; what it tells from here on is its log."""
+    """Return the settings of a daemon as `checked_settings` does, and configure its logs."""
     settings = checked_settings()
     lacking = extras.missing(settings)
     if lacking:
@@ -63,7 +63,7 @@ def daemon_settings() -> Settings:
 
 @contextmanager
 def opened(settings: Settings | None = None) -> Iterator[Settings]:
-    """Open the migrated database for a command and close it afterwards; yields the settings."""
+    """Open the migrated database for a command, yield the settings, and close the database."""
     settings = settings or checked_settings()
     with database_at(settings.database_url):
         require_migrated()
@@ -73,19 +73,21 @@ def opened(settings: Settings | None = None) -> Iterator[Settings]:
 
 @contextmanager
 def database_at(url: str) -> Iterator[None]:
-    """Open a database, migrated or not, and close it afterwards; what is wrong with it is told in one line."""
+    """Open a database, migrated or not, and close it afterwards. Raises Refused with one line for every failure of it."""
     open_database(url)
     try:
         yield
     except OUTAGES as away:
-        raise Refused(f"The database is away, locked or full ({outage_reason(away)}); see {location_hint()}.") from None
+        raise Refused(
+            f"The database is unavailable, locked or full ({outage_reason(away)}); check {location_hint()}."
+        ) from None
     except UnfitDatabase as unfit:
         raise Refused(str(unfit)) from None
     except DAMAGE as damaged:
         if type(damaged) is not DAMAGE:
             raise
         raise Refused(
-            f"The database is damaged ({outage_reason(damaged)}); restore a backup. See {location_hint()}."
+            f"The database is damaged ({outage_reason(damaged)}); restore a backup. It is at {location_hint()}."
         ) from None
     finally:
         close_database()
@@ -93,41 +95,41 @@ def database_at(url: str) -> Iterator[None]:
 
 @contextmanager
 def alone(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
-    """Keep a second run of the same command out, after so many seconds of waiting for its end; call it within `opened()`."""
+    """Hold the lock of a command; waits `within_s` seconds, then raises Refused. Needs an open database."""
     try:
         with locks.exclusive_within(lock, within_s):
             yield
     except locks.LockBusy:
-        raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait for its end.") from None
+        raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait until it ends.") from None
 
 
 def make_data_dir(settings: Settings) -> None:
-    """Make DATA_DIR for its owner alone, or end with a remedy."""
+    """Create DATA_DIR with mode 0700. Raises Refused with the fix."""
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failed:
-        raise Refused(f"DATA_DIR {settings.data_dir} cannot be made: {failed.strerror}; choose another.") from None
+        raise Refused(f"DATA_DIR {settings.data_dir} cannot be created: {failed.strerror}; set another folder.") from None
     if not os.access(settings.data_dir, os.W_OK | os.X_OK):
-        raise Refused(f"DATA_DIR {settings.data_dir} cannot be written to; make it yours, or choose another.")
+        raise Refused(f"DATA_DIR {settings.data_dir} is not writable; become its owner, or set another folder.")
 
 
 def require_migrated() -> None:
-    """End with a remedy where migrations are pending, or have run of which this version knows nothing."""
+    """Raise Refused if migrations are pending, or if this version does not know one that has run."""
     if require_fit():
         raise Refused("The database is not migrated; run: bin/riskrelay migrate")
 
 
 def require_fit() -> tuple[str, ...]:
-    """Return the names of the migrations that are pending, or end with a remedy where this version cannot run them."""
+    """Return the pending migrations. Raises Refused if this version cannot run them."""
     standing = schema_version.inspect()
     if standing.problem:
         raise Refused(standing.problem)
     return standing.pending
 
 
-def warn_of_strange_names() -> None:
-    """Tell which names in `.env` are no setting's: a slip of the hand has no other sign."""
+def warn_of_unknown_names() -> None:
+    """Log a warning for each name in `.env` that is not a setting: a misspelled one has no other symptom."""
     env_file = find_env_file()
     for name, meant in strange_names(env_file).items():
-        remedy = f"did you mean {meant}?" if meant else "it changes nothing."
-        _log.warning("%s sets %s, which is no setting of RiskRelay; %s", env_file, name, remedy)
+        fix = f"did you mean {meant}?" if meant else "it has no effect."
+        _log.warning("%s sets %s, which is not a setting of RiskRelay; %s", env_file, name, fix)

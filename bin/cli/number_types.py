@@ -1,12 +1,12 @@
-"""Numbers that commands take: none that the database cannot hold, so a slip of the hand is refused and never a crash."""
+"""Number types of options, bounded by what the database can hold, so that a typing error is refused and never a crash."""
 
 from typing import Final
 
 import click
 
-#: The ids that the database counts up by itself: four bytes in PostgreSQL, and more than any installation makes.
+#: Auto-increment ids: four bytes in PostgreSQL, more than any installation needs.
 ROW_ID: Final = click.IntRange(1, 2**31 - 1)
-#: How many at most; SQLite takes no more than eight bytes.
+#: A maximum; SQLite integers have eight bytes.
 LIMIT: Final = click.IntRange(1, 2**63 - 1)
-#: A hundred years: further off lies no date that a token needs, and soon none at all.
+#: A hundred years: no token needs more, and dates end soon after.
 DAYS: Final = click.IntRange(1, 36_500)

@@ -1,4 +1,4 @@
-"""How commands print records: aligned for a person, or as one JSON document with --json."""
+"""Prints records: aligned text, or one JSON document with --json."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def json_option(command: Command) -> Command:
-    """Give a command `--json`."""
+    """Add `--json` to a command."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
@@ -26,7 +26,7 @@ def print_record(record: Record, as_json: bool) -> None:
 
 
 def print_records(records: Sequence[Record], as_json: bool, columns: Sequence[str], none: str) -> None:
-    """Print a list: every member in JSON, the named columns for a person, `none` when it is empty."""
+    """Print a list: every field in JSON, else `columns` as a table, or the text `none` if the list is empty."""
     if as_json:
         click.echo(json.dumps(list(records), ensure_ascii=False))
         return

@@ -1,4 +1,4 @@
-"""What several commands ask of the terminal that they are typed in."""
+"""Terminal helpers: secret input and color."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import click
 
 
 def secret_line() -> bytes:
-    """Read a secret from one line of standard input; what is typed on a terminal is not shown there."""
+    """Read a secret from one line of standard input; a terminal does not echo it."""
     if sys.stdin.isatty():
         typed: str = click.prompt("Secret", hide_input=True, err=True)
         return typed.encode()
@@ -15,5 +15,5 @@ def secret_line() -> bytes:
 
 
 def may_colour() -> bool | None:
-    """None where click may decide by the terminal, False where NO_COLOR asks for none."""
+    """Return False if NO_COLOR is set, else None: click then decides by the terminal."""
     return False if os.environ.get("NO_COLOR") else None

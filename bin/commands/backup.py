@@ -34,7 +34,9 @@ from storage.secrets.vault import Vault
 #: More than any installation keeps.
 _MOST_KEPT: Final = 100_000
 
-_KEYS_ELSEWHERE: Final = "The backup holds neither .env nor its keys. Keep ENCRYPTION_KEYS elsewhere: you cannot restore without them."
+_KEYS_ELSEWHERE: Final = (
+    "The backup holds neither .env nor its keys. Keep ENCRYPTION_KEYS elsewhere: you cannot restore without them."
+)
 
 
 @click.command(
@@ -42,7 +44,11 @@ _KEYS_ELSEWHERE: Final = "The backup holds neither .env nor its keys. Keep ENCRY
     "Exit codes: 0 created, 1 refused or failed, 2 wrong usage or settings."
 )
 @click.argument("file", type=click.Path())
-@click.option("--keep", type=click.IntRange(1, _MOST_KEPT), help="FILE is a folder: keep this many backups in it, and delete older ones.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1, _MOST_KEPT),
+    help="FILE is a folder: keep this many backups in it, and delete older ones.",
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @json_option
 def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:

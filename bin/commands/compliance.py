@@ -1,6 +1,6 @@
 """`compliance`: process and list the requests of storefront compliance webhooks.
 
-`run` is for cron on hosts without a worker daemon. It is safe beside one: each request has one lease holder. If it is killed,
+`run` is for cron on hosts without a worker daemon. It is safe beside one: each request has one lease holder. If killed,
 its lease expires within seconds and the next run continues.
 """
 

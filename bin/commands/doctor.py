@@ -1,6 +1,6 @@
-"""`doctor`: one line a check, each with what to do where not all is well. It changes nothing.
+"""`doctor`: one line per check, with the fix for each problem. It changes nothing.
 
-With wrong settings it tells every mistake and checks what needs none of them; without a database what needs no database.
+With invalid settings it reports every mistake and runs the checks that need none; likewise without a database.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from bin.checks import machine, stores
-from bin.checks.results import Finding, Level, failure, ok, warning, worst
+from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, strange_names
@@ -22,9 +22,9 @@ from storage.db.engine import OUTAGES, close_database, connection, location_hint
 from storage.reporting import metrics_snapshot
 from storage.reporting.metrics_snapshot import MetricsSnapshot
 
-Checked = Finding | Iterable[Finding]
+Checked = CheckResult | Iterable[CheckResult]
 
-#: What needs the settings alone, in the order of the report.
+#: Checks that need only the settings, in the order of the report.
 MACHINE: Final[dict[str, Callable[[Settings, datetime], Checked]]] = {
     "data": lambda settings, _: machine.data_dir(settings),
     "disk": lambda settings, _: machine.disk(settings),
@@ -33,7 +33,7 @@ MACHINE: Final[dict[str, Callable[[Settings, datetime], Checked]]] = {
     "Redis": lambda settings, _: stores.redis(settings),
     "backups": machine.backups,
 }
-#: What asks a database that is ours and migrated.
+#: Checks that need the migrated database.
 DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checked]]] = {
     "SQLite": lambda *_: stores.sqlite_file(),
     "restore": lambda *_: stores.restored(),
@@ -50,14 +50,14 @@ DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checke
 
 @click.command(
     epilog="Example: riskrelay doctor --json\n\n"
-    "Exit codes: 0 all is well, warnings included, 1 something failed, 2 wrong settings."
+    "Exit codes: 0 no failures (warnings are possible), 1 failures, 2 wrong settings."
 )
 @json_option
 def doctor(as_json: bool) -> None:
     """Check this installation and print a fix for each problem."""
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     has_settings = True
-    for each in examined():
+    for each in run_checks():
         found.append(each)
         has_settings = has_settings and not (each.name == "settings" and each.level is Level.FAILURE)
         if not as_json:
@@ -70,36 +70,36 @@ def doctor(as_json: bool) -> None:
         raise SystemExit(1 if has_settings else 2)
 
 
-def examined() -> Iterator[Finding]:
-    """Check everything; yields what each check found as soon as it is known."""
+def run_checks() -> Iterator[CheckResult]:
+    """Run every check; yields each result as soon as it is known."""
     env_file = find_env_file()
     yield machine.python(sys.version_info[:3], platform.python_version())
     yield machine.env_file(env_file, os.geteuid())
     try:
         settings = load_settings(env_file)
     except InvalidSettings as wrong:
-        for name, told in sorted(wrong.mistakes.items()):
+        for name, mistakes in sorted(wrong.mistakes.items()):
             fix = f"correct it in {env_file} or in the environment"
-            if name == str(env_file):  # .env as a whole: most often it is another user's, as it should be
-                fix = "run this as the user that it belongs to; it is lines of NAME=value in UTF-8"
-            yield failure("settings", f"{name}: {' '.join(told)}", fix)
+            if name == str(env_file):  # .env as a whole: usually it belongs to another user, as it should
+                fix = "run this as the owner of the file; it has lines of NAME=value in UTF-8"
+            yield failure("settings", f"{name}: {' '.join(mistakes)}", fix)
         return
-    yield from _told("settings", _settings)
+    yield from _run("settings", _settings)
     for name, check in MACHINE.items():
-        yield from _told(name, partial(check, settings, utc_now()))
-    yield from _examined_database(settings)
+        yield from _run(name, partial(check, settings, utc_now()))
+    yield from _check_database(settings)
 
 
-def _settings() -> Iterator[Finding]:
-    strange = strange_names()
-    for name, meant in strange.items():
+def _settings() -> Iterator[CheckResult]:
+    unknown = strange_names()
+    for name, meant in unknown.items():
         fix = f"did you mean {meant}?" if meant else "remove it, if nothing else reads it"
-        yield warning("settings", f".env sets {name!r}, which is no setting of RiskRelay.", fix)
-    if not strange:
-        yield ok("settings", "Every setting is fit.")
+        yield warning("settings", f".env sets {name!r}, which is not a setting of RiskRelay.", fix)
+    if not unknown:
+        yield ok("settings", "All settings are valid.")
 
 
-def _examined_database(settings: Settings) -> Iterator[Finding]:
+def _check_database(settings: Settings) -> Iterator[CheckResult]:
     open_database(settings.database_url)
     try:
         fitness = stores.fitness()
@@ -110,32 +110,38 @@ def _examined_database(settings: Settings) -> Iterator[Finding]:
             now = utc_now()
             figures = metrics_snapshot.take_snapshot(now, None)
             for name, check in DATABASE.items():
-                yield from _told(name, partial(check, settings, figures, now))
+                yield from _run(name, partial(check, settings, figures, now))
     except OUTAGES as away:
-        yield failure("database", f"The database is away, locked or full: {outage_reason(away)}.", f"see {location_hint()}")
+        yield failure(
+            "database", f"The database is unavailable, locked or full: {outage_reason(away)}.", f"check {location_hint()}"
+        )
     finally:
         close_database()
 
 
-def _told(name: str, check: Callable[[], Checked]) -> list[Finding]:
-    """Return what a check found; one that breaks is told and ends nothing."""
+def _run(name: str, check: Callable[[], Checked]) -> list[CheckResult]:
+    """Run a check; one that raises is a failure and does not stop the others."""
     try:
         found = check()
-        return [found] if isinstance(found, Finding) else list(found)
+        return [found] if isinstance(found, CheckResult) else list(found)
     except OUTAGES:
         raise
-    except Exception as broken:  # noqa: BLE001 - a doctor that faints at one symptom sees no other
-        fix = "see the other checks; where they are well, this is a bug"
-        return [failure(name, f"This could not be looked at ({type(broken).__name__}).", fix)]
+    except Exception as broken:  # noqa: BLE001 - a bug in one check must not hide the results of the others
+        fix = "see the other checks; if they are ok, this is a bug"
+        return [failure(name, f"The check failed ({type(broken).__name__}).", fix)]
 
 
-def _line(found: Finding) -> str:
-    remedy = f" Fix: {found.fix}" if found.fix else ""
-    return f"{found.level.value:8} {found.name:11} {found.message}{remedy}"
+def _line(found: CheckResult) -> str:
+    fix = f" Fix: {found.fix}" if found.fix else ""
+    return f"{found.level.value:8} {found.name:11} {found.message}{fix}"
 
 
-def _conclusion(found: list[Finding]) -> str:
-    counts = {level: sum(each.level is level for each in found) for level in (Level.FAILURE, Level.WARNING)}
-    if not any(counts.values()):
-        return "All is well."
-    return f"{counts[Level.FAILURE]} failed, {counts[Level.WARNING]} to be seen to."
+def _conclusion(found: list[CheckResult]) -> str:
+    failures, warnings = (sum(each.level is level for each in found) for level in (Level.FAILURE, Level.WARNING))
+    if not (failures or warnings):
+        return "No problems found."
+    return f"{_count(failures, 'failure')}, {_count(warnings, 'warning')}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

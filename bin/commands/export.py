@@ -186,9 +186,18 @@ def _moment(_context: click.Context, _option: click.Parameter, text: str | None)
     "Exit codes: 0 done, 1 refused or still running, 2 wrong usage."
 )
 @click.option("--target", "target_id", help="Redeliver the exports of this target.")
-@click.option("--since", callback=_moment, help="Only exports that ended at this time or later: RFC 3339, a date (UTC), or an age such as 7d, 12h, 30m.")
+@click.option(
+    "--since",
+    callback=_moment,
+    help="Only exports that ended at this time or later: RFC 3339, a date (UTC), or an age such as 7d, 12h, 30m.",
+)
 @click.option("--show", "shown_id", metavar="ID", help="Show the progress of a recovery.")
-@click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running recovery; exports that it already rescheduled stay scheduled.")
+@click.option(
+    "--cancel",
+    "cancelled_id",
+    metavar="ID",
+    help="Cancel a running recovery; exports that it already rescheduled stay scheduled.",
+)
 @click.option("--list", "is_list", is_flag=True, help="List recoveries, newest first.")
 @json_option
 def recover(

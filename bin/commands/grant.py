@@ -15,7 +15,8 @@ def grant() -> None:
 
 
 @grant.command(
-    epilog="Example: riskrelay grant add --user ada@example.com --project 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
+    epilog="Example: riskrelay grant add --user ada@example.com --project 1\n\n"
+    "Exit codes: 0 created, 1 refused, 2 wrong usage."
 )
 @click.option("--user", "email", required=True, help="The user's email.")
 @click.option("--project", "project_id", type=ROW_ID, help="A whole project.")

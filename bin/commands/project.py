@@ -26,7 +26,9 @@ def project() -> None:
     """Manage projects, the websites of an account."""
 
 
-@project.command(epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage.")
+@project.command(
+    epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
+)
 @click.argument("name")
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, where the project is one.")

@@ -1,7 +1,7 @@
 """`prune`: delete records older than RETENTION_DAYS; for cron, and to archive what is deleted.
 
-A worker does the same every hour in small batches, without an archive; it holds the lock for one batch at a time, and `prune`
-waits for it. Refuses to run beside another `prune`, and to archive to a folder that others can read.
+A worker does the same every hour in small batches, without an archive; it holds the lock for one batch at a time, and
+`prune` waits for it. Refuses to run beside another `prune`, and to archive to a folder that others can read.
 """
 
 import sys
@@ -39,7 +39,12 @@ _LOCK_WITHIN_S: Final = 3.0
 )
 @click.option("--older-than-days", "days", type=DAYS, help="Use this age instead of RETENTION_DAYS.")
 @click.option("--dry-run", is_flag=True, help="Only count the records that would be deleted.")
-@click.option("--limit", type=LIMIT, default=retention.ALL, help="Maximum number of rows; an export is deleted with all its rows or not at all.")
+@click.option(
+    "--limit",
+    type=LIMIT,
+    default=retention.ALL,
+    help="Maximum number of rows; an export is deleted with all its rows or not at all.",
+)
 @click.option(
     "--archive",
     "folder",
@@ -51,7 +56,8 @@ _LOCK_WITHIN_S: Final = 3.0
 def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_json: bool) -> None:
     """Delete records older than RETENTION_DAYS: exports with their attempts, page results, keys, tokens.
 
-    Exports that wait, are being delivered or are being recovered are kept at any age; findings and audit logs are kept forever.
+    Exports that wait, are being delivered or are being recovered are kept at any age; findings and audit logs are kept
+    forever.
     """
     with opened() as settings:
         until = _until(settings, days)

@@ -2,7 +2,8 @@
 
 All checks run before any change: the file is a whole backup of this kind of database, of this version or an older one, and
 of these keys; nothing runs; the present database is empty or may be replaced. Its erasure log is first saved to a file in
-DATA_DIR. A restore that is killed leaves the old database, or one that delivers nothing, and the next `restore` completes it.
+DATA_DIR. A restore that is killed leaves the old database, or one that delivers nothing, and the next `restore` completes
+it.
 """
 
 import sqlite3

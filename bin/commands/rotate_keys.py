@@ -1,7 +1,7 @@
 """`rotate-keys`: encrypt everything with the first of ENCRYPTION_KEYS, so that older keys can be removed.
 
-The order: put a new key in front (`--generate` does so in `.env`), restart service and workers, run `rotate-keys`, remove the
-older keys. It can be killed at any point and run again. Refuses while a worker on this host is older than the change of
+The order: put a new key in front (`--generate` does so in `.env`), restart service and workers, run `rotate-keys`, remove
+the older keys. It can be killed at any point and run again. Refuses while a worker on this host is older than the change of
 `.env`: that worker could not decrypt values of the new key.
 """
 
@@ -88,9 +88,7 @@ def _require_restarted() -> None:
     changed_at = datetime.fromtimestamp(env_file.stat().st_mtime, UTC)
     older = worker_heartbeats.on_this_host_since_before(changed_at, utc_now())
     if older:
-        raise Refused(
-            f"{older[0]} started before {env_file} was changed and may not have the new key. Restart it first."
-        )
+        raise Refused(f"{older[0]} started before {env_file} was changed and may not have the new key. Restart it first.")
 
 
 def _rotate(vault: Vault, limit: int) -> int:

@@ -9,7 +9,7 @@ from urllib.error import URLError
 
 import click
 
-from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_strange_names
+from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_unknown_names
 from bin.commands.init import FIRST_TOKEN, FIRST_USER
 from bin.commands.serve import GUNICORN, require_free, require_keys, require_startable, warn_of_redis_away
 from bin.commands.work import WORK_ALONE
@@ -32,7 +32,7 @@ REDIS_WITHIN_S = 20
 def run() -> None:
     """Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers."""
     settings = daemon_settings()
-    warn_of_strange_names()
+    warn_of_unknown_names()
     # Check everything before changing anything: an installation may already be running here.
     require_keys(settings)
     require_free(settings.bind)

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused, alone, daemon_settings, require_migrated, warn_of_strange_names
+from bin.cli.installation import Refused, alone, daemon_settings, require_migrated, warn_of_unknown_names
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
@@ -31,7 +31,7 @@ GUNICORN = ("-P", "-m", "gunicorn", "--config", "python:service.server.gunicorn_
 def serve() -> None:
     """Run the HTTP service until SIGTERM; open requests are finished first."""
     settings = daemon_settings()
-    warn_of_strange_names()
+    warn_of_unknown_names()
     require_startable(settings)
     require_free(settings.bind)
     warn_of_redis_away(settings)

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from bin.cli.installation import Refused, daemon_settings, warn_of_strange_names
+from bin.cli.installation import Refused, daemon_settings, warn_of_unknown_names
 from bin.commands.serve import require_startable, warn_of_redis_away
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import Settings
@@ -18,7 +18,7 @@ def work(processes: int | None, is_part: bool) -> None:
     """Run the worker daemon until SIGTERM; running deliveries are finished first."""
     settings = daemon_settings()
     if not is_part:
-        warn_of_strange_names()
+        warn_of_unknown_names()
     require_startable(settings)
     if not is_part:
         warn_of_redis_away(settings)

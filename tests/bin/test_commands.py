@@ -391,7 +391,7 @@ def test_a_database_that_is_not_migrated_is_told_with_the_remedy(tmp_path: Path,
 
 def test_a_database_that_is_away_is_told_in_one_line(shell: Shell) -> None:
     shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/none"
-    assert "database is away" in shell.refused("account", "list")
+    assert "database is unavailable" in shell.refused("account", "list")
 
 
 def test_wrong_settings_are_told_all_at_once_with_exit_code_2(shell: Shell) -> None:
@@ -418,7 +418,7 @@ def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypat
     assert token not in made.output
     assert not any(line.partition("=")[2] in made.output for line in settings.splitlines() if "SECRET=" in line)
     assert [record["name"] for record in shell.json("token", "list")] == ["first"]
-    assert "exists already" in shell.refused("init")
+    assert "already exists" in shell.refused("init")
     assert (tmp_path / ".env").read_text() == settings
 
 
@@ -461,7 +461,7 @@ def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypat
     shell = shell_in(tmp_path)
     shell.environment |= {"WEBHOOK_SECRET": None, "WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}
     (tmp_path / "secret").write_text("whsec_from_a_file_0123456789")
-    [told] = [line for line in shell.type("init").stdout.splitlines() if line.startswith("Set by the environment")]
+    [told] = [line for line in shell.type("init").stdout.splitlines() if line.startswith("Set in the environment")]
     names = told.partition(": ")[2].partition(".")[0].split(", ")
     assert {"DATA_DIR", "ENCRYPTION_KEYS", "WEBHOOK_SECRET"} <= set(names)
     assert "EMAIL_WEBHOOK_SECRET" not in names
@@ -469,7 +469,7 @@ def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypat
 
 
 def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: Shell, customer_id: Customer) -> None:
-    assert "accounts already" in shell.refused("init")
+    assert "already has accounts" in shell.refused("init")
     assert not Path(".env").exists()
     assert not Path(".env.new").exists()
 

@@ -141,8 +141,8 @@ def newer_version(folder: Path, _: PostgresServer) -> Settings:
 
 
 IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[str, ...]]]] = [
-    (taken_folder, ("DATA_DIR", "File exists", "choose another")),
-    (folder_of_the_kernel, ("DATA_DIR /proc/riskrelay cannot be made", "choose another")),
+    (taken_folder, ("DATA_DIR", "File exists", "set another folder")),
+    (folder_of_the_kernel, ("DATA_DIR /proc/riskrelay cannot be created", "set another folder")),
     (no_keys, ("ENCRYPTION_KEYS", "bin/riskrelay init")),
     (server_away, ("127.0.0.1", "Connection refused", "DATABASE_URL")),
     (unknown_user, ('role "stranger" does not exist', "DATABASE_URL")),
@@ -246,7 +246,7 @@ def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_told_and_it_starts_all_
     told = (tmp_path / "run.log").read_text()
     assert told.count("Redis does not respond; see REDIS_URL") == 1
     assert told.count("did you mean WORKER_PROCESSES?") == 1
-    assert told.count("sets MY_OWN, which is no setting") == 1
+    assert told.count("sets MY_OWN, which is not a setting") == 1
     assert "hunter2" not in told
     assert "Traceback" not in told
 

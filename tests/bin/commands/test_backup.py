@@ -75,7 +75,7 @@ def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: 
     assert record["sha256"] == digest
     told = operator.type("backup", path, "--force")
     assert (told.exit_code, told.stderr) == (0, "")
-    assert "keep ENCRYPTION_KEYS elsewhere" in told.stdout
+    assert "Keep ENCRYPTION_KEYS elsewhere" in told.stdout
 
 
 def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: Operator) -> None:
@@ -152,7 +152,7 @@ def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: Operator) -> No
 def test_a_place_that_cannot_be_written_is_told(on_sqlite: Operator) -> None:
     told = on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
     assert "cannot be written" in told
-    assert "make its folder" in told
+    assert "create its folder" in told
     assert "cannot be written" in on_sqlite.refused("backup", "/proc/x.backup")
 
 
@@ -353,16 +353,16 @@ def service_at() -> Iterator[Callable[[str], None]]:
 def test_a_service_that_answers_forbids_a_restore(on_sqlite: Operator, service_at: Callable[[str], None]) -> None:
     file = on_sqlite.backed_up()
     service_at(on_sqlite.environment["BIND"])
-    assert "The service answers at 127.0.0.1:" in on_sqlite.refused("restore", file, "--replace")
+    assert "The service is running at 127.0.0.1:" in on_sqlite.refused("restore", file, "--replace")
 
 
 def test_a_database_that_is_away_or_anothers_is_told(operator: Operator, postgres_server: PostgresServer) -> None:
     file = operator.backed_up()
     if operator.url.startswith("sqlite"):
-        assert "is no folder" in operator.refused("restore", file, DATABASE_URL=f"sqlite:///{operator.folder}/no/x.db")
+        assert "is not a folder" in operator.refused("restore", file, DATABASE_URL=f"sqlite:///{operator.folder}/no/x.db")
         return
     away = operator.url.replace(f":{urlsplit(operator.url).port}", ":1")
-    assert "database is away" in operator.refused("restore", file, DATABASE_URL=away)
+    assert "database is unavailable" in operator.refused("restore", file, DATABASE_URL=away)
     other = postgres_server.create_database()
     with psycopg.connect(other) as connection:
         connection.execute("CREATE TABLE notes (id INTEGER)")
@@ -401,7 +401,7 @@ def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_tou
     assert operator.type("compliance", "export").stdout == redactions.read_text()
     redactions.write_text("".join(redactions.read_text().splitlines(keepends=True)[:-1]))
     before = operator.contents()
-    assert "not whole: it was cut off" in operator.refused("restore", file, "--replace", "--redactions", redactions)
+    assert "damaged: it was cut off" in operator.refused("restore", file, "--replace", "--redactions", redactions)
     assert operator.contents() == before
 
 
@@ -505,7 +505,7 @@ def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp
             assert connection.execute("SELECT id FROM notes").fetchall() == [(1,)]
             # One that needs ours cannot be left alone.
             connection.execute("CREATE TABLE more (account_id INTEGER REFERENCES accounts (id))")
-            assert "database is as it was" in operator.refused("restore", file)
+            assert "database is unchanged" in operator.refused("restore", file)
         finally:
             connection.execute("DROP TABLE IF EXISTS more; DROP TABLE notes")
 

@@ -220,7 +220,7 @@ REFUSED: Final[list[tuple[str | bytes, str]]] = [
     ("", "not strict JSON: empty"),
     (f'{{"title": "x", "evidence": {{"password": "{CANARY}"}}}}', "/ticket/evidence/password"),
     (f'{{"title": "x", "description": "Cookie: session={CANARY}0123456789"}}', "/ticket/description"),
-    (json.dumps({"title": "x" * 2_000_000}), "is longer than 1048576 bytes"),
+    (json.dumps({"title": "x" * 2_000_000}), "has more than 1048576 bytes"),
 ]
 
 

@@ -89,7 +89,7 @@ def test_a_person_is_told_what_comes_next_and_never_a_key(shell: KeyShell) -> No
     assert len(keys) == 2
     assert "Older keys are still needed" in shell.type("--dry-run").stdout
     done = shell.type().stdout
-    assert "Older keys may be removed" in done
+    assert "You can remove the older keys" in done
     assert not any(key in told + done for key in keys)
 
 
@@ -146,7 +146,7 @@ def test_a_line_that_is_not_understood_is_not_touched(shell: KeyShell, tmp_path:
     (tmp_path / "keys").write_text(text_of(OLD))
     shell.has(OLD, form=form)
     before = shell.env_file.read_bytes()
-    assert "put a new key and a comma in front" in shell.refused("--generate")
+    assert "Add a new key and a comma in front" in shell.refused("--generate")
     assert shell.env_file.read_bytes() == before
 
 
@@ -181,7 +181,7 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeySh
     assert shell.json("--limit", "1")["resealed"] == 1
     ahead = utc_now().timestamp() + 3600
     os.utime(shell.env_file, (ahead, ahead))
-    assert "restart it first" in shell.refused()
+    assert "Restart it first" in shell.refused()
     assert shell.json("--dry-run")["waiting"] == 2
     shell.environment["ENCRYPTION_KEYS"] = text_of(NEW, OLD)
     assert shell.json()["resealed"] == 2
@@ -197,7 +197,7 @@ def test_two_rotations_at_once_are_one_too_many(shell: KeyShell) -> None:
         words = [RISKRELAY, "rotate-keys"]
         settings = {name: value for name, value in shell.environment.items() if value is not None}
         second = subprocess.run(words, env=settings, cwd=shell.env_file.parent, capture_output=True, text=True, check=False)
-    assert (second.returncode, second.stderr) == (1, "riskrelay: Another rotate-keys is running; wait for its end.\n")
+    assert (second.returncode, second.stderr) == (1, "riskrelay: Another rotate-keys is running; wait until it ends.\n")
     with connection():
         assert key_rotation.survey(Vault([NEW, OLD])).outdated == 3
 
