@@ -1,6 +1,6 @@
-"""What `bin/check-bare` does within the bare system: an operator's first hour, with the promised figures.
+"""The part of `bin/check-bare` that runs in the minimal system: first start, stop, restart, restore, with their bounds.
 
-Standard library only: it runs under the system's own Python, before anything is set up.
+Standard library only: it runs under the system's Python, before the setup.
 """
 
 import atexit
@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-#: What the README and the design promise; times are of a machine with two cores.
+#: Bounds that docs/performance.md states, on a machine with two cores.
 FIRST_START_S: Final = 90
 SECOND_START_S: Final = 5
 INSTALLED_MB: Final = 150
@@ -26,90 +26,90 @@ PORT: Final = 8911
 
 
 def main() -> int:
-    """Go through it all; the exit code is 1 where a promise does not hold."""
+    """Run all steps. Returns exit code 1 if a bound is exceeded or a step fails."""
     os.chdir(sys.argv[1])
     os.environ["BIND"] = f"127.0.0.1:{PORT}"
-    broken: list[str] = []
+    failures: list[str] = []
 
-    def hold(what: str, found: float, limit: float, unit: str) -> None:
-        print(f"  {what:28} {found:8.1f} {unit:3} (at most {limit:g})", flush=True)
-        if found > limit:
-            broken.append(what)
+    def check(name: str, value: float, limit: float, unit: str) -> None:
+        print(f"  {name:28} {value:8.1f} {unit:3} (at most {limit:g})", flush=True)
+        if value > limit:
+            failures.append(name)
 
-    process, took_s = started()
-    hold("set-up and first start", took_s, FIRST_START_S, "s")
+    process, took_s = start()
+    check("setup and first start", took_s, FIRST_START_S, "s")
     doctor = command("doctor", "--json")
-    print(f"  doctor says                  {doctor['status']}")
+    print(f"  doctor                       {doctor['status']}")
     if doctor["status"] == "failure":
-        broken.append(f"doctor: {doctor['checks']}")
+        failures.append(f"doctor: {doctor['checks']}")
     backup = command("backup", str(Path("data/first.backup")), "--json")
     print(f"  backup                       {backup['bytes']} bytes")
-    hold("idle memory (PSS)", memory_mb(family(process.pid)), IDLE_MEMORY_MB, "MB")
-    hold("idle processor", idle_percent(process.pid), IDLE_PERCENT, "%")
-    stopped(process, broken)
+    check("idle memory (PSS)", memory_mb(family(process.pid)), IDLE_MEMORY_MB, "MB")
+    check("idle CPU", idle_percent(process.pid), IDLE_PERCENT, "%")
+    stop(process, failures)
 
     settings = Path(".env").read_bytes()
-    process, took_s = started()
-    hold("second start", took_s, SECOND_START_S, "s")
-    stopped(process, broken)
+    process, took_s = start()
+    check("second start", took_s, SECOND_START_S, "s")
+    stop(process, failures)
     if Path(".env").read_bytes() != settings:
-        broken.append("the second start changed .env")
-    hold("installed", size_mb(Path(".venv")), INSTALLED_MB, "MB")
+        failures.append("the second start changed .env")
+    check("installed", size_mb(Path(".venv")), INSTALLED_MB, "MB")
 
     restored = command("restore", "data/first.backup", "--replace", "--json")
     print(f"  restore                      {restored}")
     subprocess.run(["make", "clean"], check=True, stdout=subprocess.DEVNULL)
     if Path(".venv").exists() or not Path(".env").exists() or not Path("data/riskrelay.db").exists():
-        broken.append("make clean removed the wrong things")
+        failures.append("make clean removed the wrong things")
     subprocess.run(["make", "setup"], check=True, stdout=subprocess.DEVNULL)
-    for what in broken:
-        print(f"  BROKEN: {what}")
-    return 1 if broken else 0
+    for failure in failures:
+        print(f"  FAILED: {failure}")
+    return 1 if failures else 0
 
 
-def started() -> tuple[subprocess.Popen[bytes], float]:
-    """Start `make run` on a terminal of its own, as a person would; return it with the seconds until it was ready."""
-    began = time.monotonic()
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(["make", "run"], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+def start() -> tuple[subprocess.Popen[bytes], float]:
+    """Start `make run` in a new terminal. Returns the process and the seconds until it was ready."""
+    started_at = time.monotonic()
+    terminal, child_end = pty.openpty()
+    process = subprocess.Popen(["make", "run"], stdin=child_end, stdout=child_end, stderr=child_end, start_new_session=True)
     atexit.register(end, process)
-    os.close(theirs)
-    os.set_blocking(ours, False)
-    said = b""
-    while b"is ready at" not in said:
-        if process.poll() is not None or time.monotonic() - began > 10 * FIRST_START_S:
-            sys.exit(f"make run did not get ready:\n{said.decode(errors='replace')}")
+    os.close(child_end)
+    os.set_blocking(terminal, False)
+    output = b""
+    while b"is ready at" not in output:
+        if process.poll() is not None or time.monotonic() - started_at > 10 * FIRST_START_S:
+            sys.exit(f"make run did not become ready:\n{output.decode(errors='replace')}")
         time.sleep(0.05)
         try:
-            said += os.read(ours, 65536)
-        except OSError:  # nothing said yet, or the terminal is closed and the next look tells why
+            output += os.read(terminal, 65536)
+        except OSError:  # no output yet, or the terminal is closed: the next poll detects it
             continue
-    return process, time.monotonic() - began
+    return process, time.monotonic() - started_at
 
 
-def stopped(process: subprocess.Popen[bytes], broken: list[str]) -> None:
-    """Press Ctrl-C and see that everything ends."""
+def stop(process: subprocess.Popen[bytes], failures: list[str]) -> None:
+    """Press Ctrl-C and check that every process ends."""
     pids = family(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     code = process.wait(60)
-    # make itself reports an interrupt as 2 or 130, and 0 where the command ended well.
+    # make reports an interrupt as 2 or 130, or 0 if the command exited with 0.
     print(f"  stopped with                 {code}")
     left = [pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and state(pid) != "Z"]
     if left:
-        broken.append(f"processes that outlived Ctrl-C: {left}")
-    if port_answers():
-        broken.append("the port still answers")
+        failures.append(f"processes that survived Ctrl-C: {left}")
+    if port_responds():
+        failures.append("the port still responds")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing behind, whatever broke."""
+    """Stop the process at exit, after failures too."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
 
 
-def port_answers() -> bool:
-    """Tell whether anything answers on our port."""
+def port_responds() -> bool:
+    """Return whether a server responds on PORT."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/healthz", timeout=2):
             return True
@@ -118,12 +118,12 @@ def port_answers() -> bool:
 
 
 def command(*words: str) -> dict[str, Any]:
-    """Run a command that prints one JSON document, and return it."""
-    done = subprocess.run(["bin/riskrelay", *words], capture_output=True, text=True, check=False)
-    if not done.stdout:
-        sys.exit(f"riskrelay {' '.join(words)} ended with {done.returncode}: {done.stderr}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    """Run a command that prints one JSON document, and return the document."""
+    finished = subprocess.run(["bin/riskrelay", *words], capture_output=True, text=True, check=False)
+    if not finished.stdout:
+        sys.exit(f"riskrelay {' '.join(words)} exited with {finished.returncode}: {finished.stderr}")
+    document: dict[str, Any] = json.loads(finished.stdout)
+    return document
 
 
 def family(pid: int) -> list[int]:
@@ -136,7 +136,7 @@ def family(pid: int) -> list[int]:
 
 
 def fields(pid: int) -> list[str]:
-    """Return what /proc tells of a process after its name, which may hold spaces; nothing for one that is gone."""
+    """Return the fields of /proc/PID/stat after the name, which may contain spaces; placeholders if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -144,17 +144,17 @@ def fields(pid: int) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """Return the letter of a process's state."""
+    """Return the state letter of a process."""
     return fields(pid)[0]
 
 
 def parent(pid: int) -> int:
-    """Return the process that started another one."""
+    """Return the parent of a process."""
     return int(fields(pid)[1])
 
 
 def memory_mb(pids: list[int]) -> float:
-    """Return what processes hold, with shared pages counted once."""
+    """Return the memory of processes, shared pages counted once (PSS)."""
     kilobytes = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -164,7 +164,7 @@ def memory_mb(pids: list[int]) -> float:
 
 
 def idle_percent(pid: int) -> float:
-    """Return the share of one core that a family of processes takes while nobody asks anything."""
+    """Return the CPU use of an idle process and its descendants, in percent of one core."""
     ticks = os.sysconf("SC_CLK_TCK")
     time.sleep(5)
     before = sum(int(fields(each)[11]) + int(fields(each)[12]) for each in family(pid))
@@ -174,7 +174,7 @@ def idle_percent(pid: int) -> float:
 
 
 def size_mb(folder: Path) -> float:
-    """Return what a folder takes on disk."""
+    """Return the disk usage of a folder."""
     return sum(each.lstat().st_blocks * 512 for each in folder.rglob("*")) / 1e6
 
 
