@@ -1,4 +1,4 @@
-"""The example receivers as programs: how each language is built and started, and one that runs."""
+"""Builds and starts the example receivers of each language."""
 
 import os
 import re
@@ -17,9 +17,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "examples" / "receivers"
 VECTORS: Final = ROOT / "examples" / "vectors.json"
 
-#: Whoever has compiled nothing in Go yet compiles its standard library first.
+#: The first Go build compiles the standard library.
 BUILD_WITHIN_S: Final = 280
-#: A machine that does much else gets its time; alone, the slowest needs half a second.
+#: Generous for a busy machine; on an idle one the slowest needs half a second.
 RUN_WITHIN_S: Final = 60
 
 Words = list[str]
@@ -27,7 +27,7 @@ Words = list[str]
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One receiver: the command that has to be there, how to build it into a folder, and how to start what was built."""
+    """The receiver of one language: its required command, how to build it into a folder, and how to start it."""
 
     name: str
     command: str
@@ -46,20 +46,20 @@ def _script(interpreter: str, name: str) -> Callable[[Path], Words]:
 
 def _go(folder: Path) -> Words:
     program = folder / "receiver"
-    # What Go compiled before is kept where it always is; without a home that is nowhere, and this folder has to do.
+    # Go caches builds in the home folder; without HOME, use this folder.
     cached = {} if "HOME" in os.environ else {"GOCACHE": str(folder / "cache")}
     _compile(["go", "build", "-o", str(program), str(FOLDER / "receiver.go")], GOTOOLCHAIN="local", **cached)
     return [str(program)]
 
 
 def _java(folder: Path) -> Words:
-    # Once for all its starts: `java Receiver.java` compiles it anew each time.
+    # Compile once; `java Receiver.java` would compile at every start.
     _compile(["javac", "-Xlint:all", "-Werror", "-d", str(folder), str(FOLDER / "Receiver.java")])
     return ["java", "-cp", str(folder), "Receiver"]
 
 
 def _behind_php(program: Words) -> Words:
-    """PHP's own web server takes its address as an option; the script is run for every request."""
+    """Return the command of PHP's built-in web server, which runs the script for every request."""
     return [program[0], "-S", "127.0.0.1:0", *program[1:]]
 
 
@@ -74,13 +74,13 @@ LANGUAGES: Final = (
 
 
 def run(words: Words, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run one to its end, with nothing of the caller's settings."""
+    """Run a command to its end, without the caller's settings."""
     environment = {**_environment(), **changes}
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=RUN_WITHIN_S, check=False)
 
 
 def _environment() -> dict[str, str]:
-    # Java reads its environment by the locale; the other languages take the bytes.
+    # Java decodes its environment by the locale; the other languages use the bytes.
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     return {**kept, "LC_ALL": "C.UTF-8"}
 
@@ -92,7 +92,7 @@ def _compile(words: Words, **changes: str) -> None:
 
 
 class Programs:
-    """Builds each receiver once, when it is first asked for."""
+    """Builds each receiver once, on first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -105,7 +105,7 @@ class Programs:
 
 
 class ReceiverProcess:
-    """A receiver that runs, on a free port; whoever starts it ends it."""
+    """A running receiver on a free port; the caller stops it with `kill`."""
 
     def __init__(self, language: Language, program: Words, folder: Path, secrets: tuple[str, ...], rate: int = 0) -> None:
         self.name = f"{language.name}-{rate}"
@@ -123,21 +123,21 @@ class ReceiverProcess:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on, or 0."""
         found = re.search(r"http://127\.0\.0\.1:([0-9]+)", self.log.read_text())
         return int(found[1]) if found else 0
 
     @property
     def url(self) -> str:
-        """The address to deliver to."""
+        """The URL for deliveries."""
         return f"http://127.0.0.1:{self.port}/hook"
 
-    def wait_until_it_listens(self) -> None:
-        """Return when it does."""
+    def wait_until_listening(self) -> None:
+        """Wait until the receiver listens."""
         wait_until(lambda: self.port or self.process.poll() is not None, RUN_WITHIN_S)
         assert self.process.poll() is None, self.log.read_text()
 
     def kill(self) -> None:
-        """End it; harmless when it has ended."""
+        """Kill the process, if it still runs."""
         self.process.kill()
         self.process.wait()

@@ -1,4 +1,4 @@
-"""The example client against the real service and a real worker, over lines that lose, reset and refuse."""
+"""The example client against a real service and worker, over connections with faults."""
 
 import http.client
 import json
@@ -46,31 +46,31 @@ TICKET: Final = {"ticket": {"title": "The total is wrong", "severity": "high"}}
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
-    """A service and its worker, which may deliver to loopback, and a customer of theirs."""
+class ServiceAndCustomer:
+    """A service with a worker that may deliver to loopback, and a customer."""
 
     service: Service
     customer: Customer
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """The URL of the service."""
         return f"http://127.0.0.1:{self.service.port}"
 
     def client(self, url: str | None = None, **options: Any) -> Client:
-        """Return a client with everything it needs; `url` is another way to the service."""
+        """Return a client with all credentials; `url` may name a proxy of the service."""
         return Client(url or self.url, self.customer.token, SCANNER_SECRET, **options)
 
     def target(self, receiver: Receiver) -> str:
-        """Store a target that leads to a receiver."""
+        """Create a target for a receiver and return its id."""
         return make_target(self.customer, receiver.url).id
 
 
 @pytest.fixture(scope="module")
 def installation(
     migrated_sqlite: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installation]:
-    """One for all tests: what each stores is its own."""
+) -> Iterator[ServiceAndCustomer]:
+    """Shared by all tests; each uses its own records."""
     folder = tmp_path_factory.mktemp("installation")
     shutil.copyfile(migrated_sqlite, folder / "riskrelay.db")
     url = f"sqlite:///{folder / 'riskrelay.db'}"
@@ -83,7 +83,7 @@ def installation(
             Service(named) as service,
             WorkerProcess(folder, url, redis_server.url, RETRY_SCHEDULE="1,1,1"),
         ):
-            yield Installation(service, customer)
+            yield ServiceAndCustomer(service, customer)
     close_database()
 
 
@@ -93,11 +93,11 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-class BadLine:
-    """A line to the service: each request meets the next fault of a script, and those after its end are passed on.
+class FaultyProxy:
+    """A proxy of the service that applies a list of faults, one per request, and forwards later requests unchanged.
 
-    `lost`: passed on, the answer is not. `cut`: half of the answer. `reset`: nothing is passed on. A number is an answer
-    from somewhere on the way.
+    `lost`: forwards the request and drops the response. `cut`: truncates the response. `reset`: resets the connection. A
+    number: responds with this status itself.
     """
 
     def __init__(self, port: int, *faults: str | int) -> None:
@@ -107,7 +107,7 @@ class BadLine:
         self._faults = list(faults)
         self._server = LoopbackServer(self._behave)
 
-    def __enter__(self) -> "BadLine":
+    def __enter__(self) -> "FaultyProxy":
         self._server.__enter__()
         return self
 
@@ -116,7 +116,7 @@ class BadLine:
 
     @property
     def url(self) -> str:
-        """What a client has to be told."""
+        """The URL for clients."""
         return self._server.url(path="")
 
     def _behave(self, peer: Peer) -> None:
@@ -129,29 +129,29 @@ class BadLine:
             if fault == "reset":
                 peer.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return
-            answer = self._passed_on(request)
+            response = self._forward(request)
             if fault == "none":
-                peer.send(answer)
+                peer.send(response)
                 continue
-            peer.send(answer[:-20] if fault == "cut" else b"")
+            peer.send(response[:-20] if fault == "cut" else b"")
             return
 
-    def _passed_on(self, request: Request) -> bytes:
+    def _forward(self, request: Request) -> bytes:
         method, path, _ = request.line.split()
         server = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
             server.request(method, path, request.body or None, request.headers)
-            answer = server.getresponse()
-            content = answer.read()
+            response = server.getresponse()
+            content = response.read()
         finally:
             server.close()
-        self.statuses.append(answer.status)
-        head = [f"HTTP/1.1 {answer.status} Told", *(f"{name}: {value}" for name, value in answer.getheaders())]
+        self.statuses.append(response.status)
+        head = [f"HTTP/1.1 {response.status} Forwarded", *(f"{name}: {value}" for name, value in response.getheaders())]
         return "\r\n".join([*head, "", ""]).encode("latin-1") + content
 
 
 def run(
-    installation: Installation, *words: str, stdin: str = "", token: str | None = None
+    installation: ServiceAndCustomer, *words: str, stdin: str = "", token: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     named = {
         "PATH": os.environ["PATH"],
@@ -163,16 +163,16 @@ def run(
 
 
 def submitted(page: str) -> dict[str, Any]:
-    """A postback about a page that no other test knows."""
+    """Return a postback about a page that no other test uses."""
     body = postback()
     url = f"https://shop.example/{page}"
     return {**body, "page": {**body["page"], "url": url, "normalizedUrl": url}}
 
 
-# ── the whole way ──────────────────────────────────────────────────────────
+# ── complete workflow ──────────────────────────────────────────────────────────
 
 
-def test_a_finding_goes_all_the_way_by_commands(installation: Installation, receiver: Receiver) -> None:
+def test_a_finding_is_delivered_by_commands(installation: ServiceAndCustomer, receiver: Receiver) -> None:
     target_id = installation.target(receiver)
     sent = run(installation, "submit", "-", stdin=json.dumps(submitted("by-commands")))
     assert (sent.returncode, sent.stderr) == (0, "")
@@ -187,7 +187,7 @@ def test_a_finding_goes_all_the_way_by_commands(installation: Installation, rece
     assert (received.export_id, received.verdict.ok) == (export_id, True)
 
 
-def test_a_ticket_by_hand_goes_all_the_way_in_python(installation: Installation, receiver: Receiver) -> None:
+def test_a_manual_ticket_is_delivered_in_python(installation: ServiceAndCustomer, receiver: Receiver) -> None:
     client, seen = installation.client(), list[str]()
     [export_id] = client.submit(TICKET, key="all the way")
     client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
@@ -196,101 +196,103 @@ def test_a_ticket_by_hand_goes_all_the_way_in_python(installation: Installation,
     assert seen[-1] == "exported"
 
 
-# ── bad lines ──────────────────────────────────────────────────────────────
+# ── connection faults ──────────────────────────────────────────────────────────────
 
-#: What is submitted, and what its request meets, one fault after the other, before it comes through.
+#: The submitted body, and the faults of its requests before one succeeds.
 SUBMISSIONS: Final = [
-    ({"ticket": {"title": "Over a bad line"}}, ("cut", "lost")),
-    (submitted("over-a-bad-line"), ("reset", 503)),
+    ({"ticket": {"title": "Over a faulty connection"}}, ("cut", "lost")),
+    (submitted("over-a-faulty-connection"), ("reset", 503)),
 ]
 
 
 @pytest.mark.parametrize(("body", "script"), SUBMISSIONS, ids=["ticket", "postback"])
-def test_one_submission_is_one_export_whatever_the_line_does(
-    installation: Installation, body: dict[str, Any], script: tuple[str | int, ...]
+def test_a_submission_over_a_faulty_connection_creates_one_export(
+    installation: ServiceAndCustomer, body: dict[str, Any], script: tuple[str | int, ...]
 ) -> None:
-    with BadLine(installation.service.port, *script) as line:
+    with FaultyProxy(installation.service.port, *script) as proxy:
         before = rows("SELECT COUNT(*) FROM exports")[0][0]
-        [export_id] = installation.client(line.url).submit(body)
+        [export_id] = installation.client(proxy.url).submit(body)
         assert rows("SELECT COUNT(*) FROM exports")[0][0] == before + 1
-    assert len(line.requests) == len(script) + 1
-    assert len({(request.body, request.headers["idempotency-key"]) for request in line.requests}) == 1
+    assert len(proxy.requests) == len(script) + 1
+    assert len({(request.body, request.headers["idempotency-key"]) for request in proxy.requests}) == 1
     assert installation.client().submit(body) == [export_id]
 
 
-def test_one_approval_is_one_delivery_whatever_the_line_does(installation: Installation, receiver: Receiver) -> None:
+def test_an_approval_over_a_faulty_connection_causes_one_delivery(
+    installation: ServiceAndCustomer, receiver: Receiver
+) -> None:
     direct = installation.client()
     [export_id] = direct.submit(TICKET, key="one approval")
     digest = direct.show(export_id)["ticket_digest"]
-    with BadLine(installation.service.port, "lost", "cut") as line:
-        over_line = installation.client(line.url)
-        assert over_line.approve(export_id, installation.target(receiver), digest)["id"] == export_id
-        assert len(line.requests) == 3
+    with FaultyProxy(installation.service.port, "lost", "cut") as proxy:
+        through_proxy = installation.client(proxy.url)
+        assert through_proxy.approve(export_id, installation.target(receiver), digest)["id"] == export_id
+        assert len(proxy.requests) == 3
     assert direct.poll(export_id, 30)["status"] == "exported"
     assert receiver.count == 1
 
 
-def test_a_poll_waits_out_retries_and_reads_each_version_once(installation: Installation) -> None:
+def test_a_poll_waits_for_retries_and_reads_each_version_once(installation: ServiceAndCustomer) -> None:
     failing = Misbehaviour((503,), retry_after_s=2)
     with (
         Receiver([WEBHOOK_SECRET.encode()], utc_now, misbehaviour=failing) as receiver,
-        BadLine(installation.service.port) as line,
+        FaultyProxy(installation.service.port) as proxy,
     ):
-        client, [export_id] = installation.client(line.url), make_exports(installation.customer, 1)
+        client, [export_id] = installation.client(proxy.url), make_exports(installation.customer, 1)
         seen = list[tuple[str, int]]()
         client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
         done = client.poll(export_id, 60, lambda export: seen.append((export["status"], export["attempts"])))
-    polls = [status for status, request in zip(line.statuses, line.requests, strict=True) if "GET" in request.line][1:]
+    polls = [status for status, request in zip(proxy.statuses, proxy.requests, strict=True) if "GET" in request.line][1:]
     assert (done["status"], receiver.count) == ("exported", 2)
     assert ("retry_scheduled", 1) in seen
     assert len(seen) == len(set(seen)) == polls.count(200)
     assert {*polls} <= {200, 304}
 
 
-def test_what_does_not_change_is_polled_for_304s(installation: Installation) -> None:
+def test_an_unchanged_export_is_polled_with_304s(installation: ServiceAndCustomer) -> None:
     [export_id] = make_exports(installation.customer, 1)
-    with BadLine(installation.service.port) as line:
-        assert installation.client(line.url).poll(export_id, 1.5)["status"] == "prepared"
-    assert line.statuses[0] == 200
-    assert {*line.statuses[1:]} == {304}
+    with FaultyProxy(installation.service.port) as proxy:
+        assert installation.client(proxy.url).poll(export_id, 1.5)["status"] == "prepared"
+    assert proxy.statuses[0] == 200
+    assert {*proxy.statuses[1:]} == {304}
 
 
-# ── refusals ───────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────
 
 
-def test_a_key_with_another_meaning_is_refused_at_once(installation: Installation) -> None:
+def test_a_key_with_another_payload_is_not_retried(installation: ServiceAndCustomer) -> None:
     client = installation.client()
     first = client.submit({"ticket": {"title": "One"}}, key="one meaning")
     assert client.submit({"ticket": {"title": "One"}}, key="one meaning") == first
-    with BadLine(installation.service.port) as line, pytest.raises(ApiError) as refused:
-        installation.client(line.url).submit({"ticket": {"title": "Two"}}, key="one meaning")
+    with FaultyProxy(installation.service.port) as proxy, pytest.raises(ApiError) as refused:
+        installation.client(proxy.url).submit({"ticket": {"title": "Two"}}, key="one meaning")
     assert (refused.value.status, refused.value.code) == (409, "IDEMPOTENCY_CONFLICT")
-    assert len(line.requests) == 1
+    assert len(proxy.requests) == 1
 
 
-def test_a_ticket_that_is_not_the_one_that_was_seen_is_not_approved(installation: Installation, receiver: Receiver) -> None:
+def test_a_ticket_with_another_digest_is_not_approved(installation: ServiceAndCustomer, receiver: Receiver) -> None:
     [export_id] = make_exports(installation.customer, 1)
     words = ("approve", export_id, "--target", installation.target(receiver), "--digest", "sha256:" + "0" * 64)
-    told = run(installation, *words)
-    assert told.returncode == 1
-    assert "409 CONFLICT" in told.stderr
+    done = run(installation, *words)
+    assert done.returncode == 1
+    assert "409 CONFLICT" in done.stderr
     assert installation.client().show(export_id)["status"] == "prepared"
 
 
-def test_an_error_is_told_by_code_and_field(installation: Installation) -> None:
-    told = run(installation, "submit", "-", stdin='{"ticket": {"description": "no title"}}')
-    assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr.startswith("422 VALIDATION_FAILED: Validation failed\n  /ticket/title  required  ")
-    assert "\n  request req_" in told.stderr
+def test_an_error_is_shown_with_code_and_field(installation: ServiceAndCustomer) -> None:
+    done = run(installation, "submit", "-", stdin='{"ticket": {"description": "no title"}}')
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("422 VALIDATION_FAILED: Validation failed\n  /ticket/title  required  ")
+    assert "\n  request req_" in done.stderr
 
 
-def test_a_wrong_token_is_refused_and_not_shown(installation: Installation) -> None:
-    told = run(installation, "show", "exp_1", token="rrt_wrong")
-    assert (told.returncode, told.stderr.split(":")[0]) == (1, "401 UNAUTHORIZED")
-    assert "rrt_wrong" not in told.stderr
+def test_a_wrong_token_is_rejected_and_not_shown(installation: ServiceAndCustomer) -> None:
+    done = run(installation, "show", "exp_1", token="rrt_wrong")
+    assert (done.returncode, done.stderr.split(":")[0]) == (1, "401 UNAUTHORIZED")
+    assert "rrt_wrong" not in done.stderr
 
 
-def test_a_body_that_is_too_long_is_refused_and_not_sent_again(installation: Installation) -> None:
+def test_a_body_that_is_too_long_is_not_retried(installation: ServiceAndCustomer) -> None:
     with pytest.raises(ApiError) as refused:
         installation.client().submit({"ticket": {"title": "x", "description": "y" * 3_000_000}})
     assert refused.value.status == 413
@@ -303,11 +305,11 @@ def test_a_body_that_is_too_long_is_refused_and_not_sent_again(installation: Ins
         ("failed", 3),
         ("blocked", 3),
         ("dismissed", 3),
-        ("prepared", 4),  # nobody approves it
+        ("prepared", 4),  # never approved
     ],
 )
-def test_the_exit_code_of_a_poll_tells_how_it_ended(
-    installation: Installation, receiver: Receiver, status: str, code: int
+def test_the_exit_code_of_a_poll_depends_on_the_final_status(
+    installation: ServiceAndCustomer, receiver: Receiver, status: str, code: int
 ) -> None:
     client, customer, target_id = installation.client(), installation.customer, installation.target(receiver)
     if status in ("failed", "blocked"):
@@ -318,11 +320,11 @@ def test_the_exit_code_of_a_poll_tells_how_it_ended(
         transitions.dismiss(export_id, customer.account_id, utc_now(), "user:test")
     if status == "exported":
         client.approve(export_id, target_id, client.show(export_id)["ticket_digest"])
-    told = run(installation, "poll", export_id, "--within", "30" if status == "exported" else "0")
-    assert (told.returncode, told.stdout.split()[-1 if code != 3 else 0]) == (code, status)
+    done = run(installation, "poll", export_id, "--within", "30" if status == "exported" else "0")
+    assert (done.returncode, done.stdout.split()[-1 if code != 3 else 0]) == (code, status)
 
 
-def test_a_retry_that_lies_beyond_the_time_given_is_not_waited_for(installation: Installation) -> None:
+def test_a_poll_ends_early_if_the_retry_is_due_after_the_limit(installation: ServiceAndCustomer) -> None:
     with Receiver([WEBHOOK_SECRET.encode()], utc_now, misbehaviour=Misbehaviour((503,), 300)) as receiver:
         client, [export_id] = installation.client(), make_exports(installation.customer, 1)
         client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
@@ -331,7 +333,7 @@ def test_a_retry_that_lies_beyond_the_time_given_is_not_waited_for(installation:
         assert time.monotonic() - began < 45
 
 
-def test_all_pages_are_read(installation: Installation) -> None:
+def test_exports_reads_all_pages(installation: ServiceAndCustomer) -> None:
     with connection():
         other = make_customer()
         made = make_exports(other, 5)
@@ -340,18 +342,18 @@ def test_all_pages_are_read(installation: Installation) -> None:
     assert list(client.exports(status="failed")) == []
 
 
-def test_a_target_that_is_not_there_is_told_by_its_field(installation: Installation) -> None:
+def test_an_unknown_target_is_reported_by_its_field(installation: ServiceAndCustomer) -> None:
     client, [export_id] = installation.client(), make_exports(installation.customer, 1)
     with pytest.raises(ApiError) as refused:
         client.approve(export_id, "tgt_01J8ZC4S4C0V2N8A5T3X9Q7B6M", client.show(export_id)["ticket_digest"])
     assert [field["path"] for field in refused.value.fields] == ["/target_id"]
 
 
-# ── whatever else may answer ───────────────────────────────────────────────
+# ── other servers ───────────────────────────────────────────────
 
 
-def answering(*answers: tuple[int, bytes, dict[str, str]]) -> LoopbackServer:
-    """A server that gives these answers in order, and the last one from then on."""
+def server_sending(*answers: tuple[int, bytes, dict[str, str]]) -> LoopbackServer:
+    """Return a server that sends these responses in order and then repeats the last one."""
     left = list(answers)
 
     def behave(peer: Peer) -> None:
@@ -362,25 +364,25 @@ def answering(*answers: tuple[int, bytes, dict[str, str]]) -> LoopbackServer:
     return LoopbackServer(behave)
 
 
-Told = tuple[int, bytes, dict[str, str]]
-IN_PROGRESS: Final[Told] = (409, b'{"error": {"code": "IDEMPOTENCY_IN_PROGRESS"}}', {"Retry_After": "1"})
-PREPARED: Final[Told] = (201, b'{"id": "exp_1"}', {})
+CannedResponse = tuple[int, bytes, dict[str, str]]
+IN_PROGRESS: Final[CannedResponse] = (409, b'{"error": {"code": "IDEMPOTENCY_IN_PROGRESS"}}', {"Retry_After": "1"})
+PREPARED: Final[CannedResponse] = (201, b'{"id": "exp_1"}', {})
 
 
-def test_what_passes_is_sent_again() -> None:
-    def submitted_behind(answer: tuple[int, bytes]) -> tuple[list[str], int]:
-        with answering((*answer, {}), PREPARED) as server:
+def test_temporary_errors_are_retried() -> None:
+    def submit_after(answer: tuple[int, bytes]) -> tuple[list[str], int]:
+        with server_sending((*answer, {}), PREPARED) as server:
             return Client(server.url(path="")).submit(TICKET), server.connections
 
     passing = [(status, b"<html>") for status in (408, 429, 502, 503, 504)]
-    # What stands in front of RiskRelay tells errors in a form of its own.
+    # Gateways in front of RiskRelay have other error formats.
     gateways = [(502, b'{"error": "bad gateway"}'), (503, b'{"error": {"code": 503, "details": [{"reason": "x"}]}}')]
     with ThreadPoolExecutor(7) as pool:
-        assert {*map(str, pool.map(submitted_behind, passing + gateways))} == {"(['exp_1'], 2)"}
+        assert {*map(str, pool.map(submit_after, passing + gateways))} == {"(['exp_1'], 2)"}
 
 
-def test_a_request_that_is_still_running_is_asked_for_again() -> None:
-    with answering(IN_PROGRESS, PREPARED) as server:
+def test_a_request_in_progress_is_retried() -> None:
+    with server_sending(IN_PROGRESS, PREPARED) as server:
         began = time.monotonic()
         assert Client(server.url(path="")).submit(TICKET) == ["exp_1"]
         assert time.monotonic() - began >= 1  # what Retry-After asked for
@@ -396,29 +398,27 @@ def test_a_request_that_is_still_running_is_asked_for_again() -> None:
         ((500, b'{"error": {"code": "INTERNAL_ERROR"}}', {}), 1),
         ((200, b"<html>this is not RiskRelay</html>", {}), 1),
         ((200, b"[]", {}), 1),
-        ((503, b"", {"Retry_After": "3600"}), 1),  # longer than anybody's patience
+        ((503, b"", {"Retry_After": "3600"}), 1),  # longer than the retry time
         ((409, b'{"error": {"code": "CONFLICT"}}', {}), 1),
-        ((403, b'{"error": "forbidden"}', {}), 1),  # of a gateway, in a form of its own
-        ((304, b"", {}), 1),  # nobody asked whether anything is new
+        ((403, b'{"error": "forbidden"}', {}), 1),  # of a gateway, in another format
+        ((304, b"", {}), 1),  # without If-None-Match
     ],
 )
-def test_what_would_come_back_the_same_is_not_sent_again(
-    answer: tuple[int, bytes, dict[str, str]], connections: int
-) -> None:
-    with answering(answer) as server:
+def test_permanent_errors_are_not_retried(answer: tuple[int, bytes, dict[str, str]], connections: int) -> None:
+    with server_sending(answer) as server:
         with pytest.raises(ApiError) as refused:
             Client(server.url(path=""), "token").submit(TICKET)
         assert refused.value.status == answer[0]
         assert server.connections == connections
 
 
-def test_what_does_not_pass_is_given_up_when_patience_is_spent() -> None:
-    with answering((503, b"", {})) as server, pytest.raises(ApiError):
+def test_retries_end_after_the_retry_time() -> None:
+    with server_sending((503, b"", {})) as server, pytest.raises(ApiError):
         Client(server.url(path=""), retry_for_s=1.5).submit(TICKET)
     assert 2 <= server.connections <= 4
 
 
-def test_an_answer_that_drips_is_not_waited_for() -> None:
+def test_a_slow_response_times_out() -> None:
     def drip(peer: Peer) -> None:
         peer.read()
         peer.drip(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * 10_000, every_s=0.02)
@@ -426,17 +426,17 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
     began = time.monotonic()
     with LoopbackServer(drip) as server, pytest.raises((Unreachable, ApiError)):
         Client(server.url(path=""), retry_for_s=0, timeout_s=1).submit(TICKET)
-    assert time.monotonic() - began < 60  # to its end it would take over three minutes
+    assert time.monotonic() - began < 60  # the whole response would take over three minutes
 
 
-def test_nobody_there_is_told_in_one_line(installation: Installation) -> None:
+def test_a_refused_connection_is_reported(installation: ServiceAndCustomer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Unreachable, match="Connection refused"):
         Client(f"http://127.0.0.1:{port}", retry_for_s=0).submit(TICKET)
 
 
-def test_a_certificate_that_nobody_vouches_for_gets_no_token(tmp_path: Path) -> None:
+def test_no_token_is_sent_to_an_untrusted_certificate(tmp_path: Path) -> None:
     context, _ = make_certificate(tmp_path, "localhost")
     asked: list[Request | None] = []
     with (
@@ -447,10 +447,10 @@ def test_a_certificate_that_nobody_vouches_for_gets_no_token(tmp_path: Path) -> 
     assert [request for request in asked if request] == []
 
 
-#: Where neither token nor secret may go, and with what they may not.
-WRONG: Final = [
-    ("http://shop.example", "t", "s"),  # in the clear
-    ("http://127.0.0.1.shop.example", "t", "s"),  # a name that only looks like this machine
+#: Invalid URLs, tokens and secrets.
+INVALID: Final = [
+    ("http://shop.example", "t", "s"),  # unencrypted
+    ("http://127.0.0.1.shop.example", "t", "s"),  # a host name that resembles this machine
     ("ftp://127.0.0.1", "t", "s"),
     ("127.0.0.1:8000", "t", "s"),  # no scheme
     ("https://user:pass@shop.example", "t", "s"),
@@ -460,16 +460,16 @@ WRONG: Final = [
 ]
 
 
-@pytest.mark.parametrize(("url", "token", "secret"), WRONG)
-def test_neither_token_nor_secret_goes_where_it_may_be_read(url: str, token: str, secret: str) -> None:
-    with pytest.raises(ValueError) as wrong:  # noqa: PT011 - the words differ; what they must not hold is checked
+@pytest.mark.parametrize(("url", "token", "secret"), INVALID)
+def test_credentials_are_not_sent_unencrypted_or_malformed(url: str, token: str, secret: str) -> None:
+    with pytest.raises(ValueError) as wrong:  # noqa: PT011 - the messages differ; the test checks what they must not contain
         Client(url, token, secret)
     assert "pass" not in str(wrong.value)
     assert "lines" not in str(wrong.value)
 
 
-def test_a_poll_can_be_left() -> None:
-    with answering((200, b'{"status": "approved"}', {"Retry_After": "600"})) as server:
+def test_a_poll_can_be_interrupted() -> None:
+    with server_sending((200, b'{"status": "approved"}', {"Retry_After": "600"})) as server:
         command = [sys.executable, str(ROOT / "examples" / "client.py"), "--to", server.url(path=""), "poll", "exp_1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as polling:
             assert polling.stdout is not None
@@ -479,19 +479,19 @@ def test_a_poll_can_be_left() -> None:
             assert polling.returncode == 130
 
 
-def test_wrong_usage_has_exit_code_2(installation: Installation) -> None:
+def test_wrong_usage_has_exit_code_2(installation: ServiceAndCustomer) -> None:
     for url in ("http://shop.example", "https://shop..example"):
-        told = run(installation, "--to", url, "show", "exp_1")
-        assert (told.returncode, told.stderr.count("\n")) == (2, 1)
-    assert run(installation, "approve", "exp_1").returncode == 2  # to whom?
+        done = run(installation, "--to", url, "show", "exp_1")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert run(installation, "approve", "exp_1").returncode == 2  # no --target
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\ufeff"])
-def test_a_file_that_holds_no_ticket_is_one_line(installation: Installation, tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_reported_in_one_line(installation: ServiceAndCustomer, tmp_path: Path, text: str) -> None:
     file = tmp_path / "ticket.json"
     file.write_text(text)
     for path in (file, tmp_path / "none.json"):
-        told = run(installation, "submit", str(path))
-        assert told.returncode == 1
-        assert told.stderr.startswith(f"{path}: ")
-        assert told.stderr.count("\n") == 1
+        done = run(installation, "submit", str(path))
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"{path}: ")
+        assert done.stderr.count("\n") == 1

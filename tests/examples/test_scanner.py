@@ -1,4 +1,4 @@
-"""The example scanner, run as a program against real loopback servers: a page, and a stand-in for RiskRelay."""
+"""The example scanner, run as a program against loopback servers for the page and for RiskRelay."""
 
 import json
 import os
@@ -32,8 +32,8 @@ CLEAN = """<!doctype html><html lang="en"><head><title>Clean</title>
 
 
 @dataclass
-class Answering:
-    """A loopback server with one answer for everything, and a memory of what it was asked."""
+class RecordingServer:
+    """A loopback server with one response for all requests, which it records."""
 
     status: int = 200
     body: bytes = b""
@@ -43,32 +43,32 @@ class Answering:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Answering]]:
+def serve() -> Iterator[Callable[..., RecordingServer]]:
     servers: list[ThreadingHTTPServer] = []
 
-    def server(**options: Any) -> Answering:
-        answering = Answering(**options)
+    def server(**options: Any) -> RecordingServer:
+        recording = RecordingServer(**options)
 
-        class Handler(BaseHTTPRequestHandler):
+        class RecordingHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                answering.asked.append((f"{self.command} {self.path}", dict(self.headers.items()), body))
-                self.send_response(answering.status)
-                for name, value in answering.headers.items():
+                recording.asked.append((f"{self.command} {self.path}", dict(self.headers.items()), body))
+                self.send_response(recording.status)
+                for name, value in recording.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(answering.body)
+                self.wfile.write(recording.body)
 
             def do_GET(self) -> None:
                 self.do_POST()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Keep the tests' output quiet."""
+                """Log nothing."""
 
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), RecordingHandler))
         threading.Thread(target=servers[-1].serve_forever, args=(0.05,), daemon=True).start()
-        answering.url = f"http://127.0.0.1:{servers[-1].server_address[1]}"
-        return answering
+        recording.url = f"http://127.0.0.1:{servers[-1].server_address[1]}"
+        return recording
 
     yield server
     for each in servers:
@@ -77,8 +77,8 @@ def serve() -> Iterator[Callable[..., Answering]]:
 
 
 @pytest.fixture
-def relay(serve: Callable[..., Answering]) -> Answering:
-    """Accepts every postback and says that it prepared two exports."""
+def relay(serve: Callable[..., RecordingServer]) -> RecordingServer:
+    """Accepts every postback and returns two export ids."""
     answer = {"scan_run_id": 7, "status": "accepted", "findings": {"new": 2, "seen": 0}}
     exports = {"ticket_exports": ["exp_01A", "exp_01B"]}
     return serve(status=202, body=json.dumps(answer | exports).encode(), headers={"Content-Type": "application/json"})
@@ -94,13 +94,13 @@ def scan(*arguments: str, secret: str | None = SECRET) -> subprocess.CompletedPr
 
 def codes(url: str, html: str, **headers: str) -> list[str]:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return [flaw["code"] for flaw in find_issues(url, SAFE_HEADERS | given, html)]
+    return [issue["code"] for issue in find_issues(url, SAFE_HEADERS | given, html)]
 
 
-# ── the whole way ──────────────────────────────────────────────────────────
+# ── complete workflow ──────────────────────────────────────────────────────────
 
 
-def test_the_flaws_of_the_demo_page_are_found_and_posted(relay: Answering) -> None:
+def test_the_issues_of_the_demo_page_are_found_and_posted(relay: RecordingServer) -> None:
     with DemoSite() as site:
         done = scan(site.url, "--to", relay.url, "--scan-run", "7")
     assert (done.returncode, done.stderr) == (0, "")
@@ -116,7 +116,7 @@ def test_the_flaws_of_the_demo_page_are_found_and_posted(relay: Answering) -> No
     assert len(posted["issues"]) == FLAW_COUNT
 
 
-def test_what_is_posted_is_what_the_service_reads(relay: Answering) -> None:
+def test_the_service_accepts_the_postback(relay: RecordingServer) -> None:
     with DemoSite() as site:
         scan(site.url, "--to", relay.url)
     postback = PostbackForm().load(json.loads(relay.asked[0][2]))
@@ -126,7 +126,7 @@ def test_what_is_posted_is_what_the_service_reads(relay: Answering) -> None:
     assert {issue.url for issue in postback.issues} == {postback.page.url}
 
 
-def test_a_cookie_of_the_page_is_not_posted(relay: Answering) -> None:
+def test_a_cookie_of_the_page_is_not_posted(relay: RecordingServer) -> None:
     with DemoSite() as site:
         scan(site.url, "--to", relay.url)
     assert "Content-Type" in json.loads(relay.asked[0][2])["page"]["responseHeaders"]
@@ -134,13 +134,13 @@ def test_a_cookie_of_the_page_is_not_posted(relay: Answering) -> None:
     assert b"cookie" not in relay.asked[0][2].lower()
 
 
-def test_a_clean_page_has_no_flaws(serve: Callable[..., Answering], relay: Answering) -> None:
+def test_a_clean_page_has_no_issues(serve: Callable[..., RecordingServer], relay: RecordingServer) -> None:
     page = serve(body=CLEAN.encode(), headers=SAFE_HEADERS | {"Content-Type": "text/html"})
     assert scan(page.url, "--to", relay.url).returncode == 0
     assert json.loads(relay.asked[0][2])["issues"] == []
 
 
-def test_each_export_stands_alone_on_its_line(relay: Answering) -> None:
+def test_each_export_is_on_its_own_line(relay: RecordingServer) -> None:
     with DemoSite() as site:
         lines = scan(site.url, "--to", relay.url).stdout.splitlines()
     assert lines[-2:] == ["exp_01A", "exp_01B"]
@@ -148,14 +148,14 @@ def test_each_export_stands_alone_on_its_line(relay: Answering) -> None:
     assert "high    Loaded over http from another host (script 'http://widgets.example/chat.js')" in lines
 
 
-def test_with_json_the_answer_is_all_that_is_printed(relay: Answering) -> None:
+def test_json_prints_only_the_response(relay: RecordingServer) -> None:
     with DemoSite() as site:
         done = scan(site.url, "--to", relay.url, "--json")
     assert json.loads(done.stdout)["ticket_exports"] == ["exp_01A", "exp_01B"]
 
 
 def test_a_repeat_has_the_same_key_and_another_run_or_page_has_another(
-    serve: Callable[..., Answering], relay: Answering
+    serve: Callable[..., RecordingServer], relay: RecordingServer
 ) -> None:
     page = serve(body=b"<html>", headers={"Content-Type": "text/html"})
     for day, path, run in (("first", "/", "1"), ("later", "/", "1"), ("later", "/", "2"), ("later", "/other", "1")):
@@ -166,10 +166,10 @@ def test_a_repeat_has_the_same_key_and_another_run_or_page_has_another(
     assert len({first, another_run, another_page}) == 3
 
 
-# ── refusals ───────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────
 
 
-def test_a_refusal_is_shown_and_exits_1(serve: Callable[..., Answering]) -> None:
+def test_a_rejection_is_shown_and_exits_with_1(serve: Callable[..., RecordingServer]) -> None:
     relay = serve(status=401, body=b'{"error": {"code": "UNAUTHORIZED"}}')
     with DemoSite() as site:
         done = scan(site.url, "--to", relay.url)
@@ -179,7 +179,7 @@ def test_a_refusal_is_shown_and_exits_1(serve: Callable[..., Answering]) -> None
     assert SECRET not in done.stderr
 
 
-def test_the_secret_does_not_follow_a_redirect(serve: Callable[..., Answering]) -> None:
+def test_the_secret_does_not_follow_a_redirect(serve: Callable[..., RecordingServer]) -> None:
     elsewhere = serve()
     relay = serve(status=307, headers={"Location": elsewhere.url})
     with DemoSite() as site:
@@ -192,14 +192,14 @@ def test_the_secret_does_not_follow_a_redirect(serve: Callable[..., Answering]) 
     "url",
     ["http://127.0.0.1:9/", "file:///etc/passwd", "ftp://127.0.0.1/", "not a url", "http://[", "http://" + "a" * 300],
 )
-def test_a_page_that_cannot_be_had_is_one_line_and_exits_1(relay: Answering, url: str) -> None:
+def test_an_unreachable_page_is_reported_in_one_line(relay: RecordingServer, url: str) -> None:
     done = scan(url, "--to", relay.url)
     assert (done.returncode, done.stdout, relay.asked) == (1, "", [])
     assert done.stderr.startswith("Failed: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_an_absent_riskrelay_is_one_line_and_exits_1() -> None:
+def test_an_unreachable_riskrelay_is_reported_in_one_line() -> None:
     with DemoSite() as site:
         done = scan(site.url, "--to", "http://127.0.0.1:9")
     assert done.returncode == 1
@@ -207,38 +207,38 @@ def test_an_absent_riskrelay_is_one_line_and_exits_1() -> None:
     assert "127.0.0.1" in done.stderr
 
 
-def test_an_enormous_page_is_not_scanned(serve: Callable[..., Answering], relay: Answering) -> None:
+def test_an_enormous_page_is_not_scanned(serve: Callable[..., RecordingServer], relay: RecordingServer) -> None:
     done = scan(serve(body=b"x" * (2 * 1024 * 1024 + 1)).url, "--to", relay.url)
     assert (done.returncode, relay.asked) == (1, [])
     assert "Not scanned" in done.stderr
 
 
-def test_without_a_secret_nothing_is_fetched(serve: Callable[..., Answering]) -> None:
+def test_without_a_secret_nothing_is_fetched(serve: Callable[..., RecordingServer]) -> None:
     page = serve()
     done = scan(page.url, secret=None)
     assert (done.returncode, page.asked) == (1, [])
     assert "SCANNER_SHARED_SECRET" in done.stderr
 
 
-def test_markup_that_the_parser_gives_up_on_is_one_line(serve: Callable[..., Answering], relay: Answering) -> None:
+def test_invalid_markup_is_reported_in_one_line(serve: Callable[..., RecordingServer], relay: RecordingServer) -> None:
     page = serve(body=b"<html><![nonsense[<img>", headers={"Content-Type": "text/html"})
-    done = scan(page.url, "--to", relay.url)  # newer Pythons take it for a comment, and go on
+    done = scan(page.url, "--to", relay.url)  # newer versions of Python parse it as a comment
     assert done.returncode == done.stderr.count("\n") == (0 if relay.asked else 1)
     assert "Traceback" not in done.stderr
 
 
-# ── the rules ──────────────────────────────────────────────────────────────
+# ── rules ──────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("url", "html", "expected"),
     [
-        ("https://a.example/", '<script src="http://a.example/x.js">', ["mixed-content"]),  # its own host counts
+        ("https://a.example/", '<script src="http://a.example/x.js">', ["mixed-content"]),  # also from its own host
         ("https://a.example/", '<img src="HTTP://b.example/x.png" alt="">', ["mixed-content"]),
         ("https://a.example/", '<link rel="Stylesheet" href="http://b.example/x.css">', ["mixed-content"]),
         ("https://a.example/", '<link rel="canonical" href="http://b.example/">', []),  # not loaded
         ("https://a.example/", '<a href="http://b.example/">', []),
-        ("https://a.example/", '<script src="//b.example/x.js">', []),  # as secure as the page
+        ("https://a.example/", '<script src="//b.example/x.js">', []),  # inherits https
         ("https://a.example/", '<script src="/x.js">', []),
         ("http://a.example/", '<script src="http://a.example:8080/x.js">', []),  # the same host
         ("http://a.example/", '<script src="http://A.EXAMPLE/x.js">', []),
@@ -246,11 +246,11 @@ def test_markup_that_the_parser_gives_up_on_is_one_line(serve: Callable[..., Ans
         ("http://a.example/", '<script src="//b.example/x.js">', ["insecure-subresource"]),  # inherits http
         ("http://a.example/", '<script src="https://b.example/x.js">', []),
         ("http://[::1]:8000/", '<script src="http://[::1]/x.js">', []),
-        ("http://a.example/", '<script src="http://[">', ["insecure-subresource"]),  # no host, but no crash either
+        ("http://a.example/", '<script src="http://[">', ["insecure-subresource"]),  # invalid host, must not crash
         ("http://a.example/", '<img src="x.png">', ["img-alt-missing"]),
-        ("http://a.example/", '<img src="x.png" alt>', []),  # empty means decoration
+        ("http://a.example/", '<img src="x.png" alt>', []),  # an empty alt marks decoration
         ("http://a.example/", '<img src="x.png" role="presentation">', []),
-        ("http://a.example/", '<img src="x.png?1"><img src="x.png?2">', ["img-alt-missing"]),  # the same place
+        ("http://a.example/", '<img src="x.png?1"><img src="x.png?2">', ["img-alt-missing"]),  # the same location
     ],
 )
 def test_each_rule_on_markup(url: str, html: str, expected: list[str]) -> None:
@@ -266,7 +266,7 @@ def test_each_rule_on_markup(url: str, html: str, expected: list[str]) -> None:
         ('<html lang="en"><title> </title>', ["title-missing"]),
         ('<html lang="en"><TITLE class="a">\n x</TITLE>', []),
         ("<p>", ["html-lang-missing", "title-missing"]),
-        ("", []),  # no HTML: nothing to say about it
+        ("", []),  # not HTML
     ],
 )
 def test_language_and_title_of_a_page(html: str, expected: list[str]) -> None:
@@ -277,7 +277,7 @@ def test_language_and_title_of_a_page(html: str, expected: list[str]) -> None:
     ("url", "headers", "html", "expected"),
     [
         ("https://a.example/", {}, "", ["missing-strict-transport-security"]),
-        ("http://a.example/", {}, "", []),  # browsers ignore it there
+        ("http://a.example/", {}, "", []),  # browsers ignore the header over http
         ("http://a.example/", {"X-Content-Type-Options": "sniff"}, "", ["missing-x-content-type-options"]),
         (
             "http://a.example/",
@@ -290,29 +290,29 @@ def test_language_and_title_of_a_page(html: str, expected: list[str]) -> None:
     ],
 )
 def test_the_rules_on_headers(url: str, headers: dict[str, str], html: str, expected: list[str]) -> None:
-    assert [flaw["code"] for flaw in find_issues(url, SAFE_HEADERS | headers, html)] == expected
+    assert [issue["code"] for issue in find_issues(url, SAFE_HEADERS | headers, html)] == expected
 
 
-def test_meta_elements_stand_in_for_headers_but_not_for_frame_protection() -> None:
+def test_meta_elements_replace_headers_except_for_frame_protection() -> None:
     html = """<html lang="en"><title>x</title><meta http-equiv="Content-Security-Policy" content="frame-ancestors 'none'">
     <meta name="referrer" content="no-referrer">"""
-    flaws = find_issues("http://a.example/", {"X-Content-Type-Options": "nosniff"}, html)
-    assert [flaw["code"] for flaw in flaws] == ["missing-frame-protection"]
+    issues = find_issues("http://a.example/", {"X-Content-Type-Options": "nosniff"}, html)
+    assert [issue["code"] for issue in issues] == ["missing-frame-protection"]
 
 
-def test_a_place_is_short_printable_and_has_no_query() -> None:
-    (flaw,) = (
-        flaw
-        for flaw in find_issues("http://a.example/", SAFE_HEADERS, f'<img src="\x00\x1b{"x" * 999}?token=secret">')
-        if flaw["code"] == "img-alt-missing"
+def test_a_location_is_short_printable_and_has_no_query() -> None:
+    (issue,) = (
+        issue
+        for issue in find_issues("http://a.example/", SAFE_HEADERS, f'<img src="\x00\x1b{"x" * 999}?token=secret">')
+        if issue["code"] == "img-alt-missing"
     )
-    assert "token" not in flaw["location"]
-    assert flaw["location"].isascii()
-    assert flaw["location"].isprintable()
-    assert len(flaw["location"]) < 300
+    assert "token" not in issue["location"]
+    assert issue["location"].isascii()
+    assert issue["location"].isprintable()
+    assert len(issue["location"]) < 300
 
 
-def test_every_rule_is_shown_to_fire_somewhere_here() -> None:
+def test_every_rule_is_tested() -> None:
     source = Path(__file__).read_text(encoding="utf-8")
     assert [code for code in RULES if f'"{code}"' not in source and code not in FLAWS] == []
 

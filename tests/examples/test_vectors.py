@@ -1,4 +1,4 @@
-"""The test vectors: judged once more by code that shares nothing with what made them, and by the product's own receiver."""
+"""The test vectors agree with an independent implementation, with `listen` and with the README's code."""
 
 import base64
 import hashlib
@@ -28,12 +28,12 @@ def body_of(vector: dict[str, Any]) -> bytes:
     return base64.b64decode(vector["body_base64"])
 
 
-def judged_by_hand(vector: dict[str, Any]) -> dict[str, Any]:
-    """Return what is expected of a vector, by the words of the interface alone."""
+def expected_response(vector: dict[str, Any]) -> dict[str, Any]:
+    """Return the expected response to a vector, computed from the interface specification only."""
     body = body_of(vector)
     found = [headers_of(vector, f"X-Service-{part}") for part in ("Timestamp", "Nonce", "Signature")]
     if not all(len(values) == 1 for values in found):
-        return refused(401, "WEBHOOK_SIGNATURE_INVALID")
+        return error_response(401, "WEBHOOK_SIGNATURE_INVALID")
     timestamp, nonce, signature = (values[0] for values in found)
     digests = {
         hmac.new(secret.encode(), timestamp.encode() + b"." + nonce.encode() + b"." + body, hashlib.sha256).hexdigest()
@@ -42,32 +42,32 @@ def judged_by_hand(vector: dict[str, Any]) -> dict[str, Any]:
     is_formed = timestamp.isdecimal() and len(nonce) == 32 and set(nonce.lower()) <= set("0123456789abcdef")
     is_fresh = is_formed and -300 <= vector["now"] - int(timestamp) <= 300
     if not is_fresh or signature not in {f"sha256={digest}" for digest in digests} or nonce in vector["seen"]:
-        return refused(401, "WEBHOOK_SIGNATURE_INVALID")
+        return error_response(401, "WEBHOOK_SIGNATURE_INVALID")
     within_a_minute = [at for at in vector["earlier"] if vector["now"] - at < 60]
     if vector["rate_per_minute"] and len(within_a_minute) >= vector["rate_per_minute"]:
-        return refused(429, "WEBHOOK_RATE_LIMITED")
+        return error_response(429, "WEBHOOK_RATE_LIMITED")
     try:
         event = json.loads(body)
     except ValueError:
         event = None
     kind = event["type"] if isinstance(event, dict) else None
     if kind != "target.ping" and not (kind == "ticket.export" and "title" in event["ticket"]):
-        return refused(422, "WEBHOOK_VALIDATION_FAILED")
+        return error_response(422, "WEBHOOK_VALIDATION_FAILED")
     return {"status": 200, "code": None, "ticket": kind == "ticket.export"}
 
 
-def refused(status: int, code: str) -> dict[str, Any]:
+def error_response(status: int, code: str) -> dict[str, Any]:
     return {"status": status, "code": code, "ticket": False}
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_a_vector_holds_by_the_words_of_the_interface(vector: dict[str, Any]) -> None:
-    assert judged_by_hand(vector) == vector["expect"]
+def test_a_vector_matches_the_interface_specification(vector: dict[str, Any]) -> None:
+    assert expected_response(vector) == vector["expect"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_listen_judges_a_vector_as_it_says(vector: dict[str, Any]) -> None:
-    """But for limits: `listen` has none, and answers 429 when it is told to."""
+def test_listen_responds_as_a_vector_expects(vector: dict[str, Any]) -> None:
+    """Except for rate limits: `listen` has none, and sends 429 only on request."""
     at = datetime.fromtimestamp(vector["now"], UTC)
     with Receiver([secret.encode() for secret in vector["secrets"]], lambda: at) as receiver:
         for nonce in vector["seen"]:
@@ -77,26 +77,26 @@ def test_listen_judges_a_vector_as_it_says(vector: dict[str, Any]) -> None:
             message[name] = value
         answer = receiver.receive("/", message, body_of(vector))
     assert answer is not None
-    told = {"status": answer.status, "code": answer.body.get("code"), "ticket": "ticket_id" in answer.body}
+    actual = {"status": answer.status, "code": answer.body.get("code"), "ticket": "ticket_id" in answer.body}
     is_limited = vector["expect"]["status"] == 429
-    assert told == ({"status": 200, "code": None, "ticket": True} if is_limited else vector["expect"])
+    assert actual == ({"status": 200, "code": None, "ticket": True} if is_limited else vector["expect"])
 
 
-def test_names_and_nonces_are_each_vectors_own() -> None:
+def test_names_and_nonces_of_vectors_are_unique() -> None:
     vectors = all_vectors()
     assert max(Counter(vector.name for vector in vectors).values()) == 1
     fresh = Counter(value for vector in vectors for name, value in vector.headers if name.lower() == "x-service-nonce")
     assert max(fresh.values()) == 1
 
 
-def test_every_vector_says_its_body_twice() -> None:
+def test_every_vector_has_its_body_as_text_and_as_base64() -> None:
     in_text = [vector for vector in VECTORS if vector["body"] is not None]
     assert len(VECTORS) - len(in_text) == 1
     assert [each["name"] for each in in_text if each["body"].encode() != body_of(each)] == []
 
 
-def test_whoever_verifies_what_was_parsed_and_written_again_fails() -> None:
-    """The vectors find a receiver that does not verify the raw bytes, however it writes JSON."""
+def test_verifying_a_serialized_copy_of_the_body_fails() -> None:
+    """The vectors detect a receiver that does not verify the raw bytes, whatever its JSON format."""
     ways: list[dict[str, Any]] = [
         {"separators": separators, "ensure_ascii": is_ascii, "sort_keys": is_sorted, "indent": indent}
         for separators in ((",", ":"), (", ", ": "))
@@ -110,8 +110,8 @@ def test_whoever_verifies_what_was_parsed_and_written_again_fails() -> None:
         assert [body for body, vector in zip(again, accepted, strict=True) if body != body_of(vector)]
 
 
-def test_the_readmes_code_agrees() -> None:
-    """It checks signature and age; nonces, limits and contents are left to its reader."""
+def test_the_code_in_the_readme_agrees() -> None:
+    """The code checks signature and age, but not nonces, limits and content."""
     code = re.search(r"```python\n(import hashlib.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert code is not None
     for vector in VECTORS:
@@ -121,18 +121,18 @@ def test_the_readmes_code_agrees() -> None:
             continue
         names: dict[str, Any] = {}
         exec(code.group(1), names)  # noqa: S102 - the README's own snippet
-        names["time"] = Clock(vector["now"])
+        names["time"] = FixedTime(vector["now"])
         headers = {name.title(): value for name, value in vector["headers"]}
         is_genuine = names["is_genuine"](vector["secrets"][0].encode(), headers, body_of(vector))
         assert is_genuine == (vector["expect"]["status"] != 401), vector["name"]
 
 
-class Clock:
-    """Shows one moment, as the module that the README's code imports."""
+class FixedTime:
+    """Replaces the `time` module in the README's code."""
 
     def __init__(self, at: int) -> None:
         self._at = at
 
     def time(self) -> float:
-        """Return it."""
+        """Return the fixed time."""
         return self._at

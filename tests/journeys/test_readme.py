@@ -1,4 +1,4 @@
-"""The README is true: its story works as pasted, its commands run, its receiver's code verifies what is sent."""
+"""The README's workflow runs as pasted, its output matches, and its code verifies a delivery."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CURL_STAND_IN = ROOT / "tests" / "journeys" / "curl_stand_in.py"
 
 TARGETS = "/api/ticket-export-targets"
 EXPORTS = "/api/ticket-exports"
-#: A receiver on this machine may be delivered to.
+#: Allows deliveries to this machine.
 LOOPBACK_OPEN = {"TARGET_ALLOW_HTTP": "true", "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8"}
 
 START_WITHIN_S = 30
@@ -34,13 +34,13 @@ STOP_WITHIN_S = 30
 
 
 def story(part: str) -> str:
-    """Return the README's shell blocks of one part of the story, as one script."""
+    """Return the shell blocks of one part of the README's workflow as one script."""
     return "\n".join(re.findall(rf"<!-- story: {part} -->\n```sh\n(.*?)```", README, re.DOTALL))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as the reader's: this checkout's files, but neither its .env nor its data. It has a space in its name."""
+    """A folder with this checkout's files, without .env and data. Its name contains a space."""
     folder = tmp_path / "risk relay"
     folder.mkdir()
     for name in ("Makefile", "bin", "examples", ".venv"):
@@ -50,13 +50,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ports() -> dict[str, str]:
-    """Free ports in place of the README's, so that the test can run beside an installation."""
+    """Free ports by port of the README, so that the test can run next to an installation."""
     return {"8000": str(free_port()), "9000": str(free_port())}
 
 
 @pytest.fixture
 def environment(ports: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The reader's environment, with nothing of an installation's settings in it."""
+    """An environment without settings of an installation."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     if shutil.which("curl") is None:
         stand_in = tmp_path_factory.mktemp("commands") / "curl"
@@ -66,7 +66,7 @@ def environment(ports: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
     return {**kept, "BIND": f"127.0.0.1:{ports['8000']}"}
 
 
-def test_the_story_works_as_pasted(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
+def test_the_workflow_runs_as_pasted(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
     def pasted(part: str) -> str:
         script = story(part)
         for written, free in ports.items():
@@ -77,7 +77,7 @@ def test_the_story_works_as_pasted(folder: Path, ports: dict[str, str], environm
         running(pasted("installation"), folder, environment, "is ready at") as installation,
         running(pasted("receiver"), folder, environment, "Listening on") as receiver,
     ):
-        told = subprocess.run(
+        done = subprocess.run(
             ["bash", "-e", "-c", pasted("steps")],
             cwd=folder,
             env=environment,
@@ -86,12 +86,12 @@ def test_the_story_works_as_pasted(folder: Path, ports: dict[str, str], environm
             timeout=60,
             check=False,
         )
-        assert told.returncode == 0, told.stderr
-        printed = told.stdout.splitlines()
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout.splitlines()
         assert '"status": "prepared"' in printed[0]
         assert printed[-2:] == ["approved", "exported"]
         wait_for("signature  ok", receiver, 5)
-        assert_told_in_order(installation, folder, ports)
+        assert_output_as_shown(installation, folder, ports)
     assert list(processes_in(folder)) == []
     assert (folder / ".env").stat().st_mode & 0o777 == 0o600
     assert (folder / "data" / "first-token").stat().st_mode & 0o777 == 0o600
@@ -120,15 +120,15 @@ def test_the_example_scanner_posts_to_an_installation(
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for that of a socket."""
+    """A folder with a path short enough for a unix socket."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         yield Path(folder)
 
 
-def test_the_demo_holds_every_step(short_folder: Path, environment: dict[str, str]) -> None:
-    # A proxy for the way out, which nothing on loopback may go through.
+def test_the_demo_completes_every_step(short_folder: Path, environment: dict[str, str]) -> None:
+    # Requests to loopback must not use the proxy.
     settings = {**environment, "TMPDIR": str(short_folder), "http_proxy": "http://127.0.0.1:9"}
-    told = subprocess.run(
+    done = subprocess.run(
         ["make", "demo"],
         cwd=ROOT,
         env=settings,
@@ -137,9 +137,9 @@ def test_the_demo_holds_every_step(short_folder: Path, environment: dict[str, st
         timeout=90,
         check=False,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     for words in ("answered 503", "answered 429", "answered 200", "Every step held"):
-        assert words in told.stdout
+        assert words in done.stdout
     assert list(short_folder.iterdir()) == []
 
 
@@ -152,17 +152,17 @@ def test_a_second_start_continues_with_the_same_data(
     with running("make run", folder, environment, "is ready at"):
         assert (folder / ".env").read_text() == settings
         url = f"http://127.0.0.1:{ports['8000']}/api/ticket-exports/exp_none"
-        answer = requests.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=5)
-        assert answer.status_code == 404
+        response = requests.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=5)
+        assert response.status_code == 404
 
 
-def test_an_operator_lives_with_it(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
-    """A first day and a bad one: start, look, back up, lose something, restore, deliver, leave."""
+def test_an_operator_backs_up_and_restores(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
+    """Start, check, back up, change data, restore, deliver and clean up."""
     environment = {**environment, **LOOPBACK_OPEN, "TARGET_ALLOWED_PORTS": ports["9000"]}
     url = f"http://127.0.0.1:{ports['8000']}"
 
     def typed(*words: str) -> Any:
-        told = subprocess.run(
+        done = subprocess.run(
             ["bin/riskrelay", *words, "--json"],
             cwd=folder,
             env=environment,
@@ -171,15 +171,15 @@ def test_an_operator_lives_with_it(folder: Path, ports: dict[str, str], environm
             timeout=60,
             check=False,
         )
-        assert told.returncode == 0, told.stdout + told.stderr
-        return json.loads(told.stdout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
 
     def called(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         token = (folder / "data" / "first-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": f"{method} {path}"}
-        answer = requests.request(method, url + path, json=body, headers=headers, timeout=10)
-        assert answer.ok, answer.text
-        return answer.json()
+        response = requests.request(method, url + path, json=body, headers=headers, timeout=10)
+        assert response.ok, response.text
+        return response.json()
 
     with running("make run", folder, environment, "is ready at") as installation:
         [step] = re.findall(r"^  bin/riskrelay (token .*)$", installation.log.read_text(), re.MULTILINE)
@@ -206,15 +206,15 @@ def test_an_operator_lives_with_it(folder: Path, ports: dict[str, str], environm
         while called("GET", f"{EXPORTS}/{export['id']}")["status"] != "exported":
             assert time.monotonic() < until
             time.sleep(0.1)
-    told = subprocess.run(["make", "clean"], cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    assert f"{folder}/data" in told.stdout
-    assert f"{folder}/.env" in told.stdout
+    done = subprocess.run(["make", "clean"], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    assert f"{folder}/data" in done.stdout
+    assert f"{folder}/.env" in done.stdout
     assert not (folder / ".venv").exists()
     assert (folder / "data" / "riskrelay.db").exists()
     assert (folder / ".env").exists()
 
 
-def test_the_receivers_code_verifies_a_delivery() -> None:
+def test_the_code_for_receivers_verifies_a_delivery() -> None:
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert code is not None
     names: dict[str, Any] = {}
@@ -233,19 +233,19 @@ def test_the_receivers_code_verifies_a_delivery() -> None:
     assert not is_genuine(b"secret", {**headers, "X-Service-Timestamp": stale}, body)
 
 
-def assert_told_in_order(installation: "Running", folder: Path, ports: dict[str, str]) -> None:
-    """What the README shows of a start is printed so; set-up was done before, and the token goes to no terminal here."""
+def assert_output_as_shown(installation: "RunningCommand", folder: Path, ports: dict[str, str]) -> None:
+    """Assert that the start prints the README's lines in order, except those of set-up and of the token."""
     shown = README.partition("```text\nMaking .venv")[2].partition("```")[0].partition("Ready.\n")[2]
     for written, real in {"/srv/riskrelay": str(folder), **ports}.items():
         shown = shown.replace(written, real)
-    told = iter(installation.log.read_text().splitlines())
+    printed = iter(installation.log.read_text().splitlines())
     lines = [line for line in shown.splitlines() if line and line != "…" and "shown only once" not in line]
     assert len(lines) > 5
-    assert [line for line in lines if line not in told] == []
+    assert [line for line in lines if line not in printed] == []
 
 
-class Running:
-    """A command of the story, and what it has printed."""
+class RunningCommand:
+    """A running command and its log."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
@@ -253,8 +253,8 @@ class Running:
 
 
 @contextmanager
-def running(script: str, folder: Path, environment: dict[str, str], ready: str) -> Iterator[Running]:
-    """Run a script of the story until it is ready, and stop it as Ctrl-C in its terminal would."""
+def running(script: str, folder: Path, environment: dict[str, str], ready: str) -> Iterator[RunningCommand]:
+    """Run a script until it prints `ready`; at the end, interrupt it as Ctrl-C does."""
     log = folder / f"{ready.split(maxsplit=1)[0]}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -265,7 +265,7 @@ def running(script: str, folder: Path, environment: dict[str, str], ready: str) 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    command = Running(process, log)
+    command = RunningCommand(process, log)
     try:
         wait_for(ready, command, START_WITHIN_S)
         yield command
@@ -274,7 +274,7 @@ def running(script: str, folder: Path, environment: dict[str, str], ready: str) 
         process.wait(STOP_WITHIN_S)
 
 
-def wait_for(words: str, command: Running, within_s: float) -> None:
+def wait_for(words: str, command: RunningCommand, within_s: float) -> None:
     until = time.monotonic() + within_s
     while words not in command.log.read_text():
         assert command.process.poll() is None, command.log.read_text()
