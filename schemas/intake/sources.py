@@ -30,25 +30,25 @@ class CredentialFault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """One thing that was wrong: a JSON Pointer of our own names, or a header's name, and a code."""
+class RejectedField:
+    """One invalid field: a JSON Pointer of our own names, or a header's name, and a code."""
 
     path: str
     code: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A request of a source that was refused; `request_id` is what the log knows it by."""
+class Rejection:
+    """A rejected request of a source; the log has it under `request_id`."""
 
     source: InboundSource
     at: datetime
     status: int
     code: str
-    troubles: tuple[Trouble, ...]
+    fields: tuple[RejectedField, ...]
     request_id: str
 
 
-def troubles_of(problems: tuple[FieldProblem, ...]) -> tuple[Trouble, ...]:
-    """Return what is kept of the problems of a body."""
-    return tuple(Trouble(each.path, each.code) for each in problems)
+def rejected_fields(problems: tuple[FieldProblem, ...]) -> tuple[RejectedField, ...]:
+    """Return the part of a body's problems that is stored."""
+    return tuple(RejectedField(each.path, each.code) for each in problems)

@@ -29,9 +29,9 @@ class ScannerResultsResource:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store the page and its findings; each new finding prepares an export."""
-        sighting = findings.look_at(req.context.payload, self._default_project_id)
+        sighting = findings.prepare_postback(req.context.payload, self._default_project_id)
         self._executor.respond(req, resp, lambda: self._record(req, sighting))
 
-    def _record(self, req: falcon.Request, sighting: findings.Sighting) -> ApiResponse:
+    def _record(self, req: falcon.Request, sighting: findings.PreparedPostback) -> ApiResponse:
         result = findings.record(sighting, self._default_project_id, utc_now(), req.context.principal.key)
         return ApiResponse(202, postback_answer(result), log_fields={"count": len(result.ticket_exports)})

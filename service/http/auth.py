@@ -17,7 +17,7 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.errors import Forbidden, ServiceUnavailable, SignatureInvalid, Unauthorized, WebhooksForbidden
 from schemas.base.principal import Ability, SharedSecretPrincipal, TokenKind, TokenPrincipal
-from schemas.intake.sources import CredentialFault, Trouble
+from schemas.intake.sources import CredentialFault, RejectedField
 from storage.accounts import tokens
 from storage.exports import poll_sql
 from storage.secrets.integrations import Integration, SharedSecrets
@@ -140,7 +140,7 @@ def _fault(submitted: str | None) -> CredentialFault:
 
 def _note(req: falcon.Request, header: str, fault: CredentialFault) -> None:
     """Leave word for the operator; the client is told the same whatever it is."""
-    req.context.fault = Trouble(f"/{header}", fault.value)
+    req.context.fault = RejectedField(f"/{header}", fault.value)
 
 
 def _signature_bytes(text: str) -> bytes | None:

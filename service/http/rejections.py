@@ -16,7 +16,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import RiskRelayError
-from schemas.intake.sources import InboundSource, Refusal, Trouble, troubles_of
+from schemas.intake.sources import InboundSource, RejectedField, Rejection, rejected_fields
 from storage.db.engine import OUTAGES
 from storage.intake import rejections
 
@@ -36,7 +36,7 @@ class RejectionRecorder:
     def __init__(self, pause_s: float = PAUSE_S) -> None:
         self._pause_s = pause_s
         self._sources: dict[str, InboundSource] = {}
-        self._newest: dict[InboundSource, Refusal] = {}
+        self._newest: dict[InboundSource, Rejection] = {}
         self._lock = threading.Lock()
         self._noted = threading.Event()
 
@@ -49,7 +49,7 @@ class RejectionRecorder:
         source = self._sources.get(req.uri_template or "")
         if source is None or error.code in _OF_NOBODY:
             return
-        told = Refusal(source, utc_now(), status, error.code, _troubles(req, error), req.context.request_id)
+        told = Rejection(source, utc_now(), status, error.code, _troubles(req, error), req.context.request_id)
         with self._lock:
             self._newest[source] = told
         self._noted.set()
@@ -83,6 +83,6 @@ class RejectionRecorder:
             time.sleep(self._pause_s)
 
 
-def _troubles(req: falcon.Request, error: RiskRelayError) -> tuple[Trouble, ...]:
-    fault: Trouble | None = req.context.get("fault")
-    return troubles_of(error.problems[:MAX_REPORTED_PROBLEMS]) if fault is None else (fault,)
+def _troubles(req: falcon.Request, error: RiskRelayError) -> tuple[RejectedField, ...]:
+    fault: RejectedField | None = req.context.get("fault")
+    return rejected_fields(error.problems[:MAX_REPORTED_PROBLEMS]) if fault is None else (fault,)

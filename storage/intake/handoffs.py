@@ -1,10 +1,9 @@
-"""Handoffs: a capture or a diagnostic is stored, an export is prepared from it, and one record ties them together.
+"""Handoffs: stores a capture or a diagnostic, prepares an export from it, and links both in one record.
 
-All of it is one transaction, which begins by asking whether the uploader may manage the project or report.
+All of it is one transaction, which first checks that the uploader may manage the project or report.
 """
 
 from datetime import datetime
-from typing import Any
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
@@ -19,12 +18,10 @@ from schemas.intake.evidence import Capture, outline_record
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import manageable
 from storage.db import identifiers
-from storage.db.columns import JsonField
-from storage.db.engine import execute, transaction, values_list
+from storage.db.engine import transaction
+from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
 from storage.exports.rows import Draft
 from storage.exports.transitions import prepare
-
-_json = JsonField()
 
 
 def record_capture(capture: Capture, principal: TokenPrincipal, now: datetime) -> Handoff:
@@ -32,7 +29,7 @@ def record_capture(capture: Capture, principal: TokenPrincipal, now: datetime) -
     with transaction():
         manageable(principal, capture.project_id, capture.report_id)
         capture_id = identifiers.new_id(identifiers.CAPTURE, now)
-        _insert("evidence_captures", _capture_row(capture, capture_id, now))
+        _insert_capture(capture, capture_id, now)
         source = Source("evidence_capture", capture_id)
         return _hand_off(source, ticket_for_capture(capture), capture, principal, now)
 
@@ -46,7 +43,7 @@ def record_diagnostics(diagnostics: Diagnostics, principal: TokenPrincipal, now:
         project = manageable(principal, diagnostics.project_id, diagnostics.report_id)
         _require_shop(diagnostics.shop_domain, project.shop_domain)
         diagnostic_id = identifiers.new_id(identifiers.DIAGNOSTIC, now)
-        _insert("diagnostics", _diagnostics_row(diagnostics, diagnostic_id, now))
+        _insert_diagnostics(diagnostics, diagnostic_id, now)
         source = Source("diagnostics", diagnostic_id)
         return _hand_off(source, ticket_for_diagnostic(diagnostics), diagnostics, principal, now)
 
@@ -55,7 +52,7 @@ def _require_shop(named: str | None, expected: str | None) -> None:
     """Refuse a shop other than the project's; a project without one takes any and stays without."""
     if named is None or expected is None:
         return
-    # An operator may have written it when it was still taken as it came.
+    # An operator may have stored it before domains were normalized.
     if named != (normalised_shop_domain(expected) or expected):
         raise ValidationFailed(problem("/shop_domain", "other_shop"))
 
@@ -66,57 +63,50 @@ def _hand_off(
     draft = Draft(principal.account_id, upload.project_id, source, ticket)
     [export_id] = prepare([draft], now, principal.key)
     handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
-    _insert(
-        "handoffs",
-        {
-            "id": handoff_id,
-            "source_type": source.type,
-            "source_id": source.id,
-            "project_id": upload.project_id,
-            "report_id": upload.report_id,
-            "user_id": principal.user_id,
-            "export_id": export_id,
-            "status": RECEIVED,
-            "created_at": to_ms(now),
-        },
-    )
+    HandoffRow.insert(
+        id=handoff_id,
+        source_type=source.type,
+        source_id=source.id,
+        project=upload.project_id,
+        report=upload.report_id,
+        user=principal.user_id,
+        export=export_id,
+        status=RECEIVED,
+        created_at=now,
+    ).execute()
     append_all([AuditEntry(to_ms(now), principal.key, "hand_off", handoff_id, None, RECEIVED)])
     return Handoff(handoff_id, source, upload.project_id, upload.report_id, export_id, now)
 
 
-def _capture_row(capture: Capture, capture_id: str, now: datetime) -> dict[str, Any]:
-    return {
-        "id": capture_id,
-        "project_id": capture.project_id,
-        "report_id": capture.report_id,
-        "page_url": capture.page_url,
-        "page_title": capture.page_title,
-        "selected_text": capture.selected_text,
-        "meta_description": capture.meta_description,
-        "canonical_url": capture.canonical_url,
-        "heading_outline": _json.db_value(outline_record(capture)),
-        "captured_at": None if capture.captured_at is None else to_ms(capture.captured_at),
-        "extension_version": capture.extension_version,
-        "created_at": to_ms(now),
-    }
+def _insert_capture(capture: Capture, capture_id: str, now: datetime) -> None:
+    EvidenceCaptureRow.insert(
+        id=capture_id,
+        project=capture.project_id,
+        report=capture.report_id,
+        page_url=capture.page_url,
+        page_title=capture.page_title,
+        selected_text=capture.selected_text,
+        meta_description=capture.meta_description,
+        canonical_url=capture.canonical_url,
+        heading_outline=outline_record(capture),
+        captured_at=capture.captured_at,
+        extension_version=capture.extension_version,
+        created_at=now,
+    ).execute()
 
 
-def _diagnostics_row(diagnostics: Diagnostics, diagnostic_id: str, now: datetime) -> dict[str, Any]:
+def _insert_diagnostics(diagnostics: Diagnostics, diagnostic_id: str, now: datetime) -> None:
     scopes = diagnostics.granted_scopes
-    return {
-        "id": diagnostic_id,
-        "project_id": diagnostics.project_id,
-        "report_id": diagnostics.report_id,
-        "platform": diagnostics.platform.value,
-        "site_url": diagnostics.site_url,
-        "shop_domain": diagnostics.shop_domain,
-        "shop_name": diagnostics.shop_name,
-        "granted_scopes": None if scopes is None else _json.db_value(list(scopes)),
-        "client_version": diagnostics.client_version,
-        "diagnostics": _json.db_value(dict(diagnostics.told)),
-        "created_at": to_ms(now),
-    }
-
-
-def _insert(table: str, row: dict[str, Any]) -> None:
-    execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES {values_list(len(row), 1)}", [*row.values()])  # noqa: S608 - our own names
+    DiagnosticRow.insert(
+        id=diagnostic_id,
+        project=diagnostics.project_id,
+        report=diagnostics.report_id,
+        platform=diagnostics.platform.value,
+        site_url=diagnostics.site_url,
+        shop_domain=diagnostics.shop_domain,
+        shop_name=diagnostics.shop_name,
+        granted_scopes=None if scopes is None else list(scopes),
+        client_version=diagnostics.client_version,
+        diagnostics=dict(diagnostics.told),
+        created_at=now,
+    ).execute()

@@ -1,48 +1,49 @@
-"""What each inbound source was refused last: a row a source, the newest of all processes."""
+"""The last rejection of each inbound source: one row per source, the newest of all processes."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from schemas.base.timestamps import from_ms, to_ms
-from schemas.intake.sources import InboundSource, Refusal, Trouble
-from storage.db.columns import JsonField
-from storage.db.engine import connection, execute, rows, transaction, values_list
+from peewee import EXCLUDED
 
-_COLUMNS: Final = ("source", "refused_at", "status", "code", "problems", "request_id")
-_LAST: Final = f"SELECT {', '.join(_COLUMNS)} FROM inbound_refusals"  # noqa: S608 - our own names
-#: Another process may have written a newer one meanwhile; one that is newer by more than this was noted by a clock that was
-#: set back since, and would stay until that moment comes.
+from schemas.intake.sources import InboundSource, RejectedField, Rejection
+from storage.db.engine import connection, transaction
+from storage.db.models import InboundRefusalRow
+
+#: Another process may have written a newer one meanwhile. One that is newer by more than this was written by a clock that
+#: has been set back since, and would stay until that moment comes.
 _AHEAD_MS: Final = 3_600_000
-_KEEP_NEWEST: Final = (
-    f"ON CONFLICT (source) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])} "
-    "WHERE inbound_refusals.refused_at <= excluded.refused_at "
-    f"OR inbound_refusals.refused_at > excluded.refused_at + {_AHEAD_MS}"
-)
-
-_json: Final = JsonField()
 
 
-def record(refusals: Iterable[Refusal]) -> None:
-    """Keep the last refusal of some sources, one each, in a transaction and on a connection of its own."""
+def record(rejections: Iterable[Rejection]) -> None:
+    """Store the last rejection of some sources, one each, in a transaction and on a connection of its own."""
     # In one order, so that no two processes wait for each other.
-    told = [_row(refusal) for refusal in sorted(refusals, key=lambda refusal: refusal.source)]
-    if told:
-        insert = f"INSERT INTO inbound_refusals ({', '.join(_COLUMNS)}) VALUES {values_list(len(_COLUMNS), len(told))}"  # noqa: S608 - our own names
+    records = [
+        {
+            "source": rejection.source.value,
+            "refused_at": rejection.at,
+            "status": rejection.status,
+            "code": rejection.code,
+            "problems": [[field.path, field.code] for field in rejection.fields],
+            "request_id": rejection.request_id,
+        }
+        for rejection in sorted(rejections, key=lambda rejection: rejection.source)
+    ]
+    if records:
+        stored_at = InboundRefusalRow.refused_at
+        upsert = InboundRefusalRow.insert_many(records).on_conflict(
+            conflict_target=[InboundRefusalRow.source],
+            preserve=[name for name in records[0] if name != "source"],
+            where=(stored_at <= EXCLUDED.refused_at) | (stored_at > EXCLUDED.refused_at + _AHEAD_MS),
+        )
         with connection(), transaction():
-            execute(f"{insert} {_KEEP_NEWEST}", [value for row in told for value in row])
+            upsert.execute()
 
 
-def last() -> Mapping[InboundSource, Refusal]:
-    """Return the last refusal of each source that was ever refused anything."""
-    return {refusal.source: refusal for refusal in map(_refusal, rows(_LAST))}
+def last() -> Mapping[InboundSource, Rejection]:
+    """Return the last rejection of each source that has one."""
+    return {InboundSource(row.source): _rejection(row) for row in InboundRefusalRow.select()}
 
 
-def _row(refusal: Refusal) -> tuple[Any, ...]:
-    troubles = _json.db_value([[trouble.path, trouble.code] for trouble in refusal.troubles])
-    return (refusal.source.value, to_ms(refusal.at), refusal.status, refusal.code, troubles, refusal.request_id)
-
-
-def _refusal(row: tuple[Any, ...]) -> Refusal:
-    source, at_ms, status, code, troubles, request_id = row
-    told = tuple(Trouble(path, trouble) for path, trouble in _json.python_value(troubles))
-    return Refusal(InboundSource(source), from_ms(at_ms), status, code, told, request_id)
+def _rejection(row: InboundRefusalRow) -> Rejection:
+    fields = tuple(RejectedField(path, code) for path, code in row.problems)
+    return Rejection(InboundSource(row.source), row.refused_at, row.status, row.code, fields, row.request_id)

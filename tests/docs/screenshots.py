@@ -33,7 +33,7 @@ from schemas.exports.record import Approval
 from schemas.exports.state_machine import Move
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import PostbackForm
-from schemas.intake.sources import InboundSource, Refusal, Trouble
+from schemas.intake.sources import InboundSource, RejectedField, Rejection
 from schemas.targets.target import TargetRequest
 from service.app import create_app
 from storage.accounts import accounts, projects, sessions, tokens
@@ -334,12 +334,12 @@ def _count_hours(tracker: str, helpdesk: str) -> None:
 
 def _refuse() -> None:
     at = NOW - timedelta(hours=5)
-    refused = Refusal(
+    refused = Rejection(
         InboundSource.SCANNER,
         at,
         422,
         "VALIDATION_FAILED",
-        (Trouble("/issues/0/severity", "required"),),
+        (RejectedField("/issues/0/severity", "required"),),
         identifiers.new_id(identifiers.REQUEST, at),
     )
     rejections.record([refused])

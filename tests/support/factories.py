@@ -189,7 +189,7 @@ def postback(scan_run_id: int = 42, issues: list[Mapping[str, Any]] | None = Non
 
 def record_postback(posted: Postback, default_project_id: int | None, now: datetime = NOW) -> PostbackResult:
     """Store a checked postback as the scanner's route does."""
-    return findings.record(findings.look_at(posted, default_project_id), default_project_id, now, "scanner")
+    return findings.record(findings.prepare_postback(posted, default_project_id), default_project_id, now, "scanner")
 
 
 def issue(code: str = "img-alt", **changes: Any) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Findings(Page):
             # The next page is of this project, whichever is scanned meanwhile.
             page = replace(page, filters={**page.filters, "project": str(project.id)})
         severity = page.filters.get("severity")
-        found = [] if project is None else findings.newest(project.id, page.fetch_limit, page.before, severity)
+        found = [] if project is None else findings.list_page(project.id, page.fetch_limit, page.before, severity)
         return {
             "shown": found[: page.limit],
             "project": project,

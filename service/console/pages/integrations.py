@@ -9,7 +9,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
-from schemas.intake.sources import InboundSource, Refusal
+from schemas.intake.sources import InboundSource, Rejection
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
@@ -71,7 +71,7 @@ class _Shown:
     tokens: int
     making: Sequence[str]
     accepted_at: datetime | None
-    refusal: Refusal | None
+    refusal: Rejection | None
     sample: str | None
 
 
@@ -81,7 +81,7 @@ class _Found(NamedTuple):
     secrets: Mapping[str, SecretState]
     tokens: Mapping[str, int]
     accepted: Mapping[InboundSource, datetime | None]
-    refused: Mapping[InboundSource, Refusal]
+    refused: Mapping[InboundSource, Rejection]
     sample_ids: SampleIds
 
 

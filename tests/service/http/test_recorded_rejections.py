@@ -12,7 +12,7 @@ from falcon.testing import Result, TestClient
 
 from schemas.base.principal import Ability
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
-from schemas.intake.sources import InboundSource, Refusal
+from schemas.intake.sources import InboundSource, Rejection
 from service.app import create_app, served
 from service.http.rejections import MAX_REPORTED_PROBLEMS, RejectionRecorder
 from storage.db.engine import close_database, connection, open_database
@@ -74,7 +74,7 @@ def post(client: TestClient, path: str, headers: Mapping[str, str], body: Any = 
     return client.simulate_post(path, headers={**JSON, **headers}, json={} if body is None else body)
 
 
-def last(recorder: RejectionRecorder, source: InboundSource) -> Refusal:
+def last(recorder: RejectionRecorder, source: InboundSource) -> Rejection:
     assert recorder.write()
     return rejections.last()[source]
 
@@ -120,7 +120,7 @@ def test_the_operator_is_told_why_a_credential_did_not_do_and_the_client_is_not(
     [source] = [source for source, route in ROUTES.items() if route == path]
     told = last(recorder, source)
     assert (told.status, told.code, told.request_id) == (status, code, answer.headers["x-request-id"])
-    assert [(trouble.path, trouble.code) for trouble in told.troubles] == [(f"/{header}", why)]
+    assert [(field.path, field.code) for field in told.fields] == [(f"/{header}", why)]
 
 
 def test_a_token_that_may_not_is_told_of_in_the_same_way(
@@ -130,7 +130,7 @@ def test_a_token_that_may_not_is_told_of_in_the_same_way(
     for bearer, why in ((customer.token, "wrong_kind"), (other, "lacks_ability")):
         assert post(client, CAPTURES, {"Authorization": f"Bearer {bearer}"}).status_code == 403
         told = last(recorder, InboundSource.BROWSER_EXTENSION)
-        assert (told.status, told.code, [trouble.code for trouble in told.troubles]) == (403, "FORBIDDEN", [why])
+        assert (told.status, told.code, [field.code for field in told.fields]) == (403, "FORBIDDEN", [why])
 
 
 def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
@@ -139,7 +139,7 @@ def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
     bearer = {"Authorization": f"Bearer {make_platform_token(customer)}"}
     assert post(client, CAPTURES, bearer, capture(customer.project_id + 1000)).status_code == 403
     told = last(recorder, InboundSource.BROWSER_EXTENSION)
-    assert (told.code, told.troubles) == ("FORBIDDEN", ())
+    assert (told.code, told.fields) == ("FORBIDDEN", ())
 
 
 def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: TestClient, recorder: RejectionRecorder) -> None:
@@ -147,8 +147,8 @@ def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: Test
     assert post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(issues=issues)).status_code == 422
     told = last(recorder, InboundSource.SCANNER)
     assert (told.status, told.code) == (422, "VALIDATION_FAILED")
-    assert len(told.troubles) == MAX_REPORTED_PROBLEMS
-    assert (told.troubles[0].path, told.troubles[0].code) == ("/issues/0/title", "required")
+    assert len(told.fields) == MAX_REPORTED_PROBLEMS
+    assert (told.fields[0].path, told.fields[0].code) == ("/issues/0/title", "required")
 
 
 def test_nothing_of_a_request_is_kept_whatever_its_names_are(
@@ -170,9 +170,9 @@ def test_nothing_of_a_request_is_kept_whatever_its_names_are(
     own = known_names(tmp_path)
     for refusal in kept.values():
         assert CANARY not in repr(refusal)
-        steps = {step for trouble in refusal.troubles for step in trouble.path.split("/")[1:]}
+        steps = {step for field in refusal.fields for step in field.path.split("/")[1:]}
         assert {step for step in steps if not step.isdecimal()} <= own
-    told = {trouble.path for refusal in kept.values() for trouble in refusal.troubles}
+    told = {field.path for refusal in kept.values() for field in refusal.fields}
     assert any(path.endswith("/password") for path in told), "no path was made of a forbidden name"
 
 
@@ -271,7 +271,7 @@ def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: P
     wait_for(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
 
 
-def kept_id(kept: Mapping[InboundSource, Refusal]) -> str:
+def kept_id(kept: Mapping[InboundSource, Rejection]) -> str:
     return kept[InboundSource.SCANNER].request_id
 
 

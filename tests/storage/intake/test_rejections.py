@@ -7,15 +7,17 @@ from datetime import datetime, timedelta
 import pytest
 
 from schemas.base.errors import FieldProblem
-from schemas.intake.sources import InboundSource, Refusal, Trouble, troubles_of
+from schemas.intake.sources import InboundSource, RejectedField, Rejection, rejected_fields
 from storage.db.engine import connection, database, rows
 from storage.intake import rejections
 from tests.support.factories import NOW
 from tests.support.query_plans import statements
 
 
-def refusal(source: InboundSource = InboundSource.SCANNER, at: datetime = NOW, code: str = "UNAUTHORIZED") -> Refusal:
-    return Refusal(source, at, 401, code, (Trouble("/X-Scanner-Secret", "missing"), Trouble("", "invalid_key")), "req_1")
+def refusal(source: InboundSource = InboundSource.SCANNER, at: datetime = NOW, code: str = "UNAUTHORIZED") -> Rejection:
+    return Rejection(
+        source, at, 401, code, (RejectedField("/X-Scanner-Secret", "missing"), RejectedField("", "invalid_key")), "req_1"
+    )
 
 
 def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
@@ -83,6 +85,6 @@ def is_closed() -> bool:
 
 
 def test_of_a_problem_its_path_and_its_code_are_kept() -> None:
-    assert troubles_of((FieldProblem("/page/url", "invalid_url", "Not a valid URL."),)) == (
-        Trouble("/page/url", "invalid_url"),
+    assert rejected_fields((FieldProblem("/page/url", "invalid_url", "Not a valid URL."),)) == (
+        RejectedField("/page/url", "invalid_url"),
     )

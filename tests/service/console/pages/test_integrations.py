@@ -14,7 +14,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from schemas.intake.sources import CredentialFault, InboundSource, Refusal, Trouble
+from schemas.intake.sources import CredentialFault, InboundSource, RejectedField, Rejection
 from service.app import create_app
 from storage.accounts import accounts, projects, tokens
 from storage.db.engine import close_database, execute, is_sqlite, open_database, rows, transaction
@@ -162,8 +162,8 @@ def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_pa
 def test_the_last_refusal_is_told_in_words(customer: Customer, tmp_path: Path, fault: CredentialFault) -> None:
     person = visitor(customer, tmp_path)
     for source, header in ((InboundSource.SCANNER, "X-Scanner-Secret"), (InboundSource.CMS_PLUGIN, "Authorization")):
-        trouble = Trouble(f"/{header}", fault.value)
-        rejections.record([Refusal(source, NOW, 401, "UNAUTHORIZED", (trouble,), "req_of_the_log")])
+        field = RejectedField(f"/{header}", fault.value)
+        rejections.record([Rejection(source, NOW, 401, "UNAUTHORIZED", (field,), "req_of_the_log")])
         told = section(person, source)
         assert "<code>401 UNAUTHORIZED</code>" in told
         assert "<code>req_of_the_log</code>" in told
@@ -190,8 +190,8 @@ def test_nothing_that_is_shown_is_markup(customer: Customer, tmp_path: Path) -> 
     person = visitor(customer, tmp_path)
     for text in ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', *naughty_strings()[::50]):
         clean = text.replace("\0", "")
-        trouble = Trouble(clean, clean)
-        rejections.record([Refusal(InboundSource.SCANNER, utc_now(), 422, clean, (trouble,), clean)])
+        field = RejectedField(clean, clean)
+        rejections.record([Rejection(InboundSource.SCANNER, utc_now(), 422, clean, (field,), clean)])
         shown = person.get("/integrations").text
         assert len(clean) < 4 or "<" not in clean or clean not in shown
 
