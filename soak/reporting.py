@@ -15,7 +15,7 @@ from soak.plan import Plan
 from soak.samples import Sample, Trend, growing, trends
 
 #: What the drain says of an attempt whose lease somebody else has: its result was refused.
-FENCED: Final = "lease lapsed before the answer was written"
+FENCED: Final = "lease expired before the result was written"
 #: A million sentences say no more than a few.
 _SHOWN: Final = 10
 #: What tells one line from another that says the same: ids, numbers, paths.

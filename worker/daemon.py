@@ -45,7 +45,8 @@ from worker.background.retention import ASK_EVERY_S, RetentionTask
 from worker.background.tasks import BackgroundTask
 from worker.background.validations import LEASE_MARGIN_S, LOOK_EVERY_S, LOOKS_AT_ONCE, ValidationTask
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
-from worker.delivery.dispatcher import FAREWELL_S, LEASE_S, RENEW_S, Dispatcher, DispatcherOptions
+from worker.delivery.dispatcher import Dispatcher
+from worker.delivery.options import LEASE_S, RENEW_S, STOP_TIMEOUT_S, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 from worker.http.signed_request import SignedPost
@@ -109,9 +110,9 @@ def run(settings: Settings) -> int:
     while not stop.is_wanted:
         _listen(settings.redis_url, stop)
         stop.wait(REDIS_RETRY_S)
-    ended = dispatcher.join(settings.delivery_timeout_s + FAREWELL_S)
+    ended = dispatcher.join(settings.delivery_timeout_s + STOP_TIMEOUT_S)
     for task in tasks:
-        task.join(settings.delivery_timeout_s + FAREWELL_S)
+        task.join(settings.delivery_timeout_s + STOP_TIMEOUT_S)
     close_database()
     _log.info("worker stopped", extra={"worker": _worker_name()})
     tracing.close()

@@ -1,11 +1,39 @@
-"""What this process may be cut off from, told once for all of its threads."""
+"""Outages that affect all threads of this process, each logged once; and database work that is retried until one ends."""
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from runtime.outages import Outage
+from storage.db.engine import OUTAGES
+
+Result = TypeVar("Result")
 
 _log: Final = logging.getLogger(__name__)
 
-DATABASE: Final = Outage(_log, "database away, trying again", "database is back")
-REDIS: Final = Outage(_log, "redis away, sweeping on", "redis is back")
+DATABASE: Final = Outage(_log, "database unavailable, retrying", "database is back")
+REDIS: Final = Outage(_log, "Redis unavailable, sweeping for due exports", "Redis is back")
+
+
+def retry_database(work: Callable[[], Result], gives_up: Callable[[], bool]) -> Result:
+    """Run `work` until the database is available; when `gives_up` returns true, raise the last error."""
+
+    def stop(_state: RetryCallState) -> bool:
+        return gives_up()
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(OUTAGES),
+        wait=wait_exponential(multiplier=0.05, max=1.0),
+        stop=stop,
+        before_sleep=_note,
+        reraise=True,
+    )
+    result = retrying(work)
+    DATABASE.over()
+    return result
+
+
+def _note(state: RetryCallState) -> None:
+    DATABASE.note(state.outcome.exception() if state.outcome else None)

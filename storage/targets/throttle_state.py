@@ -4,7 +4,7 @@ The look is one step of an index a target, however many exports wait or have fin
 written in the order of their ids, so that two workers that write the same ones never deadlock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -93,18 +93,26 @@ def next_ready(now: datetime) -> datetime | None:
     return None if at is None else from_ms(int(at))
 
 
-def read(target_ids: Sequence[str], *, locked: bool = False, waits: bool = True) -> dict[str, ThrottleState]:
-    """Return the turns of these targets; `locked` keeps others from changing them until the transaction ends.
+def read(target_ids: Collection[str], *, locked: bool = False, waits: bool = True) -> dict[str, ThrottleState]:
+    """Return the throttle states of these targets; `locked` keeps others from changing them until the transaction ends.
 
-    Where it does not wait, those that somebody else has locked are left out.
+    Unless it `waits`, rows that another transaction has locked are left out.
     """
     lock = _lock(waits=waits) if locked and not is_sqlite() else ""
     found = rows_over(_READ + lock, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
     return {row[0]: _state(row) for row in found}
 
 
+def lock(seen: Mapping[str, ThrottleState]) -> dict[str, ThrottleState]:
+    """Lock targets that this transaction has read as `seen`, and return their states as they are now.
+
+    SQLite's transaction is the only writer from its beginning: there the states are still those that were seen.
+    """
+    return dict(seen) if is_sqlite() else read(seen, locked=True)
+
+
 def write(states: Iterable[ThrottleState]) -> None:
-    """Write turns, but for their status; the caller holds the transaction and has read them locked."""
+    """Write throttle states without their status; the caller holds the transaction and has read them locked."""
     execute_over(_WRITE, [*_WRITTEN.values()], [_row(state) for state in states])
 
 

@@ -16,7 +16,8 @@ from storage.db.engine import database
 from storage.secrets.vault import Vault
 from tests.fuzz.erratic_receiver import ModelClock
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
-from worker.delivery.dispatcher import Dispatcher, DispatcherOptions
+from worker.delivery.dispatcher import Dispatcher
+from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.signed_request import Post
 
@@ -65,7 +66,6 @@ class MortalWorker:
         self._post = post
         self._clock = clock
         self._fate = fate
-        self._concurrency = concurrency
         self._passed = self._answered = self._written = self._posting = 0
         self._dispatcher_stopped = False
         self._over = threading.Event()
@@ -105,7 +105,7 @@ class MortalWorker:
         """Wait until nothing is due, or it met its fate; one that lives on leaves, one that is dead is buried."""
         assert self._over.wait(PATIENCE_S + 5), f"{self.name} came to no end"
         if self.is_asleep:
-            self._dispatcher._inbox.put(None)
+            self._dispatcher._inbox.wake()
             self._wait_until(lambda: self._dispatcher_stopped and not self._posting)
         elif self.is_dead:
             self._bury()
@@ -139,12 +139,12 @@ class MortalWorker:
             # It died on its way out.
             self._bury()
             return
-        assert not self._dispatcher._held, f"{self.name} holds claims at rest"
-        assert not self._dispatcher._queues._queues, f"{self.name} has lanes at rest"
+        assert not self._dispatcher._leases, f"{self.name} holds claims at rest"
+        assert not self._dispatcher._queues._queues, f"{self.name} has queues at rest"
 
     def _bury(self) -> None:
         self._dispatcher.stop()
-        self._dispatcher._queues.end(self._concurrency)
+        self._dispatcher._pool.stop()
         assert self._dispatcher.join(PATIENCE_S), f"{self.name} does not stay dead"
         self._wait_until(lambda: not self._posting)
 

@@ -25,7 +25,8 @@ from tests.support.raw_http import EXPORTS
 from tests.support.redis_servers import PortRedis
 from tests.support.servers import PostgresServer
 from tests.support.workers import RISKRELAY, ROOT, CountingReceiver, WorkerProcess, all_are, is_exported, wait_until
-from worker.delivery.dispatcher import AFTER_A_STEP, RENEW_S
+from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
+from worker.delivery.options import RENEW_S
 
 #: Of the range for examples in documents: nobody's network.
 SUBNET: Final = "198.51.100.0/24"
@@ -279,7 +280,7 @@ def test_a_host_whose_link_is_cut_is_replaced_and_comes_back_by_itself(
     host.up()
     back_s = wait_until(lambda: count_alive() == 3, BACK_WITHIN_S)
     tell(f"back {back_s:.1f} s after the link, which was down for {DOWN_S:.0f} s")
-    time.sleep(AFTER_A_STEP * RENEW_S)
+    time.sleep(DEFER_CLAIMS_FACTOR * RENEW_S)
     new = approved_over(url_of(receiver), targets=30, each=30)
     wait_until(all_are("exported"), 60)
     tell(f"of {len(new)} new ones it delivered {delivered_by()[name_of(lost)] - before}")

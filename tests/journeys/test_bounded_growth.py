@@ -26,7 +26,8 @@ from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess, all_are, approved, notify_workers, wait_until
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
-from worker.delivery.dispatcher import Dispatcher, DispatcherOptions
+from worker.delivery.dispatcher import Dispatcher
+from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 

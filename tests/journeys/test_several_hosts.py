@@ -15,7 +15,8 @@ from tests.support.hosts import Host, approved_over, claimed_by, count_alive, de
 from tests.support.raw_http import EXPORTS
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, all_are, is_exported, wait_until
-from worker.delivery.dispatcher import AFTER_A_STEP, RENEW_S
+from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
+from worker.delivery.options import RENEW_S
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
@@ -106,11 +107,11 @@ def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHos
     written = delivered_by()
     assert written[late] < held
     hosts[0].mend()
-    wait_until(lambda: workers[0].has_told("lease lapsed before the answer was written"), 20)
+    wait_until(lambda: workers[0].has_told("lease expired before the result was written"), 20)
     assert delivered_by() == written
     # It goes on with the others; after so long a silence it lets them show first that they live.
     wait_until(lambda: count_alive() == 3, 20)
-    time.sleep(AFTER_A_STEP * RENEW_S)
+    time.sleep(DEFER_CLAIMS_FACTOR * RENEW_S)
     new = approved_over(receiver.url(), targets=30, each=20)
     wait_until(all_are("exported"), 60)
     assert delivered_by()[late] - written[late] > len(new) / 3 / 2

@@ -16,7 +16,8 @@ from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer, make_approved, make_target
 from tests.support.workers import wait_until
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
-from worker.delivery.dispatcher import Dispatcher, DispatcherOptions
+from worker.delivery.dispatcher import Dispatcher
+from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
 
 #: Each drain has a name of its own, as each worker process has.

@@ -12,8 +12,8 @@ from schemas.exports.delivery import DELIVERED, Outcome
 from schemas.targets.pings import PingOrder, PingResult, ping_body
 from storage.db.engine import connection, transaction
 from storage.targets import pings
-from worker.delivery import target_effects
 from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.throttle_writer import log_events, write_effects
 from worker.http.signed_request import Message, SignedPost, new_nonce
 
 #: How many pings one worker sends at once: a receiver that hangs must not make others wait for its deadline.
@@ -52,8 +52,8 @@ class PingTask:
         with connection(), transaction():
             is_recorded = pings.finish(order.id, result, now)
             effects = {order.target_id: [verdict.effect]} if is_recorded else {}
-            news = target_effects.record(effects, now, self._worker)
-        target_effects.tell(news)
+            written = write_effects(effects, now, self._worker)
+        log_events(written.events)
 
 
 def _message(order: PingOrder, at: datetime) -> Message:

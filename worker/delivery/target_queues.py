@@ -1,8 +1,8 @@
-"""Lanes: what this process has claimed and not yet sent, by target, on its way to the threads that send.
+"""Queues of claims by target, between the dispatcher that claims and the threads that send.
 
-No target has more requests open here than the slots its lane was given, whatever is claimed for it; what waits in one lane
-takes no thread from another. A lane closes by itself when an answer ends its target's turn, and stays closed until that
-answer is written: who reads the row before would open it again.
+A target never has more open requests here than the slots that its queue was given, whatever is claimed for it; claims that
+wait in one queue take no thread from another. A result that pauses the queue takes its slots away at once, until the result
+is committed: a row that was read before would give them back.
 """
 
 import queue
@@ -18,13 +18,20 @@ from schemas.exports.delivery import Claim
 @dataclass(slots=True)
 class _TargetQueue:
     slots: int = 0
-    open: int = 0  # in the queue of the threads, or being sent
-    unwritten: int = 0  # answers that ended the turn, of which the target's row does not tell yet
+    open: int = 0  # ready for a thread, or being sent
+    uncommitted: int = 0  # results that paused the queue and are not in the target's row yet
     waiting: deque[Claim] = field(default_factory=deque)
+
+    def has_work(self) -> bool:
+        return bool(self.waiting) and self.open < self.slots
+
+    def next(self) -> Claim:
+        self.open += 1
+        return self.waiting.popleft()
 
 
 class TargetQueues:
-    """Hands claims to threads, each lane's in order, as many at once as the lane has slots."""
+    """Hands claims to threads, each target's in order, as many at once as the target's queue has slots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,119 +41,117 @@ class TargetQueues:
         self._ready: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
 
     def add(self, claims: Iterable[Claim]) -> None:
-        """Let claims wait in their lanes; `open` gives them slots."""
+        """Append claims to the queues of their targets; `set_slots` lets them be sent."""
         with self._lock:
             for claim in claims:
                 self._queues.setdefault(claim.target_id, _TargetQueue()).waiting.append(claim)
 
-    def open(self, target_id: str, slots: int) -> None:
-        """Give a lane its slots and send what they have room for."""
+    def set_slots(self, target_id: str, slots: int) -> None:
+        """Set how many requests to a target may be open, and make as many claims ready."""
         with self._lock:
-            lane = self._queues.get(target_id)
-            if lane is not None:
-                lane.slots = 0 if lane.unwritten else slots
-                self._send(lane)
+            target = self._queues.get(target_id)
+            if target is not None:
+                target.slots = 0 if target.uncommitted else slots
+                while target.has_work():
+                    self._ready.put(target.next())
 
     def waiting(self) -> set[str]:
         """Return the targets that claims wait for."""
         with self._lock:
-            return {target_id for target_id, lane in self._queues.items() if lane.waiting}
+            return {target_id for target_id, target in self._queues.items() if target.waiting}
 
-    def behind(self) -> int:
-        """Return how many claims wait behind all slots of their lanes: no thread that is free could send them."""
+    def count_beyond_slots(self) -> int:
+        """Return how many claims wait beyond the slots of their targets: no free thread could send them."""
         with self._lock:
-            return sum(max(0, len(lane.waiting) - max(0, lane.slots - lane.open)) for lane in self._queues.values())
+            return sum(max(0, len(each.waiting) - max(0, each.slots - each.open)) for each in self._queues.values())
 
-    def is_ahead(self) -> bool:
-        """Tell whether more may be sent now than there are threads to send it."""
+    def has_ready(self) -> bool:
+        """Return whether more claims are ready than threads are free to send them."""
         return not self._ready.empty()
 
     def take(self) -> Claim | None:
         """Wait for a claim that may be sent; None ends the thread."""
         claim = self._ready.get()
-        while claim is not None and self._is_closed_for(claim):
+        while claim is not None and self._requeue_if_paused(claim):
             claim = self._ready.get()
         return claim
 
-    def after(self, claim: Claim, *, pauses_queue: bool) -> Claim | None:
-        """Free the slot of a claim that was sent; return another of its lane, if no other lane waits for the thread.
+    def finish(self, claim: Claim, *, pauses_queue: bool) -> Claim | None:
+        """Free the slot of a claim that was sent; return its target's next claim if no other target waits for the thread.
 
-        One that `ends_turn` closes the lane until `written` is called for it.
+        A result that `pauses_queue` keeps the queue closed until `commit` is called for it.
         """
         with self._lock:
-            lane = self._queues[claim.target_id]
-            lane.open -= 1
+            target = self._queues[claim.target_id]
+            target.open -= 1
             if pauses_queue:
-                lane.slots = 0
-                lane.unwritten += 1
-            if lane.waiting and lane.open < lane.slots:
-                lane.open += 1
-                following = lane.waiting.popleft()
+                target.slots = 0
+                target.uncommitted += 1
+            if target.has_work():
+                following = target.next()
                 if self._ready.empty():
                     return following
                 self._ready.put(following)
-            self._forget_if_empty(claim.target_id)
+            self._delete_if_empty(claim.target_id)
         return None
 
-    def written(self, target_id: str) -> None:
-        """Take note that the row tells of an answer that ended a turn."""
+    def commit(self, target_id: str) -> None:
+        """Record that a result that paused a queue is in the target's row."""
         with self._lock:
-            self._queues[target_id].unwritten -= 1
-            self._forget_if_empty(target_id)
+            self._queues[target_id].uncommitted -= 1
+            self._delete_if_empty(target_id)
 
-    def take_back(self, target_id: str) -> list[Claim]:
-        """Return what waits in a lane and let it be sent no more."""
+    def remove(self, target_id: str) -> list[Claim]:
+        """Close a queue; remove and return the claims that wait in it."""
         with self._lock:
-            lane = self._queues.get(target_id)
-            if lane is None:
+            target = self._queues.get(target_id)
+            if target is None:
                 return []
-            lane.slots = 0
-            taken = list(lane.waiting)
-            lane.waiting.clear()
-            self._forget_if_empty(target_id)
-            return taken
+            removed = _close(target)
+            self._delete_if_empty(target_id)
+            return removed
 
-    def take_back_all(self) -> list[Claim]:
-        """Return everything that no thread has begun with."""
+    def remove_all(self) -> list[Claim]:
+        """Close every queue; remove and return all claims that no thread has taken."""
         with self._lock:
-            taken = self._not_taken()
-            for claim in taken:
+            removed = self._remove_ready()
+            for claim in removed:
                 self._queues[claim.target_id].open -= 1
-            for lane in self._queues.values():
-                lane.slots = 0
-                taken += lane.waiting
-                lane.waiting.clear()
-        return taken
+            for target in self._queues.values():
+                removed += _close(target)
+        return removed
 
-    def end(self, threads: int) -> None:
-        """End this many threads once they have nothing left."""
-        for _ in range(threads):
+    def end_threads(self, count: int) -> None:
+        """End this many threads once nothing is ready for them."""
+        for _ in range(count):
             self._ready.put(None)
 
-    def _is_closed_for(self, claim: Claim) -> bool:
-        """Tell whether its lane closed while a claim waited for a thread; it waits in the lane again then."""
+    def _requeue_if_paused(self, claim: Claim) -> bool:
+        """Put a claim back to the front if its queue was closed while it waited for a thread."""
         with self._lock:
-            lane = self._queues[claim.target_id]
-            if lane.slots:
+            target = self._queues[claim.target_id]
+            if target.slots:
                 return False
-            lane.open -= 1
-            lane.waiting.appendleft(claim)
+            target.open -= 1
+            target.waiting.appendleft(claim)
             return True
 
-    def _not_taken(self) -> list[Claim]:
-        taken = []
+    def _remove_ready(self) -> list[Claim]:
+        removed = []
         # Threads take without the lock: what was there a moment ago may be gone.
         with suppress(queue.Empty):
             while (claim := self._ready.get_nowait()) is not None:
-                taken.append(claim)
-        return taken
+                removed.append(claim)
+        return removed
 
-    def _forget_if_empty(self, target_id: str) -> None:
-        lane = self._queues[target_id]
-        if not (lane.waiting or lane.open or lane.unwritten):
+    def _delete_if_empty(self, target_id: str) -> None:
+        target = self._queues[target_id]
+        if not (target.waiting or target.open or target.uncommitted):
             del self._queues[target_id]
 
-    def _send(self, lane: _TargetQueue) -> None:
-        while lane.waiting and lane.open < lane.slots:
-            lane.open += 1
-            self._ready.put(lane.waiting.popleft())
+
+def _close(target: _TargetQueue) -> list[Claim]:
+    target.slots = 0
+    removed = list(target.waiting)
+    target.waiting.clear()
+    return removed

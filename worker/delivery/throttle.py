@@ -3,21 +3,23 @@
 Pure: functions take a `ThrottleState` and return the next one; `storage.targets.throttle_state` stores it, so that every
 worker sees it and a restart loses nothing. Throttling uses up no attempt: a target that must wait is not claimed for.
 
-Concurrency follows the rule of congestion control: halved when a receiver is overloaded, grown by one after each round of
-successes. After a hold a ramp starts at one and grows by one with each success, so a receiver that comes back is not met by
-everything that waited. A breaker opens after a row of failures and lets single probes through, each later than the last.
+Concurrency follows the rule of congestion control: halved when a receiver is overloaded, grown by one after as many
+successes as it allows at once. After a hold a ramp starts at one and grows by one with each success, so that a recovering
+receiver does not get the whole backlog at once. The breaker opens after a row of failures and lets single probes through,
+with growing intervals.
 """
 
+import logging
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.exports.delivery import TargetEffect, TargetHealth
-from schemas.targets.target import BREAKER_OPEN
+from schemas.targets.target import BREAKER_OPEN, TargetStatus
 from schemas.targets.throttle_state import ThrottleState, WorkerShare
 
 #: The contract's bounds of what a target may have open at once.
@@ -26,52 +28,93 @@ MAX_CONCURRENCY: Final = 16.0
 #: A row of failures that opens the breaker; then one probe at a time, after 1, 2, 4 … seconds, a minute at most.
 BREAKER_FAILURES: Final = 5
 MAX_PROBE_WAIT_S: Final = 60
-#: A receiver that has done nothing but fail for so long is not there any more.
+#: A receiver that has only failed for so long is gone: its target is disabled.
 GIVE_UP_AFTER: Final = timedelta(days=5)
 GIVEN_UP: Final = "failing_for_days"
-#: `connected` shows a success this much late at most; a busy target's row is not written with every tick.
+#: `last_success_at` is at most this old; a busy target's row is not written with every tick.
 SUCCESS_SHOWN_WITHIN: Final = timedelta(seconds=1)
 #: Whole intervals are counted in floating point.
 _ROUNDING: Final = 1e-9
-#: A pace allows this much of itself at once: a worker looks every 20 ms, and what it missed it may catch up with.
+#: The rate limit allows this much of itself at once: a worker claims every 20 ms, and may catch up with what it missed.
 BURST_S: Final = 1.0
+#: Statuses that a delivery may turn to blocked or disabled.
+_TURNED_OFF_FROM: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
 
 
-def after(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
-    """Return what becomes of a target's turn by attempts that came back together, in their order.
+class TargetEvent(NamedTuple):
+    """A change of a target that operators find in the log, written once it is committed; `level` is the log's."""
 
-    Who comes back together was sent together: an overload among them halves once.
+    target_id: str
+    text: str
+    reason: str | None = None
+    level: int = logging.INFO
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleUpdate:
+    """What one tick changes in a target: its next state, whether the row must be written, and what to log.
+
+    `turned_off` is set when the tick blocks or disables the target; `reason` is why.
+    """
+
+    state: ThrottleState
+    is_changed: bool = False
+    turned_off: TargetStatus | None = None
+    reason: str | None = None
+    events: tuple[TargetEvent, ...] = ()
+
+
+def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleUpdate:
+    """Return what attempts that came back together change in their target."""
+    if is_at_rest(before, effects, now):
+        return ThrottleUpdate(before)
+    after = next_state(before, effects, now)
+    is_changed = is_worth_writing(before, after)
+    status, reason = _turned_off(before, after, effects, now, is_changed=is_changed)
+    events = [_throttle_event(before, after, now)] if is_changed else []
+    if status is not None:
+        text = f"target {status.value}, nothing more is sent to it"
+        events.append(TargetEvent(before.target_id, text, reason, logging.WARNING))
+        after = replace(after, status=status)
+    logged = tuple(event for event in events if event is not None)
+    return ThrottleUpdate(after, is_changed or status is not None, status, reason, logged)
+
+
+def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
+    """Return a target's state after attempts that came back together, in their order; its status stays.
+
+    Attempts that come back together were sent together: an overload among them halves the concurrency once.
     """
     was_probing, was_held = state.failures_in_row >= BREAKER_FAILURES, state.is_held(now)
-    for is_well, run in groupby(effects, key=_is_healthy):
-        fared = _succeeded if is_well else _fared_otherwise
-        state = fared(state, list(run), now)
+    for is_healthy, run in groupby(effects, key=_is_healthy):
+        apply = _apply_successes if is_healthy else _apply_others
+        state = apply(state, list(run), now)
     if any(effect.is_overloaded for effect in effects):
         state = replace(state, concurrency=max(MIN_CONCURRENCY, state.concurrency / 2))
     failures = _failures_at_the_end(effects)
     if failures and not (was_probing and was_held):
-        # What was open when the breaker opened comes back late and says nothing new.
-        state = _failed(state, failures, now, was_probing=was_probing)
+        # A request that was open when the breaker opened comes back late: its failure is already counted.
+        state = _apply_failures(state, failures, now, was_probing=was_probing)
     return state
 
 
-def is_worth_writing(before: ThrottleState, then: ThrottleState) -> bool:
-    """Tell whether a row must be written: not for a success alone, if the last one shown is fresh."""
-    if replace(then, last_success_at=before.last_success_at) != before:
+def is_worth_writing(before: ThrottleState, after: ThrottleState) -> bool:
+    """Return whether the row must be written: a success alone is not, while the one shown is fresh."""
+    if replace(after, last_success_at=before.last_success_at) != before:
         return True
-    if then.last_success_at == before.last_success_at:
+    if after.last_success_at == before.last_success_at:
         return False
     return (
-        then.last_success_at is None
+        after.last_success_at is None
         or before.last_success_at is None
-        or then.last_success_at - before.last_success_at >= SUCCESS_SHOWN_WITHIN
+        or after.last_success_at - before.last_success_at >= SUCCESS_SHOWN_WITHIN
     )
 
 
 def is_at_rest(state: ThrottleState, effects: Iterable[TargetEffect], now: datetime) -> bool:
-    """Tell of a target that does as well as one can, and is told just that again, that nothing is worth writing.
+    """Return whether a healthy target with no limit in force had only plain successes, so that nothing changes.
 
-    It is what most ticks say of most targets, and working out its next turn takes ten times as long (12 µs).
+    Most ticks find most targets so, and computing the next state takes ten times as long (12 µs).
     """
     return (
         state.concurrency == MAX_CONCURRENCY
@@ -86,62 +129,91 @@ def is_at_rest(state: ThrottleState, effects: Iterable[TargetEffect], now: datet
 
 
 def has_failed_for_days(state: ThrottleState, now: datetime) -> bool:
-    """Tell whether a target has done nothing but fail for so long that it is turned off."""
+    """Return whether a target has only failed for so long that it is disabled."""
     return state.failing_since is not None and now - state.failing_since >= GIVE_UP_AFTER
 
 
 def slots(state: ThrottleState, share: WorkerShare, now: datetime) -> int:
     """Return how many requests to a target this worker may have open at once.
 
-    All workers' slots together are the target's concurrency. What does not divide falls to each in another target's turn, so
-    that of many single probes every worker makes some.
+    All workers' slots together are the target's concurrency. The remainder of the division goes to other workers for each
+    target, so that of many single probes every worker makes some.
     """
     if not state.takes_attempts(now):
         return 0
-    whole, rest = divmod(_in_all(state), share.workers)
+    whole, rest = divmod(_slots_of_all_workers(state), share.workers)
     place = (share.rank + zlib.crc32(state.target_id.encode())) % share.workers
     return whole + (place < rest)
 
 
-def pace(state: ThrottleState, now: datetime) -> int:
-    """Return how many attempts `max_per_minute` allows at `now`; more than anybody asks for where there is no limit."""
+def rate_allowance(state: ThrottleState, now: datetime) -> int:
+    """Return how many attempts `max_per_minute` allows at `now`; without a limit, more than any worker asks for."""
     if state.max_per_minute is None:
         return 2**31
     ahead_s = 0.0 if state.paced_until is None else max(0.0, (state.paced_until - now).total_seconds())
     return max(0, int((_burst_s(state.max_per_minute) - ahead_s) / _interval_s(state.max_per_minute) + _ROUNDING))
 
 
-def paced(state: ThrottleState, count: int, now: datetime) -> ThrottleState:
-    """Use up the pace of `count` attempts."""
+def use_rate_allowance(state: ThrottleState, count: int, now: datetime) -> ThrottleState:
+    """Return the state after `count` attempts were taken from `max_per_minute`."""
     if state.max_per_minute is None or not count:
         return state
     begins_at = max(now, state.paced_until or now)
-    # Rounded up: what is lost at each of a hundred looks a second would soon be more than the limit leaves over.
+    # Rounded up: what is lost at each of a hundred claims a second would soon be more than the limit leaves over.
     spent_us = math.ceil(count * _interval_s(state.max_per_minute) * 1e6)
     return replace(state, paced_until=begins_at + timedelta(microseconds=spent_us))
 
 
-def paced_at(state: ThrottleState) -> datetime | None:
-    """Return from when on `max_per_minute` allows the next attempt; None where it does not stand in the way."""
+def rate_allows_from(state: ThrottleState) -> datetime | None:
+    """Return from when on `max_per_minute` allows the next attempt; None where it holds nothing back."""
     if state.max_per_minute is None or state.paced_until is None:
         return None
     spare_s = _burst_s(state.max_per_minute) - _interval_s(state.max_per_minute)
     return state.paced_until - timedelta(microseconds=math.floor(spare_s * 1e6))
 
 
-def deal(quotas: Mapping[str, int], room: int) -> dict[str, int]:
-    """Share out `room` claims, one a target and round, none getting more than its quota."""
-    dealt: dict[str, int] = {}
+def distribute(quotas: Mapping[str, int], room: int) -> dict[str, int]:
+    """Divide `room` claims among targets one by one in turns, none getting more than its quota."""
+    given: dict[str, int] = {}
     wanting = [target_id for target_id, quota in quotas.items() if quota > 0]
     while room > 0 and wanting:
         for target_id in wanting[:room]:
-            dealt[target_id] = dealt.get(target_id, 0) + 1
+            given[target_id] = given.get(target_id, 0) + 1
         room -= len(wanting)
-        wanting = [target_id for target_id in wanting if dealt[target_id] < quotas[target_id]] if room > 0 else []
-    return dealt
+        wanting = [target_id for target_id in wanting if given[target_id] < quotas[target_id]] if room > 0 else []
+    return given
 
 
-def _in_all(state: ThrottleState) -> int:
+def _turned_off(
+    before: ThrottleState, after: ThrottleState, effects: Sequence[TargetEffect], now: datetime, *, is_changed: bool
+) -> tuple[TargetStatus | None, str | None]:
+    """Return the status and reason that attempts turn their target off with; the last of several effects counts."""
+    if before.status not in _TURNED_OFF_FROM:
+        return None, None
+    for effect in reversed(effects):
+        # Also where the state stays the same, as after a late answer to an open breaker.
+        if effect.status is not None:
+            return effect.status, effect.reason
+    if is_changed and has_failed_for_days(after, now):
+        return TargetStatus.DISABLED, GIVEN_UP
+    return None, None
+
+
+def _throttle_event(before: ThrottleState, after: ThrottleState, now: datetime) -> TargetEvent | None:
+    """Return a pause that the receiver asked for, or the breaker opening or closing; not each of its probes."""
+    was_open, is_open = (state.failures_in_row >= BREAKER_FAILURES for state in (before, after))
+    if is_open != was_open:
+        text = (
+            "circuit breaker opened, target gets single attempts" if is_open else "circuit breaker closed, target responds"
+        )
+        return TargetEvent(before.target_id, text, level=logging.WARNING if is_open else logging.INFO)
+    is_longer = after.is_held(now) and (after.held_until, after.held_reason) != (before.held_until, before.held_reason)
+    if is_longer and after.held_reason != BREAKER_OPEN:
+        return TargetEvent(before.target_id, "target paused, its receiver asked for it", after.held_reason)
+    return None
+
+
+def _slots_of_all_workers(state: ThrottleState) -> int:
     if state.failures_in_row >= BREAKER_FAILURES:
         return 1
     return max(1, min(int(state.concurrency), state.ramp))
@@ -156,8 +228,8 @@ def _is_plain_success(effect: TargetEffect, state: ThrottleState) -> bool:
     return _is_healthy(effect) and not is_more
 
 
-def _succeeded(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
-    """Take successes in a row at once: a busy target has dozens a tick."""
+def _apply_successes(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
+    """Apply successes in a row at once: a busy target has dozens a tick."""
     concurrency, ramp = state.concurrency, state.ramp
     for _ in effects:
         concurrency = min(MAX_CONCURRENCY, concurrency + 1 / concurrency)
@@ -177,7 +249,7 @@ def _succeeded(state: ThrottleState, effects: Sequence[TargetEffect], now: datet
     )
 
 
-def _fared_otherwise(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
+def _apply_others(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
     for effect in effects:
         if effect.connected is not None:
             state = replace(state, connected=effect.connected)
@@ -188,7 +260,7 @@ def _fared_otherwise(state: ThrottleState, effects: Sequence[TargetEffect], now:
 
 
 def _hold(state: ThrottleState, effect: TargetEffect, now: datetime) -> ThrottleState:
-    """Wait as long as the receiver asks; an answer that asks for less, to a request sent before, shortens nothing."""
+    """Hold for as long as the receiver asks; an answer to an earlier request that asks for less shortens nothing."""
     if effect.hold_s is None:
         return state
     until = now + timedelta(seconds=effect.hold_s)
@@ -198,7 +270,7 @@ def _hold(state: ThrottleState, effect: TargetEffect, now: datetime) -> Throttle
 
 
 def _failures_at_the_end(effects: Sequence[TargetEffect]) -> int:
-    """Count the failures that no success of the same tick has ended; who says when to come back is not broken."""
+    """Count the failures after the tick's last success; a receiver that names a time to come back is not broken."""
     failures = 0
     for effect in effects:
         if effect.health is TargetHealth.HEALTHY:
@@ -208,8 +280,8 @@ def _failures_at_the_end(effects: Sequence[TargetEffect]) -> int:
     return failures
 
 
-def _failed(state: ThrottleState, failures: int, now: datetime, *, was_probing: bool) -> ThrottleState:
-    # A probe is one however many come back with it; and a row that opens the breaker opens it at its first step.
+def _apply_failures(state: ThrottleState, failures: int, now: datetime, *, was_probing: bool) -> ThrottleState:
+    # A probe counts once however many come back with it; and a row that opens the breaker opens it at its first step.
     in_row = state.failures_in_row + 1 if was_probing else min(BREAKER_FAILURES, state.failures_in_row + failures)
     state = replace(state, failures_in_row=in_row)
     return _open_breaker(state, now) if in_row >= BREAKER_FAILURES else state
@@ -217,7 +289,7 @@ def _failed(state: ThrottleState, failures: int, now: datetime, *, was_probing: 
 
 def _open_breaker(state: ThrottleState, now: datetime) -> ThrottleState:
     if state.is_held(now):
-        # The receiver has named a moment itself, and no success of what was sent before may bring it forward.
+        # The receiver has named a time itself, and no success of an earlier request may bring it forward.
         return state
     steps = min(state.failures_in_row - BREAKER_FAILURES, MAX_PROBE_WAIT_S.bit_length())
     until = now + timedelta(seconds=min(MAX_PROBE_WAIT_S, 2**steps))
@@ -225,7 +297,7 @@ def _open_breaker(state: ThrottleState, now: datetime) -> ThrottleState:
 
 
 def _interval_s(max_per_minute: int) -> float:
-    """Return how far apart attempts are: a little further than the limit says, so that a burst never breaks it."""
+    """Return the interval between attempts: a little longer than the limit says, so that a burst never breaks it."""
     return (60 + BURST_S) / max_per_minute
 
 

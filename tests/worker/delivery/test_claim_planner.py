@@ -17,8 +17,15 @@ from tests.support.factories import NOW, Customer, make_approved
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.query_plans import statements
 from worker.delivery import throttle
-from worker.delivery.claim_planner import MAX_BATCH, ClaimPlan, ClaimPlanner
-from worker.delivery.due_targets import LOOK_TARGETS, MAX_REST_S, REMEMBERED_S, DueTargets
+from worker.delivery.claim_planner import (
+    MAX_BATCH,
+    MAX_REST_S,
+    SCAN_REUSED_FOR_S,
+    TARGETS_PER_QUERY,
+    ClaimPlan,
+    ClaimPlanner,
+    DueTargetScanner,
+)
 
 URL: Final = "https://tracker.example.com/hook"
 NOTHING: Final[Counter[str]] = Counter()
@@ -32,8 +39,8 @@ def waiting_for(customer: Customer, targets_count: int, each: int = 1) -> list[s
 
 
 def made(threads: int) -> ClaimPlanner:
-    """Return quotas that go around whenever they look, however long the last round took."""
-    return ClaimPlanner(threads, DueTargets(quick_scan_s=600))
+    """Return a planner that go around whenever they look, however long the last round took."""
+    return ClaimPlanner(threads, DueTargetScanner(quick_scan_s=600))
 
 
 def plan(planner: ClaimPlanner, held: Iterable[str] = (), returned: Iterable[str] = (), later_s: float = 0.0) -> ClaimPlan:
@@ -85,7 +92,7 @@ def test_what_waits_behind_the_slots_of_its_target_takes_no_room_from_others(cus
     planner = made(16)
     held = Counter({hanging: 40})
     assert not planner.plan(held, NOTHING, NOW)
-    assert planner.plan(held, NOTHING, NOW, behind=32).quotas == {other: 8}
+    assert planner.plan(held, NOTHING, NOW, queued=32).quotas == {other: 8}
 
 
 def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: Customer) -> None:
@@ -109,41 +116,41 @@ def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: C
 def test_the_longer_a_tick_takes_the_less_is_claimed_to_wait(customer: Customer, tick_s: float, ahead: float) -> None:
     [target_id] = waiting_for(customer, 1, 500)
     planner = made(32)
-    planner.tick_took(tick_s)
+    planner.record_tick(tick_s)
     assert plan(planner, returned=[target_id] * 16).quotas == {target_id: 16 + round(ahead * 16)}
 
 
 def test_while_claims_get_all_they_ask_for_what_was_seen_serves_the_next(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     stopwatch = Stopwatch()
-    planner = ClaimPlanner(32, DueTargets(quick_scan_s=600, monotonic=stopwatch))
+    planner = ClaimPlanner(32, DueTargetScanner(quick_scan_s=600, monotonic=stopwatch))
 
     first = plan(planner)
     assert first.quotas == {ids[0]: 11, ids[1]: 11, ids[2]: 10}
     # Nobody said what came of it.
-    assert looks(planner)
-    planner.took(first, Counter(first.quotas))
-    assert not looks(planner)
+    assert scans(planner)
+    planner.record_claims(first, Counter(first.quotas))
+    assert not scans(planner)
     assert plan(planner, held=ids * 2).quotas == {ids[0]: 9, ids[1]: 9, ids[2]: 8}
     # Where those have no room either, nobody looks until it is time again.
-    assert not looks(planner, held=ids * 10)
-    stopwatch.at_s += REMEMBERED_S
-    assert looks(planner)
+    assert not scans(planner, held=ids * 10)
+    stopwatch.at_s += SCAN_REUSED_FOR_S
+    assert scans(planner)
 
 
 def test_a_claim_that_got_less_and_a_ring_are_followed_by_a_look(customer: Customer) -> None:
     ids = waiting_for(customer, 2, 100)
     planner = made(32)
-    for is_rung in (False, True):
+    for is_woken in (False, True):
         planned = plan(planner)
         assert planned.quotas == {ids[0]: 16, ids[1]: 16}
-        planner.took(planned, Counter(planned.quotas))
-        assert not looks(planner)
-        if is_rung:
-            planner.look_anew()
+        planner.record_claims(planned, Counter(planned.quotas))
+        assert not scans(planner)
+        if is_woken:
+            planner.scan_again()
         else:
-            planner.took(planned, Counter({ids[0]: 16, ids[1]: 15}))
-        assert looks(planner)
+            planner.record_claims(planned, Counter({ids[0]: 16, ids[1]: 15}))
+        assert scans(planner)
 
 
 def test_a_round_that_did_not_see_everything_serves_no_other(customer: Customer) -> None:
@@ -154,7 +161,7 @@ def test_a_round_that_did_not_see_everything_serves_no_other(customer: Customer)
     assert list(served(planner)) == [ids[4], ids[0]]
 
 
-def looks(planner: ClaimPlanner, held: Iterable[str] = ()) -> bool:
+def scans(planner: ClaimPlanner, held: Iterable[str] = ()) -> bool:
     """Plan, and tell whether the database was asked for that."""
     with statements() as found:
         plan(planner, held)
@@ -163,7 +170,7 @@ def looks(planner: ClaimPlanner, held: Iterable[str] = ()) -> bool:
 
 def served(planner: ClaimPlanner) -> dict[str, int]:
     planned = plan(planner)
-    planner.took(planned, Counter(planned.quotas))
+    planner.record_claims(planned, Counter(planned.quotas))
     return planned.quotas
 
 
@@ -249,12 +256,12 @@ def test_the_round_goes_on_behind_the_last_one_whatever_becomes_of_that_one(cust
 
 
 def test_more_targets_than_one_statement_reads_are_all_seen_once_a_round(customer: Customer) -> None:
-    ids = waiting_for(customer, 2 * LOOK_TARGETS + 10)
-    planner = made(LOOK_TARGETS - 6)
+    ids = waiting_for(customer, 2 * TARGETS_PER_QUERY + 10)
+    planner = made(TARGETS_PER_QUERY - 6)
     seen = Counter[str]()
     for _ in range(4):
         seen += Counter(plan(planner).quotas)
-    assert sum(seen.values()) == 4 * (LOOK_TARGETS - 6)
+    assert sum(seen.values()) == 4 * (TARGETS_PER_QUERY - 6)
     assert set(seen) == set(ids)
     assert max(seen.values()) == 2
     # However many threads there are, one claim takes no more than a batch.
@@ -274,7 +281,7 @@ class Stopwatch:
 
 def rested_once(stopwatch: Stopwatch) -> ClaimPlanner:
     """Return quotas whose first round took a sixteenth of a second, so that they rest for nine of these."""
-    planner = ClaimPlanner(32, DueTargets(monotonic=stopwatch))
+    planner = ClaimPlanner(32, DueTargetScanner(monotonic=stopwatch))
     stopwatch.step_s = 1 / 16
     assert plan(planner).quotas
     stopwatch.step_s = 0.0
@@ -310,7 +317,7 @@ def test_a_rest_that_ends_within_a_look_is_followed_by_a_round_at_once(customer:
 def test_a_round_that_stood_still_is_followed_by_a_short_rest(customer: Customer) -> None:
     [found] = waiting_for(customer, 1, 100)
     stopwatch = Stopwatch()
-    planner = ClaimPlanner(32, DueTargets(monotonic=stopwatch))
+    planner = ClaimPlanner(32, DueTargetScanner(monotonic=stopwatch))
     stopwatch.step_s = 600.0
     assert plan(planner).quotas
     stopwatch.step_s = 0.0
@@ -364,7 +371,7 @@ def test_a_paced_target_gets_what_its_pace_allows_and_no_more_than_can_be_sent_a
     targets.set_limit(target_id, 600, NOW, "operator")
     planner = made(64)
     planned = plan(planner)
-    assert (planned.quotas, planned.paced) == ({target_id: 9}, [target_id])
+    assert (planned.quotas, planned.rate_limited) == ({target_id: 9}, [target_id])
     targets.set_limit(target_id, 60_000, NOW, "operator")
     # Beyond its slots, what is claimed would wait and be sent closer together than it was paced.
     assert plan(planner, held=[target_id] * 4, returned=[target_id] * 12).quotas == {target_id: 12}
@@ -383,14 +390,14 @@ def test_a_pace_that_is_used_up_says_when_to_look_again(customer: Customer) -> N
 def used_up(target_id: str, count: int) -> None:
     with transaction():
         state = throttle_state.read([target_id], locked=True)[target_id]
-        throttle_state.write([throttle.paced(state, count, NOW)])
+        throttle_state.write([throttle.use_rate_allowance(state, count, NOW)])
 
 
 def test_a_paced_target_does_not_keep_room_from_others(customer: Customer) -> None:
     paced, free = waiting_for(customer, 2, 100)
     targets.set_limit(paced, 60, NOW, "operator")
     planned = plan(made(32))
-    assert (planned.quotas, planned.paced) == ({paced: 1, free: 16}, [paced])
+    assert (planned.quotas, planned.rate_limited) == ({paced: 1, free: 16}, [paced])
 
 
 def test_only_a_paced_target_that_gets_something_is_locked(customer: Customer) -> None:
@@ -399,7 +406,7 @@ def test_only_a_paced_target_that_gets_something_is_locked(customer: Customer) -
         targets.set_limit(target_id, 600, NOW, "operator")
     used_up(ids[0], 600)
     change(ids[1], held_until=to_ms(NOW) + 1, held_reason="rate_limited")
-    assert plan(made(32)).paced == [ids[2]]
+    assert plan(made(32)).rate_limited == [ids[2]]
 
 
 def test_slots_are_the_share_of_a_turn_and_half_the_threads_at_most(customer: Customer) -> None:

@@ -36,8 +36,8 @@ from tests.support.dispatchers import (
 from tests.support.factories import NOW, Customer, make_approved, make_customer
 from tests.support.workers import wait_until
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
-from worker.delivery.dispatcher import PATIENCE_S as IDLE_WITHIN_S
-from worker.delivery.dispatcher import RENEW_S, Dispatcher, DispatcherOptions
+from worker.delivery.dispatcher import IDLE_SCAN_S, Dispatcher
+from worker.delivery.options import RENEW_S, DispatcherOptions
 from worker.delivery.outcomes import Schedule
 
 
@@ -175,7 +175,7 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
             approved(customer, 1)
             threading.Thread(target=dispatcher.deliver_due, args=[PATIENCE_S]).start()
             heard_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]  # mypy takes no default
-        assert sorted(heard_s)[1] < IDLE_WITHIN_S / 2
+        assert sorted(heard_s)[1] < IDLE_SCAN_S / 2
         assert transitions.get(slow).status == "delivering"
         gate.set()
         wait_until(all_exported(106))

@@ -32,13 +32,13 @@ def queues_with(slots: int, *waiting: Claim) -> TargetQueues:
     queues = TargetQueues()
     queues.add(waiting)
     for target_id in {claim.target_id for claim in waiting}:
-        queues.open(target_id, slots)
+        queues.set_slots(target_id, slots)
     return queues
 
 
 def ready(queues: TargetQueues) -> list[Claim]:
     """Return what threads could take now; the lanes are of no use afterwards."""
-    queues.end(1)
+    queues.end_threads(1)
     return list(iter(queues.take, None))
 
 
@@ -60,10 +60,10 @@ def test_whoever_comes_back_takes_the_next_of_its_lane_along() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(1, first, second, third)
     assert queues.take() == first
-    assert queues.after(first, pauses_queue=False) == second
-    assert queues.after(second, pauses_queue=False) == third
+    assert queues.finish(first, pauses_queue=False) == second
+    assert queues.finish(second, pauses_queue=False) == third
     assert queues.waiting() == set()
-    assert queues.after(third, pauses_queue=False) is None
+    assert queues.finish(third, pauses_queue=False) is None
 
 
 def test_what_waits_behind_all_slots_is_counted() -> None:
@@ -71,13 +71,13 @@ def test_what_waits_behind_all_slots_is_counted() -> None:
     queues = TargetQueues()
     queues.add([first, *others, *claims("b", 2)])
     # Closed lanes have no slots.
-    assert queues.behind() == 7
-    queues.open("a", 2)
-    queues.open("b", 3)
-    assert queues.behind() == 3
+    assert queues.count_beyond_slots() == 7
+    queues.set_slots("a", 2)
+    queues.set_slots("b", 3)
+    assert queues.count_beyond_slots() == 3
     assert queues.take() == first
-    queues.after(first, pauses_queue=False)
-    assert queues.behind() == 2
+    queues.finish(first, pauses_queue=False)
+    assert queues.count_beyond_slots() == 2
 
 
 def test_where_another_lane_waits_for_the_thread_it_has_its_turn() -> None:
@@ -85,7 +85,7 @@ def test_where_another_lane_waits_for_the_thread_it_has_its_turn() -> None:
     queues = queues_with(1, first, second, other)
     taken = [queues.take(), None]
     assert taken[0] is not None
-    assert queues.after(taken[0], pauses_queue=False) is None
+    assert queues.finish(taken[0], pauses_queue=False) is None
     assert len(ready(queues)) == (2 if taken[0] == first else 1)
 
 
@@ -93,29 +93,29 @@ def test_fewer_slots_let_what_is_open_end_and_send_nothing_more() -> None:
     sent = claims("a", 4)
     queues = queues_with(3, *sent)
     taken = [queues.take() for _ in range(3)]
-    queues.open("a", 1)
-    assert [queues.after(claim, pauses_queue=False) for claim in taken[:2] if claim] == [None, None]
+    queues.set_slots("a", 1)
+    assert [queues.finish(claim, pauses_queue=False) for claim in taken[:2] if claim] == [None, None]
     assert taken[2] is not None
-    assert queues.after(taken[2], pauses_queue=False) == sent[3]
+    assert queues.finish(taken[2], pauses_queue=False) == sent[3]
 
 
 def test_an_answer_that_ends_the_turn_closes_the_lane_for_what_waits() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     queues.take()
-    assert queues.after(first, pauses_queue=True) is None
+    assert queues.finish(first, pauses_queue=True) is None
     assert ready(queues) == []
-    assert queues.take_back("a") == [second, third]
+    assert queues.remove("a") == [second, third]
 
 
 def test_what_waited_for_a_thread_when_its_lane_closed_goes_back_to_the_front() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     assert queues.take() == first
-    queues.after(first, pauses_queue=True)
+    queues.finish(first, pauses_queue=True)
     assert ready(queues) == []
-    queues.written("a")
-    queues.open("a", 2)
+    queues.commit("a")
+    queues.set_slots("a", 2)
     assert ready(queues) == [second, third]
 
 
@@ -124,14 +124,14 @@ def test_a_closed_lane_opens_only_when_every_answer_that_closed_it_is_written() 
     queues = queues_with(2, first, second, third)
     queues.take()
     queues.take()
-    queues.after(first, pauses_queue=True)
-    queues.after(second, pauses_queue=True)
+    queues.finish(first, pauses_queue=True)
+    queues.finish(second, pauses_queue=True)
     for _ in range(2):
         # Somebody has read the row as it was before the answer.
-        queues.open("a", 16)
+        queues.set_slots("a", 16)
         assert queues.waiting() == {"a"}
-        queues.written("a")
-    queues.open("a", 16)
+        queues.commit("a")
+    queues.set_slots("a", 16)
     assert ready(queues) == [third]
 
 
@@ -139,27 +139,27 @@ def test_what_is_claimed_before_the_answer_is_written_waits_too() -> None:
     [first], [later] = claims("a", 1), claims("a", 1)
     queues = queues_with(1, first)
     queues.take()
-    queues.after(first, pauses_queue=True)
+    queues.finish(first, pauses_queue=True)
     queues.add([later])
-    queues.open("a", 16)
-    assert queues.take_back("a") == [later]
+    queues.set_slots("a", 16)
+    assert queues.remove("a") == [later]
 
 
 def test_a_lane_that_closes_takes_no_thread_from_another() -> None:
     [first, second], [other] = claims("a", 2), claims("b", 1)
     queues = queues_with(2, first, second)
     queues.take()
-    queues.after(first, pauses_queue=True)
+    queues.finish(first, pauses_queue=True)
     queues.add([other])
-    queues.open("b", 1)
+    queues.set_slots("b", 1)
     assert queues.take() == other
 
 
 def test_a_lane_whose_claims_are_taken_back_is_as_if_it_had_never_been() -> None:
     queues = queues_with(0, *claims("a", 2))
-    assert len(queues.take_back("a")) == 2
-    assert (queues.waiting(), queues.take_back("a")) == (set(), [])
-    queues.open("a", 16)
+    assert len(queues.remove("a")) == 2
+    assert (queues.waiting(), queues.remove("a")) == (set(), [])
+    queues.set_slots("a", 16)
     assert ready(queues) == []
 
 
@@ -167,11 +167,11 @@ def test_everything_that_no_thread_has_begun_with_can_be_taken_back() -> None:
     some, others = claims("a", 5), claims("b", 2)
     queues = queues_with(2, *some, *others)
     begun = queues.take()
-    taken = queues.take_back_all()
+    taken = queues.remove_all()
     assert begun is not None
     assert Counter(each.export_id for each in [begun, *taken]) == Counter(each.export_id for each in [*some, *others])
-    assert queues.after(begun, pauses_queue=False) is None
-    assert (queues.waiting(), queues.take_back_all(), ready(queues)) == (set(), [], [])
+    assert queues.finish(begun, pauses_queue=False) is None
+    assert (queues.waiting(), queues.remove_all(), ready(queues)) == (set(), [], [])
 
 
 # ---------------------------------------------------------------- threads
@@ -204,7 +204,7 @@ class Senders:
             with self._lock:
                 # Before the slot is free: the next one may begin at once.
                 self._open[claim.target_id] -= 1
-            following = self.queues.after(claim, pauses_queue=pauses_queue)
+            following = self.queues.finish(claim, pauses_queue=pauses_queue)
             self.answered.append((claim, pauses_queue))
             claim = following or self.queues.take()
 
@@ -217,7 +217,7 @@ def sending(senders: Senders, threads: int) -> Iterator[None]:
             yield
         finally:
             senders.gate.set()
-            senders.queues.end(threads)
+            senders.queues.end_threads(threads)
         for each in running:
             each.result(PATIENCE_S)
 
@@ -230,7 +230,7 @@ def test_many_threads_send_everything_once_and_keep_to_the_slots(slots: int) -> 
     with sending(senders, 12):
         senders.queues.add(everything)
         for target_id in added:
-            senders.queues.open(target_id, slots)
+            senders.queues.set_slots(target_id, slots)
         wait_until(lambda: len(senders.answered) == len(everything))
     assert Counter(claim.export_id for claim in senders.sent) == {claim.export_id: 1 for claim in everything}
     assert max(senders.most.values()) <= slots
@@ -243,8 +243,8 @@ def test_a_target_that_hangs_leaves_the_other_threads_to_the_others() -> None:
     senders = Senders(TargetQueues(), hangs="slow")
     with sending(senders, 3):
         senders.queues.add([*claims("slow", 50), *claims("quick", 50)])
-        senders.queues.open("slow", 2)
-        senders.queues.open("quick", 2)
+        senders.queues.set_slots("slow", 2)
+        senders.queues.set_slots("quick", 2)
         wait_until(lambda: len(senders.answered) == 50)
         assert Counter(claim.target_id for claim in senders.sent) == {"slow": 2, "quick": 50}
         senders.gate.set()
@@ -264,13 +264,13 @@ def test_a_lane_that_opens_and_closes_all_the_time_loses_and_doubles_nothing() -
             written += len(answered)
             for claim, pauses_queue in answered:
                 if pauses_queue:
-                    queues.written(claim.target_id)
+                    queues.commit(claim.target_id)
             for target_id in queues.waiting():
-                queues.open(target_id, 3)
+                queues.set_slots(target_id, 3)
             time.sleep(0.001)
     assert Counter(claim.export_id for claim in senders.sent) == {claim.export_id: 1 for claim in everything}
     assert max(senders.most.values()) <= 3
-    assert queues.take_back_all() == []
+    assert queues.remove_all() == []
 
 
 def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
@@ -281,10 +281,10 @@ def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
         everything = claims("a", 20)
         with sending(senders, 4):
             queues.add(everything)
-            queues.open("a", 16)
-            taken = queues.take_back_all()
+            queues.set_slots("a", 16)
+            taken = queues.remove_all()
         # One that a thread held in its hand when the lane closed is back in its lane.
-        taken += queues.take_back_all()
+        taken += queues.remove_all()
         assert Counter(claim.export_id for claim in [*senders.sent, *taken]) == {claim.export_id: 1 for claim in everything}
 
 
@@ -292,10 +292,10 @@ def test_more_than_the_threads_can_send_is_told_while_it_waits_for_one() -> None
     queues = TargetQueues()
     queues.add(claims("a", 3))
     # What has no slot is not what a thread would send.
-    assert not queues.is_ahead()
-    queues.open("a", 2)
-    assert queues.is_ahead()
+    assert not queues.has_ready()
+    queues.set_slots("a", 2)
+    assert queues.has_ready()
     first, second = queues.take(), queues.take()
     assert first is not None
     assert second is not None
-    assert not queues.is_ahead()
+    assert not queues.has_ready()

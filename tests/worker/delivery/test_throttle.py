@@ -17,15 +17,15 @@ from schemas.targets.throttle_state import ThrottleState, WorkerShare
 from tests.support.factories import NOW
 from worker.delivery import throttle
 from worker.delivery.throttle import (
-    after,
-    deal,
+    distribute,
     has_failed_for_days,
     is_at_rest,
     is_worth_writing,
-    pace,
-    paced,
-    paced_at,
+    next_state,
+    rate_allowance,
+    rate_allows_from,
     slots,
+    use_rate_allowance,
 )
 
 HEALTHY: Final = TargetEffect("connected", health=TargetHealth.HEALTHY)
@@ -97,41 +97,41 @@ CONCURRENCY: Final = [
 def test_overload_halves_the_concurrency_once_a_tick_and_success_lets_it_grow(
     before: float, effects: Sequence[TargetEffect], then: float
 ) -> None:
-    assert after(state(concurrency=before), effects, NOW).concurrency == pytest.approx(then)
+    assert next_state(state(concurrency=before), effects, NOW).concurrency == pytest.approx(then)
 
 
 @pytest.mark.parametrize("whole", range(1, 16))
 def test_a_round_of_successes_lets_the_concurrency_grow_by_one_at_most(whole: int) -> None:
-    grown = after(state(concurrency=float(whole)), [HEALTHY] * whole, NOW).concurrency
+    grown = next_state(state(concurrency=float(whole)), [HEALTHY] * whole, NOW).concurrency
     assert whole + 0.7 < grown <= whole + 1
 
 
 def test_the_concurrency_comes_back_from_one_to_sixteen_in_some_sixteen_rounds() -> None:
     at, rounds = state(concurrency=1.0), 0
     while at.concurrency < 16:
-        at, rounds = after(at, [HEALTHY] * int(at.concurrency), NOW), rounds + 1
+        at, rounds = next_state(at, [HEALTHY] * int(at.concurrency), NOW), rounds + 1
     assert 15 <= rounds <= 20
 
 
 def test_after_a_hold_one_is_sent_then_two_then_four() -> None:
-    held = after(state(concurrency=16.0), [limited(30)], NOW)
+    held = next_state(state(concurrency=16.0), [limited(30)], NOW)
     assert (held.ramp, slots(held, WorkerShare(), in_s(29.999)), slots(held, WorkerShare(), in_s(30))) == (1, 0, 1)
     at_once = [1]
     while at_once[-1] < 8:
-        held = after(held, [HEALTHY] * at_once[-1], in_s(31))
+        held = next_state(held, [HEALTHY] * at_once[-1], in_s(31))
         at_once.append(slots(held, WorkerShare(), in_s(31)))
     assert at_once == [1, 2, 4, 8]
 
 
 def test_what_was_sent_before_a_hold_and_succeeds_during_it_starts_no_ramp() -> None:
-    held = after(state(), [HEALTHY, limited(30), HEALTHY, HEALTHY], NOW)
+    held = next_state(state(), [HEALTHY, limited(30), HEALTHY, HEALTHY], NOW)
     assert (held.ramp, held.held_until, held.held_reason) == (1, in_s(30), RATE_LIMITED)
-    assert after(held, [HEALTHY] * 5, in_s(29)).ramp == 1
-    assert after(held, [HEALTHY], in_s(30)).ramp == 2
+    assert next_state(held, [HEALTHY] * 5, in_s(29)).ramp == 1
+    assert next_state(held, [HEALTHY], in_s(30)).ramp == 2
 
 
 def test_the_ramp_ends_at_the_greatest_concurrency() -> None:
-    assert after(state(ramp=15), [HEALTHY] * 5, NOW).ramp == 16
+    assert next_state(state(ramp=15), [HEALTHY] * 5, NOW).ramp == 16
 
 
 # ---------------------------------------------------------------- holds
@@ -160,13 +160,13 @@ def test_a_target_waits_as_long_as_its_receiver_asks(
 ) -> None:
     until_s, reason = before
     held = state(held_until=None if until_s is None else in_s(until_s), held_reason=reason)
-    came = after(held, effects, NOW)
+    came = next_state(held, effects, NOW)
     assert (came.held_until, came.held_reason) == (None if then[0] is None else in_s(then[0]), then[1])
 
 
 @pytest.mark.parametrize("effect", [HEALTHY, UNHEALTHY, BUSY, REFUSED, GONE])
 def test_nothing_starts_while_a_target_is_held(effect: TargetEffect) -> None:
-    held = after(after(state(), [limited(10)], NOW), [effect], in_s(1))
+    held = next_state(next_state(state(), [limited(10)], NOW), [effect], in_s(1))
     assert slots(held, WorkerShare(), in_s(9.999)) == 0
     assert slots(held, WorkerShare(), in_s(10)) == 1
 
@@ -177,9 +177,9 @@ def test_nothing_starts_while_a_target_is_held(effect: TargetEffect) -> None:
 def test_the_fifth_failure_in_a_row_opens_the_breaker() -> None:
     at = state()
     for failures in range(1, 5):
-        at = after(at, [UNHEALTHY], NOW)
+        at = next_state(at, [UNHEALTHY], NOW)
         assert (at.failures_in_row, at.held_until) == (failures, None)
-    at = after(at, [UNHEALTHY], NOW)
+    at = next_state(at, [UNHEALTHY], NOW)
     assert (at.failures_in_row, at.held_until, at.held_reason, at.ramp) == (5, in_s(1), BREAKER_OPEN, 1)
 
 
@@ -203,11 +203,11 @@ ROWS: Final = [
 def test_failures_count_that_no_success_of_the_same_tick_has_ended(
     before: int, effects: Sequence[TargetEffect], then: int
 ) -> None:
-    assert after(state(failures_in_row=before), effects, NOW).failures_in_row == then
+    assert next_state(state(failures_in_row=before), effects, NOW).failures_in_row == then
 
 
 def test_probes_are_single_and_each_waits_longer_than_the_last() -> None:
-    at, now = after(state(), [UNHEALTHY] * 5, NOW), NOW
+    at, now = next_state(state(), [UNHEALTHY] * 5, NOW), NOW
     waits = []
     for _ in range(9):
         assert at.held_until is not None
@@ -215,65 +215,65 @@ def test_probes_are_single_and_each_waits_longer_than_the_last() -> None:
         assert slots(at, WorkerShare(), at.held_until - timedelta(milliseconds=1)) == 0
         now = at.held_until
         assert slots(at, WorkerShare(), now) == 1
-        at = after(at, [UNHEALTHY], now)
+        at = next_state(at, [UNHEALTHY], now)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_after_months_of_failures_a_probe_is_still_a_minute_away() -> None:
-    at = after(state(failures_in_row=10**6), [UNHEALTHY], NOW)
+    at = next_state(state(failures_in_row=10**6), [UNHEALTHY], NOW)
     assert at.held_until == in_s(60)
 
 
 def test_what_was_open_when_the_breaker_opened_says_nothing_new() -> None:
-    opened = after(state(), [UNHEALTHY] * 5, NOW)
-    late = after(opened, [UNHEALTHY, TIMED_OUT], in_s(0.5))
+    opened = next_state(state(), [UNHEALTHY] * 5, NOW)
+    late = next_state(opened, [UNHEALTHY, TIMED_OUT], in_s(0.5))
     assert (late.failures_in_row, late.held_until) == (5, in_s(1))
 
 
 def test_probes_that_come_back_together_are_one_step() -> None:
     probing = state(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
-    at = after(probing, [UNHEALTHY] * 3, NOW)
+    at = next_state(probing, [UNHEALTHY] * 3, NOW)
     assert (at.failures_in_row, at.held_until) == (7, in_s(4))
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])
 def test_a_success_closes_the_breaker_whether_it_was_a_probe_or_sent_before(seconds: float) -> None:
-    at = after(after(state(), [UNHEALTHY] * 5, NOW), [HEALTHY], in_s(seconds))
+    at = next_state(next_state(state(), [UNHEALTHY] * 5, NOW), [HEALTHY], in_s(seconds))
     assert (at.failures_in_row, at.held_until, at.held_reason, at.failing_since) == (0, None, None, None)
     assert slots(at, WorkerShare(), in_s(seconds)) == 2
 
 
 def test_a_probe_that_is_asked_to_wait_waits_and_is_a_probe_again() -> None:
     probing = state(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
-    at = after(probing, [limited(30)], NOW)
+    at = next_state(probing, [limited(30)], NOW)
     assert (at.failures_in_row, at.held_until, at.held_reason) == (6, in_s(30), RATE_LIMITED)
-    assert slots(after(at, [HEALTHY], in_s(30)), WorkerShare(), in_s(30)) == 2
+    assert slots(next_state(at, [HEALTHY], in_s(30)), WorkerShare(), in_s(30)) == 2
     # A success of what was sent before ends the row, but not what the receiver asked for.
-    assert after(at, [HEALTHY], in_s(1)).held_until == in_s(30)
+    assert next_state(at, [HEALTHY], in_s(1)).held_until == in_s(30)
 
 
 def test_a_refused_ticket_leaves_the_breaker_where_it_is() -> None:
-    opened = after(state(), [UNHEALTHY] * 5, NOW)
-    assert after(opened, [REFUSED], in_s(2)) == opened
+    opened = next_state(state(), [UNHEALTHY] * 5, NOW)
+    assert next_state(opened, [REFUSED], in_s(2)) == opened
 
 
 # ---------------------------------------------------------------- what shows, and what is written
 
 
 def test_the_last_word_about_a_connection_stands() -> None:
-    assert after(state(), [UNHEALTHY, HEALTHY], NOW).connected == "connected"
-    failing = after(state(connected="connected", last_success_at=in_s(-60)), [HEALTHY, UNHEALTHY], NOW)
+    assert next_state(state(), [UNHEALTHY, HEALTHY], NOW).connected == "connected"
+    failing = next_state(state(connected="connected", last_success_at=in_s(-60)), [HEALTHY, UNHEALTHY], NOW)
     assert (failing.connected, failing.last_success_at) == ("failing", NOW)
-    assert after(state(connected="connected"), [limited(5), REFUSED], NOW).connected == "connected"
+    assert next_state(state(connected="connected"), [limited(5), REFUSED], NOW).connected == "connected"
 
 
 def test_failing_begins_with_the_first_failure_and_ends_with_a_success() -> None:
-    first = after(state(), [UNHEALTHY], NOW)
-    later = after(first, [limited(5), BUSY], in_s(60))
+    first = next_state(state(), [UNHEALTHY], NOW)
+    later = next_state(first, [limited(5), BUSY], in_s(60))
     assert (first.failing_since, later.failing_since) == (NOW, NOW)
-    assert after(later, [HEALTHY], in_s(61)).failing_since is None
-    assert after(later, [HEALTHY, UNHEALTHY], in_s(61)).failing_since == in_s(61)
-    assert after(state(), [REFUSED], NOW).failing_since is None
+    assert next_state(later, [HEALTHY], in_s(61)).failing_since is None
+    assert next_state(later, [HEALTHY, UNHEALTHY], in_s(61)).failing_since == in_s(61)
+    assert next_state(state(), [REFUSED], NOW).failing_since is None
 
 
 # how long a target has been failing, in days; whether it is given up
@@ -293,15 +293,15 @@ SHOWN: Final = [(None, True), (-60, True), (-1, True), (-0.999, False), (-0.02, 
 @pytest.mark.parametrize(("last_s", "is_written"), SHOWN)
 def test_one_success_more_is_written_once_a_second(last_s: float | None, is_written: bool) -> None:
     before = state(connected="connected", last_success_at=None if last_s is None else in_s(last_s))
-    assert is_worth_writing(before, after(before, [HEALTHY], NOW)) is is_written
+    assert is_worth_writing(before, next_state(before, [HEALTHY], NOW)) is is_written
 
 
 @pytest.mark.parametrize("effect", [UNHEALTHY, BUSY, limited(1), GONE])
 def test_whatever_else_changes_is_written_at_once(effect: TargetEffect) -> None:
     before = state(connected="connected", last_success_at=NOW)
-    assert is_worth_writing(before, after(before, [effect], NOW))
-    assert is_worth_writing(replace(before, ramp=3), after(replace(before, ramp=3), [HEALTHY], NOW))
-    assert not is_worth_writing(before, after(before, [REFUSED], NOW))
+    assert is_worth_writing(before, next_state(before, [effect], NOW))
+    assert is_worth_writing(replace(before, ramp=3), next_state(replace(before, ramp=3), [HEALTHY], NOW))
+    assert not is_worth_writing(before, next_state(before, [REFUSED], NOW))
 
 
 # ---------------------------------------------------------------- shares
@@ -360,9 +360,9 @@ def simulate(limit: int, workers: int, minutes: float, busy: Sequence[bool] = (T
     for look in range(int(minutes * 60 / 0.02) * workers):
         seconds = look * 0.02 / workers
         now = in_s(seconds)
-        count = pace(at, now) if busy[int(seconds // 60) % len(busy)] else 0
+        count = rate_allowance(at, now) if busy[int(seconds // 60) % len(busy)] else 0
         if count:
-            at = paced(at, count, now)
+            at = use_rate_allowance(at, count, now)
             sent.append((seconds, count))
     return sent
 
@@ -405,8 +405,8 @@ def test_no_sequence_of_looks_breaks_a_pace(limit: int, looks: list[float]) -> N
     for wait_s in looks:
         # Whole microseconds, as a clock reads them.
         seconds = round(seconds + wait_s, 6)
-        count = pace(at, in_s(seconds))
-        at = paced(at, count, in_s(seconds))
+        count = rate_allowance(at, in_s(seconds))
+        at = use_rate_allowance(at, count, in_s(seconds))
         sent.append((seconds, count))
     assert most_in_a_minute(sent) <= limit
 
@@ -414,28 +414,28 @@ def test_no_sequence_of_looks_breaks_a_pace(limit: int, looks: list[float]) -> N
 @given(limit=st.integers(1, MAX_PER_MINUTE), share=st.floats(0.01, 1))
 def test_one_more_may_start_when_a_used_up_pace_says_so_and_not_before(limit: int, share: float) -> None:
     at = state(max_per_minute=limit)
-    at = paced(at, max(1, int(share * pace(at, NOW))), NOW)
-    used_up = paced(at, pace(at, NOW), NOW)
-    moment = paced_at(used_up)
+    at = use_rate_allowance(at, max(1, int(share * rate_allowance(at, NOW))), NOW)
+    used_up = use_rate_allowance(at, rate_allowance(at, NOW), NOW)
+    moment = rate_allows_from(used_up)
     assert moment is not None
-    assert pace(used_up, moment) >= 1
-    assert pace(used_up, max(NOW, moment - timedelta(microseconds=3))) == 0
+    assert rate_allowance(used_up, moment) >= 1
+    assert rate_allowance(used_up, max(NOW, moment - timedelta(microseconds=3))) == 0
 
 
 def test_without_a_limit_there_is_no_pace() -> None:
-    assert pace(state(), NOW) > 10**6
-    assert paced(state(), 1000, NOW) == state()
+    assert rate_allowance(state(), NOW) > 10**6
+    assert use_rate_allowance(state(), 1000, NOW) == state()
 
 
 def test_nothing_sent_uses_up_nothing() -> None:
     limited_state = state(max_per_minute=60)
-    assert paced(limited_state, 0, NOW) == limited_state
+    assert use_rate_allowance(limited_state, 0, NOW) == limited_state
 
 
 def test_nothing_stands_in_the_way_of_who_has_no_pace_or_has_not_begun() -> None:
-    assert paced_at(state()) is None
-    assert paced_at(state(paced_until=in_s(30))) is None
-    assert paced_at(state(max_per_minute=60)) is None
+    assert rate_allows_from(state()) is None
+    assert rate_allows_from(state(paced_until=in_s(30))) is None
+    assert rate_allows_from(state(max_per_minute=60)) is None
 
 
 # ---------------------------------------------------------------- dealing
@@ -454,12 +454,12 @@ DEALS: Final = [
 
 @pytest.mark.parametrize(("quotas", "room", "dealt"), DEALS)
 def test_claims_are_dealt_one_a_target_and_round(quotas: dict[str, int], room: int, dealt: dict[str, int]) -> None:
-    assert deal(quotas, room) == dealt
+    assert distribute(quotas, room) == dealt
 
 
 @given(quotas=st.dictionaries(st.text(max_size=3), st.integers(0, 40), max_size=20), room=st.integers(0, 200))
 def test_a_deal_uses_what_there_is_and_favours_none(quotas: dict[str, int], room: int) -> None:
-    dealt = deal(quotas, room)
+    dealt = distribute(quotas, room)
     assert sum(dealt.values()) == min(room, sum(quotas.values()))
     assert all(0 < count <= quotas[target_id] for target_id, count in dealt.items())
     least = min((dealt.get(each, 0) for each, quota in quotas.items() if dealt.get(each, 0) < quota), default=10**9)
@@ -510,7 +510,7 @@ def test_what_may_change_a_row_is_not_at_rest(before: ThrottleState, effects: li
 )
 def test_a_row_at_rest_is_never_worth_writing(before: ThrottleState, effects: list[TargetEffect]) -> None:
     if is_at_rest(before, effects, NOW):
-        assert not is_worth_writing(before, after(before, effects, NOW))
+        assert not is_worth_writing(before, next_state(before, effects, NOW))
 
 
 def test_most_ticks_of_a_busy_target_find_it_at_rest() -> None:

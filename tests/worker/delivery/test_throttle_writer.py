@@ -17,8 +17,9 @@ from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state
 from tests.support.factories import NOW, Customer, attempted, claim_due, make_approved, make_target
-from worker.delivery import target_effects
-from worker.delivery.target_effects import News
+from worker.delivery import throttle_writer
+from worker.delivery.throttle import TargetEvent
+from worker.delivery.throttle_writer import effects_of, log_events, write_effects
 
 LATER: Final = NOW + timedelta(minutes=1)
 VAULT: Final = Vault([b"k" * 32])
@@ -29,9 +30,9 @@ GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", Ta
 LIMITED: Final = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=True, hold_s=30, hold_reason=RATE_LIMITED)
 
 
-def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> list[News]:
+def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> list[TargetEvent]:
     with transaction():
-        return target_effects.record({target_id: effects}, now, "worker")
+        return write_effects({target_id: effects}, now, "worker").events
 
 
 def state_of(target_id: str) -> ThrottleState:
@@ -56,8 +57,8 @@ def test_effects_are_gathered_by_target_in_their_order_from_attempts_that_moved_
     one, other = make_target(customer).id, make_target(customer).id
     attempts = [*met(customer, one, [HEALTHY, UNHEALTHY, GONE]), *met(customer, other, [LIMITED])]
     moved = {attempt.claim.export_id for attempt in attempts} - {attempts[2].claim.export_id}
-    assert target_effects.effects_of(attempts, moved) == {one: [HEALTHY, UNHEALTHY], other: [LIMITED]}
-    assert target_effects.effects_of(attempts, set()) == {}
+    assert effects_of(attempts, moved) == {one: [HEALTHY, UNHEALTHY], other: [LIMITED]}
+    assert effects_of(attempts, set()) == {}
 
 
 def test_what_deliveries_met_marks_the_target(customer: Customer) -> None:
@@ -87,7 +88,7 @@ def test_a_tick_marks_all_its_targets_and_no_other(customer: Customer) -> None:
     well, ill, held, other = (make_target(customer).id for _ in range(4))
     before = state_of(other)
     with transaction():
-        target_effects.record({held: [LIMITED], well: [HEALTHY], ill: [UNHEALTHY] * 5}, LATER, "worker")
+        write_effects({held: [LIMITED], well: [HEALTHY], ill: [UNHEALTHY] * 5}, LATER, "worker")
     assert state_of(well).connected == "connected"
     assert (state_of(ill).held_reason, state_of(ill).held_until) == (BREAKER_OPEN, LATER + timedelta(seconds=1))
     assert (state_of(held).held_reason, state_of(held).held_until) == (RATE_LIMITED, LATER + timedelta(seconds=30))
@@ -154,7 +155,7 @@ def test_whoever_resumes_a_target_gives_it_five_days_more(customer: Customer) ->
 
 
 def test_what_is_new_of_a_target_is_told_once(customer: Customer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, target_effects.__name__)
+    caplog.set_level(logging.INFO, throttle_writer.__name__)
     target_id = make_target(customer).id
     tick = timedelta(minutes=1)
     for at, effects in enumerate(
@@ -169,15 +170,15 @@ def test_what_is_new_of_a_target_is_told_once(customer: Customer, caplog: pytest
             [GONE],  # it is off already
         ]
     ):
-        target_effects.tell(record(target_id, *effects, now=LATER + at * tick))
+        log_events(record(target_id, *effects, now=LATER + at * tick))
     told = [(each.levelname, each.message, vars(each)["target_id"], vars(each)["reason"]) for each in caplog.records]
-    paused = ("INFO", "target is paused, its receiver asks for it", target_id, RATE_LIMITED)
+    paused = ("INFO", "target paused, its receiver asked for it", target_id, RATE_LIMITED)
     assert told == [
         paused,
         paused,
-        ("WARNING", "target keeps failing, only single attempts go to it", target_id, None),
-        ("INFO", "target answers again", target_id, None),
-        ("WARNING", "target is disabled now, nothing more goes to it", target_id, "receiver_gone"),
+        ("WARNING", "circuit breaker opened, target gets single attempts", target_id, None),
+        ("INFO", "circuit breaker closed, target responds", target_id, None),
+        ("WARNING", "target disabled, nothing more is sent to it", target_id, "receiver_gone"),
     ]
 
 
@@ -195,8 +196,8 @@ def test_a_target_that_does_well_has_its_row_written_once_a_second(customer: Cus
 def test_nothing_met_changes_nothing(customer: Customer) -> None:
     target = make_target(customer)
     with transaction():
-        target_effects.record({}, LATER, "worker")
-        target_effects.record({"tgt_gone": [UNHEALTHY]}, LATER, "worker")
+        write_effects({}, LATER, "worker")
+        write_effects({"tgt_gone": [UNHEALTHY]}, LATER, "worker")
     assert targets.get(target.id, "fp:000000000000") == target
 
 
@@ -222,7 +223,7 @@ def test_workers_that_mark_the_same_targets_in_any_order_wait_for_each_other_and
     def mark(order: Sequence[str], rounds: int = 60) -> None:
         for _ in range(rounds):
             with transaction():
-                target_effects.record({target_id: [UNHEALTHY, LIMITED] for target_id in order}, LATER, "worker")
+                write_effects({target_id: [UNHEALTHY, LIMITED] for target_id in order}, LATER, "worker")
 
     together(lambda: mark(ids), lambda: mark(ids[::-1]), lambda: mark(ids[3:] + ids[:3]))
     for target_id in ids:

@@ -1,0 +1,65 @@
+"""Detects that the wall clock was set, and says from when on this worker may claim.
+
+Leases are measured by the wall clock: after a step it may look as if leases had expired that other workers still renew.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+#: A wall clock that leaves the monotonic one by more was set.
+CLOCK_STEP_S: Final = 1.0
+
+
+class ClockGuard:
+    """Compares the wall clock with the monotonic clock; `compare_clocks` corrects `now` by the clock shared by all hosts."""
+
+    def __init__(self, now: Callable[[], datetime], compare_clocks: Callable[[], None]) -> None:
+        self._now = now
+        self._compare_clocks = compare_clocks
+        #: Both clocks at the last check.
+        self._clocks: tuple[datetime, float] | None = None
+        #: By the monotonic clock.
+        self._claim_from = 0.0
+
+    def check(self, *, compare: bool) -> float | None:
+        """Return by how many seconds the clock was set since the last check: 0 if it was not, None at the first check.
+
+        `compare` corrects the clock first; a database connection is held then.
+        """
+        if compare:
+            self._compare_clocks()
+        if self._clocks is None:
+            self._step_s()
+            return None
+        step_s = self._step_s()
+        if abs(step_s) > CLOCK_STEP_S:
+            # The clock may have been corrected, and then the difference to the shared clock was wrong.
+            self._compare_clocks()
+            step_s += self._step_s()
+        return step_s if abs(step_s) > CLOCK_STEP_S else 0.0
+
+    def was_set_since_check(self, now: datetime) -> bool:
+        """Return whether the clock was set since the last check: by `now`, leases that are held may seem expired.
+
+        The next tick renews those of this worker.
+        """
+        return self._clocks is not None and abs(_apart_s(self._clocks, (now, time.monotonic()))) > CLOCK_STEP_S
+
+    def defer_claims(self, seconds: float) -> None:
+        """Claim nothing for this long, so that every worker can renew its leases before another one takes them over."""
+        self._claim_from = time.monotonic() + seconds
+
+    def allows_claims(self) -> bool:
+        """Return whether this worker may claim."""
+        return time.monotonic() >= self._claim_from
+
+    def _step_s(self) -> float:
+        before, self._clocks = self._clocks, (self._now(), time.monotonic())
+        return 0.0 if before is None else _apart_s(before, self._clocks)
+
+
+def _apart_s(before: tuple[datetime, float], after: tuple[datetime, float]) -> float:
+    """Return by how many seconds the wall clock has left the monotonic clock between two readings of both."""
+    return (after[0] - before[0]).total_seconds() - (after[1] - before[1])

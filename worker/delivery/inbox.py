@@ -1,0 +1,78 @@
+"""The queue that wakes the dispatcher: results from the sender pool, and wake-ups.
+
+One queue for both, so that either ends the wait for the other, and a simple one, because a signal handler may put into it at
+any moment.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from schemas.exports.delivery import Attempted, Claim
+
+
+class SendResult(NamedTuple):
+    """A claim that came back from the sender pool: with its attempt, unsent, or with neither where the attempt crashed.
+
+    One that `pauses_queue` has closed its target's queue until it is committed.
+    """
+
+    claim: Claim
+    attempted: Attempted | None = None
+    is_unsent: bool = False
+    pauses_queue: bool = False
+
+
+class Inbox:
+    """Passes results and wake-ups to the dispatcher's thread, which alone takes from it."""
+
+    def __init__(self, on_wake_up: Callable[[], None]) -> None:
+        self._on_wake_up = on_wake_up
+        #: Wake-ups are events that are set once the work is done, or None where no caller waits for that.
+        self._queue: queue.SimpleQueue[SendResult | threading.Event | None] = queue.SimpleQueue()
+        #: Callers of wake-ups that were taken: they are released when the scan that follows is done.
+        self._callers: list[threading.Event] = []
+
+    def put(self, result: SendResult) -> None:
+        """Add a result."""
+        self._queue.put(result)
+
+    def wake(self) -> None:
+        """Wake the dispatcher. Takes no lock, so that a signal handler may call it."""
+        self._queue.put(None)
+
+    def wake_and_wait(self, timeout_s: float) -> None:
+        """Wake the dispatcher and wait until nothing is due, at most `timeout_s` seconds."""
+        # An event of its own: a scan that began before this wake-up may end after it, and misses what came meanwhile.
+        done = threading.Event()
+        self._queue.put(done)
+        done.wait(timeout_s)
+
+    def is_empty(self) -> bool:
+        """Return whether a wait would last."""
+        return self._queue.empty()
+
+    def take(self, timeout_s: float) -> SendResult | None:
+        """Return the next result; None where a wake-up or nothing came within `timeout_s` seconds."""
+        try:
+            item = self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(item, SendResult):
+            return item
+        if item is not None:
+            self._callers.append(item)
+        self._on_wake_up()
+        return None
+
+    def take_wake_ups(self) -> None:
+        """Take all wake-ups that are there; only while nothing is being sent, as results would be lost."""
+        while not self._queue.empty():
+            self.take(0)
+
+    def release_callers(self) -> None:
+        """Let the callers of the wake-ups that were taken go on."""
+        for done in self._callers:
+            done.set()
+        self._callers.clear()

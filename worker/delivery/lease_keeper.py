@@ -1,0 +1,98 @@
+"""Keeps this worker's heartbeat and the leases of the claims that it holds, and gets its share of the targets by that."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from schemas.exports.delivery import Claim
+from schemas.targets.throttle_state import WorkerShare
+from storage.db.engine import connection, transaction
+from storage.exports import transitions, worker_heartbeats
+from worker.delivery.claim_planner import MAX_BATCH
+from worker.delivery.clock_guard import ClockGuard
+from worker.delivery.options import DispatcherOptions
+
+#: After a renewal that failed, how soon to try again.
+RENEW_AGAIN_S: Final = 0.5
+#: How long claims wait after a clock step or a late renewal, in times `renew_s`: every worker renews its leases within that.
+DEFER_CLAIMS_FACTOR: Final = 1.5
+
+_log: Final = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """Holds claims and renews their leases every `renew_s` seconds, for `lease_s` seconds each."""
+
+    def __init__(self, options: DispatcherOptions, clock: ClockGuard) -> None:
+        self._options = options
+        self._clock = clock
+        self.share = WorkerShare()
+        self._held: dict[int, Claim] = {}
+        self._renew_at = 0.0
+        #: When the last heartbeat was written; None before the first one.
+        self._renewed_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, claims: Iterable[Claim]) -> None:
+        """Renew the leases of these claims from now on."""
+        self._held |= {id(claim): claim for claim in claims}
+
+    def drop(self, claims: Iterable[Claim]) -> None:
+        """Renew the leases of these claims no longer."""
+        for claim in claims:
+            del self._held[id(claim)]
+
+    def count_by_target(self) -> Counter[str]:
+        """Return how many claims are held for each target."""
+        return Counter(claim.target_id for claim in self._held.values())
+
+    def until_renewal_s(self) -> float:
+        """Return the seconds until the next renewal is due."""
+        return max(0.0, self._renew_at - time.monotonic())
+
+    def keep(self) -> None:
+        """Check the clock, and renew the leases if that is due; a database connection is held."""
+        step_s = self._clock.check(compare=self._is_due())
+        if step_s:
+            _log.warning("clock was set, renewing leases before claiming again", extra={"step_s": round(step_s)})
+            self._renew_at = 0.0
+            self._clock.defer_claims(DEFER_CLAIMS_FACTOR * self._options.renew_s)
+        if step_s is None or step_s < 0:
+            # A worker that died before a step back left leases that would last until the old time comes again.
+            transitions.shorten_leases(self._options.now(), self._options.lease_s)
+        if self._is_due():
+            self._renew()
+
+    def leave(self) -> None:
+        """Remove this worker's heartbeat, so that the others take its share of the targets at once."""
+        with connection():
+            worker_heartbeats.remove(self._options.worker)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._renew_at
+
+    def _renew(self) -> None:
+        self._renew_at = time.monotonic() + RENEW_AGAIN_S
+        held = list(self._held.values())
+        with transaction():
+            # Once it has begun: a lease counted from before the wait for it would be short of that wait.
+            now = self._options.now()
+            for first in range(0, len(held), MAX_BATCH):
+                transitions.renew(held[first : first + MAX_BATCH], now, self._options.lease_s)
+            self.share = worker_heartbeats.beat(self._options.worker, now)
+        self._let_others_renew()
+        self._renewed_at = time.monotonic()
+        self._renew_at = self._renewed_at + self._options.renew_s
+
+    def _let_others_renew(self) -> None:
+        """Defer claims after a renewal so late that other workers' leases may have expired.
+
+        A database outage or a suspended machine kept the other workers from renewing too, and they still hold their claims.
+        """
+        late_s = self._options.lease_s - self._options.renew_s
+        if self._renewed_at is not None and time.monotonic() - self._renewed_at > late_s:
+            self._clock.defer_claims(DEFER_CLAIMS_FACTOR * self._options.renew_s)

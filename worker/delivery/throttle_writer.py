@@ -1,0 +1,64 @@
+"""Writes what attempts show about their targets: throttle states, and targets that are blocked or disabled by them.
+
+Part of the transaction that writes the attempts. Rows are locked only where something is to be written: a healthy target has
+the same row for a second at a time, and two workers that deliver to it do not wait for each other.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from schemas.exports.delivery import Attempted, TargetEffect
+from schemas.targets.throttle_state import ThrottleState
+from storage.targets import targets, throttle_state
+from worker.delivery import throttle
+
+#: What attempts show about their targets, by target, in the order in which they came back.
+Effects = Mapping[str, Sequence[TargetEffect]]
+
+_log: Final = logging.getLogger(__name__)
+
+
+class WrittenStates(NamedTuple):
+    """The throttle states after a transaction, by target, and the events to log once it is committed."""
+
+    states: dict[str, ThrottleState]
+    events: list[throttle.TargetEvent]
+
+
+def effects_of(attempts: Iterable[Attempted], moved: Collection[str]) -> Effects:
+    """Return the effects of the attempts that moved their exports."""
+    effects: dict[str, list[TargetEffect]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.claim.export_id in moved:
+            effects[attempt.claim.target_id].append(attempt.verdict.effect)
+    return effects
+
+
+def write_effects(effects: Effects, now: datetime, actor: str, others: Collection[str] = ()) -> WrittenStates:
+    """Apply effects to their targets and write what changed; also return the states of `others`, unchanged.
+
+    The caller holds the transaction.
+    """
+    seen = throttle_state.read({*effects, *others})
+    updates = {each: throttle.update(seen[each], found, now) for each, found in effects.items() if each in seen}
+    changed = {target_id: seen[target_id] for target_id, update in updates.items() if update.is_changed}
+    for target_id, locked in throttle_state.lock(changed).items():
+        if locked != seen[target_id]:
+            # Another worker has written it between the read and the lock.
+            updates[target_id] = throttle.update(locked, effects[target_id], now)
+    written = [updates[target_id] for target_id in changed]
+    throttle_state.write(update.state for update in written)
+    for update in written:
+        if update.turned_off is not None:
+            targets.turn_off(update.state.target_id, update.turned_off, update.reason, now, actor)
+    states = seen | {target_id: update.state for target_id, update in updates.items()}
+    return WrittenStates(states, [event for update in written for event in update.events])
+
+
+def log_events(events: Iterable[throttle.TargetEvent]) -> None:
+    """Log events of targets. Call it after the commit: a transaction that is retried would log them twice."""
+    for event in events:
+        _log.log(event.level, event.text, extra={"target_id": event.target_id, "reason": event.reason})

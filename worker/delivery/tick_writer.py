@@ -1,0 +1,163 @@
+"""Writes a dispatcher tick in one transaction: results of attempts, throttle states of their targets, new claims."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from runtime import logs
+from schemas.exports.delivery import Attempted, Claim
+from schemas.targets.throttle_state import ThrottleState
+from storage.db.engine import OUTAGES, connection, transaction
+from storage.exports import transitions
+from storage.targets import throttle_state
+from worker import outages
+from worker.delivery import throttle
+from worker.delivery.claim_planner import MAX_BATCH, ClaimPlan, ClaimPlanner
+from worker.delivery.clock_guard import ClockGuard
+from worker.delivery.inbox import SendResult
+from worker.delivery.lease_keeper import LeaseKeeper
+from worker.delivery.options import DispatcherOptions
+from worker.delivery.target_queues import TargetQueues
+from worker.delivery.throttle_writer import effects_of, log_events, write_effects
+
+Result = TypeVar("Result")
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Tick(NamedTuple):
+    """What a tick claimed, and the throttle states that it has read or written, by target."""
+
+    claims: list[Claim]
+    states: dict[str, ThrottleState]
+
+
+class TickWriter:
+    """Does all database work of the dispatcher's thread; while the database is unavailable it retries until `gives_up`."""
+
+    def __init__(
+        self,
+        options: DispatcherOptions,
+        planner: ClaimPlanner,
+        clock: ClockGuard,
+        leases: LeaseKeeper,
+        queues: TargetQueues,
+        gives_up: Callable[[], bool],
+    ) -> None:
+        self._options = options
+        self._planner = planner
+        self._clock = clock
+        self._leases = leases
+        self._queues = queues
+        self._gives_up = gives_up
+        #: When exports were last claimed, by the monotonic clock.
+        self._claimed_at = 0.0
+
+    def write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
+        """Write results and claim what there is room for; a result that the database refuses does not lose the others."""
+        try:
+            # Retried: the results of receivers are nowhere else.
+            return self._retry(partial(self._write, results, claiming=claiming))
+        except OUTAGES:
+            raise
+        except Exception:
+            if not results:
+                raise
+            _log.exception("tick not written, writing its results one by one")
+        for each in results:
+            try:
+                self._retry(partial(self._write, [each], claiming=False))
+            except Exception:  # noqa: BLE001 - its lease expires, and the export is sent again
+                _log.exception("result not written", extra={"export_id": each.claim.export_id})
+        return Tick([], {})
+
+    def read_states(self, target_ids: Collection[str]) -> dict[str, ThrottleState]:
+        """Return the throttle states of these targets."""
+        return self._retry(partial(_read_states, target_ids))
+
+    def postpone(self, claims: Sequence[Claim]) -> None:
+        """Return claims that were not sent, without an attempt."""
+        self._retry(partial(self._postpone, claims))
+
+    def _retry(self, work: Callable[[], Result]) -> Result:
+        return outages.retry_database(work, self._gives_up)
+
+    def _write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
+        worker = self._options.worker
+        attempts = [each.attempted for each in results if each.attempted is not None]
+        # Once a tick, and before the database is waited for.
+        logs.write_waiting()
+        with connection():
+            # Not before: a wait for the connection would look as if the clock had been set.
+            self._leases.keep()
+            self._planner.share = self._leases.share
+            now = self._options.now()
+            claiming = claiming and self._clock.allows_claims()
+            # A plan takes no write lock; most ticks of an idle worker end here. Results may change what a plan finds.
+            plan = self._plan(results, now) if claiming and not results else ClaimPlan()
+            if not (results or plan):
+                return Tick([], {})
+            with transaction():
+                moved = transitions.record_attempts(attempts, now, worker)
+                written = write_effects(effects_of(attempts, moved), now, worker, self._queues.waiting())
+                transitions.postpone([each.claim for each in results if each.is_unsent], now, worker)
+                # Other writers may have delayed the transaction for as long as most of a lease.
+                now = self._options.now()
+                claiming = claiming and not self._clock.was_set_since_check(now)
+                claims = self._claim(plan or self._plan(results, now), now) if claiming else []
+            _log_stale(attempts, moved)
+            self._options.count(attempts, moved)
+            log_events(written.events)
+        return Tick(claims, written.states)
+
+    def _plan(self, results: Sequence[SendResult], now: datetime) -> ClaimPlan:
+        returned = Counter(each.claim.target_id for each in results)
+        held = self._leases.count_by_target()
+        held.subtract(returned)
+        self._planner.record_tick(time.monotonic() - self._claimed_at)
+        return self._planner.plan(held, returned, now, self._queues.count_beyond_slots())
+
+    def _claim(self, plan: ClaimPlan, now: datetime) -> list[Claim]:
+        """Claim what the plan allows, and end what waits for targets that were turned off."""
+        transitions.end_waiting(plan.off, now, self._options.worker, MAX_BATCH)
+        # Another worker may have used the rate limit since the plan; from here on it waits. A target that another worker has
+        # locked is left to it: two workers that write each other's targets would deadlock.
+        limited = throttle_state.read(plan.rate_limited, locked=True, waits=False)
+        allowance = dict.fromkeys(plan.rate_limited, 0)
+        allowance |= {target_id: throttle.rate_allowance(state, now) for target_id, state in limited.items()}
+        quotas = {target_id: min(quota, allowance.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
+        allowed = {target_id: quota for target_id, quota in quotas.items() if quota}
+        claims = transitions.claim_due(allowed, now, self._options.lease_s, self._options.worker)
+        self._claimed_at = time.monotonic()
+        claimed = Counter(claim.target_id for claim in claims)
+        self._planner.record_claims(plan, claimed)
+        throttle_state.write(
+            throttle.use_rate_allowance(state, claimed[target_id], now)
+            for target_id, state in limited.items()
+            if claimed[target_id]
+        )
+        return claims
+
+    def _postpone(self, claims: Sequence[Claim]) -> None:
+        with connection():
+            transitions.postpone(claims, self._options.now(), self._options.worker)
+
+
+def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:
+    with connection():
+        return throttle_state.read(target_ids)
+
+
+def _log_stale(attempts: Sequence[Attempted], moved: set[str]) -> None:
+    for attempt in attempts:
+        if attempt.claim.export_id not in moved:
+            fields = {
+                "export_id": attempt.claim.export_id,
+                "attempt_id": attempt.id,
+                "target_id": attempt.claim.target_id,
+            }
+            _log.warning("lease expired before the result was written", extra=fields)
