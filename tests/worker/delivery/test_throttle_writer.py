@@ -154,7 +154,7 @@ def test_whoever_resumes_a_target_gives_it_five_days_more(customer: Customer) ->
     assert status_of(target.id) == ("active", None)
 
 
-def test_what_is_new_of_a_target_is_told_once(customer: Customer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_of_a_target_is_logged_once(customer: Customer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, throttle_writer.__name__)
     target_id = make_target(customer).id
     tick = timedelta(minutes=1)
