@@ -120,7 +120,7 @@ POINTS: Final[dict[str, Callable[[Fate], None]]] = {
     "claimed": partial(_after, transitions, "claim_due"),
     "claim committed": partial(_committed, transitions, "claim_due"),
     "before the request": partial(_before, HttpClient, "post"),
-    "request sent": partial(_before, GuardedConnection, "read_answer"),
+    "request sent": partial(_before, GuardedConnection, "read_response"),
     "answered": partial(_after, HttpClient, "post"),
     "before the result": partial(_before, transitions, "record_attempts"),
     "result written": partial(_after, transitions, "record_attempts"),

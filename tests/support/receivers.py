@@ -1,14 +1,15 @@
 """A client as the tests make it, what they post with it, and the receivers and name servers that it meets."""
 
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,7 +20,8 @@ from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
 from schemas.exports.delivery import Outcome
 from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, Peer
-from worker.http.client import CONFIRMED_FOR_S, KEPT_IDLE_S, HttpClient
+from worker.http.adapter import CONFIRMED_FOR_S, KEPT_IDLE_S
+from worker.http.client import HttpClient
 
 NAME: Final = "receiver.example.com"
 HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "RiskRelay/test", "Idempotency-Key": "exp_1"}
@@ -42,7 +44,7 @@ def made_client(
     resolver: DnsResolver | None = None,
     deadline_s: float = 5.0,
     connect_timeout_s: float = 5.0,
-    verify: bool | str = True,
+    verify: Literal[True] | str = True,
     confirmed_for_s: float = CONFIRMED_FOR_S,
     kept_idle_s: float = KEPT_IDLE_S,
 ) -> Iterator[HttpClient]:
@@ -62,6 +64,22 @@ def timed(client: HttpClient, url: str, body: bytes = BODY) -> tuple[Outcome, fl
     began = time.monotonic()
     outcome = post(client, url, body)
     return outcome, time.monotonic() - began
+
+
+@contextmanager
+def silent_port(host: str) -> Iterator[int]:
+    """Yield a port whose queue is full, so that the kernel lets further connections wait."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind((host, 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        time.sleep(0.05)
+        yield address[1]
 
 
 def always(status: int = 200, body: bytes = b"{}", **headers: str) -> Callable[[Peer], None]:

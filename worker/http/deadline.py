@@ -1,9 +1,10 @@
-"""One deadline for a whole request, whatever the peer drips: once it passes, the connection is cut under whoever waits.
+"""One deadline for a whole request: when it passes, the watchdog shuts the connection down under the waiting thread.
 
-The timeout of a single read is no bound on how long a peer may take. So each exchange is watched from the name lookup to the
-last byte of the answer, over a connection of its own or a kept-alive one, and only the connection that it uses is cut.
+A timeout per read does not bound how long a peer may take. So each exchange is watched from the DNS lookup to the last byte
+of the response, over a new connection or a kept one, and only the connection that it uses is shut down.
 """
 
+import math
 import socket
 import threading
 import time
@@ -18,40 +19,53 @@ _WATCH_S: Final = 0.05
 
 
 class Exchange:
-    """One request under its deadline: the connection it uses and how long its parts took."""
+    """One request under its deadline: the connection it uses and the duration of its parts.
 
-    __slots__ = ("_expired", "_lifeline", "address", "began_at", "deadline", "first_byte_at", "timings")
+    It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them.
+    """
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    __slots__ = (
+        "_expired",
+        "_watched",
+        "address",
+        "began_at",
+        "connect_timeout_s",
+        "deadline",
+        "first_byte_at",
+        "timings",
+    )
+
+    def __init__(self, deadline_s: float, connect_timeout_s: float = math.inf) -> None:
         self.began_at = time.monotonic()
+        self.deadline = self.began_at + deadline_s
+        self.connect_timeout_s = connect_timeout_s
         self.address: str | None = None
         self.timings = _NOTHING_TIMED
         self.first_byte_at: float | None = None
         self._expired = False
-        self._lifeline: Lifeline | None = None
+        self._watched: WatchedSocket | None = None
 
     def remaining_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
 
     def is_over(self) -> bool:
-        """Tell whether the deadline has passed, noticed by the watchdog or not."""
+        """Return whether the deadline has passed, noticed by the watchdog or not."""
         return self._expired or self.remaining_s() == 0
 
-    def watch(self, lifeline: "Lifeline", address: str) -> None:
-        """Use a connection from now on, new or kept alive."""
-        lifeline.holder = self
-        self._lifeline, self.address = lifeline, address
+    def use(self, watched: "WatchedSocket", address: str) -> None:
+        """Use a connection from now on, new or kept."""
+        watched.holder = self
+        self._watched, self.address = watched, address
         if self._expired:
-            # The watchdog came while there was nothing yet that it could shut, and does not come twice.
-            lifeline.cut(self)
+            # The watchdog came before there was a connection to shut down, and does not come twice.
+            watched.shut_down(self)
 
     def expire(self) -> None:
-        """Shut the connection down under whoever waits for it."""
+        """Shut the connection down under the waiting thread."""
         self._expired = True
-        lifeline = self._lifeline
-        if lifeline is not None:
-            lifeline.cut(self)
+        watched = self._watched
+        if watched is not None:
+            watched.shut_down(self)
 
     def outcome(
         self,
@@ -61,7 +75,7 @@ class Exchange:
         retry_after: str | None = None,
         body: bytes = b"",
     ) -> Outcome:
-        """Complete what was met with the address and the times."""
+        """Return the result of the exchange, with the address and the timings."""
         first_byte_ms = None if self.first_byte_at is None else milliseconds(self.first_byte_at - self.began_at)
         total_ms = milliseconds(time.monotonic() - self.began_at)
         dialed = self.timings
@@ -69,13 +83,14 @@ class Exchange:
         return Outcome(status, error, refused, retry_after, body, self.address, timings)
 
 
-class Lifeline:
-    """A connected socket that the watchdog can shut down while somebody else waits for it.
+class WatchedSocket:
+    """A connected socket that the watchdog can shut down while another thread waits for it.
 
-    Two things must not happen: that the number of a socket that is just being closed is shut down as somebody else's, for
-    which there is the lock; and that an exchange which ends at its deadline takes the connection from the next. For that a
-    connection is let go first, then the clock is read, and what is past the deadline is not kept: whoever cuts has seen the
-    deadline pass while the connection was held. So taking and letting go need no lock, a thousand times a second.
+    Two things must not happen. The descriptor of a socket that is just being closed must not be shut down after another
+    socket got it: the lock prevents that. And an exchange that ends at its deadline must not shut the connection down under
+    the next one: an exchange first releases the connection, then reads the clock, and past the deadline the connection is
+    not kept; the watchdog has seen the deadline pass while the connection was held. So taking and releasing need no lock,
+    a thousand times a second.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -84,22 +99,22 @@ class Lifeline:
         self.holder: Exchange | None = None
         self._lock = threading.Lock()
 
-    def cut(self, exchange: Exchange) -> None:
-        """End the connection, if it is still `exchange` that uses it."""
+    def shut_down(self, exchange: Exchange) -> None:
+        """End the connection, if `exchange` still uses it."""
         with self._lock:
             if self.holder is exchange:
-                # The peer may have been faster: then the connection is gone already, which is what we want.
+                # The peer may have closed it already.
                 with suppress(OSError):
                     # The plain socket's: that of TLS would forget its session under the thread that reads.
                     socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
-    def let_go(self, exchange: Exchange) -> bool:
-        """End the use of the connection; tell whether another exchange may use it."""
+    def release(self, exchange: Exchange) -> bool:
+        """End the use of the connection; return whether another exchange may use it."""
         self.holder = None
         return time.monotonic() < exchange.deadline
 
     def replace(self, wrap: Callable[[socket.socket], socket.socket]) -> None:
-        """Go on with what `wrap` makes of the socket; it takes the number over, and is cut from now on."""
+        """Replace the socket by what `wrap` makes of it; that one takes over the descriptor."""
         with self._lock:
             self.socket = wrap(self.socket)
 
@@ -111,7 +126,7 @@ class Lifeline:
 class Watchdog:
     """Ends exchanges whose deadline has passed; asleep while there are none.
 
-    `tidy` is called every `tidy_every_s`, to close what nobody uses, until it answers that nothing is kept.
+    Calls `tidy` every `tidy_every_s` to close unused connections, until it returns that none is kept.
     """
 
     def __init__(self, tidy: Callable[[], bool], tidy_every_s: float) -> None:
@@ -123,25 +138,25 @@ class Watchdog:
         self._lock = threading.Lock()
 
     def watch(self, exchange: Exchange) -> None:
-        """End the exchange should its deadline pass."""
+        """Expire the exchange when its deadline passes."""
         self._start()
         self._exchanges[id(exchange)] = exchange
         if not self._some.is_set():
             self._some.set()
 
     def forget(self, exchange: Exchange) -> None:
-        """It has ended."""
+        """Stop watching an exchange that has ended."""
         del self._exchanges[id(exchange)]
 
     def _start(self) -> None:
-        if not self._is_awake():
+        if not self._is_running():
             with self._lock:
-                if not self._is_awake():
+                if not self._is_running():
                     self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
                     self._thread.start()
 
-    def _is_awake(self) -> bool:
-        # A fork leaves it behind, and a fault in `tidy` would end it: without one there is no deadline.
+    def _is_running(self) -> bool:
+        # A forked child has no such thread, and an error in `tidy` ends it: without the thread there is no deadline.
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
@@ -150,12 +165,12 @@ class Watchdog:
             if self._some.wait(self._tidy_every_s if is_kept else None):
                 is_kept = True
                 time.sleep(_WATCH_S)
-                self._look()
+                self._expire_overdue()
             if time.monotonic() >= tidy_at:
                 is_kept = self._tidy()
                 tidy_at = time.monotonic() + self._tidy_every_s
 
-    def _look(self) -> None:
+    def _expire_overdue(self) -> None:
         now = time.monotonic()
         # A copy is made in one step; other threads come and go meanwhile.
         for exchange in self._exchanges.copy().values():
@@ -163,7 +178,7 @@ class Watchdog:
                 exchange.expire()
         if not self._exchanges:
             self._some.clear()
-            # Whoever came between the look and the clear is seen now.
+            # An exchange that was added between the check and the clear.
             if self._exchanges:
                 self._some.set()
 

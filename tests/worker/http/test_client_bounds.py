@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.receivers import always, made_client, once, post
 from worker.http.client import HttpClient
-from worker.http.response_parser import MAX_ANSWER_BYTES, MAX_CHUNKED_BYTES, MAX_HEAD_BYTES
+from worker.http.response_parser import MAX_CHUNKED_BYTES, MAX_HEAD_BYTES, MAX_RESPONSE_BYTES
 
 #: An endless receiver ends here, should nobody stop it.
 ENOUGH_BYTES: Final = 100_000_000
@@ -53,7 +53,7 @@ def test_an_endless_body_is_read_to_64_kib(client: HttpClient, status: int, fram
     endless = Endless(head, b"1000\r\n" + b"x" * 4096 + b"\r\n" if b"chunked" in framing else b"x")
     with LoopbackServer(endless) as server:
         outcome = post(client, server.url())
-    assert (outcome.status, len(outcome.body)) == (status, MAX_ANSWER_BYTES)
+    assert (outcome.status, len(outcome.body)) == (status, MAX_RESPONSE_BYTES)
     assert endless.sent < UNREAD_BYTES
 
 
@@ -98,7 +98,7 @@ def test_bytes_are_counted_as_they_come_and_memory_stays_bounded(
         finally:
             tracemalloc.stop()
     assert (outcome.status, outcome.error) == (status, error)
-    assert len(outcome.body) <= MAX_ANSWER_BYTES
+    assert len(outcome.body) <= MAX_RESPONSE_BYTES
     assert endless.sent < UNREAD_BYTES
     assert peak_bytes < MEMORY_BYTES
 
@@ -147,7 +147,7 @@ BOMBS: Final = {
 @pytest.mark.parametrize(("encoding", "bomb"), BOMBS.values(), ids=list(BOMBS))
 @pytest.mark.parametrize("status", [200, 302])
 def test_a_compressed_body_is_not_inflated(client: HttpClient, encoding: str, bomb: bytes, status: int) -> None:
-    assert len(bomb) < MAX_ANSWER_BYTES
+    assert len(bomb) < MAX_RESPONSE_BYTES
     with LoopbackServer(always(status, bomb, Content_Encoding=encoding, Location="/next")) as server:
         assert post(client, server.url()).body == bomb
 

@@ -4,7 +4,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,11 @@ from tests.support.receivers import (
     make_certificate,
     post,
     say_nothing,
+    silent_port,
     timed,
 )
 from worker.http.client import HttpClient
-from worker.http.deadline import Exchange, Lifeline, Watchdog
+from worker.http.deadline import Exchange, Watchdog, WatchedSocket
 
 
 @pytest.fixture
@@ -168,22 +168,6 @@ def test_the_deadline_holds_over_tls_too(tmp_path: Path, behave: Callable[[Peer]
     assert took_s <= DEADLINE_S + SLACK_S
 
 
-@contextmanager
-def silent_port(host: str) -> Iterator[int]:
-    """Yield a port whose queue is full, so that the kernel lets further connections wait."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind((host, 0))
-        listener.listen(0)
-        address = listener.getsockname()
-        for _ in range(4):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(address)
-        time.sleep(0.05)
-        yield address[1]
-
-
 def test_a_connect_that_takes_too_long_is_given_up() -> None:
     with silent_port("127.0.0.1") as port, made_client(connect_timeout_s=0.3) as client:
         outcome, took_s = timed(client, f"http://127.0.0.1:{port}/")
@@ -206,13 +190,13 @@ def test_a_dead_address_leaves_time_for_the_next() -> None:
 
 
 @pytest.mark.parametrize(("left_s", "may_be_kept"), [(60, True), (0, False), (-1, False)])
-def test_a_connection_that_was_let_go_is_not_cut_and_past_the_deadline_not_kept(left_s: int, may_be_kept: bool) -> None:
+def test_a_released_connection_is_not_shut_down_and_past_the_deadline_not_kept(left_s: int, may_be_kept: bool) -> None:
     here, there = socket.socketpair()
     with here, there:
-        lifeline, exchange, next_one = Lifeline(here), Exchange(time.monotonic() + left_s), Exchange(time.monotonic() + 60)
-        exchange.watch(lifeline, "")
-        assert lifeline.let_go(exchange) is may_be_kept
-        next_one.watch(lifeline, "")
+        watched, exchange, next_one = WatchedSocket(here), Exchange(left_s), Exchange(60)
+        exchange.use(watched, "")
+        assert watched.release(exchange) is may_be_kept
+        next_one.use(watched, "")
         exchange.expire()  # the watchdog comes late
         here.sendall(b"x")
         assert there.recv(1) == b"x"
@@ -220,12 +204,12 @@ def test_a_connection_that_was_let_go_is_not_cut_and_past_the_deadline_not_kept(
         assert there.recv(1) == b""
 
 
-def test_a_connection_that_comes_after_the_deadline_is_cut_at_once() -> None:
+def test_a_connection_that_comes_after_the_deadline_is_shut_down_at_once() -> None:
     here, there = socket.socketpair()
     with here, there:
-        exchange = Exchange(time.monotonic())
+        exchange = Exchange(0)
         exchange.expire()
-        exchange.watch(Lifeline(here), "")
+        exchange.use(WatchedSocket(here), "")
         assert there.recv(1) == b""
 
 
@@ -252,10 +236,10 @@ def test_a_watchdog_that_a_fault_ended_is_followed_by_another() -> None:
 
 def _watch_briefly(watchdog: Watchdog, connected: socket.socket) -> None:
     """Watch an exchange over `connected` until some time after its deadline."""
-    exchange = Exchange(time.monotonic() + DEADLINE_S)
+    exchange = Exchange(DEADLINE_S)
     watchdog.watch(exchange)
-    lifeline = Lifeline(connected.dup())
-    exchange.watch(lifeline, "")
+    watched = WatchedSocket(connected.dup())
+    exchange.use(watched, "")
     time.sleep(DEADLINE_S * 2)
     watchdog.forget(exchange)
-    lifeline.close()
+    watched.close()

@@ -2,20 +2,29 @@
 
 import tracemalloc
 from io import BytesIO
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.receivers import made_client, post, until
-from worker.http.response_parser import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Answer, InvalidResponse, ResponseParser
+from worker.http.response_parser import MAX_HEAD_BYTES, MAX_RESPONSE_BYTES, InvalidResponse, ParsedResponse, ResponseParser
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 CHUNKED: Final = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 TWO: Final = b"Content-Length: 2\r\n\r\n{}"
 
 
-def read(data: bytes, piece_bytes: int) -> Answer | type[Exception]:
+class Read(NamedTuple):
+    """What matters of a response to a delivery."""
+
+    status: int
+    retry_after: str | None
+    body: bytes
+    ends_connection: bool
+
+
+def read(data: bytes, piece_bytes: int) -> Read | type[Exception]:
     """Read an answer that comes in pieces, after which the peer hangs up."""
     stream, reader = BytesIO(data), ResponseParser()
 
@@ -26,15 +35,19 @@ def read(data: bytes, piece_bytes: int) -> Answer | type[Exception]:
         reader.read_head(receive)
     except (InvalidResponse, OSError) as failed:
         return type(failed)
-    return reader.read_body(receive)
+    return what_matters(reader.read_body(receive))
 
 
-def kept(body: bytes = b"{}", status: int = 200, retry_after: str | None = None) -> Answer:
-    return Answer(status, retry_after, body, ends_connection=False)
+def what_matters(response: ParsedResponse) -> Read:
+    return Read(response.status, response.retry_after, response.body, response.ends_connection)
 
 
-def last(body: bytes = b"{}", status: int = 200) -> Answer:
-    return Answer(status, None, body, ends_connection=True)
+def kept(body: bytes = b"{}", status: int = 200, retry_after: str | None = None) -> Read:
+    return Read(status, retry_after, body, ends_connection=False)
+
+
+def last(body: bytes = b"{}", status: int = 200) -> Read:
+    return Read(status, None, body, ends_connection=True)
 
 
 ANSWERS: Final = {
@@ -147,7 +160,7 @@ ANSWERS: Final = {
 @pytest.mark.parametrize("piece_bytes", [1_000_000, 7, 1])
 @pytest.mark.parametrize(("data", "expected"), ANSWERS.values(), ids=list(ANSWERS))
 def test_an_answer_is_read_the_same_however_it_comes(
-    data: bytes, expected: Answer | type[Exception], piece_bytes: int
+    data: bytes, expected: Read | type[Exception], piece_bytes: int
 ) -> None:
     assert read(data, piece_bytes) == expected
 
@@ -161,9 +174,9 @@ def test_what_comes_behind_an_answer_ends_its_connection_and_changes_nothing(dat
 
 # how long the body is, how much of it is kept, whether the connection is
 BODIES: Final = [
-    (MAX_ANSWER_BYTES - 1, MAX_ANSWER_BYTES - 1, False),
-    (MAX_ANSWER_BYTES, MAX_ANSWER_BYTES, False),
-    (MAX_ANSWER_BYTES + 20_000, MAX_ANSWER_BYTES, True),  # more than the piece in which the cap is reached
+    (MAX_RESPONSE_BYTES - 1, MAX_RESPONSE_BYTES - 1, False),
+    (MAX_RESPONSE_BYTES, MAX_RESPONSE_BYTES, False),
+    (MAX_RESPONSE_BYTES + 20_000, MAX_RESPONSE_BYTES, True),  # more than the piece in which the cap is reached
 ]
 
 
@@ -173,7 +186,7 @@ def test_a_body_is_kept_to_its_cap_and_the_rest_is_not_waited_for(
     length: int, kept_bytes: int, ends_connection: bool, piece_bytes: int
 ) -> None:
     data = OK + b"Content-Length: %d\r\n\r\n" % length + b"x" * length
-    assert read(data, piece_bytes) == Answer(200, None, b"x" * kept_bytes, ends_connection)
+    assert read(data, piece_bytes) == Read(200, None, b"x" * kept_bytes, ends_connection)
 
 
 @pytest.mark.parametrize("piece_bytes", [1_000_000, 4096, 1000])
@@ -186,7 +199,7 @@ def test_interim_answers_count_as_headers(size: int, is_read: bool, piece_bytes:
 
 def test_a_reader_begins_anew_with_each_answer() -> None:
     reader = ResponseParser()
-    told = [
+    data = [
         b"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nslow",
         b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",  # what is forgiven once is forgiven again
         CHUNKED + b"2\r\n{}\r\n0\r\nA: b\r\n\r\n",
@@ -194,15 +207,15 @@ def test_a_reader_begins_anew_with_each_answer() -> None:
         OK + b"Connection: close\r\n" + TWO,
     ]
     answers = []
-    for data in told:
-        stream = BytesIO(data)
+    for each in data:
+        stream = BytesIO(each)
         reader.read_head(stream.read)
-        answers.append(reader.read_body(stream.read))
+        answers.append(what_matters(reader.read_body(stream.read)))
     assert answers == [kept(b"slow", 429, "7"), kept(), kept(), kept(b"", 204), last()]
 
 
-class MistakenReader(ResponseParser):
-    """A reader with a mistake in it, or that is interrupted."""
+class FaultyParser(ResponseParser):
+    """A parser with a bug, or that is interrupted."""
 
     def __init__(self, fault: BaseException) -> None:
         super().__init__()
@@ -214,13 +227,13 @@ class MistakenReader(ResponseParser):
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError("ours"), KeyboardInterrupt()], ids=["mistake", "interrupt"])
 def test_what_goes_wrong_in_reading_is_not_laid_to_the_receiver(fault: BaseException) -> None:
-    stream, reader = BytesIO(OK + TWO), MistakenReader(fault)
+    stream, reader = BytesIO(OK + TWO), FaultyParser(fault)
     with pytest.raises(type(fault)):
         reader.read_head(stream.read)
 
 
 def test_a_reader_keeps_nothing_of_a_body_that_was_handed_on() -> None:
-    readers, body = [ResponseParser() for _ in range(50)], b"x" * MAX_ANSWER_BYTES
+    readers, body = [ResponseParser() for _ in range(50)], b"x" * MAX_RESPONSE_BYTES
     tracemalloc.start()
     try:
         for reader in readers:
@@ -230,7 +243,7 @@ def test_a_reader_keeps_nothing_of_a_body_that_was_handed_on() -> None:
         kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept_bytes < 10 * MAX_ANSWER_BYTES
+    assert kept_bytes < 10 * MAX_RESPONSE_BYTES
 
 
 # ---------------------------------------------------------------- over real connections

@@ -1,0 +1,211 @@
+"""A transport adapter for requests that connects only to addresses the policy allows, under one deadline.
+
+    session = requests.Session()
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+
+A name is resolved once, every address is classified, and the very address that was classified is dialed; Host, SNI and the
+certificate's name stay those of the URL. Redirects are never followed, not even by a session that allows them. Proxies and
+certificate authorities of the environment or of a session are ignored; cookies of receivers are not stored. Responses are
+read to 64 KiB, never decompressed. Refused: a header that contains a line end, which would begin another header;
+`verify=False`; client certificates.
+"""
+
+import ssl
+from datetime import timedelta
+from http.client import responses
+from io import BytesIO
+from typing import Any, Final, Literal
+
+import requests
+from requests.adapters import BaseAdapter
+from requests.exceptions import InvalidHeader
+from requests.structures import CaseInsensitiveDict
+from requests.utils import get_encoding_from_headers
+
+from runtime.dns_resolver import DnsResolver
+from schemas.url_policy.policy import TargetPolicy
+from worker.http.connection_pool import ConnectionPool, GuardedConnection
+from worker.http.deadline import Exchange, Watchdog
+from worker.http.dialer import Dialer
+from worker.http.errors import TransportError, transport_error
+from worker.http.response_parser import InvalidResponse, ParsedResponse
+
+#: How long a DNS answer is valid for kept connections. A receiver that moves lets its name be cached for 30 s and more, so
+#: this is no visible delay, and one lookup per host in this time is no load.
+CONFIRMED_FOR_S: Final = 5.0
+#: How long an unused connection is kept. Load balancers and firewalls commonly drop one after 60 s, some silently.
+KEPT_IDLE_S: Final = 30.0
+#: The lines of a head besides the caller's headers: request line, Host, Accept-Encoding, Content-Length, the empty one.
+_OWN_LINES: Final = 5
+#: Headers that the adapter sets itself.
+_OWN_HEADERS: Final = frozenset({"host", "accept-encoding", "content-length", "transfer-encoding"})
+
+
+class GuardedResponse(requests.Response):
+    """A response whose redirect is not followed."""
+
+    @property
+    def is_redirect(self) -> bool:
+        return False
+
+    @property
+    def is_permanent_redirect(self) -> bool:
+        return False
+
+
+class GuardedAdapter(BaseAdapter):
+    """Sends requests over guarded connections; one for all threads of a process.
+
+    `deadline_s` bounds DNS, connect, TLS, headers and body together, `connect_timeout_s` bounds connecting. `verify` is True
+    for the usual certificate authorities, or the path of a bundle. An origin keeps up to `connections` connections; each is
+    used while its name was confirmed within `confirmed_for_s`, and closed after some `kept_idle_s` without use.
+    """
+
+    def __init__(
+        self,
+        policy: TargetPolicy,
+        resolver: DnsResolver,
+        deadline_s: float,
+        connect_timeout_s: float,
+        connections: int = 10,
+        verify: Literal[True] | str = True,
+        confirmed_for_s: float = CONFIRMED_FOR_S,
+        kept_idle_s: float = KEPT_IDLE_S,
+    ) -> None:
+        super().__init__()
+        self._deadline_s = deadline_s
+        self._connect_timeout_s = connect_timeout_s
+        self._pool = ConnectionPool(policy, Dialer(policy, resolver, confirmed_for_s), connections, verify)
+        self._watchdog = Watchdog(lambda: self._pool.close_idle(kept_idle_s), kept_idle_s / 6)
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        """Send the request once and return its response.
+
+        `timeout` is None for the adapter's own limits, the seconds of the whole exchange, or a pair: seconds to connect, and
+        seconds for the rest. `stream` and `proxies` have no effect; `verify` may be anything but False.
+        Raises TargetRefused, TransportError and its subclasses, InvalidHeader.
+        """
+        if not verify or cert is not None:
+            raise ValueError("The guarded adapter always verifies certificates and has no client certificates.")
+        exchange = self._begin(timeout)
+        headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _OWN_HEADERS}
+        try:
+            parsed = self.exchange(exchange, request.method or "GET", request.url or "", headers, _body_of(request))
+        except requests.RequestException as failed:
+            failed.request = request
+            raise
+        return self._response(request, parsed, exchange)
+
+    def exchange(self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes) -> ParsedResponse:
+        """Send one request within an exchange, without the objects of requests, whose making costs more than sending.
+
+        `headers` holds none of Host, Accept-Encoding, Content-Length and Transfer-Encoding. Raises as `send` does.
+        """
+        route = self._pool.route(url)
+        message = _message(method, route.start, headers, body)
+        self._watchdog.watch(exchange)
+        try:
+            return route.origin.perform(message, exchange, is_head=method == "HEAD")
+        except TransportError:
+            raise
+        except (InvalidResponse, OSError) as failed:
+            raise _named(failed, exchange) from failed
+        finally:
+            self._watchdog.forget(exchange)
+
+    def begin(self) -> Exchange:
+        """Return an exchange with the adapter's own limits, which begins now."""
+        return Exchange(self._deadline_s, self._connect_timeout_s)
+
+    def connect(self, exchange: Exchange, url: str) -> GuardedConnection:
+        """Return a connection as a request would get it, with TLS, which is never kept. Raises as `send` does."""
+        route = self._pool.route(url)
+        self._watchdog.watch(exchange)
+        try:
+            return route.origin.connect(exchange)
+        except TransportError:
+            raise
+        except OSError as failed:
+            raise _named(failed, exchange) from failed
+        finally:
+            self._watchdog.forget(exchange)
+
+    def close(self) -> None:
+        """Close every kept connection."""
+        self._pool.close()
+
+    def _begin(self, timeout: Any) -> Exchange:
+        if timeout is None:
+            return self.begin()
+        if not isinstance(timeout, tuple):
+            return Exchange(timeout, timeout)
+        connect_s, read_s = timeout
+        connect_s = self._connect_timeout_s if connect_s is None else connect_s
+        return Exchange(self._deadline_s if read_s is None else connect_s + read_s, connect_s)
+
+    def _response(self, request: requests.PreparedRequest, parsed: ParsedResponse, exchange: Exchange) -> requests.Response:
+        response = GuardedResponse()
+        response.status_code = parsed.status
+        response.reason = responses.get(parsed.status, "")
+        response.headers = _headers(parsed)
+        response.encoding = get_encoding_from_headers(response.headers)
+        response.raw = BytesIO(parsed.body)
+        response.url = request.url or ""
+        response.request = request
+        response.elapsed = timedelta(milliseconds=exchange.outcome().timings.total_ms)
+        response.connection = self  # type: ignore[assignment]  # the stubs know one adapter only
+        return response
+
+
+def _message(method: str, start: str, headers: dict[str, str], body: bytes) -> bytes:
+    """Return the whole request as it goes over the wire. Raises InvalidHeader."""
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    head = f"{method}{start}{''.join(lines)}Accept-Encoding: identity\r\nContent-Length: {len(body)}\r\n\r\n"
+    # One check of the whole costs a third of checking each part.
+    ends = len(lines) + _OWN_LINES
+    if head.count("\r") != ends or head.count("\n") != ends or "\0" in head:
+        raise InvalidHeader("A header contains a line end or a zero byte; it would be read as another header.")
+    return head.encode("latin-1") + body
+
+
+def _named(failed: InvalidResponse | OSError, exchange: Exchange) -> TransportError:
+    """Return what went wrong between connecting and the end of the headers, under its error code."""
+    if exchange.is_over():
+        return transport_error("deadline_exceeded")
+    if isinstance(failed, InvalidResponse):
+        return transport_error("bad_answer")
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        return transport_error("tls_certificate")
+    return transport_error("tls_failed" if isinstance(failed, ssl.SSLError) else "connection_closed")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")
+
+
+def _body_of(request: requests.PreparedRequest) -> bytes:
+    """Return the body in one piece: requests may hold text, a file or an iterator."""
+    body: Any = request.body
+    if body is None or isinstance(body, bytes):
+        return body or b""
+    if isinstance(body, str):
+        return body.encode()
+    return bytes(body.read() if hasattr(body, "read") else b"".join(body))
+
+
+def _headers(parsed: ParsedResponse) -> CaseInsensitiveDict[str]:
+    """Return the headers as requests has them: values of one name are joined by commas."""
+    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict()
+    for name, value in parsed.headers:
+        key, text = name.decode("latin-1"), value.decode("latin-1").strip()
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
