@@ -1,8 +1,8 @@
-// The search of the site, where it is read from a disk. No browser lets a page from there start a worker, so what would be one
-// runs in a hidden frame. Anywhere else this does nothing.
+// Makes the search work when the site is opened from a local disk. Browsers do not let such pages start a worker, so the
+// worker's script runs in a hidden frame. On a web server this file does nothing.
 "use strict";
 
-// As between workers: later, never while whoever sends is still at work.
+// Deliver asynchronously, as between workers.
 const deliver = (to, data) => setTimeout(() => to.dispatchEvent(new MessageEvent("message", { data })));
 
 if (location.protocol === "file:") {
@@ -12,7 +12,7 @@ if (location.protocol === "file:") {
       this.started = new Promise((started) => {
         const frame = document.createElement("iframe");
         frame.hidden = true;
-        // Only now: until it is loaded, a browser may put another empty page in its place.
+        // Wait for the load event: before it, a browser may replace the frame's document.
         frame.addEventListener("load", () => this.start(url, frame.contentWindow, started), { once: true });
         document.documentElement.append(frame);
       });
