@@ -275,12 +275,12 @@ def _write_by_hand(account_id: int, project_id: int) -> None:
         ("The size table cannot be read by a screen reader", "serious", "https://shop.example/shipping"),
     )
     for number, (title, severity, url) in enumerate(described):
-        told = f"{title}. Seen in two browsers, again after a reload."
+        text = f"{title}. Seen in two browsers, again after a reload."
         draft = Draft(
             account_id,
             project_id,
             Source("manual", f"note-{number + 1}"),
-            Ticket(title, told, severity, url, ("checkout",), {"steps": ["Open the page.", "Fill the form.", "Press pay."]}),
+            Ticket(title, text, severity, url, ("checkout",), {"steps": ["Open the page.", "Fill the form.", "Press pay."]}),
         )
         with transaction():
             transitions.prepare([draft], NOW - timedelta(hours=3, minutes=7 * number), "user:1")
