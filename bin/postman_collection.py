@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import DeploymentMode, default_settings
-from service.app import served
+from service.app import api_resources
 from service.openapi.document import document as description
 from service.openapi.exports import PREPARED
 from service.openapi.operations import RECOVERY_ID, TARGET_ID
 from service.openapi.targets import TARGET
+from service.operations.wiring import build_operations
 
 _SCHEMA: Final = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"
 _BASE: Final = "{{base_url}}"
@@ -132,7 +132,8 @@ def document() -> str:
 def described() -> dict[str, Any]:
     """Return the description of every route, of an installation that is reached at `{{base_url}}`."""
     settings = replace(default_settings(Path("/")), deployment_mode=DeploymentMode.CLOUD, public_base_url=_BASE)
-    return description(served(settings, WakeUpQueue(connect(settings.redis_url)), DnsResolver()), _BASE)
+    wake_ups = WakeUpQueue(connect(settings.redis_url))
+    return description(api_resources(settings, wake_ups, build_operations(settings, wake_ups)), _BASE)
 
 
 def collection(told: Mapping[str, Any]) -> dict[str, Any]:

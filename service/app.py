@@ -1,4 +1,4 @@
-"""All wiring of the inbound door on one screen."""
+"""All wiring of the service on one screen."""
 
 from typing import Any
 
@@ -9,9 +9,14 @@ from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
 from service.api.compliance import ComplianceWebhooksResource
 from service.api.email import EmailWebhookResource
-from service.api.export_actions import TicketExportApprovalResource, TicketExportDismissalResource, TicketExportRetryResource
+from service.api.export_actions import (
+    TicketExportApprovalResource,
+    TicketExportDismissalResource,
+    TicketExportRetryResource,
+)
 from service.api.exports import TicketExportAttemptsResource, TicketExportResource, TicketExportsResource
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
+from service.api.metrics import MetricsResource
 from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
 from service.api.scanner import ScannerResultsResource
 from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
@@ -27,16 +32,14 @@ from service.console.routes import Console
 from service.http import error_responses
 from service.http.idempotency import IdempotentExecutor
 from service.http.large_body_limiter import BodyBudgets
-from service.http.metrics import MetricsResource, RequestMetrics
 from service.http.rate_limits import RateLimits
 from service.http.rejections import RejectionRecorder
 from service.http.request_context import RequestContext
+from service.http.request_metrics import RequestMetrics
 from service.http.request_pipeline import RequestPipeline
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.resource import OpenApiResource
-from service.operations.address_check import AddressCheck
-from service.operations.exports import ExportOperations
-from service.operations.targets import TargetOperations
+from service.operations.wiring import Operations, build_operations
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
 
@@ -53,17 +56,16 @@ def create_app(
 ) -> App:
     """Return the WSGI application; the database is open already (`storage.db.engine.open_database`).
 
-    `wake_ups` and `resolver` stand in for Redis and the resolver, `limits` for those of a minute, `rooms` for large ones.
-    `refusals` are written for the console by whoever has begun them.
+    `wake_ups` and `resolver` stand in for Redis and DNS; `rejections` are written once the caller has started them.
     """
     rate_limits = rate_limits or RateLimits(settings)
-    wake_ups, resolver = wake_ups or WakeUpQueue(connect(settings.redis_url)), resolver or DnsResolver()
-    app: App = falcon.App(
-        middleware=[RequestContext(RequestMetrics()), RequestPipeline(settings.max_body_bytes, rate_limits, body_budgets)]
-    )
-    resources = served(settings, wake_ups, resolver)
+    wake_ups = wake_ups or WakeUpQueue(connect(settings.redis_url))
+    operations = build_operations(settings, wake_ups, resolver)
+    pipeline = RequestPipeline(settings.max_body_bytes, rate_limits, body_budgets)
+    app: App = falcon.App(middleware=[RequestContext(RequestMetrics()), pipeline])
+    resources = api_resources(settings, wake_ups, operations)
     if RouteFamily.CONSOLE in settings.route_families:
-        console = console_of(settings, wake_ups, resolver, rate_limits)
+        console = Console(settings, rate_limits, Vault(settings.encryption_keys), wake_ups, operations)
         resources += console.resources
         rejections = rejections or RejectionRecorder()
         rejections.watch(resources)
@@ -75,59 +77,45 @@ def create_app(
     return app
 
 
-def console_of(settings: Settings, wake_ups: WakeUpQueue, resolver: DnsResolver, rate_limits: RateLimits) -> Console:
-    """Return the console, over the same verbs as the API."""
+def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operations) -> tuple[Any, ...]:
+    """Return the API resources that the deployment mode serves, each with its `path`."""
     vault = Vault(settings.encryption_keys)
-    return Console(settings, rate_limits, vault, wake_ups, *_verbs(settings, vault, wake_ups, resolver))
-
-
-def _verbs(
-    settings: Settings, vault: Vault, wake_ups: WakeUpQueue, resolver: DnsResolver
-) -> tuple[AddressCheck, TargetOperations, ExportOperations]:
-    fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    check = AddressCheck(settings, resolver)
-    operations = TargetOperations(check, wake_ups, fingerprint, settings.delivery_timeout_s)
-    return check, operations, ExportOperations(check, has_default_secret=fingerprint is not None)
-
-
-def served(settings: Settings, wake_ups: WakeUpQueue, resolver: DnsResolver) -> tuple[Any, ...]:
-    """Return the resources of the API that an installation serves, each with its `path` and its responders."""
-    vault = Vault(settings.encryption_keys)
+    secrets = SharedSecrets(settings, vault)
     executor = IdempotentExecutor(settings.idempotency_ttl)
-    webhook_fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
-    check, operations, decisions = _verbs(settings, vault, wake_ups, resolver)
-    page = DocsPageResource()
+    base_url = settings.public_base_url
+    exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
+    docs_page = DocsPageResource()
 
     resources = (
-        ScannerResultsResource(SharedSecrets(settings, vault), executor, settings.default_project_id),
-        EmailWebhookResource(SharedSecrets(settings, vault), executor, settings.default_project_id),
-        TargetsResource(settings, executor, check, webhook_fingerprint),
-        TargetResource(webhook_fingerprint),
-        TargetValidationResource(executor, operations),
-        TargetPingResource(executor, operations),
-        TargetSwitchResource("pause", executor, operations),
-        TargetResumptionResource(executor, operations, wake_ups),
-        TargetSwitchResource("disable", executor, operations),
-        TicketExportsResource(executor, settings.public_base_url),
+        ScannerResultsResource(secrets, executor, operations.intake),
+        EmailWebhookResource(secrets, executor, operations.intake),
+        TargetsResource(executor, targets, base_url),
+        TargetResource(targets),
+        TargetValidationResource(executor, targets),
+        TargetPingResource(executor, targets),
+        TargetSwitchResource("pause", executor, targets),
+        TargetResumptionResource(executor, targets),
+        TargetSwitchResource("disable", executor, targets),
+        TicketExportsResource(executor, exports, base_url),
         TicketExportResource(),
-        TicketExportAttemptsResource(settings.public_base_url),
-        TicketExportApprovalResource(executor, decisions, wake_ups, settings.public_base_url),
-        TicketExportRetryResource(executor, decisions, wake_ups, settings.public_base_url),
-        TicketExportDismissalResource(executor, decisions),
-        RecoveriesResource(executor, wake_ups, settings.public_base_url),
+        TicketExportAttemptsResource(base_url),
+        TicketExportApprovalResource(executor, exports, base_url),
+        TicketExportRetryResource(executor, exports, base_url),
+        TicketExportDismissalResource(executor, exports),
+        RecoveriesResource(executor, recoveries, base_url),
         RecoveryResource(),
-        RecoveryCancellationResource(executor),
+        RecoveryCancellationResource(executor, recoveries),
         EvidenceCapturesResource(executor),
         CmsDiagnosticsResource(executor),
         StorefrontDiagnosticsResource(executor),
-        ComplianceWebhooksResource(SharedSecrets(settings, vault), vault, wake_ups),
-        ConsoleSessionsResource(settings.public_base_url),
+        ComplianceWebhooksResource(secrets, operations.compliance),
+        ConsoleSessionsResource(base_url),
         ConsoleSessionRevocationResource(executor),
         HealthResource(),
         ReadinessResource(ReadinessChecks(wake_ups, vault)),
         MetricsResource(settings.data_dir, wake_ups),
-        page,
-        page.files,
+        docs_page,
+        docs_page.files,
     )
-    of_this_mode = [resource for resource in resources if resource.family in settings.route_families]
-    return (*of_this_mode, OpenApiResource(of_this_mode, settings.public_base_url))
+    in_this_mode = [resource for resource in resources if resource.family in settings.route_families]
+    return (*in_this_mode, OpenApiResource(in_this_mode, base_url))

@@ -17,16 +17,15 @@ from bin.cli.installation import Refused, opened
 from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
-from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
-from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.principal import OPERATOR
 from schemas.base.strict_json import MalformedJson, parse
-from schemas.content_policy import rules
 from schemas.exports.attempt_record import trace_record
-from schemas.exports.record import Approval, Preparation, PreparationForm, export_record
+from schemas.exports.record import Approval, export_record
 from schemas.exports.recoveries import RecoveryStatus, recovery_record, since_from
 from schemas.settings.definitions import Settings
-from schemas.targets.validations import Validation
+from service.operations.exports import read_preparation
+from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db import engine
 from storage.exports import attempts, recoveries, transitions
@@ -95,9 +94,9 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 def approve(export_id: str, target_id: str, as_json: bool) -> None:
     """Approve a prepared export for a target; a worker delivers it."""
     with opened() as settings:
-        account_id = transitions.get(export_id).account_id
-        record = transitions.approve(export_id, account_id, Approval(target_id, None), utc_now(), "operator")
-        WakeUpQueue(connect(settings.redis_url)).notify()
+        exports = build_operations(settings).exports
+        record = exports.approve(export_id, OPERATOR, Approval(target_id, None))
+        exports.wake_workers()
         print_record(export_record(record, utc_now()), as_json)
 
 
@@ -106,8 +105,9 @@ def approve(export_id: str, target_id: str, as_json: bool) -> None:
 @json_option
 def dismiss(export_id: str, as_json: bool) -> None:
     """Dismiss a prepared export."""
-    with opened():
-        print_record(export_record(transitions.dismiss(export_id, None, utc_now(), "operator"), utc_now()), as_json)
+    with opened() as settings:
+        record = build_operations(settings).exports.dismiss(export_id, OPERATOR)
+        print_record(export_record(record, utc_now()), as_json)
 
 
 @export.command(epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused, 2 wrong usage.")
@@ -119,10 +119,9 @@ def retry(export_id: str, as_json: bool) -> None:
     If the target is blocked, its address is checked again; if the address is allowed now, the target is resumed as well.
     """
     with opened() as settings:
-        validation = _look_at_blocked(export_id, settings)
-        has_secret = settings.webhook_secret is not None
-        record = transitions.retry(export_id, None, utc_now(), "operator", validation, has_default_secret=has_secret)
-        WakeUpQueue(connect(settings.redis_url)).notify()
+        exports = build_operations(settings).exports
+        record = exports.retry(export_id, OPERATOR, exports.check_blocked_target(export_id, OPERATOR))
+        exports.wake_workers()
         print_record(export_record(record, utc_now()), as_json)
 
 
@@ -165,8 +164,8 @@ def prepare(
         if not accounts.exists(account_id):
             raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
         ticket = json.dumps(written).encode() if file is None else _read(file, settings.max_body_bytes)
-        preparation = _checked(_joined(_strict(ticket), members))
-        record = transitions.prepare_by_hand(preparation, account_id, utc_now(), "operator")
+        preparation = read_preparation(_joined(_strict(ticket), members))
+        record = build_operations(settings).exports.prepare(preparation, account_id, OPERATOR)
         print_record(export_record(record, utc_now()), as_json)
 
 
@@ -219,21 +218,11 @@ def recover(
         elif shown_id is not None:
             print_record(recovery_record(recoveries.get(shown_id)), as_json)
         elif cancelled_id is not None:
-            print_record(recovery_record(recoveries.cancel(cancelled_id, utc_now(), "operator")), as_json)
+            print_record(recovery_record(build_operations(settings).recoveries.cancel(cancelled_id, OPERATOR)), as_json)
         elif target_id is None or since is None:
             raise click.UsageError("Use --target and --since together.")
         else:
             _recover(target_id, since, settings, as_json)
-
-
-def _look_at_blocked(export_id: str, settings: Settings) -> Validation | None:
-    """Check the address of an export's blocked target; None if the target is not blocked. May wait for DNS."""
-    # Imported here, so that only commands that need the address check load the service.
-    from service.operations.address_check import AddressCheck  # noqa: PLC0415 - see above
-
-    url = transitions.blocked_url(export_id)
-    engine.release()
-    return None if url is None else AddressCheck(settings, DnsResolver()).validate(url)
 
 
 def _without_none(members: dict[str, Any]) -> dict[str, Any]:
@@ -261,20 +250,6 @@ def _joined(value: Any, members: dict[str, Any]) -> dict[str, Any]:
     if body.keys() & members.keys():
         raise click.UsageError("The JSON already has `source` or `project_id`; omit --source-id and --project.")
     return body | members
-
-
-def _checked(body: dict[str, Any]) -> Preparation:
-    """Validate a body; raises ValidationFailed with every problem, forbidden content included."""
-    form, wrong = PreparationForm(), tuple[FieldProblem, ...]()
-    preparation: Preparation | None = None
-    try:
-        preparation = form.read(body)
-    except ValidationFailed as failed:
-        wrong = failed.problems
-    wrong += rules.find(body, form.member_names())
-    if wrong or preparation is None:
-        raise ValidationFailed(*wrong)
-    return preparation
 
 
 def _require_one(*asked: bool) -> None:

@@ -1,19 +1,19 @@
-"""Who is calling, and what a token may do."""
+"""Callers and the abilities of their tokens."""
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final, TypeAlias
 
 
 class TokenKind(StrEnum):
-    """API tokens serve clients, platform tokens serve the extension, plugin and storefront app; neither stands in."""
+    """API tokens are for clients; platform tokens for the extension, the plugin and the storefront app."""
 
     API = "api"
     PLATFORM = "platform"
 
 
 class Ability(StrEnum):
-    """What a token may do."""
+    """An ability of a token."""
 
     MANAGE_TARGETS = "ticket-export-targets:manage"
     PREPARE_EXPORTS = "ticket-exports:prepare"
@@ -25,7 +25,7 @@ class Ability(StrEnum):
     UPLOAD_STOREFRONT_DIAGNOSTICS = "storefront-app:diagnostics-upload"
 
 
-#: What a kind of token can be given at all.
+#: The abilities that a token of each kind may have.
 ABILITIES: Final = {
     TokenKind.API: (
         Ability.MANAGE_TARGETS,
@@ -41,7 +41,7 @@ ABILITIES: Final = {
     ),
 }
 
-#: What a token gets when none are named: all of its kind but the console, which is asked for by name.
+#: The abilities of a token created without named ones: all of its kind except `console`, which must be named.
 DEFAULT_ABILITIES: Final = {
     kind: tuple(ability for ability in abilities if ability is not Ability.CONSOLE) for kind, abilities in ABILITIES.items()
 }
@@ -49,7 +49,7 @@ DEFAULT_ABILITIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TokenPrincipal:
-    """A caller known by a token."""
+    """A caller identified by a token."""
 
     token_id: int
     user_id: int
@@ -60,12 +60,26 @@ class TokenPrincipal:
 
     @property
     def key(self) -> str:
-        """Who it is in idempotency keys and audit entries: the user, so that a new token still gets the old answers."""
+        """The caller in idempotency keys and audit entries: the user, so that a rotated token gets stored responses."""
         return f"user:{self.user_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSecretPrincipal:
-    """A caller known by a shared secret: the scanner or the email provider."""
+    """A caller identified by a shared secret: the scanner, the email provider or the storefront platform."""
 
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPrincipal:
+    """The operator at the command line, who acts on the records of every account."""
+
+    account_id: ClassVar[None] = None
+    key: ClassVar[str] = "operator"
+
+
+OPERATOR: Final = OperatorPrincipal()
+
+#: Who may change targets and exports: a client or a person with a token, or the operator.
+Actor: TypeAlias = TokenPrincipal | OperatorPrincipal

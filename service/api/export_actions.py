@@ -1,13 +1,8 @@
-"""What a client decides about an export: to approve it for a target, to have it tried again, to put it aside.
-
-Once an export that became due is committed, the workers are notified. An export in a state that forbids the move is refused
-with 409.
-"""
+"""`POST /api/ticket-exports/{export_id}/…`: approve, retry or dismiss an export."""
 
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.record import ApprovalForm, Export, export_record
@@ -25,78 +20,67 @@ class TicketExportApprovalResource:
     path = f"{EXPORTS}/{{export_id}}/approve"
     family = RouteFamily.EXPORTS
 
-    def __init__(
-        self, executor: IdempotentExecutor, decisions: ExportOperations, wake_ups: WakeUpQueue, public_base_url: str
-    ) -> None:
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
         self.operations = {"POST": Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), ApprovalForm())}
         self._executor = executor
-        self._decisions = decisions
-        self._wake_ups = wake_ups
+        self._exports = exports
         self._public_base_url = public_base_url
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Freeze the ticket, make it due, and notify the workers once that is committed."""
+        """Freeze the ticket, make the export due, and wake the workers after the commit."""
         self._executor.respond(req, resp, lambda: self._approve(req, export_id))
-        self._wake_ups.notify()
+        self._exports.wake_workers()
 
     def _approve(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        export = self._decisions.approve(export_id, req.context.principal, req.context.payload)
+        export = self._exports.approve(export_id, req.context.principal, req.context.payload)
         return _due(export, self._public_base_url)
 
 
 class TicketExportRetryResource:
-    """Delivers a failed or blocked export after all, with its whole schedule.
-
-    Where its target is blocked, the address is looked at anew: if it may be used by now, the target is resumed with it.
-    """
+    """Retries a failed or blocked export with its whole schedule; checks the address of a blocked target first."""
 
     path = f"{EXPORTS}/{{export_id}}/retry"
     family = RouteFamily.EXPORTS
 
-    def __init__(
-        self, executor: IdempotentExecutor, decisions: ExportOperations, wake_ups: WakeUpQueue, public_base_url: str
-    ) -> None:
-        self.operations = {"POST": _decision()}
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
+        self.operations = {"POST": _without_members()}
         self._executor = executor
-        self._decisions = decisions
-        self._wake_ups = wake_ups
+        self._exports = exports
         self._public_base_url = public_base_url
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Make it due, and notify the workers once that is committed."""
-        self._executor.respond(
-            req, resp, lambda: self._retry(req, export_id), before_transaction=lambda: self._look_at_blocked(req, export_id)
-        )
-        self._wake_ups.notify()
+        """Make the export due, and wake the workers after the commit."""
+        self._executor.respond(req, resp, lambda: self._retry(req, export_id), lambda: self._check(req, export_id))
+        self._exports.wake_workers()
 
-    def _look_at_blocked(self, req: falcon.Request, export_id: str) -> None:
-        req.context.validation = self._decisions.check_blocked_target(export_id, req.context.principal)
+    def _check(self, req: falcon.Request, export_id: str) -> None:
+        req.context.validation = self._exports.check_blocked_target(export_id, req.context.principal)
 
     def _retry(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        export = self._decisions.retry(export_id, req.context.principal, req.context.validation)
+        export = self._exports.retry(export_id, req.context.principal, req.context.validation)
         return _due(export, self._public_base_url)
 
 
 class TicketExportDismissalResource:
-    """Puts a prepared export aside for good."""
+    """Dismisses a prepared export for good."""
 
     path = f"{EXPORTS}/{{export_id}}/dismiss"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, executor: IdempotentExecutor, decisions: ExportOperations) -> None:
-        self.operations = {"POST": _decision()}
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations) -> None:
+        self.operations = {"POST": _without_members()}
         self._executor = executor
-        self._decisions = decisions
+        self._exports = exports
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Dismiss it."""
+        """Dismiss the export."""
         self._executor.respond(req, resp, lambda: self._dismiss(req, export_id))
 
     def _dismiss(self, req: falcon.Request, export_id: str) -> ApiResponse:
-        return ApiResponse(200, export_record(self._decisions.dismiss(export_id, req.context.principal), utc_now()))
+        return ApiResponse(200, export_record(self._exports.dismiss(export_id, req.context.principal), utc_now()))
 
 
-def _decision() -> Operation:
+def _without_members() -> Operation:
     return Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), NoMembers(), Body.OPTIONAL)
 
 

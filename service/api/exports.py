@@ -1,6 +1,6 @@
-"""`/api/ticket-exports`: clients prepare tickets by hand, list exports, poll one and look at its attempts.
+"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll one, list its attempts.
 
-What moves an export on stands in `service.api.export_actions`.
+`service.api.export_actions` serves approval, retry and dismissal.
 """
 
 from typing import Any, Final
@@ -22,6 +22,7 @@ from service.http.auth import Bearer, PollingBearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Operation
+from service.operations.exports import ExportOperations
 from storage.db import identifiers
 from storage.exports import attempts, transitions
 
@@ -29,7 +30,7 @@ EXPORTS: Final = "/api/ticket-exports"
 
 
 class _OneOrMore(frozenset[str]):
-    """What a filter may say: one of these, or several with commas between them."""
+    """The values of a filter: one of these, or several separated by commas."""
 
     def __contains__(self, text: object) -> bool:
         return self.issuperset(str(text).split(","))
@@ -39,25 +40,26 @@ _FILTERS: Final = {"status": _OneOrMore(ExportStatus), "source": SOURCE_TYPES}
 
 
 def export_url(public_base_url: str, export_id: str) -> str:
-    """Return where the record of an export is read."""
+    """Return the URL of an export's record."""
     return f"{public_base_url}{EXPORTS}/{export_id}"
 
 
 class TicketExportsResource:
-    """Lists exports, and prepares those that somebody wrote."""
+    """Lists exports, and prepares tickets written by hand."""
 
     path = EXPORTS
     family = RouteFamily.EXPORTS
 
-    def __init__(self, executor: IdempotentExecutor, public_base_url: str) -> None:
+    def __init__(self, executor: IdempotentExecutor, exports: ExportOperations, public_base_url: str) -> None:
         reading = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))
         preparing = Operation(Bearer(TokenKind.API, Ability.PREPARE_EXPORTS), PreparationForm())
         self.operations = {"GET": reading, "HEAD": reading, "POST": preparing}
         self._executor = executor
+        self._exports = exports
         self._public_base_url = public_base_url
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return a page of the account's exports, the newest first."""
+        """Return a page of the account's exports, newest first."""
         page = read_page(req, identifiers.EXPORT, _FILTERS)
         statuses = sorted({*page.filters.get("status", "").split(",")} - {""})
         account_id, source_type = req.context.principal.account_id, page.filters.get("source")
@@ -72,14 +74,14 @@ class TicketExportsResource:
         self._executor.respond(req, resp, lambda: self._prepare(req))
 
     def _prepare(self, req: falcon.Request) -> ApiResponse:
-        principal, now = req.context.principal, utc_now()
-        export = transitions.prepare_by_hand(req.context.payload, principal.account_id, now, principal.key)
+        principal = req.context.principal
+        export = self._exports.prepare(req.context.payload, principal.account_id, principal)
         headers = {"Location": export_url(self._public_base_url, export.id)}
-        return ApiResponse(201, export_record(export, now), headers, {"export_id": export.id})
+        return ApiResponse(201, export_record(export, utc_now()), headers, {"export_id": export.id})
 
 
 class TicketExportResource:
-    """Answers polls; cheap on purpose, since clients poll."""
+    """Serves polls, with one query and no schema: clients poll often."""
 
     path = f"{EXPORTS}/{{export_id}}"
     family = RouteFamily.EXPORTS
@@ -89,7 +91,7 @@ class TicketExportResource:
         self.operations = {"GET": reading, "HEAD": reading}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Return the record, or 304 where the client has this version; nothing of the record is written for that."""
+        """Return the record, or 304 if the client has this version; a 304 does not build the record."""
         export: PolledExport | None = req.context.polled
         if export is None:
             raise ExportNotFound
@@ -119,7 +121,7 @@ class TicketExportAttemptsResource:
         self._public_base_url = public_base_url
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Return a page of the attempts, the newest first."""
+        """Return a page of the attempts, newest first."""
         page = read_page(req, identifiers.ATTEMPT)
         found = attempts.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
         records: list[dict[str, Any]] = [attempt_record(each) for each in found]

@@ -1,7 +1,7 @@
-"""`/api/ticket-export-recoveries`: what failed at a target since some moment, put back on its way by a worker.
+"""`/api/ticket-export-recoveries`: redeliver what failed or was blocked at a target since a moment.
 
-Beginning and cancelling need an account that may use webhook targets, since what is put back is delivered; reading does not.
-A target has one recovery at a time, and one that is turned off has none begun.
+Beginning and cancelling deliver something or stop it, so they need an account that may use webhook targets; reading does
+not.
 """
 
 import json
@@ -9,17 +9,16 @@ from typing import Final
 
 import falcon
 
-from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import NoMembers, problem
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.recoveries import RecoveryForm, past_from, recovery_record
+from schemas.exports.recoveries import RecoveryForm, recovery_record
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Body, Operation
+from service.operations.recoveries import RecoveryOperations
 from storage.db import identifiers
 from storage.exports import recoveries
 
@@ -32,16 +31,16 @@ class RecoveriesResource:
     path = RECOVERIES
     family = RouteFamily.EXPORTS
 
-    def __init__(self, executor: IdempotentExecutor, wake_ups: WakeUpQueue, public_base_url: str) -> None:
+    def __init__(self, executor: IdempotentExecutor, operations: RecoveryOperations, public_base_url: str) -> None:
         reading = _reading()
         beginning = Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, for_webhooks=True), RecoveryForm())
         self.operations = {"GET": reading, "HEAD": reading, "POST": beginning}
         self._executor = executor
-        self._wake_ups = wake_ups
+        self._recoveries = operations
         self._url = public_base_url + self.path
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """List the recoveries of the account's targets, the newest first."""
+        """Return a page of the recoveries of the account's targets, newest first."""
         page = read_page(req, identifiers.RECOVERY)
         found = recoveries.list_account_page(req.context.principal.account_id, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [recovery_record(each) for each in found])
@@ -49,16 +48,14 @@ class RecoveriesResource:
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Begin one, and notify the workers once that is committed."""
+        """Begin a recovery, and wake the workers after the commit."""
         self._executor.respond(req, resp, lambda: self._begin(req))
-        self._wake_ups.notify()
+        self._recoveries.wake_workers()
 
     def _begin(self, req: falcon.Request) -> ApiResponse:
-        asked, principal, now = req.context.payload, req.context.principal, utc_now()
+        requested = req.context.payload
         try:
-            recovery = recoveries.request(
-                asked.target_id, principal.account_id, past_from(asked.since, now), now, principal.key
-            )
+            recovery = self._recoveries.begin(requested.target_id, requested.since, req.context.principal)
         except TargetNotFound:
             raise ValidationFailed(problem("/target_id", "unknown_target")) from None
         headers = {"Location": f"{self._url}/{recovery.id}"}
@@ -66,7 +63,7 @@ class RecoveriesResource:
 
 
 class RecoveryResource:
-    """Shows how far one recovery is."""
+    """Reads one recovery."""
 
     path = f"{RECOVERIES}/{{recovery_id}}"
     family = RouteFamily.EXPORTS
@@ -85,24 +82,23 @@ class RecoveryResource:
 
 
 class RecoveryCancellationResource:
-    """Ends a running recovery; what is put back stays so."""
+    """Ends a running recovery; exports that are due again stay due."""
 
     path = f"{RECOVERIES}/{{recovery_id}}/cancel"
     family = RouteFamily.EXPORTS
 
-    def __init__(self, executor: IdempotentExecutor) -> None:
+    def __init__(self, executor: IdempotentExecutor, operations: RecoveryOperations) -> None:
         cancelling = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, for_webhooks=True)
         self.operations = {"POST": Operation(cancelling, NoMembers(), Body.OPTIONAL)}
         self._executor = executor
+        self._recoveries = operations
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, recovery_id: str) -> None:
-        """Cancel it."""
+        """Cancel the recovery, and return it."""
         self._executor.respond(req, resp, lambda: self._cancel(req, recovery_id))
 
     def _cancel(self, req: falcon.Request, recovery_id: str) -> ApiResponse:
-        principal = req.context.principal
-        cancelled = recoveries.cancel(recovery_id, utc_now(), principal.key, principal.account_id)
-        return ApiResponse(200, recovery_record(cancelled))
+        return ApiResponse(200, recovery_record(self._recoveries.cancel(recovery_id, req.context.principal)))
 
 
 def _reading() -> Operation:

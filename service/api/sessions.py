@@ -1,12 +1,12 @@
-"""`/api/console-sessions`: who of the account is signed in at the console, and the way to end it.
+"""`/api/console-sessions`: list and revoke the account's console sessions.
 
-A session that is over stays as it ended and is answered all the same, since clients repeat what they got no answer to.
+Revoking a session that has ended returns it unchanged, because clients repeat requests that got no response.
 """
 
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended, session_record
+from schemas.base.console_session import session_record
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
@@ -14,12 +14,13 @@ from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Body, Operation
+from service.operations.sessions import revoke
 from storage.accounts import sessions
 from storage.db import identifiers
 
 
 class ConsoleSessionsResource:
-    """Lists the sessions of the token's account that hold."""
+    """Lists the open sessions of the token's account."""
 
     path = "/api/console-sessions"
     family = RouteFamily.CONSOLE
@@ -32,15 +33,14 @@ class ConsoleSessionsResource:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the list."""
         page = read_page(req, identifiers.SESSION)
-        account_id = req.context.principal.account_id
-        found = sessions.list_live(utc_now(), page.fetch_limit, page.before, account_id)
+        found = sessions.list_live(utc_now(), page.fetch_limit, page.before, req.context.principal.account_id)
         send_page(resp, self._url, page, [session_record(session) for session in found])
 
     on_head = on_get
 
 
 class ConsoleSessionRevocationResource:
-    """Ends one of them."""
+    """Ends one session."""
 
     path = f"{ConsoleSessionsResource.path}/{{session_id}}/revoke"
     family = RouteFamily.CONSOLE
@@ -50,10 +50,7 @@ class ConsoleSessionRevocationResource:
         self._executor = executor
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, session_id: str) -> None:
-        """End it, and answer with the session as it ended."""
-        self._executor.respond(req, resp, lambda: self._revoke(req, session_id))
-
-    def _revoke(self, req: falcon.Request, session_id: str) -> ApiResponse:
-        principal = req.context.principal
-        ended = sessions.end(session_id, Ended.REVOKED, utc_now(), principal.key, principal.account_id)
-        return ApiResponse(200, session_record(ended))
+        """End the session, and return it."""
+        self._executor.respond(
+            req, resp, lambda: ApiResponse(200, session_record(revoke(session_id, req.context.principal)))
+        )

@@ -1,13 +1,12 @@
-"""`/api/ticket-export-targets/{id}/…`: clients pause, resume, disable, validate and ping their targets.
+"""`POST /api/ticket-export-targets/{target_id}/…`: pause, resume, disable, validate or ping a target.
 
-What a target is already changes nothing and is answered all the same, since clients repeat what they got no answer to.
-Turning off is open to every account that has a target; what dials or delivers needs one that may use webhook targets.
+Repeating an action changes nothing and succeeds, because clients repeat requests that got no response. Every account may
+turn its targets off; resuming, validating and pinging need one that may use webhook targets.
 """
 
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
@@ -25,85 +24,84 @@ class _TargetActionResource:
 
     family = RouteFamily.EXPORTS
 
-    def __init__(self, verb: str, executor: IdempotentExecutor, moves: TargetOperations, *, for_webhooks: bool) -> None:
+    def __init__(
+        self, verb: str, executor: IdempotentExecutor, operations: TargetOperations, *, for_webhooks: bool = True
+    ) -> None:
         self.path = f"{TargetResource.path}/{verb}"
         bearer = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, for_webhooks=for_webhooks)
         self.operations = {"POST": Operation(bearer, NoMembers(), Body.OPTIONAL)}
         self._verb = verb
         self._executor = executor
-        self._moves = moves
+        self._targets = operations
 
     def _record(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        return ApiResponse(200, target_record(self._moves.get(target_id, req.context.principal), utc_now()))
+        return ApiResponse(200, target_record(self._targets.get(target_id, req.context.principal), utc_now()))
 
 
 class TargetSwitchResource(_TargetActionResource):
-    """Pauses or disables a target: its exports wait, or are taken no more."""
+    """Pauses or disables a target: its exports wait, or it accepts no more."""
 
-    def __init__(self, verb: str, executor: IdempotentExecutor, moves: TargetOperations) -> None:
-        super().__init__(verb, executor, moves, for_webhooks=False)
+    def __init__(self, verb: str, executor: IdempotentExecutor, operations: TargetOperations) -> None:
+        super().__init__(verb, executor, operations, for_webhooks=False)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Turn it, and answer with the target."""
-        self._executor.respond(req, resp, lambda: self._turn(req, target_id))
+        """Change the status, and return the target."""
+        self._executor.respond(req, resp, lambda: self._change(req, target_id))
 
-    def _turn(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        self._moves.turn(target_id, self._verb, req.context.principal)
+    def _change(self, req: falcon.Request, target_id: str) -> ApiResponse:
+        self._targets.change_status(target_id, self._verb, req.context.principal)
         return self._record(req, target_id)
 
 
 class TargetResumptionResource(_TargetActionResource):
-    """Delivers to a target again, once its address has passed the URL policy again."""
+    """Resumes deliveries to a target, after the URL policy allowed its address again."""
 
-    def __init__(self, executor: IdempotentExecutor, moves: TargetOperations, wake_ups: WakeUpQueue) -> None:
-        super().__init__("resume", executor, moves, for_webhooks=True)
-        self._wake_ups = wake_ups
+    def __init__(self, executor: IdempotentExecutor, operations: TargetOperations) -> None:
+        super().__init__("resume", executor, operations)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Resume it, and notify the workers of the exports that waited."""
-        self._executor.respond(
-            req, resp, lambda: self._resume(req, target_id), before_transaction=lambda: self._look(req, target_id)
-        )
-        self._wake_ups.notify()
+        """Resume the target, and wake the workers for its waiting exports."""
+        self._executor.respond(req, resp, lambda: self._resume(req, target_id), lambda: self._check(req, target_id))
+        self._targets.wake_workers()
 
-    def _look(self, req: falcon.Request, target_id: str) -> None:
-        req.context.is_checked = self._moves.check_before_resuming(target_id, req.context.principal)
+    def _check(self, req: falcon.Request, target_id: str) -> None:
+        req.context.validation = self._targets.check_before_resuming(target_id, req.context.principal)
 
     def _resume(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        self._moves.resume(target_id, req.context.principal, is_checked=req.context.is_checked)
+        self._targets.resume(target_id, req.context.principal, req.context.validation)
         return self._record(req, target_id)
 
 
 class TargetValidationResource(_TargetActionResource):
-    """Looks at a target as it is now; an address that may not be used blocks it."""
+    """Validates a target as it is now; a refused address blocks it."""
 
-    def __init__(self, executor: IdempotentExecutor, moves: TargetOperations) -> None:
-        super().__init__("validate", executor, moves, for_webhooks=True)
+    def __init__(self, executor: IdempotentExecutor, operations: TargetOperations) -> None:
+        super().__init__("validate", executor, operations)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Have it looked at, and answer with the target; a repeat with the same key looks no more."""
+        """Validate, and return the target; a replayed request validates nothing."""
         self._executor.respond(
             req,
             resp,
             lambda: self._record(req, target_id),
-            before_transaction=lambda: self._moves.validate(target_id, req.context.principal),
+            lambda: self._targets.validate(target_id, req.context.principal),
         )
 
 
 class TargetPingResource(_TargetActionResource):
-    """Has a worker send a signed test event to a target; nothing is dialed from here."""
+    """Has a worker send a signed test event to a target; this process connects to nothing."""
 
-    def __init__(self, executor: IdempotentExecutor, moves: TargetOperations) -> None:
-        super().__init__("ping", executor, moves, for_webhooks=True)
+    def __init__(self, executor: IdempotentExecutor, operations: TargetOperations) -> None:
+        super().__init__("ping", executor, operations)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Ask for a ping, wait for its end, and answer what came of it; a repeat with the same key pings no more."""
+        """Request a ping, wait for it, and return its result; a replayed request sends no second ping."""
         self._executor.respond(
             req,
             resp,
             lambda: ApiResponse(200, ping_record(req.context.ping_result)),
-            before_transaction=lambda: self._ping(req, target_id),
+            lambda: self._ping(req, target_id),
         )
 
     def _ping(self, req: falcon.Request, target_id: str) -> None:
-        req.context.ping_result = self._moves.ping(target_id, req.context.principal, request_digest(req))
+        req.context.ping_result = self._targets.ping(target_id, req.context.principal, request_digest(req))

@@ -1,17 +1,17 @@
-"""What the browser extension, the CMS plugin and the storefront app hand in; cloud installations alone serve it.
+"""Uploads of the browser extension, the CMS plugin and the storefront app; served in cloud mode only.
 
-An upload is stored for a project or report that the token's user can manage now, a repeat of one included: a stored answer
-is not given to somebody whose grant was taken back.
+An upload needs a user who manages its project or report now. A replayed request needs the grant too, so that a stored
+response is not returned to a user whose grant was removed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import falcon
 
-from runtime.clock import utc_now
 from schemas.base.fields import Form
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.handoffs import handoff_record
+from schemas.exports.handoffs import Handoff, handoff_record
 from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm, diagnostic_record
 from schemas.intake.evidence import CaptureForm, capture_record
 from schemas.intake.sources import InboundSource
@@ -19,84 +19,76 @@ from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.request_pipeline import Operation
-from storage.accounts.grants import manageable
-from storage.intake import handoffs
+from service.operations.uploads import record_upload, require_grant
 
 
-class EvidenceCapturesResource:
-    """Takes what a person captured with the browser extension."""
+class _UploadResource:
+    """Stores one kind of upload and prepares an export from it."""
+
+    family = RouteFamily.HANDOFFS
+
+    def __init__(self, executor: IdempotentExecutor, ability: Ability, form: Form) -> None:
+        self.operations = {"POST": Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True)}
+        self._executor = executor
+
+    def _respond(self, req: falcon.Request, resp: falcon.Response, body: Callable[[Handoff], Mapping[str, Any]]) -> None:
+        def work() -> ApiResponse:
+            handoff = record_upload(req.context.payload, req.context.principal)
+            content = {**body(handoff), "handoff": handoff_record(handoff)}
+            return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
+
+        require_grant(req.context.payload, req.context.principal)
+        self._executor.respond(req, resp, work)
+
+
+class EvidenceCapturesResource(_UploadResource):
+    """Accepts captures of the browser extension."""
 
     path = "/api/browser-extension/evidence-captures"
     name = "browser-extension.evidence-captures.store"
-    family = RouteFamily.HANDOFFS
     source = InboundSource.BROWSER_EXTENSION
 
     def __init__(self, executor: IdempotentExecutor) -> None:
-        self.operations = {"POST": _operation(Ability.UPLOAD_EVIDENCE, CaptureForm())}
-        self._executor = executor
+        super().__init__(executor, Ability.UPLOAD_EVIDENCE, CaptureForm())
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Store a capture and prepare an export from it."""
-        _answer(self._executor, req, resp, lambda: self._record(req))
 
-    def _record(self, req: falcon.Request) -> ApiResponse:
-        capture = req.context.payload
-        handoff = handoffs.record_capture(capture, req.context.principal, utc_now())
-        record = capture_record(capture, handoff.source.id, handoff.created_at)
-        body = {"evidence_capture": record, "handoff": handoff_record(handoff)}
-        return ApiResponse(201, body, log_fields={"export_id": handoff.ticket_export_id})
+        def body(handoff: Handoff) -> Mapping[str, Any]:
+            return {"evidence_capture": capture_record(req.context.payload, handoff.source.id, handoff.created_at)}
+
+        self._respond(req, resp, body)
 
 
-class CmsDiagnosticsResource:
-    """Takes the diagnostics of the plugin in a CMS with a shop."""
+class _DiagnosticsResource(_UploadResource):
+    """Accepts diagnostics of one platform."""
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Store diagnostics and prepare an export from them."""
+
+        def body(handoff: Handoff) -> Mapping[str, Any]:
+            return {"diagnostic": diagnostic_record(req.context.payload, handoff.source.id, handoff.created_at)}
+
+        self._respond(req, resp, body)
+
+
+class CmsDiagnosticsResource(_DiagnosticsResource):
+    """Accepts diagnostics of the CMS plugin."""
 
     path = "/api/cms-plugins/cms-commerce/diagnostics"
     name = "cms-plugins.cms-commerce.diagnostics.store"
-    family = RouteFamily.HANDOFFS
     source = InboundSource.CMS_PLUGIN
 
     def __init__(self, executor: IdempotentExecutor) -> None:
-        self.operations = {"POST": _operation(Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())}
-        self._executor = executor
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Store diagnostics and prepare an export from them."""
-        _answer(self._executor, req, resp, lambda: _record_diagnostics(req))
+        super().__init__(executor, Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm())
 
 
-class StorefrontDiagnosticsResource:
-    """Takes the diagnostics of the app in a storefront."""
+class StorefrontDiagnosticsResource(_DiagnosticsResource):
+    """Accepts diagnostics of the storefront app."""
 
     path = "/api/storefront-app/diagnostics"
     name = "storefront-app.diagnostics.store"
-    family = RouteFamily.HANDOFFS
     source = InboundSource.STOREFRONT_APP
 
     def __init__(self, executor: IdempotentExecutor) -> None:
-        self.operations = {"POST": _operation(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())}
-        self._executor = executor
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Store diagnostics and prepare an export from them."""
-        _answer(self._executor, req, resp, lambda: _record_diagnostics(req))
-
-
-def _operation(ability: Ability, form: Form) -> Operation:
-    return Operation(Bearer(TokenKind.PLATFORM, ability), form, has_dry_run=True)
-
-
-def _answer(
-    executor: IdempotentExecutor, req: falcon.Request, resp: falcon.Response, work: Callable[[], ApiResponse]
-) -> None:
-    """Answer once per key, but nobody without a grant: the work asks too, and a repeat does no work."""
-    upload = req.context.payload
-    manageable(req.context.principal, upload.project_id, upload.report_id)
-    executor.respond(req, resp, work)
-
-
-def _record_diagnostics(req: falcon.Request) -> ApiResponse:
-    diagnostics = req.context.payload
-    handoff = handoffs.record_diagnostics(diagnostics, req.context.principal, utc_now())
-    record = diagnostic_record(diagnostics, handoff.source.id, handoff.created_at)
-    body = {"diagnostic": record, "handoff": handoff_record(handoff)}
-    return ApiResponse(201, body, log_fields={"export_id": handoff.ticket_export_id})
+        super().__init__(executor, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS, StorefrontDiagnosticsForm())

@@ -25,17 +25,12 @@ from service.console.pages.targets import PingTarget, Resume, SetSecret, TargetP
 from service.console.sessions import Entrance
 from service.console.static_files import ConsoleFiles
 from service.http.rate_limits import RateLimits
-from service.operations.address_check import AddressCheck
-from service.operations.exports import ExportOperations
-from service.operations.targets import TargetOperations
+from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
 
 
 class Console:
-    """The console over the verbs that the API has; `resources` are its routes.
-
-    `wake_ups` is notified, once that is committed, of whatever becomes due.
-    """
+    """The console, over the same use cases as the API; `resources` are its routes."""
 
     def __init__(
         self,
@@ -43,10 +38,9 @@ class Console:
         limits: RateLimits,
         vault: Vault,
         wake_ups: WakeUpQueue,
-        check: AddressCheck,
-        moves: TargetOperations,
-        decisions: ExportOperations,
+        operations: Operations,
     ) -> None:
+        exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
         self._frame = frame = Frame(Entrance(settings, limits))
         self.resources: tuple[Any, ...] = (
             ConsoleFiles(),
@@ -58,22 +52,22 @@ class Console:
             Overview(frame, ReadinessChecks(wake_ups, vault)),
             Exports(frame),
             ExportPage(frame),
-            Approve(frame, decisions, wake_ups),
-            Retry(frame, decisions, wake_ups),
-            Dismiss(frame, decisions),
+            Approve(frame, exports),
+            Retry(frame, exports),
+            Dismiss(frame, exports),
             Findings(frame),
-            Targets(frame, vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None),
-            TargetPage(frame, moves),
-            Validate(frame, moves),
-            PingTarget(frame, moves),
-            Turn("pause", frame, moves),
-            Resume(frame, moves, wake_ups),
-            Turn("disable", frame, moves),
-            SetSecret(frame, moves, vault),
-            Recover(frame, wake_ups),
+            Targets(frame, targets),
+            TargetPage(frame, targets),
+            Validate(frame, targets),
+            PingTarget(frame, targets),
+            Turn("pause", frame, targets),
+            Resume(frame, targets),
+            Turn("disable", frame, targets),
+            SetSecret(frame, targets, vault),
+            Recover(frame, recoveries),
             Recoveries(frame),
-            RecoveryPage(frame, moves),
-            CancelRecovery(frame),
+            RecoveryPage(frame, targets),
+            CancelRecovery(frame, recoveries),
             Integrations(frame, settings, vault),
             Compliance(frame),
             Audit(frame),

@@ -1,15 +1,16 @@
-"""Runs a request's work once per Idempotency-Key; key, work and answer are one transaction.
+"""Runs a request's work once per Idempotency-Key; the key, the work and the stored response commit in one transaction.
 
-Refusals are not stored: they raise, and the transaction takes the key back with everything else.
+Errors are not stored: they raise, and the transaction rolls back with the key.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import falcon
 
@@ -17,20 +18,21 @@ from runtime import logs
 from runtime.clock import utc_now
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
-from service.http.dry_run import run_and_roll_back
 from storage.db import engine
 from storage.exports import idempotency
 
 _KEY: Final = re.compile(r"[\x20-\x7e]{1,255}")
 REPLAYED: Final = "Idempotency-Replayed"
 
-#: json.dumps would make such an encoder anew for every answer.
+#: json.dumps would build such an encoder for every response.
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """What a responder answers: a status, a JSON body, headers that belong to it, and the ids it is about for the log."""
+    """A responder's result: a status, a JSON body, headers to store with it, and ids for the log."""
 
     status: int
     body: Mapping[str, Any]
@@ -39,7 +41,7 @@ class ApiResponse:
 
 
 class IdempotentExecutor:
-    """Answers with the result of some work, done once per key."""
+    """Runs the work of POST requests, once per key, and sends the response."""
 
     def __init__(self, ttl: timedelta) -> None:
         self._ttl = ttl
@@ -51,54 +53,64 @@ class IdempotentExecutor:
         work: Callable[[], ApiResponse],
         before_transaction: Callable[[], None] | None = None,
     ) -> None:
-        """Do `work`, or repeat the answer it gave to the same key and payload before.
+        """Run `work` in a transaction, or replay the response stored for the same key and payload.
 
-        `beforehand` is the part that no transaction may hold, such as asking the network; a repeat leaves it out.
-        Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
+        `before_transaction` is work that waits for the network; a replay skips it. A dry run rolls everything back and
+        responds with 200. Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
         """
         request = _keyed_request(req)
         if req.context.is_dry_run:
-            _try(resp, work, before_transaction)
+            if before_transaction is not None:
+                engine.release()
+                before_transaction()
+            _send(resp, 200, {}, _encode(run_and_roll_back(work).body))
             return
-        if before_transaction is not None and not self._is_done(request):
+        if before_transaction is not None and not self._is_stored(request):
             engine.release()
             before_transaction()
         if request is None:
             with engine.transaction():
-                respond = work()
-            logs.also_concern(**respond.log_fields)
-            _send(resp, respond.status, respond.headers, _text(respond))
+                response = work()
+            logs.also_concern(**response.log_fields)
+            _send(resp, response.status, response.headers, _encode(response.body))
         else:
-            self._once(resp, request, work)
+            self._run_once(resp, request, work)
 
-    def _is_done(self, request: idempotency.KeyedRequest | None) -> bool:
+    def _is_stored(self, request: idempotency.KeyedRequest | None) -> bool:
         return request is not None and idempotency.recall(request, utc_now(), self._ttl) is not None
 
-    def _once(self, resp: falcon.Response, request: idempotency.KeyedRequest, work: Callable[[], ApiResponse]) -> None:
+    def _run_once(self, resp: falcon.Response, request: idempotency.KeyedRequest, work: Callable[[], ApiResponse]) -> None:
         with engine.transaction():
-            before = idempotency.begin(request, utc_now(), self._ttl)
-            if before is None:
-                respond = work()
-                done = idempotency.StoredResponse(respond.status, dict(respond.headers), _text(respond))
-                idempotency.finish(request, done)
-        if before is not None:
+            stored = idempotency.begin(request, utc_now(), self._ttl)
+            if stored is None:
+                response = work()
+                new = idempotency.StoredResponse(response.status, dict(response.headers), _encode(response.body))
+                idempotency.finish(request, new)
+        if stored is not None:
             resp.set_header(REPLAYED, "true")
-            _send(resp, before.status, before.headers, before.body)
+            _send(resp, stored.status, stored.headers, stored.body)
         else:
-            logs.also_concern(**respond.log_fields)
-            _send(resp, done.status, done.headers, done.body)
+            logs.also_concern(**response.log_fields)
+            _send(resp, new.status, new.headers, new.body)
 
 
-def _try(resp: falcon.Response, work: Callable[[], ApiResponse], before_transaction: Callable[[], None] | None) -> None:
-    """Do everything that would be done, answer what would be stored, and store nothing."""
-    if before_transaction is not None:
-        engine.release()
-        before_transaction()
-    _send(resp, 200, {}, _text(run_and_roll_back(work)))
+class _RollBack(Exception):
+    """Rolls back a dry run."""
+
+
+def run_and_roll_back(work: Callable[[], _Result]) -> _Result:
+    """Return what `work` returns, and store nothing of it: a dry run. Raises what `work` raises.
+
+    `work` must not do what no transaction undoes, such as network requests or wake-ups.
+    """
+    with suppress(_RollBack), engine.transaction():
+        result = work()
+        raise _RollBack
+    return result
 
 
 def request_digest(req: falcon.Request) -> str | None:
-    """Return 64 hex digits that are the same for every repeat of a keyed request; None without a key."""
+    """Return 64 hex digits that every repeat of a keyed request shares; None without a key."""
     request = _keyed_request(req)
     return None if request is None else hashlib.sha256(repr(request).encode()).hexdigest()
 
@@ -113,10 +125,6 @@ def _keyed_request(req: falcon.Request) -> idempotency.KeyedRequest | None:
     payload = req.context.canonical_payload + b"\n" + req.path.encode()
     digest = hashlib.sha256(payload).hexdigest()
     return idempotency.KeyedRequest(req.context.principal.key, req.method, str(req.uri_template), key, digest)
-
-
-def _text(respond: ApiResponse) -> str:
-    return _encode(respond.body)
 
 
 def _send(resp: falcon.Response, status: int, headers: Mapping[str, str], body: str) -> None:

@@ -10,7 +10,7 @@ import falcon
 from runtime import logs, tracing
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
-from service.http.metrics import RequestMetrics
+from service.http.request_metrics import RequestMetrics
 from service.http.security_headers import SAFE_HEADERS
 from storage.db import engine, identifiers
 

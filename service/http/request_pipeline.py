@@ -13,7 +13,6 @@ from typing import Any, Final
 import falcon
 
 from schemas.base.errors import (
-    FieldProblem,
     Forbidden,
     NotAcceptable,
     PayloadTooLarge,
@@ -24,8 +23,7 @@ from schemas.base.errors import (
 )
 from schemas.base.fields import Form, problem
 from schemas.base.strict_json import JsonFault, MalformedJson, canonical, parse
-from schemas.content_policy import rules
-from schemas.content_policy.rules import GiveWay
+from schemas.content_policy.checked_form import read_checked
 from service.http.auth import Authenticate
 from service.http.error_responses import PROBLEM_JSON
 from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyQueue
@@ -105,7 +103,9 @@ class RequestPipeline:
                     self._reauthenticate(req, operation)
                 value = _parsed(body)
                 give_way()
-                req.context.payload = _checked(value, operation, operation.form, give_way)
+                req.context.payload = read_checked(
+                    operation.form, value, operation.inspected, operation.known_names, give_way
+                )
                 req.context.canonical_payload = canonical(value)
                 give_way()
 
@@ -184,21 +184,6 @@ def _parsed(body: bytes) -> Any:
     except MalformedJson as malformed:
         code = "too_many" if malformed.reason is JsonFault.TOO_MANY_VALUES else "malformed_json"
     raise ValidationFailed(problem("", code))
-
-
-def _checked(value: Any, operation: Operation, form: Form, give_way: GiveWay) -> Any:
-    """Return what the form makes of the body, or refuse it with everything that is wrong with it."""
-    refused: tuple[FieldProblem, ...] = ()
-    payload = None
-    try:
-        payload = form.read(value)
-    except ValidationFailed as failed:
-        refused = failed.problems
-    give_way()
-    refused += rules.find(operation.inspected(value), operation.known_names, give_way)
-    if refused:
-        raise ValidationFailed(*refused)
-    return payload
 
 
 def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:

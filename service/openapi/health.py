@@ -4,7 +4,7 @@ from typing import Final
 
 from schemas.api.responses import HealthResponse, ReadinessResponse
 from service.api.health import HealthResource, ReadinessResource
-from service.http.metrics import MetricsResource
+from service.api.metrics import MetricsResource
 from service.openapi.docs_page import DocsFilesResource, DocsPageResource
 from service.openapi.operations import OperationDescription, Operations, SuccessResponse
 

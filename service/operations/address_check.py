@@ -10,20 +10,20 @@ from schemas.url_policy.addresses import check_addresses
 from schemas.url_policy.policy import UrlRefusal
 from schemas.url_policy.target_url import check_url
 
-#: Said of every verdict of the address policy and of the name lookup; the code beside it says which.
-_NOT_SAFE: Final = "This address may not be used, or cannot be resolved now; the code says why."
+#: The message of every refusal, by the address policy or by DNS; the code beside it is the reason.
+_NOT_ALLOWED: Final = "This address is not allowed, or its name does not resolve now; `code` names the reason."
 
 
 class AddressCheck:
-    """Judges the URL of a target as it stands now: its form, and every address that its name leads to."""
+    """Checks the URL of a target against the policy: its form, and every address that its host resolves to now."""
 
     def __init__(self, settings: Settings, resolver: DnsResolver) -> None:
         self._policy = settings.target_policy
         self._resolver = resolver
         self._timeout_s = settings.connect_timeout_s
 
-    def look(self, url: str) -> Validation:
-        """Return what speaks against `url`. It may wait for the resolver."""
+    def check(self, url: str) -> Validation:
+        """Return why `url` is not allowed, or a passed validation. Waits for the resolver."""
         address = check_url(url, self._policy)
         if isinstance(address, UrlRefusal):
             return _refused(address)
@@ -34,14 +34,14 @@ class AddressCheck:
         return _refused(refusal) if refusal else Validation()
 
     def require_safe(self, url: str) -> None:
-        """Raises ValidationFailed on `/base_url` for a URL that may not be used."""
-        reason = self.look(url).reason
+        """Raise ValidationFailed on `/base_url` for a URL that is not allowed."""
+        reason = self.check(url).reason
         if reason is not None:
-            raise ValidationFailed(FieldProblem("/base_url", reason, _NOT_SAFE))
+            raise ValidationFailed(FieldProblem("/base_url", reason, _NOT_ALLOWED))
 
     def validate(self, url: str) -> Validation:
-        """Look at `url`. Raises ServiceUnavailable where our own lookup is what is wrong, not the target."""
-        validation = self.look(url)
+        """Check `url`. Raises ServiceUnavailable if our resolver is overloaded, which says nothing about the target."""
+        validation = self.check(url)
         if validation.reason == DnsFailure.OVERLOADED:
             raise ServiceUnavailable
         return validation

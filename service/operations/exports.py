@@ -1,13 +1,16 @@
-"""What a person or a client decides about an export, by the same rules whoever asks: approve, retry, dismiss.
+"""Use cases of exports: prepare, approve, retry, dismiss.
 
-Each leaves from the states that `schemas.exports.state_machine` names; from any other one it is refused. Whoever makes an
-export due notifies the workers once that is committed. No transaction and no connection is held while a resolver is asked.
+`schemas.exports.state_machine` names the states that each one starts from; any other state is a Conflict.
 """
 
+from typing import Any
+
 from runtime.clock import utc_now
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import WebhooksForbidden
-from schemas.base.principal import TokenPrincipal
-from schemas.exports.record import Approval, Export
+from schemas.base.principal import Actor, TokenPrincipal
+from schemas.content_policy.checked_form import read_checked
+from schemas.exports.record import Approval, Export, Preparation, PreparationForm
 from schemas.targets.validations import Validation
 from service.operations.address_check import AddressCheck
 from storage.db import engine
@@ -15,41 +18,65 @@ from storage.exports import transitions
 
 
 class ExportOperations:
-    """Decides about one export of the caller's account. Every verb raises ExportNotFound, Conflict."""
+    """Changes one export of the caller's account. Every method but `prepare` raises ExportNotFound and Conflict."""
 
-    def __init__(self, check: AddressCheck, *, has_default_secret: bool) -> None:
+    def __init__(self, check: AddressCheck, wake_ups: WakeUpQueue, *, has_default_secret: bool) -> None:
         self._check = check
+        self._wake_ups = wake_ups
         self._has_default_secret = has_default_secret
 
-    def approve(self, export_id: str, principal: TokenPrincipal, approval: Approval) -> Export:
-        """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview."""
-        return transitions.approve(export_id, principal.account_id, approval, utc_now(), principal.key)
+    def prepare(self, preparation: Preparation, account_id: int, actor: Actor) -> Export:
+        """Store a ticket as a prepared export of the account. Raises ValidationFailed for a project of another account."""
+        return transitions.prepare_by_hand(preparation, account_id, utc_now(), actor.key)
 
-    def check_blocked_target(self, export_id: str, principal: TokenPrincipal) -> Validation | None:
-        """Look at the address of an export's blocked target; None where nothing is blocked. It may wait for the resolver.
+    def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
+        """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.
 
-        Raises WebhooksForbidden where the account may not use webhook targets any more.
+        Call `wake_workers` once the transaction is committed.
         """
-        url = transitions.blocked_url(export_id, principal.account_id)
-        if url is not None and not principal.may_use_webhooks:
-            raise WebhooksForbidden
+        account_id = actor.account_id
+        if account_id is None:
+            account_id = transitions.get(export_id).account_id
+        return transitions.approve(export_id, account_id, approval, utc_now(), actor.key)
+
+    def check_blocked_target(self, export_id: str, actor: Actor) -> Validation | None:
+        """Check the address of an export's target before a retry; None if the target is not blocked.
+
+        Waits for the resolver, so no transaction may be open. Raises WebhooksForbidden if the account may no longer use
+        webhook targets.
+        """
+        url = transitions.blocked_url(export_id, actor.account_id)
         engine.release()
-        return None if url is None else self._check.validate(url)
+        if url is None:
+            return None
+        if isinstance(actor, TokenPrincipal) and not actor.may_use_webhooks:
+            raise WebhooksForbidden
+        return self._check.validate(url)
 
-    def retry(self, export_id: str, principal: TokenPrincipal, validation: Validation | None) -> Export:
-        """Make a failed or blocked export due with its whole schedule; `looked_at` as `look_at_blocked` found.
+    def retry(self, export_id: str, actor: Actor, validation: Validation | None) -> Export:
+        """Make a failed or blocked export due with its whole schedule; `validation` is what `check_blocked_target` returned.
 
-        Where its target is blocked, and its address may be used by now, the target is resumed with it.
+        Resumes a blocked target whose address is allowed now. Call `wake_workers` once the transaction is committed.
         """
         return transitions.retry(
             export_id,
-            principal.account_id,
+            actor.account_id,
             utc_now(),
-            principal.key,
+            actor.key,
             validation,
             has_default_secret=self._has_default_secret,
         )
 
-    def dismiss(self, export_id: str, principal: TokenPrincipal) -> Export:
-        """Put a prepared export aside for good."""
-        return transitions.dismiss(export_id, principal.account_id, utc_now(), principal.key)
+    def dismiss(self, export_id: str, actor: Actor) -> Export:
+        """Dismiss a prepared export for good."""
+        return transitions.dismiss(export_id, actor.account_id, utc_now(), actor.key)
+
+    def wake_workers(self) -> None:
+        """Wake the workers for exports that became due, after the commit."""
+        self._wake_ups.notify()
+
+
+def read_preparation(body: Any) -> Preparation:
+    """Read the body of a ticket prepared by hand. Raises ValidationFailed with every problem, forbidden content included."""
+    preparation: Preparation = read_checked(PreparationForm(), body)
+    return preparation

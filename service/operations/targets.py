@@ -1,7 +1,7 @@
-"""What a person or a client does to a target: pause, resume, disable, validate, ping; whoever asks, by the same rules.
+"""Use cases of targets: create, pause, resume, disable, limit, validate, ping.
 
-Turning off is open to every account that has a target; what dials or delivers needs one that may use webhook targets, which
-is for the callers to see to. No transaction and no connection is held while a resolver or a receiver is waited for.
+An account that may not use webhook targets may still read and turn off its targets; the caller refuses it everything else.
+No transaction and no connection is held while waiting for a resolver, a worker or a receiver.
 """
 
 import time
@@ -11,141 +11,229 @@ from typing import Final
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.principal import TokenPrincipal
+from schemas.base.errors import Conflict
+from schemas.base.principal import Actor, OperatorPrincipal, TokenPrincipal
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
-from schemas.targets.target import RESUMABLE, Target
+from schemas.targets.target import RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
 from service.operations.address_check import AddressCheck
 from storage.db import engine
 from storage.targets import pings, targets, validations
 from storage.targets.validations import RequestedValidation
 
-#: `status_reason` of what a client turned off.
+#: `status_reason` of a target that a client turned off; an operator's is the actor's key.
 BY_CLIENT: Final = "client"
 
-#: A look at one row; half of it is what an answer comes late by.
-_LOOK_EVERY_S: Final = 0.05
-#: What a worker may need beyond the deadline of its request: to write the result, to wait for another writer.
+#: Pause between two reads of a row; half of it is the average delay of the response.
+_POLL_INTERVAL_S: Final = 0.05
+#: Time a worker may need beyond the deadline of its request: to write the result, to wait for another writer.
 _MARGIN_S: Final = 2.0
 
 
 class TargetOperations:
-    """Everything that may be done to one target of the caller's account. Every verb raises TargetNotFound."""
+    """Changes targets of the caller's account. Every method that takes a target id raises TargetNotFound."""
 
     def __init__(
-        self, check: AddressCheck, wake_ups: WakeUpQueue, default_secret_fingerprint: str | None, delivery_timeout_s: float
+        self,
+        check: AddressCheck,
+        wake_ups: WakeUpQueue,
+        default_secret_fingerprint: str | None,
+        deployment_mode: str,
+        delivery_timeout_s: float,
     ) -> None:
+        self.default_secret_fingerprint = default_secret_fingerprint
         self._check = check
         self._wake_ups = wake_ups
-        self._default_secret_fingerprint = default_secret_fingerprint
+        self._deployment_mode = deployment_mode
         self._end_within_s = delivery_timeout_s + _MARGIN_S
 
-    def get(self, target_id: str, principal: TokenPrincipal) -> Target:
+    def get(self, target_id: str, actor: Actor) -> Target:
         """Return the target as it is now."""
-        return targets.get(target_id, self._default_secret_fingerprint, principal.account_id)
+        return targets.get(target_id, self.default_secret_fingerprint, actor.account_id)
 
-    def turn(self, target_id: str, verb: str, principal: TokenPrincipal) -> None:
-        """Pause, disable or resume it; what it is already changes nothing. Raises Conflict where its state forbids it."""
+    def require_safe(self, url: str) -> None:
+        """Check the URL of a new target. Waits for the resolver. Raises ValidationFailed on `/base_url`."""
+        self._check.require_safe(url)
+
+    def create(self, request: TargetRequest, principal: TokenPrincipal) -> Target:
+        """Store a target whose URL has passed `require_safe`. Raises ValidationFailed."""
+        return targets.create(
+            request,
+            principal.account_id,
+            self._deployment_mode,
+            self.default_secret_fingerprint,
+            utc_now(),
+            principal.key,
+        )
+
+    def change_status(self, target_id: str, verb: str, actor: Actor) -> None:
+        """Pause, disable or resume a target; repeating it changes nothing. Raises Conflict if its state forbids it."""
         targets.change_status(
             target_id,
             verb,
             utc_now(),
-            principal.key,
-            BY_CLIENT,
-            has_default_secret=self._default_secret_fingerprint is not None,
-            account_id=principal.account_id,
+            actor.key,
+            BY_CLIENT if isinstance(actor, TokenPrincipal) else actor.key,
+            has_default_secret=self.default_secret_fingerprint is not None,
+            account_id=actor.account_id,
         )
 
-    def check_before_resuming(self, target_id: str, principal: TokenPrincipal) -> bool:
-        """Look at the address of a target that can be resumed, and tell whether it is one; it may wait for the resolver.
+    def check_before_resuming(self, target_id: str, actor: Actor) -> Validation | None:
+        """Check the address of a target before it is resumed; None if its status cannot be resumed.
 
-        Raises ValidationFailed on `/base_url`.
+        Waits for the resolver. A client is refused with ValidationFailed on `/base_url` for any failure. The operator may
+        resume a paused target whose name does not resolve now, and is refused with Conflict for everything else.
         """
-        target = self.get(target_id, principal)
-        can_be_resumed = target.status in RESUMABLE
-        if can_be_resumed:
-            engine.release()
+        target = self.get(target_id, actor)
+        if target.status not in RESUMABLE:
+            return None
+        engine.release()
+        if isinstance(actor, TokenPrincipal):
             self._check.require_safe(target.base_url)
-        return can_be_resumed
+            return Validation()
+        found = self._check.check(target.base_url)
+        if found.is_refused or (target.status is TargetStatus.BLOCKED and not found.has_passed):
+            raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}; its address is not allowed.")
+        return found
 
-    def resume(self, target_id: str, principal: TokenPrincipal, *, is_checked: bool) -> None:
-        """Deliver to it again; `is_looked_at` as `look_before_resuming` told. Notifies the workers after the commit."""
-        if is_checked:
-            targets.record_validation(target_id, principal.account_id, Validation(), utc_now(), principal.key)
-        self.turn(target_id, "resume", principal)
+    def resume(self, target_id: str, actor: Actor, validation: Validation | None) -> None:
+        """Resume deliveries; `validation` is what `check_before_resuming` returned.
 
-    def validate(self, target_id: str, principal: TokenPrincipal) -> None:
-        """Look at it as it is now; an address that may not be used blocks it.
-
-        Its URL and its names are looked at from here. What only who dials can tell, a worker is asked for.
+        Call `wake_workers` once the transaction is committed. Raises Conflict.
         """
-        url = self.get(target_id, principal).base_url
+        if validation is not None and validation.has_passed:
+            targets.record_validation(target_id, actor.account_id, validation, utc_now(), actor.key)
+        self.change_status(target_id, "resume", actor)
+
+    def check_and_resume(self, target_id: str, actor: OperatorPrincipal) -> None:
+        """Check the address, and resume the target in one transaction. Raises Conflict."""
+        validation = self.check_before_resuming(target_id, actor)
+        with engine.transaction():
+            self.resume(target_id, actor, validation)
+
+    def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[Conflict]]:
+        """Resume every target that a person or a restore has paused; returns the ids resumed, and why others were not."""
+        resumed, refusals = [], []
+        for target in targets.list_all(self.default_secret_fingerprint):
+            if target.status is TargetStatus.PAUSED:
+                try:
+                    self.check_and_resume(target.id, actor)
+                    resumed.append(target.id)
+                except Conflict as conflict:
+                    refusals.append(conflict)
+        return resumed, refusals
+
+    def limit(self, target_id: str, max_per_minute: int | None, actor: OperatorPrincipal) -> None:
+        """Set the most attempts a minute over all workers; None removes the limit."""
+        targets.set_limit(target_id, max_per_minute, utc_now(), actor.key)
+
+    def wake_workers(self) -> None:
+        """Wake the workers for exports that became due, after the commit."""
+        self._wake_ups.notify()
+
+    def validate(self, target_id: str, actor: Actor) -> None:
+        """Check the target's URL and addresses here, then its connection and certificate by a worker; record the result.
+
+        A refused address blocks the target. Raises ServiceUnavailable if our resolver is overloaded.
+        """
+        url = self.get(target_id, actor).base_url
         engine.release()
         found = self._check.validate(url)
         if found.has_passed:
-            self._ask_worker(target_id, principal)
+            self._validate_by_worker(target_id, actor)
         else:
-            targets.record_validation(target_id, principal.account_id, found, utc_now(), principal.key)
+            targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
         engine.release()
 
-    def ping(self, target_id: str, principal: TokenPrincipal, request_sha256: str | None = None) -> PingResult | None:
-        """Have a worker send it a signed test event, wait for its end, and return what came of it.
+    def inspect(self, target_id: str, actor: Actor, inspect: Callable[[str], Validation]) -> Validation:
+        """Validate a target in this process, by `inspect` of its URL, and record the result."""
+        url = self.get(target_id, actor).base_url
+        engine.release()
+        found = inspect(url)
+        targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
+        return found
 
-        The same keyed request, known by its digest, gets the ping that it asked for before. Raises Conflict.
+    def ping(
+        self,
+        target_id: str,
+        actor: Actor,
+        request_sha256: str | None = None,
+        run_once: Callable[[], bool] | None = None,
+    ) -> PingResult:
+        """Have a signed test event sent to the target, and return its result.
+
+        A worker sends it; with `run_once`, which sends one waiting ping and returns False if there is none, this process
+        does. A request with the digest of an earlier keyed request gets the earlier ping. Raises Conflict.
         """
-        ping_id = pings.request(target_id, principal.account_id, utc_now(), principal.key, request_sha256)
+        account_id = actor.account_id
+        if account_id is None:
+            account_id = self.get(target_id, actor).account_id
+        ping_id = pings.request(target_id, account_id, utc_now(), actor.key, request_sha256)
         engine.release()
-        self._wake_ups.notify()
+        if run_once is None:
+            self._wake_ups.notify()
         _wait(
             lambda: _stage(pings.get(ping_id)),
             lambda: pings.withdraw(ping_id, utc_now()),
             lambda: pings.give_up(ping_id, utc_now()),
             self._end_within_s,
+            run_once,
         )
         result = pings.get(ping_id).result
         engine.release()
+        assert result is not None  # noqa: S101 - a ping that is over has its result
         return result
 
-    def _ask_worker(self, target_id: str, principal: TokenPrincipal) -> None:
-        """Wait until a worker has looked; where none does in time, what was found here is recorded."""
-        asked_at = validations.request(target_id, principal.account_id, utc_now(), principal.key)
+    def _validate_by_worker(self, target_id: str, actor: Actor) -> None:
+        """Wait for a worker's validation; if none runs in time, the result of the check in this process is recorded."""
+        asked_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
         engine.release()
         self._wake_ups.notify()
         _wait(
             lambda: _stage(validations.get(target_id, asked_at, utc_now())),
-            lambda: validations.withdraw(target_id, asked_at, utc_now(), principal.key),
-            lambda: validations.give_up(target_id, asked_at, utc_now(), principal.key),
+            lambda: validations.withdraw(target_id, asked_at, utc_now(), actor.key),
+            lambda: validations.give_up(target_id, asked_at, utc_now(), actor.key),
             self._end_within_s,
         )
 
 
 class _JobStage(Enum):
-    """How far something is that a worker was asked for."""
+    """The progress of a job that a worker does."""
 
     WAITING = auto()
     BEGUN = auto()
     OVER = auto()
 
 
-def _stage(asked: Ping | RequestedValidation) -> _JobStage:
-    if asked.is_over:
+def _stage(job: Ping | RequestedValidation) -> _JobStage:
+    if job.is_over:
         return _JobStage.OVER
-    return _JobStage.BEGUN if asked.has_begun else _JobStage.WAITING
+    return _JobStage.BEGUN if job.has_begun else _JobStage.WAITING
 
 
 def _wait(
-    stage: Callable[[], _JobStage], withdraw: Callable[[], object], give_up: Callable[[], object], end_within_s: float
+    stage: Callable[[], _JobStage],
+    withdraw: Callable[[], object],
+    give_up: Callable[[], object],
+    end_within_s: float,
+    run_once: Callable[[], bool] | None = None,
 ) -> None:
-    """Wait until it is over, or end it where no worker begins or none ends in time. No connection is held meanwhile."""
+    """Wait until the job is over; end it if no worker begins it in time, or the worker does not finish in time.
+
+    With `run_once` this process does the job itself, unless a worker was quicker. No connection is held meanwhile.
+    """
     began_at = asked_at = time.monotonic()
     while (reached := stage()) is not _JobStage.OVER:
+        engine.release()
+        if run_once is not None and run_once():
+            continue
         now = time.monotonic()
         if reached is _JobStage.WAITING:
             began_at = now
             if now - asked_at > BEGIN_WITHIN_S:
-                # A worker that begins this very moment wins, and is waited for.
+                # A worker that begins at this very moment wins, and is waited for.
                 withdraw()
         elif now - began_at > end_within_s:
             give_up()
         engine.release()
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)

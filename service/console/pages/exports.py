@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import falcon
 
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.record import ApprovalForm, Export
@@ -90,18 +89,17 @@ class Approve(Action):
     path = f"{EXPORTS}/{{export_id}}/approve"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportOperations, wake_ups: WakeUpQueue) -> None:
+    def __init__(self, frame: Frame, exports: ExportOperations) -> None:
         super().__init__(frame)
-        self._decisions = decisions
-        self._wake_ups = wake_ups
+        self._exports = exports
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Freeze the ticket, make it due, and notify the workers once that is committed."""
         if not form.get("ticket_digest"):
             raise ValidationFailed(problem("/ticket_digest", "required"))
         approval = ApprovalForm().read({name: form[name] for name in ("target_id", "ticket_digest") if name in form})
-        export = self._decisions.approve(ids["export_id"], visitor.principal, approval)
-        self._wake_ups.notify()
+        export = self._exports.approve(ids["export_id"], visitor.principal, approval)
+        self._exports.wake_workers()
         self._frame.go(resp, f"/exports/{export.id}", done="approved")
 
 
@@ -111,16 +109,15 @@ class Retry(Action):
     path = f"{EXPORTS}/{{export_id}}/retry"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportOperations, wake_ups: WakeUpQueue) -> None:
+    def __init__(self, frame: Frame, exports: ExportOperations) -> None:
         super().__init__(frame)
-        self._decisions = decisions
-        self._wake_ups = wake_ups
+        self._exports = exports
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Make it due, and notify the workers once that is committed."""
-        looked_at = self._decisions.check_blocked_target(ids["export_id"], visitor.principal)
-        export = self._decisions.retry(ids["export_id"], visitor.principal, looked_at)
-        self._wake_ups.notify()
+        validation = self._exports.check_blocked_target(ids["export_id"], visitor.principal)
+        export = self._exports.retry(ids["export_id"], visitor.principal, validation)
+        self._exports.wake_workers()
         self._frame.go(resp, f"/exports/{export.id}", done="retried")
 
 
@@ -130,13 +127,13 @@ class Dismiss(Action):
     path = f"{EXPORTS}/{{export_id}}/dismiss"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, decisions: ExportOperations) -> None:
+    def __init__(self, frame: Frame, exports: ExportOperations) -> None:
         super().__init__(frame)
-        self._decisions = decisions
+        self._exports = exports
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Dismiss it."""
-        export = self._decisions.dismiss(ids["export_id"], visitor.principal)
+        export = self._exports.dismiss(ids["export_id"], visitor.principal)
         self._frame.go(resp, f"/exports/{export.id}", done="dismissed")
 
 

@@ -5,15 +5,14 @@ from typing import Any, Final
 
 import falcon
 
-from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
-from schemas.exports.recoveries import RecoveryStatus, past_from
+from schemas.exports.recoveries import RecoveryStatus
 from schemas.settings.definitions import RouteFamily
 from schemas.targets.target import APPROVABLE, host_of
 from service.console.layout import CONSOLE, Action, Frame, Page
 from service.console.pages.targets import TARGET, require_webhooks
 from service.console.sessions import Visitor
 from service.http.paging import next_page, read_page
+from service.operations.recoveries import RecoveryOperations
 from service.operations.targets import TargetOperations
 from storage.db import identifiers
 from storage.exports import recoveries
@@ -51,14 +50,14 @@ class RecoveryPage(Page):
     template = "recovery.html"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, moves: TargetOperations) -> None:
+    def __init__(self, frame: Frame, targets: TargetOperations) -> None:
         super().__init__(frame)
-        self._moves = moves
+        self._targets = targets
 
     def content(self, req: falcon.Request, visitor: Visitor, **ids: str) -> Mapping[str, Any]:
         """Return the recovery and its target. Raises NotFound."""
         recovery = recoveries.get(ids["recovery_id"], visitor.account_id)
-        target = self._moves.get(recovery.target_id, visitor.principal)
+        target = self._targets.get(recovery.target_id, visitor.principal)
         is_running = recovery.status is RecoveryStatus.RUNNING
         return {
             "recovery": recovery,
@@ -76,22 +75,22 @@ class Recover(Action):
     path = f"{TARGET}/recover"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, wake_ups: WakeUpQueue) -> None:
+    def __init__(self, frame: Frame, operations: RecoveryOperations) -> None:
         super().__init__(frame)
-        self._wake_ups = wake_ups
+        self._recoveries = operations
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Begin it, and notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(visitor)
-        target_id, since, principal, now = ids["target_id"], form.get("since", ""), visitor.principal, utc_now()
+        target_id = ids["target_id"]
         try:
-            recovery = recoveries.request(target_id, principal.account_id, past_from(since, now), now, principal.key)
+            recovery = self._recoveries.begin(target_id, form.get("since", ""), visitor.principal)
         except AlreadyRecovering as running:
             resp.status = falcon.HTTP_409
             content = {"running": running, "target_id": target_id}
             self._frame.show(req, resp, "recovery_running.html", content, visitor)
             return
-        self._wake_ups.notify()
+        self._recoveries.wake_workers()
         self._frame.go(resp, f"/recoveries/{recovery.id}", done="recovery_begun")
 
 
@@ -101,9 +100,12 @@ class CancelRecovery(Action):
     path = f"{RECOVERY}/cancel"
     family = RouteFamily.CONSOLE
 
+    def __init__(self, frame: Frame, operations: RecoveryOperations) -> None:
+        super().__init__(frame)
+        self._recoveries = operations
+
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Cancel it. Raises NotFound, Conflict, Forbidden."""
         require_webhooks(visitor)
-        principal = visitor.principal
-        cancelled = recoveries.cancel(ids["recovery_id"], utc_now(), principal.key, principal.account_id)
+        cancelled = self._recoveries.cancel(ids["recovery_id"], visitor.principal)
         self._frame.go(resp, f"/recoveries/{cancelled.id}", done="recovery_cancelled")

@@ -6,11 +6,11 @@ from typing import Any
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended
 from schemas.settings.definitions import RouteFamily
 from service.console.layout import CONSOLE, Action, Page
 from service.console.sessions import Visitor
 from service.http.paging import next_page, read_page
+from service.operations.sessions import revoke
 from storage.accounts import sessions
 from storage.db import identifiers
 
@@ -41,6 +41,5 @@ class SessionRevocation(Action):
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """End it; its next request leads to the sign-in."""
-        actor = visitor.principal.key
-        sessions.end(ids["session_id"], Ended.REVOKED, utc_now(), actor, visitor.account_id)
+        revoke(ids["session_id"], visitor.principal)
         self._frame.go(resp, "/sessions", done="session_revoked")

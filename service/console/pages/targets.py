@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import falcon
 
 from runtime.clock import utc_now
-from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
 from schemas.base.fields import problem
 from schemas.exports.recoveries import past_from
@@ -58,15 +57,15 @@ class Targets(Page):
     template = "targets.html"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, default_secret_fingerprint: str | None) -> None:
+    def __init__(self, frame: Frame, operations: TargetOperations) -> None:
         super().__init__(frame)
-        self._default_secret_fingerprint = default_secret_fingerprint
+        self._targets = operations
 
     def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
         """Return a page of the list, and the filter that leads to it."""
         page = read_page(req, identifiers.TARGET, {"status": tuple(TargetStatus)})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
-        now, fingerprint = utc_now(), self._default_secret_fingerprint
+        now, fingerprint = utc_now(), self._targets.default_secret_fingerprint
         found = targets.list_page(visitor.account_id, fingerprint, page.fetch_limit, now, page.before, status)
         shown = found[: page.limit]
         return {
@@ -88,13 +87,13 @@ class TargetPage(Page):
     template = "target.html"
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, moves: TargetOperations) -> None:
+    def __init__(self, frame: Frame, operations: TargetOperations) -> None:
         super().__init__(frame)
-        self._moves = moves
+        self._targets = operations
 
     def content(self, req: falcon.Request, visitor: Visitor, **ids: str) -> Mapping[str, Any]:
         """Return the target with its day, what waits for it, and what may be recovered. Raises TargetNotFound."""
-        target, now = self._moves.get(ids["target_id"], visitor.principal), utc_now()
+        target, now = self._targets.get(ids["target_id"], visitor.principal), utc_now()
         day = delivery_hours.hours(target.id, now)
         return {
             "target": target,
@@ -118,9 +117,9 @@ class _TargetAction(Action):
 
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, moves: TargetOperations) -> None:
+    def __init__(self, frame: Frame, operations: TargetOperations) -> None:
         super().__init__(frame)
-        self._moves = moves
+        self._targets = operations
 
     def _back(self, resp: falcon.Response, target_id: str, done: str) -> None:
         self._frame.go(resp, f"/targets/{target_id}", done=done)
@@ -131,14 +130,14 @@ class Turn(_TargetAction):
 
     _DONE: Final = {"pause": "paused", "disable": "disabled"}
 
-    def __init__(self, verb: str, frame: Frame, moves: TargetOperations) -> None:
-        super().__init__(frame, moves)
+    def __init__(self, verb: str, frame: Frame, operations: TargetOperations) -> None:
+        super().__init__(frame, operations)
         self.path = f"{TARGET}/{verb}"
         self._verb = verb
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Turn it. Raises TargetNotFound, Conflict."""
-        self._moves.turn(ids["target_id"], self._verb, visitor.principal)
+        self._targets.change_status(ids["target_id"], self._verb, visitor.principal)
         self._back(resp, ids["target_id"], self._DONE[self._verb])
 
 
@@ -147,17 +146,13 @@ class Resume(_TargetAction):
 
     path = f"{TARGET}/resume"
 
-    def __init__(self, frame: Frame, moves: TargetOperations, wake_ups: WakeUpQueue) -> None:
-        super().__init__(frame, moves)
-        self._wake_ups = wake_ups
-
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Look at it, resume it, and notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(visitor)
-        is_checked = self._moves.check_before_resuming(ids["target_id"], visitor.principal)
+        validation = self._targets.check_before_resuming(ids["target_id"], visitor.principal)
         with engine.transaction():
-            self._moves.resume(ids["target_id"], visitor.principal, is_checked=is_checked)
-        self._wake_ups.notify()
+            self._targets.resume(ids["target_id"], visitor.principal, validation)
+        self._targets.wake_workers()
         self._back(resp, ids["target_id"], "resumed")
 
 
@@ -169,8 +164,8 @@ class Validate(_TargetAction):
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Have it looked at; what was found stands on its page. Raises TargetNotFound, Forbidden."""
         require_webhooks(visitor)
-        self._moves.validate(ids["target_id"], visitor.principal)
-        why_not = self._moves.get(ids["target_id"], visitor.principal).validation_reason
+        self._targets.validate(ids["target_id"], visitor.principal)
+        why_not = self._targets.get(ids["target_id"], visitor.principal).validation_reason
         self._back(resp, ids["target_id"], "validated" if why_not is None else "validation_failed")
 
 
@@ -182,8 +177,8 @@ class PingTarget(_TargetAction):
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Wait for its end; what came of it stands on the target's page. Raises TargetNotFound, Conflict, Forbidden."""
         require_webhooks(visitor)
-        found = self._moves.ping(ids["target_id"], visitor.principal)
-        self._back(resp, ids["target_id"], "pinged" if found is not None and found.delivered else "ping_failed")
+        found = self._targets.ping(ids["target_id"], visitor.principal)
+        self._back(resp, ids["target_id"], "pinged" if found.delivered else "ping_failed")
 
 
 class SetSecret(_TargetAction):
@@ -191,15 +186,15 @@ class SetSecret(_TargetAction):
 
     path = f"{TARGET}/secret"
 
-    def __init__(self, frame: Frame, moves: TargetOperations, vault: Vault) -> None:
-        super().__init__(frame, moves)
+    def __init__(self, frame: Frame, operations: TargetOperations, vault: Vault) -> None:
+        super().__init__(frame, operations)
         self._vault = vault
 
     def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
         """Seal it. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden."""
         # A target without any secret is active with its first one.
         require_webhooks(visitor)
-        target, principal = self._moves.get(ids["target_id"], visitor.principal), visitor.principal
+        target, principal = self._targets.get(ids["target_id"], visitor.principal), visitor.principal
         secret = secret_from(form.get("secret", ""))
         if isinstance(secret, SecretFault):
             raise ValidationFailed(problem("/secret", secret.value))

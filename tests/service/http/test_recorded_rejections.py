@@ -13,8 +13,9 @@ from falcon.testing import Result, TestClient
 from schemas.base.principal import Ability
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
 from schemas.intake.sources import InboundSource, Rejection
-from service.app import create_app, served
+from service.app import api_resources, create_app
 from service.http.rejections import MAX_REPORTED_PROBLEMS, RejectionRecorder
+from service.operations.wiring import build_operations
 from storage.db.engine import close_database, connection, open_database
 from storage.intake import rejections
 from tests.support.factories import (
@@ -185,7 +186,8 @@ def known_names(folder: Path) -> set[str]:
 
 def sources(folder: Path) -> list[Any]:
     """Return the resources that say which source they serve."""
-    resources = served(make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue(), FakeResolver({}))
+    settings, wake_ups = make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue()
+    resources = api_resources(settings, wake_ups, build_operations(settings, wake_ups, FakeResolver({})))
     return [each for each in resources if hasattr(each, "source")]
 
 

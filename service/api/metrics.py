@@ -1,0 +1,76 @@
+"""`/metrics` in Prometheus' text format: the counters of every process, and figures from the database and Redis.
+
+Open without authentication, so no label holds anything that a client or an account chose. A response is reused for a second,
+and one process reads the database's figures for all, so that frequent scrapes cost little.
+"""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import falcon
+from prometheus_client import Metric
+
+from runtime import metrics
+from runtime.clock import utc_now
+from runtime.metrics import PAGE_FOR_S, Role, gauge, gauges
+from runtime.wake_up_queue import WakeUpQueue
+from schemas.base.timestamps import from_ms
+from schemas.exports.state_machine import ExportStatus
+from schemas.settings.definitions import RouteFamily
+from storage.reporting.metrics_snapshot import MetricsSnapshot, SnapshotCache
+
+
+class MetricsResource:
+    """Serves the metrics."""
+
+    path = "/metrics"
+    family = RouteFamily.HEALTH
+
+    def __init__(self, data_dir: Path, wake_ups: WakeUpQueue) -> None:
+        self._data_dir = data_dir
+        self._wake_ups = wake_ups
+        self._snapshots = SnapshotCache(data_dir / "metrics" / "snapshot.json")
+        self._page = b""
+        self._good_until = 0.0
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Return 200 even if the database or Redis is down, without the figures that need it."""
+        # No lock: a request that waits for a database that does not answer must not delay the others.
+        if time.monotonic() >= self._good_until:
+            self._page = metrics.exposition(self._everything())
+            self._good_until = time.monotonic() + PAGE_FOR_S
+        resp.content_type = metrics.CONTENT_TYPE
+        resp.data = self._page
+
+    on_head = on_get
+
+    def _everything(self) -> Iterator[Metric]:
+        now = utc_now()
+        yield metrics.build_info()
+        yield gauge("redis_up", "Whether Redis answers.", self._wake_ups.is_reachable())
+        figures = self._snapshots.figures(now)
+        if figures is not None:
+            yield gauge("database_up", "Whether the database answers and is fit for use.", figures.is_up)
+            if figures.is_up:
+                yield from _found(figures, now)
+        # Last, so that a response that had to wait includes what was counted meanwhile.
+        yield from metrics.counted(self._data_dir, Role)
+
+
+def _found(figures: MetricsSnapshot, now: datetime) -> Iterator[Metric]:
+    """Return the figures from the database."""
+    if figures.exports is not None and figures.exports_at is not None:
+        by_status = {status.value: figures.exports.get(status, 0) for status in ExportStatus}
+        yield gauges("exports", "Exports by status.", "status", by_status)
+        age_s = max(0.0, (now - from_ms(figures.exports_at)).total_seconds())
+        yield gauge("exports_age_seconds", "Since the count of exports by status began.", age_s)
+    yield gauge("exports_waiting", "Exports that are due, scheduled or under way.", figures.waiting)
+    yield gauge("due_age_seconds", "How late the oldest export is that could be sent.", figures.due_age_s)
+    yield gauges("targets", "Targets by status.", "status", figures.targets)
+    yield gauges("targets_paused", "Targets that nothing is sent to for now, by reason.", "reason", figures.paused)
+    yield gauge("workers", "Worker processes that were seen in the last seconds.", figures.workers)
+    if figures.sweep_lag_s is not None:
+        yield gauge("sweep_lag_seconds", "Since any worker last looked for what is due.", figures.sweep_lag_s)
+    yield gauge("compliance_overdue", "Compliance requests that are past their legal term.", figures.compliance_overdue)

@@ -1,0 +1,21 @@
+"""Use cases of uploads: store a capture or diagnostics and prepare an export."""
+
+from runtime.clock import utc_now
+from schemas.base.principal import TokenPrincipal
+from schemas.exports.handoffs import Handoff
+from schemas.intake.diagnostics import Diagnostics
+from schemas.intake.evidence import Capture
+from storage.accounts.grants import manageable
+from storage.intake import handoffs
+
+
+def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:
+    """Raise Forbidden unless the user manages the project or report; ValidationFailed if the report is elsewhere."""
+    manageable(principal, upload.project_id, upload.report_id)
+
+
+def record_upload(upload: Capture | Diagnostics, principal: TokenPrincipal) -> Handoff:
+    """Store an upload and prepare an export from it; checks the grant as well."""
+    if isinstance(upload, Capture):
+        return handoffs.record_capture(upload, principal, utc_now())
+    return handoffs.record_diagnostics(upload, principal, utc_now())

@@ -1,0 +1,42 @@
+"""Builds every use case once, for the API, the console and the command line."""
+
+from dataclasses import dataclass
+
+from runtime.dns_resolver import DnsResolver
+from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.settings.definitions import Settings
+from service.operations.address_check import AddressCheck
+from service.operations.compliance import ComplianceOperations
+from service.operations.exports import ExportOperations
+from service.operations.intake import IntakeOperations
+from service.operations.recoveries import RecoveryOperations
+from service.operations.targets import TargetOperations
+from storage.secrets.vault import Vault
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Every use case that has dependencies of its own."""
+
+    exports: ExportOperations
+    targets: TargetOperations
+    recoveries: RecoveryOperations
+    intake: IntakeOperations
+    compliance: ComplianceOperations
+
+
+def build_operations(
+    settings: Settings, wake_ups: WakeUpQueue | None = None, resolver: DnsResolver | None = None
+) -> Operations:
+    """Return the use cases; `wake_ups` and `resolver` stand in for Redis and DNS."""
+    vault = Vault(settings.encryption_keys)
+    wake_ups = wake_ups or WakeUpQueue(connect(settings.redis_url))
+    fingerprint = vault.fingerprint(settings.webhook_secret) if settings.webhook_secret else None
+    check = AddressCheck(settings, resolver or DnsResolver())
+    return Operations(
+        exports=ExportOperations(check, wake_ups, has_default_secret=fingerprint is not None),
+        targets=TargetOperations(check, wake_ups, fingerprint, settings.deployment_mode.value, settings.delivery_timeout_s),
+        recoveries=RecoveryOperations(wake_ups),
+        intake=IntakeOperations(settings.default_project_id),
+        compliance=ComplianceOperations(vault, wake_ups),
+    )
