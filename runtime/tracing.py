@@ -8,7 +8,7 @@ look at None.
 from typing import TYPE_CHECKING
 
 from runtime import logs
-from schemas.exports.delivery import DELIVERED, Attempted
+from schemas.exports.delivery import DELIVERED, CompletedAttempt
 from schemas.settings.definitions import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def attempt_began() -> "Span | None":
     return span
 
 
-def attempt_ended(span: "Span | None", attempted: Attempted) -> None:
+def attempt_ended(span: "Span | None", attempted: CompletedAttempt) -> None:
     """End the span of a delivery attempt: ids, number, what came of it, and how long each part took."""
     if span is None or _recorder is None:
         return

@@ -108,7 +108,7 @@ class Verdict(NamedTuple):
     effect: TargetEffect = TargetEffect()
 
 
-class Attempted(NamedTuple):
+class CompletedAttempt(NamedTuple):
     """One attempt, begun, ended and judged: everything its rows are written from."""
 
     claim: Claim

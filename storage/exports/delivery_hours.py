@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.exports.delivery import DELIVERED, Attempted
+from schemas.exports.delivery import DELIVERED, CompletedAttempt
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.engine import rows
 
@@ -64,7 +64,7 @@ class DeliveryHour:
     tally: AttemptCounts
 
 
-def count_attempts(attempts: Iterable[Attempted], worker: str) -> None:
+def count_attempts(attempts: Iterable[CompletedAttempt], worker: str) -> None:
     """Count attempts that moved their exports; the caller holds the transaction that writes them."""
     counted = Counter(_place(attempt) for attempt in attempts)
     places = sorted({(target_id, hour_at) for target_id, hour_at, _ in counted})
@@ -96,7 +96,7 @@ def total(shown: Iterable[DeliveryHour]) -> AttemptCounts:
     return AttemptCounts(sum(tally.delivered for tally in tallies), sum(tally.failed for tally in tallies))
 
 
-def _place(attempt: Attempted) -> tuple[str, int, bool]:
+def _place(attempt: CompletedAttempt) -> tuple[str, int, bool]:
     at = to_ms(attempt.started_at)
     return attempt.claim.target_id, at - at % _HOUR_MS, attempt.verdict.outcome == DELIVERED
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.exports.delivery import Attempted, Claim
+from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.record import Export, LastAttempt, Sighting
 from schemas.exports.state_machine import FINISHED, MOVES, ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
@@ -186,7 +186,7 @@ def prepared_row(export_id: str, draft: Draft, now: datetime) -> tuple[Any, ...]
     )
 
 
-def recorded_row(attempted: Attempted, now: datetime) -> tuple[Any, ...]:
+def recorded_row(attempted: CompletedAttempt, now: datetime) -> tuple[Any, ...]:
     """Return the row of RECORDED_COLUMNS of an attempt that was judged at `now`."""
     verdict = attempted.verdict
     status = MOVES[verdict.move].target
@@ -206,7 +206,7 @@ def recorded_row(attempted: Attempted, now: datetime) -> tuple[Any, ...]:
     )
 
 
-def attempt_row(attempted: Attempted, worker: str) -> tuple[Any, ...]:
+def attempt_row(attempted: CompletedAttempt, worker: str) -> tuple[Any, ...]:
     """Return the row of ATTEMPT_COLUMNS of an attempt."""
     timings = attempted.outcome.timings
     return (

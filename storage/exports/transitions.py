@@ -12,7 +12,7 @@ from typing import Any, Final
 from schemas.base.errors import Conflict, ExportNotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import from_ms, rfc3339, to_ms
-from schemas.exports.delivery import Attempted, Claim
+from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import MOVES, ExportStatus, Move, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
@@ -439,7 +439,7 @@ def shorten_leases(now: datetime, lease_s: float) -> int:
         )
 
 
-def record_attempts(attempts: Sequence[Attempted], now: datetime, worker: str) -> set[str]:
+def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker: str) -> set[str]:
     """Write attempts and move their exports, all or nothing; return the ids of the exports that moved.
 
     An export whose lease lapsed belongs to somebody else by now: its attempt is not written, not even when it comes back
@@ -519,7 +519,7 @@ def _unredacted(export_ids: Sequence[str]) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in rows(statement, export_ids)]
 
 
-def _latest_of_each(attempts: Sequence[Attempted]) -> list[Attempted]:
+def _latest_of_each(attempts: Sequence[CompletedAttempt]) -> list[CompletedAttempt]:
     """Drop what an earlier claim of the same export came to: a worker can take over from itself. In the order of ids."""
     by_age = sorted(attempts, key=lambda attempt: attempt.claim.attempt)
     latest = {attempt.claim.export_id: attempt for attempt in by_age}
@@ -612,7 +612,7 @@ def _claim_entry(export_id: str, status: str, now_ms: int, worker: str) -> Audit
     return AuditEntry(now_ms, worker, Move.CLAIM.value, export_id, status, ExportStatus.DELIVERING.value, reason)
 
 
-def _verdict_entry(attempt: Attempted, now: datetime, worker: str) -> AuditEntry:
+def _verdict_entry(attempt: CompletedAttempt, now: datetime, worker: str) -> AuditEntry:
     verdict = attempt.verdict
     return _entry(now, worker, verdict.move, ExportStatus.DELIVERING, attempt.claim.export_id, verdict.reason)
 

@@ -44,7 +44,7 @@ from storage.exports.rows import Draft
 from storage.intake import rejections
 from storage.targets import targets
 from tests.support.browsers import PATIENCE_MS, chromium
-from tests.support.factories import attempted, claim_due, issue, make_settings, postback, record_postback
+from tests.support.factories import claim_due, completed_attempt, issue, make_settings, postback, record_postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "console"
@@ -298,19 +298,19 @@ def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
         number = prepared.index(claim.export_id)
         if number == 2:
             again = at + timedelta(seconds=60)
-            retried = attempted(claim, Move.RESCHEDULE, at, error_code="receiver_unavailable", next_attempt_at=again)
+            retried = completed_attempt(claim, Move.RESCHEDULE, at, error_code="receiver_unavailable", next_attempt_at=again)
             transitions.record_attempts([retried], at, WORKER)
         elif number in {4, 7, 9}:
-            lost = attempted(claim, Move.FAIL, at, reason="receiver_rejected", error_code="receiver_rejected")
+            lost = completed_attempt(claim, Move.FAIL, at, reason="receiver_rejected", error_code="receiver_rejected")
             transitions.record_attempts([lost], at, WORKER)
         elif number < 11:
-            took = attempted(claim, Move.DELIVER, at, provider_ticket_id=f"RISK-{100 + number}")
+            took = completed_attempt(claim, Move.DELIVER, at, provider_ticket_id=f"RISK-{100 + number}")
             transitions.record_attempts([took], at, WORKER)
         else:
             transitions.postpone([claim], NOW, WORKER)
     at += timedelta(minutes=2)
     for claim in claim_due(1, at, 60, WORKER):
-        transitions.record_attempts([attempted(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
+        transitions.record_attempts([completed_attempt(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
     transitions.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.exports.delivery import Attempted, Outcome
+from schemas.exports.delivery import CompletedAttempt, Outcome
 from storage.db.engine import database
 from storage.secrets.vault import Vault
 from tests.fuzz.erratic_receiver import ModelClock
@@ -184,7 +184,7 @@ class MortalWorker:
             self._at("anywhere")
         return self._clock.at
 
-    def _count_written(self, attempts: Sequence[Attempted], _moved: Collection[str]) -> None:
+    def _count_written(self, attempts: Sequence[CompletedAttempt], _moved: Collection[str]) -> None:
         self._written += len(attempts)
         if attempts:
             self._at("result committed")

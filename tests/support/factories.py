@@ -12,7 +12,7 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from schemas.exports.delivery import Attempted, Claim, Outcome, Timings, Verdict
+from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Move
 from schemas.exports.ticket import Source, Ticket
@@ -160,13 +160,13 @@ def make_failed(
     return ids
 
 
-def attempted(claim: Claim, move: Move = Move.DELIVER, at: datetime = NOW, **verdict: Any) -> Attempted:
+def completed_attempt(claim: Claim, move: Move = Move.DELIVER, at: datetime = NOW, **verdict: Any) -> CompletedAttempt:
     """Return an attempt that was sent for `claim` and judged to be `move`; `verdict` says more of the judgement."""
     status, outcome = {Move.DELIVER: (202, "delivered"), Move.FAIL: (404, "rejected")}.get(move, (503, "retryable"))
     judged = Verdict(move, outcome, **verdict)
     timings = Timings(dns_ms=1, connect_ms=2, tls_ms=3, first_byte_ms=4, total_ms=5)
     met = Outcome(status=status, address="192.0.2.1", timings=timings)
-    return Attempted(claim, identifiers.new_id(identifiers.ATTEMPT, at), at, "ab" * 16, met, judged)
+    return CompletedAttempt(claim, identifiers.new_id(identifiers.ATTEMPT, at), at, "ab" * 16, met, judged)
 
 
 def postback(scan_run_id: int = 42, issues: list[Mapping[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:

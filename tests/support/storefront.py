@@ -26,10 +26,10 @@ from storage.secrets.vault import Vault
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
-    attempted,
     capture,
     claim_due,
     cms_diagnostics,
+    completed_attempt,
     issue,
     make_platform_token,
     make_settings,
@@ -264,13 +264,15 @@ class Planter:
         made = {name: self._approved(person, name) for name in ("exported", "failed", "retry_scheduled", "delivering")}
         now = utc_now()
         claims = {claim.export_id: claim for claim in claim_due(100, now, 3600, "worker:test")}
-        due = attempted(claims[made["retry_scheduled"]], Move.RESCHEDULE, now, next_attempt_at=now.replace(year=2040))
+        due = completed_attempt(
+            claims[made["retry_scheduled"]], Move.RESCHEDULE, now, next_attempt_at=now.replace(year=2040)
+        )
         told = {
             "provider_ticket_id": f"T-{person.id}",
             "provider_ticket_url": f"https://tracker.example/?for={person.email}",
         }
-        delivered = attempted(claims[made["exported"]], Move.DELIVER, now, **told)
-        failed = attempted(claims[made["failed"]], Move.FAIL, now, reason="receiver_rejected")
+        delivered = completed_attempt(claims[made["exported"]], Move.DELIVER, now, **told)
+        failed = completed_attempt(claims[made["failed"]], Move.FAIL, now, reason="receiver_rejected")
         # Receivers answer with what they like.
         failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))
         assert transitions.record_attempts([delivered, failed, due], now, "worker:test") == {

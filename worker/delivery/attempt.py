@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from runtime import logs, tracing
-from schemas.exports.delivery import Attempted, Claim, Outcome
+from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
 from storage.db import identifiers
 from storage.db.engine import OUTAGES, connection
 from storage.exports import transitions
@@ -54,7 +54,7 @@ class AttemptRunner:
         self._signed_post = SignedPost(post, vault, terms.default_secret)
         self._terms = terms
 
-    def deliver(self, claim: Claim) -> Attempted | None:
+    def deliver(self, claim: Claim) -> CompletedAttempt | None:
         """Make one attempt and judge it; None where it was not to be made any more, and nothing was sent."""
         started_at = self._terms.now()
         # A clock that was set back makes old claims look new: any distance counts.
@@ -77,14 +77,14 @@ class AttemptRunner:
         logs.concern()
         return attempted
 
-    def _attempted(self, claim: Claim, attempt_id: str, started_at: datetime) -> Attempted:
+    def _attempted(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
         nonce = new_nonce()
         outcome = self._attempt(claim, attempt_id, started_at, nonce)
         now = self._terms.now()
         verdict = decide_outcome(
             outcome, claim.try_number, claim.schedule_began_at, now, self._terms.jitter(), self._terms.schedule
         )
-        return Attempted(claim, attempt_id, started_at, nonce, outcome, verdict)
+        return CompletedAttempt(claim, attempt_id, started_at, nonce, outcome, verdict)
 
     def _attempt(self, claim: Claim, attempt_id: str, started_at: datetime, nonce: str) -> Outcome:
         if claim.try_number > len(self._terms.schedule.delays_s) + 1:

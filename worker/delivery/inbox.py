@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from schemas.exports.delivery import Attempted, Claim
+from schemas.exports.delivery import Claim, CompletedAttempt
 
 
 class SendResult(NamedTuple):
@@ -19,7 +19,7 @@ class SendResult(NamedTuple):
     """
 
     claim: Claim
-    attempted: Attempted | None = None
+    attempted: CompletedAttempt | None = None
     is_unsent: bool = False
     pauses_queue: bool = False
 

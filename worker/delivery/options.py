@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from schemas.exports.delivery import Attempted
+from schemas.exports.delivery import CompletedAttempt
 from worker.delivery.claim_planner import QUICK_SCAN_S
 
 #: Leases are renewed every 2 s and expire after 6 s, so that a worker that died is replaced within 10 s.
@@ -30,4 +30,4 @@ class DispatcherOptions:
     #: Corrects `now` by the clock that all hosts share, from time to time; a connection is held then.
     compare_clocks: Callable[[], None] = lambda: None
     #: Called with attempts once they are committed, and with the ids of the exports that they moved.
-    count: Callable[[Sequence[Attempted], Collection[str]], None] = lambda _attempts, _moved: None
+    count: Callable[[Sequence[CompletedAttempt], Collection[str]], None] = lambda _attempts, _moved: None

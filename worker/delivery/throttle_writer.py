@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from schemas.exports.delivery import Attempted, TargetEffect
+from schemas.exports.delivery import CompletedAttempt, TargetEffect
 from schemas.targets.throttle_state import ThrottleState
 from storage.targets import targets, throttle_state
 from worker.delivery import throttle
@@ -28,7 +28,7 @@ class WrittenStates(NamedTuple):
     events: list[throttle.TargetEvent]
 
 
-def effects_of(attempts: Iterable[Attempted], moved: Collection[str]) -> Effects:
+def effects_of(attempts: Iterable[CompletedAttempt], moved: Collection[str]) -> Effects:
     """Return the effects of the attempts that moved their exports."""
     effects: dict[str, list[TargetEffect]] = defaultdict(list)
     for attempt in attempts:

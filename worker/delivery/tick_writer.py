@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from runtime import logs
-from schemas.exports.delivery import Attempted, Claim
+from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.exports import transitions
@@ -152,7 +152,7 @@ def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:
         return throttle_state.read(target_ids)
 
 
-def _log_stale(attempts: Sequence[Attempted], moved: set[str]) -> None:
+def _log_stale(attempts: Sequence[CompletedAttempt], moved: set[str]) -> None:
     for attempt in attempts:
         if attempt.claim.export_id not in moved:
             fields = {

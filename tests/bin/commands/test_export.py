@@ -17,8 +17,8 @@ from storage.targets import targets
 from tests.support.factories import (
     LOOPBACK,
     NOW,
-    attempted,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_failed,
@@ -272,7 +272,7 @@ def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell)
     with shell.database():
         export_id = make_approved(shell.customer, shell.target_id)
         [claim] = claim_due(1, NOW, 6, "worker")
-        made = attempted(claim, Move.FAIL, reason="receiver_rejected")
+        made = completed_attempt(claim, Move.FAIL, reason="receiver_rejected")
         transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept="No such project."))], NOW, "worker:1")
     [attempt] = shell.json("attempts", export_id)
     assert (attempt["outcome"], attempt["response_status"]) == ("rejected", 404)

@@ -21,8 +21,8 @@ from storage.targets import targets
 from tests.service.conftest import LogLines
 from tests.support.factories import (
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     issue,
     make_approved,
     make_customer,
@@ -74,7 +74,7 @@ def failed(customer: Customer, how: Move = Move.FAIL) -> str:
     export_id = make_approved(customer, make_target(customer).id, utc_now())
     [claim] = claim_due(1, utc_now() + timedelta(seconds=1), 6, "worker:host-of-ours:1")
     transitions.record_attempts(
-        [attempted(claim, how, utc_now(), reason="receiver_gone")], utc_now(), "worker:host-of-ours:1"
+        [completed_attempt(claim, how, utc_now(), reason="receiver_gone")], utc_now(), "worker:host-of-ours:1"
     )
     return export_id
 
@@ -373,7 +373,7 @@ def tried(customer: Customer, count: int) -> str:
         at = began + timedelta(minutes=number)
         [claim] = claim_due(1, at, 6, "worker:host-of-ours:1")
         waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        transitions.record_attempts([attempted(claim, Move.RESCHEDULE, at, **waits)], at, "worker:host-of-ours:1")
+        transitions.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **waits)], at, "worker:host-of-ours:1")
     return export_id
 
 

@@ -11,7 +11,7 @@ from schemas.exports.delivery import Claim
 from storage.db.engine import execute, is_sqlite, rows
 from storage.exports import transitions
 from storage.targets import throttle_state
-from tests.support.factories import attempted, make_customer
+from tests.support.factories import completed_attempt, make_customer
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
 from tests.support.query_plans import Statement, indexes_read, plan_of, read_whole, statements, taken_back
 
@@ -110,7 +110,7 @@ def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
     with taken_back():
         claims = claimed(target_ids)
         half = len(claims) // 2
-        attempts = [attempted(claim, at=now) for claim in claims[:half]]
+        attempts = [completed_attempt(claim, at=now) for claim in claims[:half]]
 
         require_no_scan(asked(transitions.look_again, claims[0], now))
         require_no_scan(asked(transitions.renew, claims, now, LEASE_S))

@@ -46,8 +46,8 @@ from storage.targets import pings, targets, throttle_state, validations
 from tests.support.factories import (
     NOW,
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     issue,
     make_approved,
     make_customer,
@@ -474,7 +474,7 @@ def fill(customer: Customer, count: int) -> None:
     target_id = make_target(customer).id
     make_approved(customer, target_id)
     [claim] = claim_due(1, NOW, 6, "worker")
-    transitions.record_attempts([attempted(claim)], NOW, "worker")
+    transitions.record_attempts([completed_attempt(claim)], NOW, "worker")
     columns = ", ".join(column.name for column in db_columns("exports"))
     copied = columns.replace("id, account_id", "'exp_' || n, account_id", 1).replace("source_id", "'note-' || n", 1)
     numbers = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)"
@@ -508,7 +508,7 @@ def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) ->
     assert any("attempts + 1" in sql for sql, _ in asked)
     asked += statements_of(lambda: transitions.count_due(NOW, 1))
     asked += statements_of(lambda: transitions.renew([held], NOW, 6))
-    asked += statements_of(lambda: transitions.record_attempts([attempted(held)], NOW, "worker"))
+    asked += statements_of(lambda: transitions.record_attempts([completed_attempt(held)], NOW, "worker"))
     asked += statements_of(lambda: transitions.postpone([held], NOW, "worker"))
     asked += statements_of(lambda: transitions.get(waiting, customer.account_id))
     asked += statements_of(lambda: transitions.newest(customer.account_id, 20))

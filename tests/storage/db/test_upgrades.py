@@ -18,7 +18,7 @@ from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.exports import transitions
 from storage.targets import throttle_state
-from tests.support.factories import NOW, attempted, claim_due, make_customer, make_target, postback, record_postback
+from tests.support.factories import NOW, claim_due, completed_attempt, make_customer, make_target, postback, record_postback
 from tests.support.plausible_rows import column_names, content, fill, tables
 from tests.support.servers import PostgresServer
 
@@ -85,7 +85,7 @@ def test_an_upgraded_database_works(old: str) -> None:
 
     claims = claim_due(100, NOW, 30, "worker")
     assert {claim.export_id for claim in claims} == waiting
-    assert transitions.record_attempts([attempted(claim) for claim in claims], NOW, "worker") == waiting
+    assert transitions.record_attempts([completed_attempt(claim) for claim in claims], NOW, "worker") == waiting
     assert {transitions.get(name).status for name in waiting} == {"exported"}
 
     customer = make_customer()

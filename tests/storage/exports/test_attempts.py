@@ -14,8 +14,8 @@ from storage.exports import attempts, transitions
 from tests.support.factories import (
     NOW,
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_exports,
@@ -32,7 +32,7 @@ def tried(customer: Customer, count: int) -> str:
         at = NOW + timedelta(minutes=number)
         [claim] = claim_due(1, at, LEASE_S, "worker")
         again = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        assert transitions.record_attempts([attempted(claim, Move.RESCHEDULE, at, **again)], at, "worker")
+        assert transitions.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **again)], at, "worker")
     return export_id
 
 
@@ -50,7 +50,7 @@ def test_an_attempt_is_read_back_as_it_went(customer: Customer) -> None:
 def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
-    made = attempted(claim)
+    made = completed_attempt(claim)
     made = made._replace(outcome=made.outcome._replace(kept="No such project."))
     transitions.record_attempts([made], NOW, "worker:host:1")
     [trace] = attempts.list_traces(export_id)
@@ -65,7 +65,7 @@ def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Cus
 def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
-    made = attempted(claim)
+    made = completed_attempt(claim)
     transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept="Hello, Ada."))], NOW, "worker")
     with transaction():
         transitions.redact([export_id], NOW, "worker")

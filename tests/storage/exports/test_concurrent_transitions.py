@@ -21,8 +21,8 @@ from storage.exports import transitions
 from tests.support.factories import (
     NOW,
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_exports,
@@ -37,7 +37,7 @@ CLAIMER: Final = """
 import json, sys, threading
 from storage.db.engine import connection, open_database
 from storage.exports import transitions
-from tests.support.factories import NOW, attempted, claim_due
+from tests.support.factories import NOW, claim_due, completed_attempt
 from datetime import timedelta
 
 open_database(sys.argv[1])
@@ -47,7 +47,7 @@ def work(number):
     with connection():
         while claims := claim_due(3, now, 600, f"worker:{number}"):
             told.extend((claim.export_id, claim.lease, claim.attempt) for claim in claims)
-            transitions.record_attempts([attempted(claim) for claim in claims[1:]], now, f"worker:{number}")
+            transitions.record_attempts([completed_attempt(claim) for claim in claims[1:]], now, f"worker:{number}")
 
 sys.stdin.read(1)
 threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
@@ -107,8 +107,10 @@ def test_a_lapsed_lease_is_taken_over_by_one_of_those_who_race_for_it(customer: 
         with connection():
             start.wait()
             claims = claim_due(1, LATER, 600, f"worker:{number}")
-            transitions.record_attempts([attempted(late)], LATER, "worker:dead")
-            return len(transitions.record_attempts([attempted(claim) for claim in claims], LATER, f"worker:{number}"))
+            transitions.record_attempts([completed_attempt(late)], LATER, "worker:dead")
+            return len(
+                transitions.record_attempts([completed_attempt(claim) for claim in claims], LATER, f"worker:{number}")
+            )
 
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(take_over, range(6))) == 1
@@ -166,9 +168,9 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
             start.wait()
             while claims := claim_due(4, LATER, 600, f"worker:{number}"):
                 transitions.renew(claims, LATER, 600)
-                delivered += len(transitions.record_attempts([attempted(claim) for claim in claims[1:]], LATER, "w"))
+                delivered += len(transitions.record_attempts([completed_attempt(claim) for claim in claims[1:]], LATER, "w"))
                 transitions.postpone(claims[:1] if delivered % 2 else [], LATER, "w")
-                delivered += len(transitions.record_attempts([attempted(claim) for claim in claims[:1]], LATER, "w"))
+                delivered += len(transitions.record_attempts([completed_attempt(claim) for claim in claims[:1]], LATER, "w"))
         return delivered
 
     with ThreadPoolExecutor(4) as pool:
@@ -193,7 +195,7 @@ def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_ur
 
     writings: tuple[Callable[[], object], ...] = (
         lambda: transitions.renew(claims, LATER, 600),
-        lambda: transitions.record_attempts([attempted(claim) for claim in claims], LATER, "worker:1"),
+        lambda: transitions.record_attempts([completed_attempt(claim) for claim in claims], LATER, "worker:1"),
     )
     waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(postgres_url) as redacting, psycopg.connect(postgres_url, autocommit=True) as watcher:

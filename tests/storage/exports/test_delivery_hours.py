@@ -6,13 +6,13 @@ from typing import Final
 
 import pytest
 
-from schemas.exports.delivery import Attempted
+from schemas.exports.delivery import CompletedAttempt
 from schemas.exports.state_machine import Move
 from schemas.targets.target import Target
 from storage.db.engine import connection, rows, transaction
 from storage.exports import delivery_hours, transitions
 from storage.exports.delivery_hours import DAY_HOURS, AttemptCounts
-from tests.support.factories import NOW, Customer, attempted, claim_due, make_approved, make_customer, make_target
+from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_customer, make_target
 from tests.support.query_plans import statements
 
 HOUR: Final = timedelta(hours=1)
@@ -25,11 +25,13 @@ def target(customer: Customer) -> Target:
     return make_target(customer)
 
 
-def tried(customer: Customer, target: Target, count: int, move: Move = Move.DELIVER, at: datetime = NOW) -> list[Attempted]:
+def tried(
+    customer: Customer, target: Target, count: int, move: Move = Move.DELIVER, at: datetime = NOW
+) -> list[CompletedAttempt]:
     """Claim `count` exports of a target and return an attempt of each that began at `at`."""
     for _ in range(count):
         make_approved(customer, target.id)
-    return [attempted(claim, move, at) for claim in claim_due(count, NOW + HOUR, LEASE_S, WORKER)]
+    return [completed_attempt(claim, move, at) for claim in claim_due(count, NOW + HOUR, LEASE_S, WORKER)]
 
 
 def counted() -> list[tuple[str, int, int]]:
@@ -46,7 +48,7 @@ def test_an_attempt_counts_as_what_came_of_it(customer: Customer, target: Target
     later = {"next_attempt_at": NOW + HOUR} if move is Move.RESCHEDULE else {}
     make_approved(customer, target.id)
     [claim] = claim_due(1, NOW, LEASE_S, WORKER)
-    transitions.record_attempts([attempted(claim, move, **later)], NOW, WORKER)
+    transitions.record_attempts([completed_attempt(claim, move, **later)], NOW, WORKER)
     assert counted() == [(WORKER, int(has_arrived), int(not has_arrived))]
 
 
@@ -58,7 +60,7 @@ def test_what_is_given_back_unsent_counts_for_nothing(customer: Customer, target
 
 def test_an_attempt_whose_lease_lapsed_is_not_counted(customer: Customer, target: Target) -> None:
     [late] = tried(customer, target, 1)
-    [again] = [attempted(claim) for claim in claim_due(1, NOW + 2 * HOUR, LEASE_S, "worker:other")]
+    [again] = [completed_attempt(claim) for claim in claim_due(1, NOW + 2 * HOUR, LEASE_S, "worker:other")]
     transitions.record_attempts([late], NOW + 2 * HOUR, WORKER)
     assert counted() == []
     # Both in one tick, as where a worker overslept its own lease.

@@ -23,8 +23,8 @@ from storage.targets import targets
 from tests.support.factories import (
     NOW,
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_exports,
@@ -67,7 +67,7 @@ def claimed(customer: Customer) -> Claim:
 def record(held: Claim, move: Move, now: datetime = NOW, **verdict: Any) -> set[str]:
     if move is Move.RESCHEDULE:
         verdict = {"next_attempt_at": now + timedelta(seconds=30), **verdict}
-    return transitions.record_attempts([attempted(held, move, now, **verdict)], now, WORKER)
+    return transitions.record_attempts([completed_attempt(held, move, now, **verdict)], now, WORKER)
 
 
 def refused_fields(refused: pytest.ExceptionInfo[ValidationFailed]) -> list[tuple[str, str]]:
@@ -501,7 +501,7 @@ def test_a_worker_that_overslept_its_lease_writes_nothing(customer: Customer) ->
 def test_a_worker_that_took_over_from_itself_writes_the_later_attempt_alone(customer: Customer) -> None:
     late = claimed(customer)
     [present] = claim(at(LEASE_S))
-    both = [attempted(present), attempted(late)]
+    both = [completed_attempt(present), completed_attempt(late)]
     assert transitions.record_attempts(both, at(7), WORKER) == {late.export_id}
     assert attempts_of(late.export_id) == [(2, "delivered", 202)]
     assert [entry[1] for entry in ledger(late.export_id)] == ["prepare", "approve", "claim", "claim", "deliver"]
@@ -514,7 +514,7 @@ def test_results_of_many_exports_are_written_together(customer: Customer) -> Non
     held = claim(at(10))
     moves = [Move.DELIVER, Move.RESCHEDULE, Move.FAIL, Move.BLOCK]
     results = [
-        attempted(each, move, at(11), next_attempt_at=at(60) if move is Move.RESCHEDULE else None, reason=move.value)
+        completed_attempt(each, move, at(11), next_attempt_at=at(60) if move is Move.RESCHEDULE else None, reason=move.value)
         for each, move in zip(held, moves, strict=True)
     ]
     assert transitions.record_attempts(results, at(11), WORKER) == {each.export_id for each in held}
@@ -690,6 +690,6 @@ def test_all_results_of_a_tick_are_written_or_none(customer: Customer) -> None:
     good, bad = claim()
     # A rescheduled export without a time is refused by the table.
     with pytest.raises(IntegrityError):
-        transitions.record_attempts([attempted(good), attempted(bad, Move.RESCHEDULE)], at(1), WORKER)
+        transitions.record_attempts([completed_attempt(good), completed_attempt(bad, Move.RESCHEDULE)], at(1), WORKER)
     assert transitions.get(good.export_id).status is ExportStatus.DELIVERING
     assert attempts_of(good.export_id) == []

@@ -36,9 +36,9 @@ from storage.targets import pings
 from tests.support.factories import (
     NOW,
     Customer,
-    attempted,
     capture,
     claim_due,
+    completed_attempt,
     issue,
     make_approved,
     make_exports,
@@ -109,7 +109,7 @@ def delivered(customer: Customer, target: Target, now: datetime = NOW) -> str:
     """Store an export that was delivered by its one attempt at `now`."""
     export_id = make_approved(customer, target.id, now)
     [claim] = claim_due(1, now, 60, "worker:test")
-    assert transitions.record_attempts([attempted(claim, at=now)], now, "worker:test") == {export_id}
+    assert transitions.record_attempts([completed_attempt(claim, at=now)], now, "worker:test") == {export_id}
     return export_id
 
 

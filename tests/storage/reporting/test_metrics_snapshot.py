@@ -27,8 +27,8 @@ from storage.reporting.metrics_snapshot import (
 from tests.support.factories import (
     NOW,
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_exports,
@@ -79,7 +79,7 @@ def test_what_waits_is_what_is_due_scheduled_or_under_way(customer: Customer) ->
     target = make_target(customer)
     ids = [make_approved(customer, target.id) for _ in range(3)]
     under_way, again = claim_due(2, NOW, 60.0, "worker:test")
-    transitions.record_attempts([attempted(again, Move.RESCHEDULE, next_attempt_at=in_s(900))], NOW, "worker:test")
+    transitions.record_attempts([completed_attempt(again, Move.RESCHEDULE, next_attempt_at=in_s(900))], NOW, "worker:test")
 
     assert len({*ids} - {under_way.export_id, again.export_id}) == 1
     figures = take_snapshot(NOW, None)

@@ -26,9 +26,9 @@ from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
 from tests.support.factories import (
     Customer,
-    attempted,
     capture,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_platform_token,
@@ -207,7 +207,7 @@ def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
     carry_out(task)
     before = stored()
     now = utc_now()
-    assert transitions.record_attempts([attempted(claim, provider_ticket_id=ADA.email)], now, "worker:test") == set()
+    assert transitions.record_attempts([completed_attempt(claim, provider_ticket_id=ADA.email)], now, "worker:test") == set()
     transitions.renew([claim], now, 60)
     assert transitions.postpone([claim], now, "worker:test") == 0
     assert stored() == before

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from schemas.exports.delivery import Attempted, Claim, Outcome
+from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
 from schemas.exports.state_machine import Move
 from schemas.version import VERSION
 from storage.secrets.vault import Vault
@@ -68,11 +68,11 @@ def runner(
     )
 
 
-def delivered(by: AttemptRunner, claim: Claim = CLAIM) -> Attempted:
+def delivered(by: AttemptRunner, claim: Claim = CLAIM) -> CompletedAttempt:
     """Have an attempt made that nothing speaks against."""
-    attempted = by.deliver(claim)
-    assert attempted is not None
-    return attempted
+    completed_attempt = by.deliver(claim)
+    assert completed_attempt is not None
+    return completed_attempt
 
 
 def sealed(secret: str, target_id: str = CLAIM.target_id, key: bytes = KEY) -> bytes:

@@ -10,13 +10,13 @@ from typing import Any, Final
 import pytest
 
 from schemas.base.timestamps import to_ms
-from schemas.exports.delivery import Attempted, TargetEffect, TargetHealth
+from schemas.exports.delivery import CompletedAttempt, TargetEffect, TargetHealth
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state
-from tests.support.factories import NOW, Customer, attempted, claim_due, make_approved, make_target
+from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_target
 from worker.delivery import throttle_writer
 from worker.delivery.throttle import TargetEvent
 from worker.delivery.throttle_writer import effects_of, log_events, write_effects
@@ -44,12 +44,12 @@ def status_of(target_id: str) -> tuple[str, str | None]:
     return target.status.value, target.status_reason
 
 
-def met(customer: Customer, target_id: str, effects: Sequence[TargetEffect]) -> list[Attempted]:
+def met(customer: Customer, target_id: str, effects: Sequence[TargetEffect]) -> list[CompletedAttempt]:
     """Return attempts of as many claims of the target, each with its effect."""
     for _ in effects:
         make_approved(customer, target_id)
     claims = [claim for claim in claim_due(len(effects), NOW, 6, "worker") if claim.target_id == target_id]
-    attempts = [attempted(claim) for claim in claims]
+    attempts = [completed_attempt(claim) for claim in claims]
     return [one._replace(verdict=one.verdict._replace(effect=effect)) for one, effect in zip(attempts, effects, strict=True)]
 
 

@@ -29,8 +29,8 @@ from storage.targets import targets
 from tests.support.console_user import Person, make_console_token, on_sqlite
 from tests.support.factories import (
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_exports,
@@ -62,7 +62,7 @@ def tried(customer: Customer, count: int = 1, answer: str | None = "No such proj
         at = began + timedelta(minutes=number)
         [claim] = claim_due(1, at, 6, WORKER)
         waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        made = attempted(claim, Move.RESCHEDULE, at, **waits)
+        made = completed_attempt(claim, Move.RESCHEDULE, at, **waits)
         transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept=answer))], at, WORKER)
     return export_id
 
@@ -794,7 +794,9 @@ def test_what_went_wrong_is_told_in_words_with_what_to_do(case: str, person: Per
     export_id = make_approved(customer, make_target(customer).id, began)
     [claim] = claim_due(1, began, 6, WORKER)
     waits = {"next_attempt_at": began + timedelta(seconds=30)} if move is Move.RESCHEDULE else {}
-    transitions.record_attempts([attempted(claim, move, began, reason=reason, error_code=code, **waits)], began, WORKER)
+    transitions.record_attempts(
+        [completed_attempt(claim, move, began, reason=reason, error_code=code, **waits)], began, WORKER
+    )
     state = main_of(person.get(f"/exports/{export_id}")).partition("<h2>Ticket</h2>")[0]
     assert re.search(rf"<dt>Why</dt><dd>.*{re.escape(why)}", state)
     assert re.search(rf"<dt>What to do</dt><dd>{re.escape(to_do)}", state)

@@ -29,8 +29,8 @@ from tests.support.factories import (
     ENCRYPTION_KEY,
     NOW,
     Customer,
-    attempted,
     claim_due,
+    completed_attempt,
     make_approved,
     make_customer,
     make_failed,
@@ -90,7 +90,7 @@ def test_the_list_shows_how_each_target_fares(person: Person, customer: Customer
     for move in (Move.DELIVER, Move.DELIVER, Move.FAIL):
         make_approved(customer, target.id, now)
         transitions.record_attempts(
-            [attempted(claim, move, now) for claim in claim_due(1, now, 6, "worker:x")], now, "worker:x"
+            [completed_attempt(claim, move, now) for claim in claim_due(1, now, 6, "worker:x")], now, "worker:x"
         )
     targets.set_limit(target.id, 60, now, "operator")
     held = make_target(customer, name="Slow <script>")
