@@ -22,7 +22,7 @@ from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find_each
 from schemas.intake.page_url import page_key, without_session
 from schemas.intake.scanner import MAX_ISSUES
-from schemas.intake.selector import lasting_place
+from schemas.intake.selector import stable_selector
 
 #: Half of what the service takes by default, for an installation that takes less.
 MAX_POSTBACK_BYTES: Final = 512 * 1024
@@ -47,7 +47,7 @@ _web_url: Final = WebUrl()
 
 
 @dataclass(frozen=True, slots=True)
-class Postback:
+class PagePostback:
     """One request: the page it is about, the body, the key that tells a repeat."""
 
     url: str
@@ -67,7 +67,7 @@ class Import:
     scan_run_id: int
     pages: int
     flaws: int
-    postbacks: tuple[Postback, ...]
+    postbacks: tuple[PagePostback, ...]
     left_out: tuple[str, ...]
 
 
@@ -152,7 +152,7 @@ def _parts(flaws: Sequence[Flaw]) -> Iterator[list[Flaw]]:
     """Cut the flaws of a page into postbacks; those that may look alike after the next build of the site stay together."""
     alike: dict[tuple[str, str], list[Flaw]] = {}
     for flaw in flaws:
-        alike.setdefault((_code(flaw).lower(), lasting_place(flaw.location)), []).append(flaw)
+        alike.setdefault((_code(flaw).lower(), stable_selector(flaw.location)), []).append(flaw)
     part: list[Flaw] = []
     size = 0
     for group in map(_that_fit, alike.values()):
@@ -176,7 +176,7 @@ def _size(flaws: Iterable[Flaw]) -> int:
     return sum(len(_json(_issue(flaw))) for flaw in flaws)
 
 
-def _postback(url: str, flaws: Sequence[Flaw], scan_run_id: int, seal: bytes) -> Postback:
+def _postback(url: str, flaws: Sequence[Flaw], scan_run_id: int, seal: bytes) -> PagePostback:
     is_home = urlsplit(url).path == "/" and "?" not in url and "#" not in url
     body = {
         "scanRunId": scan_run_id,
@@ -184,7 +184,7 @@ def _postback(url: str, flaws: Sequence[Flaw], scan_run_id: int, seal: bytes) ->
         "page": {"url": url, "pageType": "home" if is_home else "page"},
         "issues": _innocent(flaws),
     }
-    return Postback(url, body, hashlib.sha256(seal + _json(body)).hexdigest())
+    return PagePostback(url, body, hashlib.sha256(seal + _json(body)).hexdigest())
 
 
 def _innocent(flaws: Sequence[Flaw]) -> list[dict[str, Any]]:

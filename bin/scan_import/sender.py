@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import requests
 
 from bin.checks.machine import is_loopback
-from bin.scan_import.pages import Postback
+from bin.scan_import.pages import PagePostback
 
 ROUTE: Final = "/api/scanner/results"
 #: For a connection, and for an answer; a full page takes the service a second on a small machine.
@@ -68,7 +68,7 @@ class Tally:
     refused: list[tuple[str, RefusedPage]] = field(default_factory=list)
     broken_off: str | None = None
 
-    def count(self, postback: Postback, answer: Accepted | RefusedPage) -> None:
+    def count(self, postback: PagePostback, answer: Accepted | RefusedPage) -> None:
         """Count a page; what was accepted before has prepared its tickets before."""
         if isinstance(answer, RefusedPage):
             self.refused.append((postback.url, answer))
@@ -100,7 +100,7 @@ class Relay:
         # Otherwise a .netrc on this machine would add a login of its own.
         self._session.auth = _as_it_is
 
-    def send(self, postback: Postback) -> Accepted | RefusedPage | BrokenOff:
+    def send(self, postback: PagePostback) -> Accepted | RefusedPage | BrokenOff:
         """Send one page; it takes at most a few minutes."""
         why = ""
         for pause_s in (*self._pauses_s, None):
@@ -124,7 +124,7 @@ class Relay:
     def _host(self) -> str:
         return urlsplit(self._url).netloc
 
-    def _post(self, postback: Postback) -> requests.Response:
+    def _post(self, postback: PagePostback) -> requests.Response:
         headers = {**self._headers, "Idempotency-Key": postback.key}
         return self._session.post(
             self._url, data=postback.content, headers=headers, timeout=TIMEOUTS_S, allow_redirects=False
@@ -142,7 +142,7 @@ class Relay:
         return BrokenOff(f"{self._host} answers {answer.status_code}: {_remedy(answer.status_code)}")
 
 
-def send_all(postbacks: Iterable[Postback], relay: Relay, on_done: Callable[[Postback], object]) -> Tally:
+def send_all(postbacks: Iterable[PagePostback], relay: Relay, on_done: Callable[[PagePostback], object]) -> Tally:
     """Send the pages one after the other and say what came of them; `on_done` is called after each."""
     tally = Tally()
     try:

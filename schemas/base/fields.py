@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from marshmallow import RAISE, Schema, ValidationError, fields, validate
+from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, validate
 
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.timestamps import moment_from
@@ -185,6 +185,13 @@ class Form(Schema):
         if isinstance(field_obj, fields.List):
             # marshmallow binds the entries' field to the list and tells nobody.
             self.on_bind_field(field_name, field_obj.inner)
+
+
+class LenientForm(Form):
+    """A form that ignores unknown fields."""
+
+    class Meta:
+        unknown = EXCLUDE
 
 
 class NoMembers(Form):

@@ -38,14 +38,14 @@ class Topic(StrEnum):
     SHOP_REDACT = "shop/redact"
 
 
-class RequestStatus(StrEnum):
+class ComplianceStatus(StrEnum):
     """Where a compliance request is."""
 
     RECEIVED = "received"
     DONE = "done"
 
 
-class Result(StrEnum):
+class ComplianceResult(StrEnum):
     """What a compliance request came to."""
 
     REPORTED = "reported"
@@ -83,7 +83,7 @@ def subject_from(record: Mapping[str, Any]) -> Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class ComplianceHeaders:
     """What the headers say; the signature does not cover them."""
 
     topic: Topic
@@ -91,7 +91,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ComplianceBody:
     """What the body says; None stands for a member that was not sent."""
 
     shop_domain: str
@@ -102,7 +102,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ComplianceOrder:
     """A compliance webhook whose headers and body agree; a shop's has no subject."""
 
     topic: Topic
@@ -111,15 +111,15 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ComplianceRequest:
     """A compliance request as the ledger holds it: nothing of the person but a pseudonym."""
 
     id: str
     topic: Topic
     shop_domain: str
     subject_pseudonym: str | None
-    status: RequestStatus
-    result: Result | None
+    status: ComplianceStatus
+    result: ComplianceResult | None
     counts: Mapping[str, int]
     attempts: int
     last_error: str | None
@@ -185,8 +185,8 @@ class ComplianceForm(Form):
     data_request = AnyObject(load_default=None, allow_none=True)
 
     @post_load
-    def _make(self, body: dict[str, Any], **_: Any) -> Statement:
-        return Statement(
+    def _make(self, body: dict[str, Any], **_: Any) -> ComplianceBody:
+        return ComplianceBody(
             shop_domain=body["shop_domain"],
             customer=body["customer"],
             orders_requested=_tuple_or_none(body["orders_requested"]),
@@ -195,7 +195,7 @@ class ComplianceForm(Form):
         )
 
 
-def envelope(topic: str | None, shop_domain: str | None) -> Envelope:
+def envelope(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
     """Read the two headers, None where one is missing. Raises ValidationFailed with what is wrong with either."""
     problems: list[FieldProblem] = []
     if topic not in {each.value for each in Topic}:
@@ -205,10 +205,10 @@ def envelope(topic: str | None, shop_domain: str | None) -> Envelope:
         problems.append(problem(f"/{SHOP_HEADER}", "invalid_shop_domain" if shop_domain else "required"))
     if problems or topic is None or domain is None:
         raise ValidationFailed(*problems)
-    return Envelope(Topic(topic), domain)
+    return ComplianceHeaders(Topic(topic), domain)
 
 
-def order_from(headers: Envelope, body: Statement) -> Order:
+def order_from(headers: ComplianceHeaders, body: ComplianceBody) -> ComplianceOrder:
     """Return what headers and body order together. Raises ValidationFailed where they do not belong together."""
     problems = [problem(f"/{name}", "other_topic") for name in _FOREIGN[headers.topic] if getattr(body, name) is not None]
     if normalised_shop_domain(body.shop_domain) != headers.shop_domain:
@@ -218,10 +218,10 @@ def order_from(headers: Envelope, body: Statement) -> Order:
         problems.append(problem("/customer", "required"))
     if problems:
         raise ValidationFailed(*problems)
-    return Order(headers.topic, headers.shop_domain, subject)
+    return ComplianceOrder(headers.topic, headers.shop_domain, subject)
 
 
-def compliance_answer(order: Order, due_at: datetime | None) -> dict[str, Any]:
+def compliance_answer(order: ComplianceOrder, due_at: datetime | None) -> dict[str, Any]:
     """Return what a dry run answers: what the ledger would say of an order, with no `due_at` where it is there already.
 
     The person's pseudonym is the operator's to see.
@@ -236,7 +236,12 @@ def compliance_answer(order: Order, due_at: datetime | None) -> dict[str, Any]:
 
 
 def report_record(
-    request_id: str, shop_domain: str, subject: Subject, result: Result, records: Sequence[Mapping[str, Any]], now: datetime
+    request_id: str,
+    shop_domain: str,
+    subject: Subject,
+    result: ComplianceResult,
+    records: Sequence[Mapping[str, Any]],
+    now: datetime,
 ) -> dict[str, Any]:
     """Return what a data request found, for the shop's owner; that nothing is held is said, not left out."""
     return {
@@ -258,9 +263,9 @@ def without_mentions(report: Mapping[str, Any], mentions: Callable[[str], bool])
     return None if report["records"] and not records else {**report, "records": records}
 
 
-def compliance_record(request: Request, now: datetime) -> dict[str, Any]:
+def compliance_record(request: ComplianceRequest, now: datetime) -> dict[str, Any]:
     """Return the ledger's line as an operator sees it at `now`."""
-    is_open = request.status is RequestStatus.RECEIVED
+    is_open = request.status is ComplianceStatus.RECEIVED
     return {
         "id": request.id,
         "topic": request.topic.value,
@@ -280,7 +285,7 @@ def compliance_record(request: Request, now: datetime) -> dict[str, Any]:
     }
 
 
-def _subject(body: Statement) -> Subject:
+def _subject(body: ComplianceBody) -> Subject:
     customer = body.customer or Subject()
     order_ids = body.orders_requested or body.orders_to_redact or ()
     return Subject(customer.customer_id, customer.email, customer.phone, tuple(dict.fromkeys(order_ids)))

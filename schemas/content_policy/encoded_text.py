@@ -1,6 +1,6 @@
-"""What a text says once it is decoded: percent, HTML entities, base64, each by itself and once.
+"""Decodes a text once: percent encoding, HTML entities and base64, each separately.
 
-Base64 counts where it is text in UTF-8; its lines are read one by one.
+Base64 counts if it decodes to UTF-8 text; each line is decoded separately.
 """
 
 import re
@@ -21,14 +21,14 @@ _ENTITY: Final = re.compile(r"&(?:#[0-9]{1,10};?|#[xX][0-9A-Fa-f]{1,8};?|[A-Za-z
 #: Both alphabets; the padding says nothing.
 _BASE64: Final = alphabet("+/-_")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
-#: In an address, what is encoded stands between slashes, hyphens or underscores.
+#: In a URL, encoded parts are separated by slashes, hyphens or underscores.
 _PIECES: Final = bytes.maketrans(b"/-_", b"   ")
 #: What `decode` puts in place of bytes that are not text.
 _NOT_TEXT: Final = "\ufffd"
 
 
 def once_decoded(text: str) -> Iterator[str]:
-    """Yield the readings of a text that differ from it; of a text of many parts, only those that change."""
+    """Yield the decoded forms of a text that differ from it; of a joined text, only the parts that change."""
     yield from _changed(text, "%", _PERCENT, unquote)
     yield from _changed(text, "&", _ENTITY, _without_entities)
     plain = joined(_decoded_base64(parts_with_run(text, _BASE64)))
@@ -61,7 +61,7 @@ def _decoded_base64(text: str) -> Iterator[str]:
 
 
 def _plain(run: bytes) -> str:
-    """Return the text that was encoded, nothing where there was none; a torn last character is left out."""
+    """Return the decoded text, or an empty one if it is not base64 of text; an incomplete last character is dropped."""
     whole = run.translate(_STANDARD)[: len(run) - (len(run) % 4 == 1)]
     try:
         plain = a2b_base64(whole + b"=" * (-len(whole) % 4)).decode(errors="replace")

@@ -1,8 +1,8 @@
-"""Names of members whose values nobody wants to hold, and names that together make an order record.
+"""Forbidden field names, and field names that together form an order record.
 
-Names are compared after folding case, `_`, `-` and camelCase. A forbidden name counts alone or as the end of a longer one,
-at a word's boundary: `admin_password` and `customerBillingAddress`, not `session_identity`. Digits at the end say which of
-several it is and do not count: `password2`.
+Names are compared after folding case, `_`, `-` and camelCase. A forbidden name matches alone or as the end of a longer name,
+at a word boundary: `admin_password` and `customerBillingAddress`, not `session_identity`. Digits at the end are ignored:
+`password2`.
 """
 
 import re
@@ -21,7 +21,7 @@ FORBIDDEN_NAMES: Final = (
 _HARMLESS: Final = frozenset({"accesscontrolallowcredentials"})
 
 _CUSTOMERS: Final = ("customer", "buyer", "client", "purchaser", "recipient", "consignee", "billing", "shipping", "delivery")
-#: What an order record consists of, and how its members are called. A plain `name` is not a customer's.
+#: The parts of an order record and the names of their fields. A plain `name` is not a customer's.
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "customer name": tuple(
         f"{who}_{name}" for who in _CUSTOMERS for name in ("name", "full_name", "first_name", "last_name")
@@ -37,12 +37,12 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "line items": ("items", "lines", "products", "ordered_items", "cart_items", "purchased_items", "order_lines"),
 }
-#: What an entry of a list has that was bought; a list without it is just a list.
+#: Fields of an entry that was bought; a list without them is just a list.
 _BOUGHT: Final = frozenset(
     {"price", "unitprice", "quantity", "qty", "sku", "productid", "variantid", "lineprice", "linetotal"}
 )
 
-#: Longer than any listed name in any spelling; what stands before this end of a name changes nothing.
+#: Longer than any listed name in any spelling; only this many final characters of a name matter.
 _END_CHARACTERS: Final = 64
 #: As many words as the longest listed name has, and one for names that camelCase cuts oddly.
 _END_WORDS: Final = 3
@@ -52,25 +52,25 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 class Meaning(NamedTuple):
-    """What a member's name says of its value: the forbidden name it is, the part of an order record it is."""
+    """The meaning of a field name: the forbidden name that it matches, and the part of an order record."""
 
     forbidden: str | None
     part: str | None
 
 
 def meaning(name: str) -> Meaning:
-    """Return what a member's name means."""
+    """Return the meaning of a field name."""
     return _meaning(name[-_END_CHARACTERS:])
 
 
 def are_suspicious(names: Set[str]) -> bool:
-    """Say whether a body of members with these names can hold a forbidden one or an order record."""
+    """Return whether fields with these names can include a forbidden one or form an order record."""
     meanings = {meaning(name) for name in names}
     return any(each.forbidden for each in meanings) or len({each.part for each in meanings} - {None}) > 1
 
 
 def is_order_record(members: Mapping[str, Any]) -> bool:
-    """Say whether an object holds two or more parts of an order record; what is empty or null is not held."""
+    """Return whether an object has two or more parts of an order record; empty and null fields do not count."""
     parts = {meaning(name).part for name, value in members.items() if value not in (None, "", [], {}) and _fits(name, value)}
     return len(parts - {None}) > 1
 
@@ -87,7 +87,7 @@ def _meaning(end: str) -> Meaning:
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Line items are things with a price, a quantity or an article number; other parts are what their names say."""
+    """Line items need a price, a quantity or a product id; for other parts the name decides."""
     if meaning(name).part != "line items":
         return True
     entry = value[0] if isinstance(value, list) else None

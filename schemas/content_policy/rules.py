@@ -1,11 +1,11 @@
-"""Forbidden content: what must never be stored, with a rule id and a path, never the value.
+"""Finds forbidden content in a JSON value: a rule code and a path for each, never the value.
 
-Credentials, cookies, payment details, order records, whole pages and database dumps are refused by the names of members and
-by what their texts hold, raw or once decoded (percent, HTML entities, base64). Ids, timestamps, barcodes, telephone numbers
-and prose about passwords or cookies pass: a false alarm loses a customer's evidence.
+Credentials, cookies, payment details, order records, whole pages and database dumps are detected by field names and by text,
+raw or decoded once (percent, HTML entities, base64). Ids, timestamps, barcodes, phone numbers and prose about passwords or
+cookies pass: a false positive loses a customer's evidence.
 
-Nearly everything is innocent, so all texts of a body are first judged as one; only where that finds something does a second
-walk ask each text, to name its place.
+Nearly every body is clean, so all texts are first checked as one; only if that finds something does a second pass check each
+text to find its location.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -19,28 +19,28 @@ from schemas.content_policy.encoded_text import once_decoded
 from schemas.content_policy.field_names import is_order_record, meaning
 from schemas.content_policy.text_parts import joined
 
-#: Enough to mend a sender; a body of nothing else must not make a larger answer than itself.
-MAX_TOLD: Final = 50
-#: How often parts of a body are judged to find the places of what it breaks: a quarter of a second. An honest body breaks
-#: something in a few places, each of which takes a dozen looks.
-MAX_LOOKS: Final = 5_000
-#: How much text is judged as one: nobody waits for longer than for so much, unless a single text is longer.
+#: Enough to correct a sender; a body full of violations must not cause a larger response than itself.
+MAX_PROBLEMS: Final = 50
+#: Checks of parts of a body to locate violations: a quarter of a second. An honest body has violations in a few locations,
+#: each of which takes a dozen checks.
+MAX_CHECKS: Final = 5_000
+#: Characters checked as one: the longest time between two checkpoints, unless a single text is longer.
 _BLOCK: Final = 64 * 1024
-#: Into how many parts texts are taken apart that break something together.
+#: Texts that violate a rule together are split into this many parts.
 _PARTS: Final = 8
 
 
-GiveWay: TypeAlias = Callable[[], object]
+Checkpoint: TypeAlias = Callable[[], object]
 Entry = TypeVar("Entry")
 
 
-def _go_on() -> None:
-    """Give way to nobody."""
+def _no_checkpoint() -> None:
+    """Continue at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of forbidden content in text; a text without any of `marks`, in lower case, cannot break it."""
+    """One kind of forbidden content in text; a text without any of the lower-case `marks` cannot violate it."""
 
     code: str
     breaks: Callable[[str], bool]
@@ -63,108 +63,108 @@ RULES: Final = (
 )
 
 MESSAGES: Final[Mapping[str, str]] = {
-    "forbidden_name": "Members of this name are never taken; leave them out.",
-    "forbidden_header": "This header is never taken; a scanner runtime strips Set-Cookie and its like before it posts.",
-    "card_number": "This holds a payment card number.",
-    "private_key": "This holds a private key.",
-    "token": "This holds an access token or key of a known format.",
-    "jwt": "This holds a JSON Web Token.",
-    "authorization_line": "This holds an Authorization header with its value.",
-    "cookie_line": "This holds a Cookie or Set-Cookie header with its value.",
-    "url_credentials": "This holds a URL with a password or token in it.",
-    "command_credentials": "This holds a command with a password or key in it.",
-    "assigned_secret": "This holds a password or secret with its value.",
-    "html_document": "This holds a whole HTML document; send the part that matters.",
-    "sql_dump": "This holds a dump of a database.",
-    "order_record": "This object looks like a customer's order: two or more of name, address, email, total and line items.",
+    "forbidden_name": "Fields with this name are not accepted; omit the field.",
+    "forbidden_header": "This header is not accepted; remove Set-Cookie and similar headers before posting.",
+    "card_number": "Contains a payment card number; remove it.",
+    "private_key": "Contains a private key; remove it.",
+    "token": "Contains an access token or key of a known format; remove it.",
+    "jwt": "Contains a JSON Web Token; remove it.",
+    "authorization_line": "Contains an Authorization header with its value; remove it.",
+    "cookie_line": "Contains a Cookie or Set-Cookie header with its value; remove it.",
+    "url_credentials": "Contains a URL with a password or token; remove it from the URL.",
+    "command_credentials": "Contains a command with a password or key; remove it.",
+    "assigned_secret": "Contains a password or secret with its value; remove it.",
+    "html_document": "Contains a whole HTML document; send only the relevant part.",
+    "sql_dump": "Contains a database dump; remove it.",
+    "order_record": "Looks like a customer's order: two or more of name, address, email, total and line items. Remove them.",
 }
 
-#: Where a scanner puts the headers of a page, folded.
+#: Field names of a page's headers.
 _RESPONSE_HEADERS: Final = ("responseHeaders", "response_headers")
-#: Headers that say who somebody is; as lines they are judged by their values, and so they are where they are listed.
-_TELLING_HEADERS: Final = frozenset(
+#: Headers with credentials; their values are checked both as header lines and as list entries.
+_CREDENTIAL_HEADERS: Final = frozenset(
     {"authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2"}
 )
-#: A card number, the shortest thing that is searched for without any mark, and `a:b@c` behind a scheme.
+#: The shortest violations: a card number, and `a:b@c` after a scheme.
 _MIN_TEXT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a value stands: its path, whether names still continue it, whether it is the headers of a page."""
+class _Location:
+    """The location of a value: its path, whether names still extend it, whether it holds the headers of a page."""
 
     path: str = ""
     is_open: bool = True
     is_headers: bool = False
 
-    def below(self, step: str | None, is_headers: bool = False) -> "_Place":
-        """Return the place of a member; without a name of ours for it, it is told at its parent's path."""
+    def below(self, step: str | None, is_headers: bool = False) -> "_Location":
+        """Return the location of a field; an unknown name is reported at the path of its parent."""
         if not self.is_open or step is None:
-            return _Place(self.path, False, is_headers)
-        return _Place(f"{self.path}/{step}", True, is_headers)
+            return _Location(self.path, False, is_headers)
+        return _Location(f"{self.path}/{step}", True, is_headers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Judgement:
-    """What all of a body breaks: rules its texts read as one, and what its names may mean."""
+class _Verdict:
+    """What a whole body violates: rules by its texts read as one, and what its names may mean."""
 
     rules: Sequence[Rule]
     forbidden: Set[str]
-    #: Names of parts of an order record, where there are two of them.
+    #: Names of parts of an order record, if there are two or more.
     parts: Set[str]
 
     @property
-    def is_innocent(self) -> bool:
+    def is_clean(self) -> bool:
         return not (self.rules or self.forbidden or self.parts)
 
 
-def find(value: Any, known_names: Set[str], give_way: GiveWay = _go_on) -> tuple[FieldProblem, ...]:
-    """Return what is forbidden in a JSON value, at most `MAX_TOLD` problems: names first, then texts, then order records.
+def find(value: Any, known_names: Set[str], checkpoint: Checkpoint = _no_checkpoint) -> tuple[FieldProblem, ...]:
+    """Return at most `MAX_PROBLEMS` problems of a JSON value: names first, then texts, then order records.
 
-    Paths are made of `known_names`, list indices and forbidden names alone; any other name ends its path at the parent. The
-    work is linear in the size of `value`; `give_way` is called between parts of it.
+    Paths consist of `known_names`, list indices and forbidden names; any other name ends its path at the parent. The work is
+    linear in the size of `value`; `checkpoint` is called between parts of it.
     """
-    judged = _judged(value, give_way)
-    if judged.is_innocent:
+    judged = _judge_whole(value, checkpoint)
+    if judged.is_clean:
         return ()
-    told: dict[FieldProblem, None] = {}
-    for place, code in _problems(value, known_names, judged, give_way):
-        told[FieldProblem(place.path, code, MESSAGES[code])] = None
-        if len(told) == MAX_TOLD:
+    problems: dict[FieldProblem, None] = {}
+    for place, code in _problems(value, known_names, judged, checkpoint):
+        problems[FieldProblem(place.path, code, MESSAGES[code])] = None
+        if len(problems) == MAX_PROBLEMS:
             break
-    return tuple(told)
+    return tuple(problems)
 
 
 def find_each(values: Sequence[Any], known_names: Set[str]) -> list[tuple[FieldProblem, ...]]:
-    """Return what `find` does of each value.
+    """Return the result of `find` for each value.
 
-    Judged as one, a hundred tickets take a third of the time, and nearly always that is all.
+    A hundred tickets checked as one take a third of the time, and nearly always they are clean.
     """
-    if _judged(list(values), _go_on).is_innocent:
+    if _judge_whole(list(values), _no_checkpoint).is_clean:
         return [()] * len(values)
     return [find(value, known_names) for value in values]
 
 
-def _judged(value: Any, give_way: GiveWay) -> _Judgement:
+def _judge_whole(value: Any, checkpoint: Checkpoint) -> _Verdict:
     texts, names = _texts_and_names(value)
-    give_way()
-    rules = _broken_by_any([text for text in (*texts, *names) if len(text) >= _MIN_TEXT], give_way)
+    checkpoint()
+    rules = _broken_by_any([text for text in (*texts, *names) if len(text) >= _MIN_TEXT], checkpoint)
     meanings = {name: meaning(name) for name in names}
-    parts = {name: told.part for name, told in meanings.items() if told.part}
+    parts = {name: each.part for name, each in meanings.items() if each.part}
     several = len(set(parts.values())) > 1
-    return _Judgement(rules, {name for name, told in meanings.items() if told.forbidden}, {*parts} if several else set())
+    return _Verdict(rules, {name for name, each in meanings.items() if each.forbidden}, {*parts} if several else set())
 
 
-def _broken_by_any(texts: Sequence[str], give_way: GiveWay) -> list[Rule]:
-    """Return the rules that texts break, read block by block as one."""
+def _broken_by_any(texts: Sequence[str], checkpoint: Checkpoint) -> list[Rule]:
+    """Return the rules that texts violate, read block by block as one."""
     broken: set[Rule] = set()
     for block in _blocks(texts, len):
-        broken.update(_broken_rules(joined(block), [rule for rule in RULES if rule not in broken], give_way))
+        broken.update(_broken_rules(joined(block), [rule for rule in RULES if rule not in broken], checkpoint))
     return [rule for rule in RULES if rule in broken]
 
 
 def _blocks(entries: Sequence[Entry], size_of: Callable[[Entry], int]) -> Iterator[Sequence[Entry]]:
-    """Cut texts, or what holds one, into pieces of some `_BLOCK` characters; nearly always it is one piece."""
+    """Split entries into blocks of about `_BLOCK` characters; nearly always there is one block."""
     sizes = [size_of(entry) for entry in entries]
     if sum(sizes) <= _BLOCK:
         yield from [entries] if entries else []
@@ -179,7 +179,7 @@ def _blocks(entries: Sequence[Entry], size_of: Callable[[Entry], int]) -> Iterat
 
 
 def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
-    """Return all texts of a body, numbers that could be a card's among them, and all names of members."""
+    """Return all texts of a body, including numbers that could be card numbers, and all field names."""
     texts: list[str] = []
     names: set[str] = set()
     nodes = [value]
@@ -200,77 +200,79 @@ def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
     return texts, names
 
 
-def _problems(value: Any, known_names: Set[str], judged: _Judgement, give_way: GiveWay) -> Iterator[tuple[_Place, str]]:
-    """Yield the codes of a body with their places; no text can break another rule than the body as a whole."""
-    give_way()
+def _problems(
+    value: Any, known_names: Set[str], judged: _Verdict, checkpoint: Checkpoint
+) -> Iterator[tuple[_Location, str]]:
+    """Yield the codes of a body with their locations; a text violates no rule that the whole body does not."""
+    checkpoint()
     if judged.forbidden:
         yield from _forbidden_names(value, known_names, judged.forbidden)
     if judged.rules:
         texts = [(place, text) for place, node in _nodes(value, known_names) if len(text := _text_of(node)) >= _MIN_TEXT]
-        give_way()
-        yield from _Search(give_way).problems(texts, judged.rules)
-        give_way()
+        checkpoint()
+        yield from _Search(checkpoint).problems(texts, judged.rules)
+        checkpoint()
     if judged.parts:
         yield from _order_records(value, known_names, judged.parts)
 
 
 class _Search:
-    """Finds which texts break rules: all of them as one, then parts of them, as far as a part breaks any.
+    """Locates the texts that violate rules: checks all texts as one, then splits each part that violates a rule.
 
-    A text is looked at by itself where little else is left of its part. What only several texts make together, such as
-    statements of a dump that are one to a text, could lead to each of ten thousand; so looks are counted, and a body that
-    takes too many is refused as a whole.
+    A text is checked by itself once its part has no other. A violation that only several texts form together, such as a dump
+    with one statement per text, could lead to ten thousand checks; so checks are counted, and a body that needs too many is
+    refused as a whole.
     """
 
-    def __init__(self, give_way: GiveWay) -> None:
-        self._give_way = give_way
-        self._told: set[tuple[str, str]] = set()
-        self._looks = 0
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._reported: set[tuple[str, str]] = set()
+        self._checks = 0
 
-    def problems(self, texts: Sequence[tuple[_Place, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Place, str]]:
-        """Yield the codes of those of `rules` that texts break, with their places, in the order of the texts."""
+    def problems(self, texts: Sequence[tuple[_Location, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Location, str]]:
+        """Yield the codes of `rules` that texts violate, with their locations, in the order of the texts."""
         for block in _blocks(texts, lambda each: len(each[1])):
             yield from self._within(block, rules)
-        if self._looks >= MAX_LOOKS:
-            yield from ((_Place(), rule.code) for rule in rules)
+        if self._checks >= MAX_CHECKS:
+            yield from ((_Location(), rule.code) for rule in rules)
 
-    def _within(self, texts: Sequence[tuple[_Place, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Place, str]]:
-        if self._looks >= MAX_LOOKS:
+    def _within(self, texts: Sequence[tuple[_Location, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Location, str]]:
+        if self._checks >= MAX_CHECKS:
             return
         place, text = texts[0]
         if len(texts) == 1 or len({place.path for place, _ in texts}) == 1:
-            # Many texts may share a path; what is told of it need not be found once more.
-            rules = [rule for rule in rules if (place.path, rule.code) not in self._told]
+            # Many texts may share a path; a violation is reported once per path.
+            rules = [rule for rule in rules if (place.path, rule.code) not in self._reported]
         if not rules:
             return
-        self._looks += 1
+        self._checks += 1
         if len(texts) == 1:
-            for rule in _broken_rules(text, rules, self._give_way):
-                self._told.add((place.path, rule.code))
+            for rule in _broken_rules(text, rules, self._checkpoint):
+                self._reported.add((place.path, rule.code))
                 yield place, rule.code
             return
-        broken = _broken_rules(joined(text for _, text in texts), rules, self._give_way)
+        broken = _broken_rules(joined(text for _, text in texts), rules, self._checkpoint)
         size = -(-len(texts) // _PARTS)
         for at in range(0, len(texts) if broken else 0, size):
             yield from self._within(texts[at : at + size], broken)
 
 
-def _forbidden_names(value: Any, known_names: Set[str], forbidden: Set[str]) -> Iterator[tuple[_Place, str]]:
+def _forbidden_names(value: Any, known_names: Set[str], forbidden: Set[str]) -> Iterator[tuple[_Location, str]]:
     for place, node in _nodes(value, known_names):
         for name in node if isinstance(node, dict) else ():
             if name in forbidden:
                 yield _member(place, name, known_names), "forbidden_header" if place.is_headers else "forbidden_name"
 
 
-def _order_records(value: Any, known_names: Set[str], parts: Set[str]) -> Iterator[tuple[_Place, str]]:
+def _order_records(value: Any, known_names: Set[str], parts: Set[str]) -> Iterator[tuple[_Location, str]]:
     for place, node in _nodes(value, known_names):
         if isinstance(node, dict) and len(parts & node.keys()) > 1 and is_order_record(node):
             yield place, "order_record"
 
 
-def _nodes(value: Any, known_names: Set[str]) -> Iterator[tuple[_Place, Any]]:
-    """Yield every value with its place, parents first, in the order of the body."""
-    waiting: list[tuple[_Place, Any]] = [(_Place(), value)]
+def _nodes(value: Any, known_names: Set[str]) -> Iterator[tuple[_Location, Any]]:
+    """Yield every value with its location, parents first, in the order of the body."""
+    waiting: list[tuple[_Location, Any]] = [(_Location(), value)]
     while waiting:
         place, node = waiting.pop()
         yield place, node
@@ -280,13 +282,13 @@ def _nodes(value: Any, known_names: Set[str]) -> Iterator[tuple[_Place, Any]]:
             waiting += [(place.below(str(index)), node[index]) for index in reversed(range(len(node)))]
 
 
-def _member(place: _Place, name: str, known_names: Set[str]) -> _Place:
+def _member(place: _Location, name: str, known_names: Set[str]) -> _Location:
     step = name if name in known_names else meaning(name).forbidden
     return place.below(step, name in _RESPONSE_HEADERS)
 
 
 def _text_of(node: Any) -> str:
-    """Return what a value says by itself: its text, its digits, the names of its members, the headers it lists."""
+    """Return the text of one value: its text, its digits, its field names, the headers it lists."""
     if isinstance(node, str):
         return node
     if isinstance(node, dict):
@@ -298,7 +300,7 @@ def _text_of(node: Any) -> str:
 
 
 def _header_lines(node: dict[str, Any] | list[Any]) -> list[str]:
-    """Return the headers that name and value tell apart: as members of an object, or one behind the other in a list."""
+    """Return headers that are given as name and value: as fields of an object, or as neighbors in a list."""
     if isinstance(node, dict):
         pairs = [(node.get("name"), node["value"])] if "value" in node else []
     else:
@@ -306,25 +308,25 @@ def _header_lines(node: dict[str, Any] | list[Any]) -> list[str]:
     return [
         f"{name}: {value}"
         for name, value in pairs
-        if isinstance(name, str) and isinstance(value, str) and name.lower() in _TELLING_HEADERS
+        if isinstance(name, str) and isinstance(value, str) and name.lower() in _CREDENTIAL_HEADERS
     ]
 
 
-def _broken_rules(text: str, rules: Sequence[Rule], give_way: GiveWay) -> list[Rule]:
-    """Return those of the rules that a text breaks as it is or once decoded, in their order."""
+def _broken_rules(text: str, rules: Sequence[Rule], checkpoint: Checkpoint) -> list[Rule]:
+    """Return the rules that a text violates, raw or decoded once, in their order."""
     if len(text) < _MIN_TEXT:
         return []
     versions = [(version, version.lower()) for version in (text, *once_decoded(text))]
     broken = []
     for rule in rules:
-        give_way()
+        checkpoint()
         if _is_broken(rule, versions):
             broken.append(rule)
     return broken
 
 
 def _is_broken(rule: Rule, versions: Sequence[tuple[str, str]]) -> bool:
-    for text, folded in versions:  # noqa: SIM110 - any() over generators adds 12 µs to a look at a short text, which takes 20
+    for text, folded in versions:  # noqa: SIM110 - any() over generators adds 12 µs to a check of a short text, which takes 20
         if (not rule.marks or _holds_any(rule.marks, folded)) and rule.breaks(text):
             return True
     return False

@@ -1,7 +1,7 @@
-"""Many texts as one, and which of them are worth a closer look, told at the speed of C.
+"""Joins many texts into one, and selects the parts that need a closer check, with functions that run in C.
 
-A body has dozens of short texts; a pattern reads them faster as one than one by one. Few of them hold enough digits for a
-card number, or a run of characters as long as a token.
+A body has dozens of short texts; a pattern searches one long text faster than many short ones. Few texts have enough digits
+for a card number, or a run of characters as long as a token.
 """
 
 import string
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-#: Between the parts of a text: no pattern reads across it, and NUL stands in no JSON text.
+#: Separates the parts of a text: no pattern matches across it, and no JSON text contains NUL.
 _NUL: Final = "\0"
 _APART: Final = f"\n{_NUL}\n"
 
-#: The base64 of fifteen digits has twenty characters, and no token that is told by its prefix has fewer.
+#: The base64 of fifteen digits has twenty characters, and no token with a known prefix has fewer.
 MIN_RUN: Final = 20
 _LONG: Final = b"x" * MIN_RUN
 _ALL_BUT_DIGITS: Final = bytes(byte for byte in range(256) if byte not in b"0123456789\0")
@@ -21,7 +21,7 @@ _ALL_BUT_DIGITS: Final = bytes(byte for byte in range(256) if byte not in b"0123
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """The characters of a run, as two tables over bytes: all of them alike, and each as itself; spaces for the others."""
+    """The characters of a run as two translation tables: to one character, and to themselves; all others to spaces."""
 
     alike: bytes
     themselves: bytes
@@ -35,23 +35,23 @@ def alphabet(punctuation: str) -> Alphabet:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Return one text of many."""
+    """Join texts into one."""
     return _APART.join(texts)
 
 
 def parts_with(text: str, mark: str) -> str:
-    """Return the parts of a text that hold `mark`."""
+    """Return the parts of a text that contain `mark`."""
     return joined(part for part in text.split(_NUL) if mark in part)
 
 
 def parts_with_digits(text: str, at_least: int) -> str:
-    """Return the parts of a text that have so many digits altogether."""
+    """Return the parts of a text with at least that many digits."""
     digits = _bytes(text).translate(None, _ALL_BUT_DIGITS).split(b"\0")
     return joined(part for part, count in zip(text.split(_NUL), map(len, digits), strict=True) if count >= at_least)
 
 
 def parts_with_run(text: str, of: Alphabet) -> str:
-    """Return the parts of a text that have a run of at least `MIN_RUN` characters of an alphabet."""
+    """Return the parts of a text with a run of at least `MIN_RUN` characters of an alphabet."""
     encoded = _bytes(text)
     shape = encoded.translate(of.alike)
     parts: list[str] = []

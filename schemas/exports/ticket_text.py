@@ -22,15 +22,15 @@ from schemas.intake.diagnostics import (
 )
 from schemas.intake.email import InboundEmail, attachment_records, first_web_address
 from schemas.intake.evidence import Capture, CaptureForm, Heading, captured_facts
-from schemas.intake.scanner import Issue, Page
+from schemas.intake.scanner import Issue, ScannedPage
 
 #: A path in a title leaves most of it to what the ticket is about.
 MAX_PLACE: Final = 100
 #: One fact is one line, which a person reads without scrolling far; the whole of it stands in the evidence.
 MAX_FACT: Final = 500
 #: Enough headings to know a page by, and enough symptoms or plugins to begin with; the evidence has them all.
-MAX_TOLD_HEADINGS: Final = 10
-MAX_TOLD: Final = 20
+MAX_LISTED_HEADINGS: Final = 10
+MAX_LISTED: Final = 20
 
 #: The members of a ticket's record, of which the paths of its problems are made.
 _NAMES: Final = frozenset({"title", "description", "severity", "page_url", "labels", "evidence", "rule", "location"}).union(
@@ -39,7 +39,7 @@ _NAMES: Final = frozenset({"title", "description", "severity", "page_url", "labe
 )
 
 
-def ticket_for_finding(page: Page, issue: Issue, scan_run_id: int) -> Ticket:
+def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int) -> Ticket:
     """Return the ticket of a finding: where it is, what is wrong and by which rule."""
     page_url = issue.url or page.url
     facts = (
@@ -112,7 +112,7 @@ def ticket_for_email(email: InboundEmail) -> Ticket:
     facts = (
         ("From", _line(email.sender)),
         ("Received", rfc3339_or_none(email.sent_at)),
-        ("Attachments", f"{len(names)}: {_some(names, MAX_TOLD, ', ')}" if names else None),
+        ("Attachments", f"{len(names)}: {_some(names, MAX_LISTED, ', ')}" if names else None),
     )
     subject = _shortened(email.subject, MAX_TITLE)
     return Ticket(
@@ -163,7 +163,9 @@ def _capture_title(capture: Capture) -> str:
 
 
 def _outline(headings: Sequence[Heading]) -> str:
-    return _some([f"{heading.level} {_shortened(heading.text, MAX_PLACE)}" for heading in headings], MAX_TOLD_HEADINGS, "; ")
+    return _some(
+        [f"{heading.level} {_shortened(heading.text, MAX_PLACE)}" for heading in headings], MAX_LISTED_HEADINGS, "; "
+    )
 
 
 def _symptoms(symptoms: Sequence[str]) -> str:
@@ -171,7 +173,7 @@ def _symptoms(symptoms: Sequence[str]) -> str:
     if len(symptoms) == 1:
         return symptoms[0].strip()
     lines = [f"- {' '.join(symptom.split())}" for symptom in symptoms]
-    return _some(lines, MAX_TOLD, "\n") or "No visible symptoms were reported."
+    return _some(lines, MAX_LISTED, "\n") or "No visible symptoms were reported."
 
 
 def _cms_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
@@ -183,7 +185,7 @@ def _cms_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
         ("Commerce plugin", _line(told["commerce_plugin_version"])),
         ("Commerce plugin status", _line(told["commerce_plugin_status"])),
         ("Active theme", _line(told["active_theme"])),
-        ("Active plugins", _some([_line(name) for name in told["active_plugin_names"] or ()], MAX_TOLD, ", ")),
+        ("Active plugins", _some([_line(name) for name in told["active_plugin_names"] or ()], MAX_LISTED, ", ")),
         ("Reported by", _client("CMS plugin", diagnostics.client_version)),
     )
 

@@ -45,14 +45,14 @@ class InboundEmail:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class EmailAccepted:
     """What became of an email: the id it has now, and whether it had it before."""
 
     id: str
     is_duplicate: bool
 
 
-def email_answer(accepted: Accepted) -> dict[str, object]:
+def email_answer(accepted: EmailAccepted) -> dict[str, object]:
     """Return the body of the 202."""
     return {"id": accepted.id, "status": "accepted", "duplicate": accepted.is_duplicate}
 

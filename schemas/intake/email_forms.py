@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from marshmallow import EXCLUDE, ValidationError, fields, post_load
+from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import MAX_ID, MAX_TEXT, Form, Several, Text, WholeNumber
+from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, Several, Text, WholeNumber
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, mailbox_of, mailboxes_in
@@ -93,12 +93,7 @@ class _ReceivedAt(AnyText):
         return moment
 
 
-class _Lenient(Form):
-    class Meta:
-        unknown = EXCLUDE
-
-
-class _PlainAttachmentForm(_Lenient):
+class _PlainAttachmentForm(LenientForm):
     name = Text(max_length=MAX_FILE_NAME, load_default=None, allow_none=True)
     content_type = Text(max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True)
     size_bytes = WholeNumber(load_default=None, allow_none=True)
@@ -108,7 +103,7 @@ class _PlainAttachmentForm(_Lenient):
         return Attachment(told["name"] or "", told["content_type"] or "", told["size_bytes"])
 
 
-class _PlainForm(_Lenient):
+class _PlainForm(LenientForm):
     message_id = _MessageId(max_length=MAX_MESSAGE_ID, min_length=1, required=True)
     sender = Mailboxes(data_key="from", required=True)
     recipients = Mailboxes(data_key="to", required=True, may_be_array=True)
@@ -134,7 +129,7 @@ class _PlainForm(_Lenient):
         )
 
 
-class _PostmarkMailboxForm(_Lenient):
+class _PostmarkMailboxForm(LenientForm):
     """A mailbox as Postmark reads it; `MailboxHash` is the tag that it found in the address."""
 
     address = Text(data_key="Email", max_length=MAX_NAME, load_default=None, allow_none=True)
@@ -146,7 +141,7 @@ class _PostmarkMailboxForm(_Lenient):
         return mailbox_of(told["name"] or "", told["address"] or ""), told["tag"] or ""
 
 
-class _PostmarkAttachmentForm(_Lenient):
+class _PostmarkAttachmentForm(LenientForm):
     name = Text(data_key="Name", max_length=MAX_FILE_NAME, load_default=None, allow_none=True)
     content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True)
     size_bytes = WholeNumber(data_key="ContentLength", load_default=None, allow_none=True)
@@ -168,7 +163,7 @@ def _several_mailboxes(data_key: str) -> Several:
     )
 
 
-class _PostmarkForm(_Lenient):
+class _PostmarkForm(LenientForm):
     message_id = _MessageId(data_key="MessageID", max_length=MAX_MESSAGE_ID, min_length=1, required=True)
     sender = Mailboxes(data_key="From", required=True)
     sender_full = fields.Nested(_PostmarkMailboxForm, data_key="FromFull", load_default=None, allow_none=True)

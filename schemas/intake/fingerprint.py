@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas.intake.page_url import page_key
-from schemas.intake.scanner import Issue, Page
-from schemas.intake.selector import exact_place, lasting_place
+from schemas.intake.scanner import Issue, ScannedPage
+from schemas.intake.selector import exact_selector, stable_selector
 
 #: Parts of the fingerprint are joined with a byte that no accepted text holds.
 _SEPARATOR: Final = b"\x00"
@@ -23,7 +23,7 @@ class PostbackResult:
     ticket_exports: tuple[str, ...]
 
 
-def fingerprint(page: Page, issue: Issue) -> str:
+def fingerprint(page: ScannedPage, issue: Issue) -> str:
     """Return the 64 hex digits by which the same issue on the same page is known again.
 
     Page, rule and place count; wording, severity and evidence may change without making a new finding, and so may what a
@@ -32,7 +32,7 @@ def fingerprint(page: Page, issue: Issue) -> str:
     return _digest(*_parts(page, issue))
 
 
-def by_fingerprint(page: Page, issues: Iterable[Issue]) -> dict[str, Issue]:
+def by_fingerprint(page: ScannedPage, issues: Iterable[Issue]) -> dict[str, Issue]:
     """Return the issues of one postback by their fingerprints; one that is there twice once, as it was said last.
 
     Places that are two now, but may look alike after the next build, are told apart by their order on the page.
@@ -57,13 +57,13 @@ def postback_answer(result: PostbackResult) -> dict[str, object]:
     }
 
 
-def _parts(page: Page, issue: Issue) -> tuple[str, str, str]:
+def _parts(page: ScannedPage, issue: Issue) -> tuple[str, str, str]:
     where = page_key(issue.url or page.normalized_url or page.url)
-    return where, issue.code.strip().lower(), lasting_place(issue.location)
+    return where, issue.code.strip().lower(), stable_selector(issue.location)
 
 
 def _one_of_each_place(issues: list[Issue]) -> Collection[Issue]:
-    return issues if len(issues) == 1 else {exact_place(issue.location): issue for issue in issues}.values()
+    return issues if len(issues) == 1 else {exact_selector(issue.location): issue for issue in issues}.values()
 
 
 def _digest(*parts: str) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from marshmallow import EXCLUDE, INCLUDE, fields, post_load, pre_load
+from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import AnyObject, Form, Several, Text, WebUrl, WholeNumber
+from schemas.base.fields import AnyObject, Form, LenientForm, Several, Text, WebUrl, WholeNumber
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -66,7 +66,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ScannedPage:
     """The scanned page."""
 
     url: str
@@ -77,19 +77,14 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Postback:
+class ScanPostback:
     """One postback, checked."""
 
     scan_run_id: int
     status: str
-    page: Page
+    page: ScannedPage
     screenshot_path: str | None
     issues: tuple[Issue, ...]
-
-
-class _Lenient(Form):
-    class Meta:
-        unknown = EXCLUDE
 
 
 class _IssueForm(Form):
@@ -138,7 +133,7 @@ class _IssueForm(Form):
         )
 
 
-class _PageForm(_Lenient):
+class _PageForm(LenientForm):
     url = WebUrl(required=True)
     normalized_url = WebUrl(data_key="normalizedUrl", load_default=None, allow_none=True)
     status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, load_default=None, allow_none=True)
@@ -146,15 +141,15 @@ class _PageForm(_Lenient):
     response_headers = AnyObject(data_key="responseHeaders", load_default=dict)
 
     @post_load
-    def _make(self, page: dict[str, Any], **_: Any) -> Page:
-        return Page(**page)
+    def _make(self, page: dict[str, Any], **_: Any) -> ScannedPage:
+        return ScannedPage(**page)
 
 
-class _ArtifactsForm(_Lenient):
+class _ArtifactsForm(LenientForm):
     screenshot_path = Text(data_key="screenshotPath", max_length=1000, load_default=None, allow_none=True)
 
 
-class PostbackForm(_Lenient):
+class PostbackForm(LenientForm):
     """The body of `POST /api/scanner/results`."""
 
     scan_run_id = WholeNumber(data_key="scanRunId", minimum=1, required=True)
@@ -164,8 +159,8 @@ class PostbackForm(_Lenient):
     issues = Several(fields.Nested(_IssueForm), at_most=MAX_ISSUES, load_default=list)
 
     @post_load
-    def _make(self, postback: dict[str, Any], **_: Any) -> Postback:
-        return Postback(
+    def _make(self, postback: dict[str, Any], **_: Any) -> ScanPostback:
+        return ScanPostback(
             scan_run_id=postback["scan_run_id"],
             status=postback["status"],
             page=postback["page"],

@@ -2,8 +2,8 @@
 
 Scanners say where a flaw is as a CSS selector, an XPath, an address, or in words. A rebuild of the site gives new names to
 generated classes and ids, a visit leaves a class such as `is-active` behind, another version of a scanner spells the same
-selector otherwise. `exact_place` folds the spelling alone; `lasting_place` also what does not outlast a build or a visit.
-Tags, positions (`:nth-child(2)`, `div[2]`), attributes and the names that people give are structure, and always stay.
+selector otherwise. `exact_selector` folds the spelling alone; `stable_selector` also what does not outlast a build or a
+visit. Tags, positions (`:nth-child(2)`, `div[2]`), attributes and the names that people give are structure, and always stay.
 What is no selector and no path is taken by its words.
 """
 
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from schemas.intake.page_url import page_key
-from schemas.intake.stable_names import REACT_ID, lasting_attribute, lasting_classes, lasting_name
+from schemas.intake.stable_names import REACT_ID, stable_attribute, stable_classes, stable_name
 
 _TAGS: Final = frozenset(
     name
@@ -80,13 +80,13 @@ _TO_ESCAPE: Final = re.compile(r"[^\w*-]")
 _UNESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(.))", re.DOTALL)
 
 
-def exact_place(location: str) -> str:
+def exact_selector(location: str) -> str:
     """Return one spelling for all that mean exactly this place."""
     return _place(location, _Spelling())
 
 
 @lru_cache(maxsize=_KNOWN_PLACES)
-def lasting_place(location: str) -> str:
+def stable_selector(location: str) -> str:
     """Return what of this place outlasts a build and a visit; two places of one page may have the same."""
     return _place(location, _Lasting())
 
@@ -128,13 +128,13 @@ class _Lasting(_Spelling):
         return page_key(text)
 
     def name(self, name: str) -> str:
-        return lasting_name(name)
+        return stable_name(name)
 
     def classes(self, names: Sequence[str]) -> Sequence[str]:
-        return lasting_classes(names)
+        return stable_classes(names)
 
     def attribute(self, name: str) -> str:
-        return lasting_attribute(name)
+        return stable_attribute(name)
 
 
 def _place(location: str, keep: _Spelling) -> str:
@@ -156,7 +156,7 @@ def _selector(text: str, keep: _Spelling) -> str | None:
                 return None
             spelled += [_compound(compound, keep), f" {part.strip()} " if part.strip() else " "]
             compound = _Compound()
-        elif not _SAY[kind](compound, part, keep):
+        elif not _READERS[kind](compound, part, keep):
             return None
     return None if compound.is_empty else "".join([*spelled, _compound(compound, keep)])
 
@@ -208,7 +208,7 @@ def _say_other(_compound: _Compound, _part: str, _keep: _Spelling) -> bool:
     return False
 
 
-_SAY: Final[Mapping[str, Callable[[_Compound, str, _Spelling], bool]]] = {
+_READERS: Final[Mapping[str, Callable[[_Compound, str, _Spelling], bool]]] = {
     "tag": _say_tag,
     "id": _say_id,
     "class": _say_class,

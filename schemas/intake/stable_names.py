@@ -71,7 +71,7 @@ _OWN_STATES: Final = frozenset(
 )
 
 
-def lasting_name(name: str) -> str:
+def stable_name(name: str) -> str:
     """Return a class or an id with `*` for what a tool made up."""
     if _PLAIN.fullmatch(name):
         return name
@@ -83,14 +83,14 @@ def lasting_name(name: str) -> str:
     return told
 
 
-def lasting_classes(names: Sequence[str]) -> list[str]:
+def stable_classes(names: Sequence[str]) -> list[str]:
     """Return the classes of one element that last; none where all of them come and go."""
     lasting = [name for name in names if not _is_state(name)]
     is_styled = any(name.startswith(_STYLED) for name in lasting)
-    return ["*" if is_styled and _is_second_of_styled(name) else lasting_name(name) for name in lasting]
+    return ["*" if is_styled and _is_second_of_styled(name) else stable_name(name) for name in lasting]
 
 
-def lasting_attribute(name: str) -> str:
+def stable_attribute(name: str) -> str:
     """Return the name of an attribute with `*` for what a tool made up."""
     return _MADE_UP_ATTRIBUTE.sub(r"\1*", name, count=1)
 

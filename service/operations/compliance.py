@@ -7,7 +7,7 @@ from typing import Final
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, WrongEncryptionKey
-from schemas.compliance.requests import Order
+from schemas.compliance.requests import ComplianceOrder
 from storage.compliance import requests
 from storage.secrets.vault import Vault
 
@@ -21,7 +21,7 @@ class ComplianceOperations:
         self._vault = vault
         self._wake_ups = wake_ups
 
-    def receive(self, order: Order, raw_body: bytes, actor: str) -> datetime | None:
+    def receive(self, order: ComplianceOrder, raw_body: bytes, actor: str) -> datetime | None:
         """Store a request and return when it is due by law; None for a repeated webhook.
 
         Call `wake_workers` once it is committed. Raises ServiceUnavailable without this installation's encryption key: the

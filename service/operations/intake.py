@@ -1,9 +1,9 @@
 """Use cases of intake: record a scanner's postback, accept an inbound email."""
 
 from runtime.clock import utc_now
-from schemas.intake.email import Accepted, InboundEmail
+from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.fingerprint import PostbackResult
-from schemas.intake.scanner import Postback
+from schemas.intake.scanner import ScanPostback
 from storage.intake import emails, findings
 from storage.intake.findings import PreparedPostback
 
@@ -14,7 +14,7 @@ class IntakeOperations:
     def __init__(self, default_project_id: int | None) -> None:
         self._default_project_id = default_project_id
 
-    def prepare_postback(self, postback: Postback) -> PreparedPostback:
+    def prepare_postback(self, postback: ScanPostback) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
         return findings.prepare_postback(postback, self._default_project_id)
 
@@ -22,6 +22,6 @@ class IntakeOperations:
         """Store the page and its findings, and prepare an export for each new one. Raises ValidationFailed."""
         return findings.record(prepared, self._default_project_id, utc_now(), actor)
 
-    def accept_email(self, email: InboundEmail, actor: str) -> Accepted:
+    def accept_email(self, email: InboundEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
         return emails.accept(email, self._default_project_id, utc_now(), actor)

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 from runtime.fsync import sync
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.compliance.requests import RequestStatus, Topic
+from schemas.compliance.requests import ComplianceStatus, Topic
 from storage.compliance import erasure_log
 from storage.compliance.erasure import SLICE, erasable, erase_again
 from storage.compliance.erasure_log import Redacted
@@ -54,10 +54,10 @@ _COLUMNS: Final = (
     "finished_at",
 )
 _REDACTIONS: Final = frozenset({Topic.CUSTOMER_REDACT.value, Topic.SHOP_REDACT.value})
-_DONE: Final = RequestStatus.DONE.value
+_DONE: Final = ComplianceStatus.DONE.value
 #: What an order is before a worker has come to it.
 _UNTOUCHED: Final = {
-    "status": RequestStatus.RECEIVED.value,
+    "status": ComplianceStatus.RECEIVED.value,
     "result": None,
     "counts": "{}",
     "attempts": 0,

@@ -15,7 +15,15 @@ from typing import Any, Final
 
 from schemas.base.errors import NotFound
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.compliance.requests import Order, Request, RequestStatus, Result, Subject, Topic, subject_from
+from schemas.compliance.requests import (
+    ComplianceOrder,
+    ComplianceRequest,
+    ComplianceResult,
+    ComplianceStatus,
+    Subject,
+    Topic,
+    subject_from,
+)
 from storage.accounts.audit_log import append
 from storage.compliance.erasure_log import note
 from storage.db import identifiers
@@ -72,7 +80,7 @@ class Held:
     received_at: datetime
 
 
-def receive(order: Order, body: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
+def receive(order: ComplianceOrder, body: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
     """Store an order and return its id; None where the same one is there already.
 
     Where it is about a person, raises NoEncryptionKey where nothing can be sealed, and WrongEncryptionKey where the keys are
@@ -183,7 +191,7 @@ def renew(held: Held, counts: Mapping[str, int], now: datetime) -> None:
 
 
 def finish(
-    held: Held, result: Result, counts: Mapping[str, int], report_sealed: bytes | None, now: datetime, actor: str
+    held: Held, result: ComplianceResult, counts: Mapping[str, int], report_sealed: bytes | None, now: datetime, actor: str
 ) -> None:
     """Close a request and forget whom it was about; the caller holds the transaction. Raises LeaseLost."""
     renew(held, counts, now)
@@ -237,7 +245,7 @@ def replace_report(request_id: str, report_sealed: bytes | None, now: datetime, 
     execute("UPDATE compliance_requests SET report_sealed = ? WHERE id = ?", (report_sealed, request_id))
 
 
-def get(request_id: str) -> Request:
+def get(request_id: str) -> ComplianceRequest:
     """Return one line of the ledger. Raises NotFound."""
     known = identifiers.is_id(identifiers.COMPLIANCE, request_id)
     found = rows(f"SELECT {_COLUMNS} FROM compliance_requests WHERE id = ?", (request_id,)) if known else []  # noqa: S608 - our own names
@@ -246,16 +254,16 @@ def get(request_id: str) -> Request:
     return _request(found[0])
 
 
-def ledger() -> Sequence[Request]:
+def ledger() -> Sequence[ComplianceRequest]:
     """Return every line of the ledger: first what waits, by when it is due, then what is done, the newest first."""
     statement = f"SELECT {_COLUMNS} FROM compliance_requests ORDER BY id DESC"  # noqa: S608 - our own names
     lines = [_request(row) for row in rows(statement)]
-    waiting = [line for line in lines if line.status is RequestStatus.RECEIVED]
-    done = [line for line in lines if line.status is RequestStatus.DONE]
+    waiting = [line for line in lines if line.status is ComplianceStatus.RECEIVED]
+    done = [line for line in lines if line.status is ComplianceStatus.DONE]
     return [*sorted(waiting, key=lambda line: line.due_at), *done]
 
 
-def newest(limit: int, before: str | None, status: RequestStatus | None, topic: Topic | None) -> list[Request]:
+def newest(limit: int, before: str | None, status: ComplianceStatus | None, topic: Topic | None) -> list[ComplianceRequest]:
     """Return up to `limit` lines of the ledger, the newest first, of those older than the one with the id `before`."""
     wanted = {"id < ?": before, "status = ?": status, "topic = ?": topic}
     given = {condition: str(value) for condition, value in wanted.items() if value is not None}
@@ -273,7 +281,7 @@ def _retire(key: tuple[str, str, str], now: datetime) -> None:
     )
 
 
-def _sealed_subject(request_id: str, order: Order, vault: Vault, now: datetime) -> tuple[bytes | None, str | None]:
+def _sealed_subject(request_id: str, order: ComplianceOrder, vault: Vault, now: datetime) -> tuple[bytes | None, str | None]:
     if order.subject is None:
         return None, None
     check_keys(vault, now)
@@ -298,14 +306,14 @@ def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: counts[name] for name in sorted(Counter(counts)) if counts[name]}
 
 
-def _request(row: tuple[Any, ...]) -> Request:
-    return Request(
+def _request(row: tuple[Any, ...]) -> ComplianceRequest:
+    return ComplianceRequest(
         id=row[0],
         topic=Topic(row[1]),
         shop_domain=row[2],
         subject_pseudonym=row[3],
-        status=RequestStatus(row[4]),
-        result=None if row[5] is None else Result(row[5]),
+        status=ComplianceStatus(row[4]),
+        result=None if row[5] is None else ComplianceResult(row[5]),
         counts=_json.python_value(row[6]),
         attempts=row[7],
         last_error=row[8],

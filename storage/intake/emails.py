@@ -9,7 +9,7 @@ from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
 from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_email
-from schemas.intake.email import Accepted, InboundEmail, attachment_records
+from schemas.intake.email import EmailAccepted, InboundEmail, attachment_records
 from storage.db import identifiers
 from storage.db.engine import savepoint, transaction
 from storage.db.models import InboundEmailRow, ProjectRow
@@ -18,7 +18,7 @@ from storage.exports.rows import Draft
 from storage.exports.transitions import prepare
 
 
-def accept(email: InboundEmail, default_project_id: int | None, now: datetime, actor: str) -> Accepted:
+def accept(email: InboundEmail, default_project_id: int | None, now: datetime, actor: str) -> EmailAccepted:
     """Store an email and prepare its export; for a message that its project has already, return the first one's id.
 
     The project is the one that a recipient names, else `default_project_id`. Raises ValidationFailed at the recipients'
@@ -32,13 +32,13 @@ def accept(email: InboundEmail, default_project_id: int | None, now: datetime, a
             try:
                 # A savepoint: the transaction around it may hold an idempotency key, and goes on.
                 with savepoint():
-                    return Accepted(_store(email, project_id, account_id, digest, now, actor), is_duplicate=False)
+                    return EmailAccepted(_store(email, project_id, account_id, digest, now, actor), is_duplicate=False)
             except IntegrityError:
                 # Another request stored the same message a moment before; the savepoint took this one's export back.
                 known = _find(project_id, digest)
                 if known is None:
                     raise
-        return Accepted(known, is_duplicate=True)
+        return EmailAccepted(known, is_duplicate=True)
 
 
 def _store(email: InboundEmail, project_id: int, account_id: int, digest: str, now: datetime, actor: str) -> str:

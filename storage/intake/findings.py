@@ -15,7 +15,7 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
-from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, Postback
+from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, ScanPostback
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, read, read_first
 from storage.db.engine import is_sqlite, transaction
@@ -57,12 +57,12 @@ class ScannedProject:
 class PreparedPostback:
     """A postback, its issues by fingerprint, and the tickets of those that were new when it was prepared."""
 
-    postback: Postback
+    postback: ScanPostback
     issues: Mapping[str, Issue]
     tickets: Mapping[str, WrittenTicket]
 
 
-def prepare_postback(postback: Postback, default_project_id: int | None) -> PreparedPostback:
+def prepare_postback(postback: ScanPostback, default_project_id: int | None) -> PreparedPostback:
     """Do the work of a postback that needs no transaction; the caller holds none.
 
     While a transaction is open, SQLite has no other writer, and to write a ticket takes as long as to store its rows.
@@ -157,12 +157,12 @@ def _projects(account_id: int) -> Any:
     return ProjectRow.select(*shown).where(ProjectRow.account == account_id)
 
 
-def _tickets(postback: Postback, issues: Mapping[str, Issue], marks: Sequence[str]) -> dict[str, WrittenTicket]:
+def _tickets(postback: ScanPostback, issues: Mapping[str, Issue], marks: Sequence[str]) -> dict[str, WrittenTicket]:
     tickets = [ticket_for_finding(postback.page, issues[mark], postback.scan_run_id) for mark in marks]
     return dict(zip(marks, written(tickets), strict=True)) if marks else {}
 
 
-def _scan_run(postback: Postback, default_project_id: int | None, now: datetime) -> tuple[int, int]:
+def _scan_run(postback: ScanPostback, default_project_id: int | None, now: datetime) -> tuple[int, int]:
     """Store the status of a run and return its project and account; register the run if it is not."""
     found = findings_sql.update_scan_run(postback, now) or _register(postback, default_project_id, now)
     if found is None:
@@ -170,7 +170,7 @@ def _scan_run(postback: Postback, default_project_id: int | None, now: datetime)
     return found
 
 
-def _register(postback: Postback, default_project_id: int | None, now: datetime) -> tuple[int, int] | None:
+def _register(postback: ScanPostback, default_project_id: int | None, now: datetime) -> tuple[int, int] | None:
     if not ProjectRow.select().where(ProjectRow.id == default_project_id).exists():
         return None
     # Another postback of the same run may be first by a moment; the run is the same either way.
@@ -182,7 +182,7 @@ def _register(postback: Postback, default_project_id: int | None, now: datetime)
     return project_id, account_id
 
 
-def _insert_new(postback: Postback, issues: Mapping[str, Issue], project_id: int, now: datetime) -> dict[str, str]:
+def _insert_new(postback: ScanPostback, issues: Mapping[str, Issue], project_id: int, now: datetime) -> dict[str, str]:
     """Insert the findings that the project does not have, and return fingerprint → id of those inserted.
 
     A concurrent postback may have inserted any of them first.

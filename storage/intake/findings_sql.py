@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas.base.timestamps import to_ms
-from schemas.intake.scanner import Postback
+from schemas.intake.scanner import ScanPostback
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import JsonField, column_types
 from storage.db.engine import execute, first_row, rows, values_list
@@ -48,13 +48,13 @@ def known_fingerprints(scan_run_id: int, default_project_id: int | None, fingerp
     return set() if found is None else set(_json.python_value(found[0]))
 
 
-def update_scan_run(postback: Postback, now: datetime) -> tuple[int, int] | None:
+def update_scan_run(postback: ScanPostback, now: datetime) -> tuple[int, int] | None:
     """Store the status of a run; return its project and account, None if the run is not registered."""
     found = rows(_UPDATE_RUN, (postback.status, to_ms(now), postback.scan_run_id))
     return (found[0][0], found[0][1]) if found else None
 
 
-def upsert_page(postback: Postback, now: datetime) -> None:
+def upsert_page(postback: ScanPostback, now: datetime) -> None:
     """Store the page of a postback; a repeated postback replaces it."""
     page = postback.page
     record = {

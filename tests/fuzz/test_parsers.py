@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base.strict_json import MalformedJson, canonical, parse
-from schemas.content_policy.rules import MAX_TOLD, find
+from schemas.content_policy.rules import MAX_PROBLEMS, find
 from schemas.exports.response_excerpt import MAX_KEPT, kept_answer, without_secret
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
@@ -114,7 +114,7 @@ def test_bytes_are_strict_json_or_are_refused_as_such(body: bytes) -> None:
 @given(VALUES)
 def test_any_value_is_searched_and_told_of_within_bounds(value: Any) -> None:
     found = find(value, frozenset())
-    assert len(found) <= MAX_TOLD
+    assert len(found) <= MAX_PROBLEMS
     assert find(value, frozenset()) == found
     # What is found in a part is found in the whole.
     assert bool(find([value], frozenset())) == bool(found)

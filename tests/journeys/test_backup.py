@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from runtime.clock import utc_now
-from schemas.compliance.requests import Result, Topic
+from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
 from storage.exports import transitions
@@ -152,7 +152,10 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: Operator, e
             assert found == lines, table
     with elsewhere.database():
         carry_out()
-        assert {line.result for line in compliance_requests.ledger()} == {Result.REPORTED, Result.REDACTED}
+        assert {line.result for line in compliance_requests.ledger()} == {
+            ComplianceResult.REPORTED,
+            ComplianceResult.REDACTED,
+        }
 
 
 # --- redactions

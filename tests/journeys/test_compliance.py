@@ -11,7 +11,7 @@ from redis import Redis
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.timestamps import to_ms
-from schemas.compliance.requests import Result, Topic
+from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
@@ -80,7 +80,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
         assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
         WakeUpQueue(connect(redis.url)).notify()
         [asked] = compliance_requests.ledger()
-        wait_until(lambda: compliance_requests.get(asked.id).result is Result.REPORTED)
+        wait_until(lambda: compliance_requests.get(asked.id).result is ComplianceResult.REPORTED)
         report = compliance_requests.report_of(asked.id, Vault(KEYS))
         assert report is not None
         assert len(report["records"]) == 19
@@ -102,7 +102,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
         wait_until(lambda: compliance_requests.get(request_id).result, TAKEN_OVER_WITHIN_S)
 
     line = compliance_requests.get(request_id)
-    assert (line.result, line.attempts) == (Result.REDACTED, 2)
+    assert (line.result, line.attempts) == (ComplianceResult.REDACTED, 2)
     assert (line.counts["evidence_captures"], line.counts["exports"]) == (CAPTURES + 1, 12)
     assert traces_of(ADA, stored()) == []
     assert stored(bobs) == untouched

@@ -17,7 +17,7 @@ from schemas.exports.record import Approval
 from schemas.exports.state_machine import Move
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.fingerprint import PostbackResult
-from schemas.intake.scanner import Postback
+from schemas.intake.scanner import ScanPostback
 from schemas.settings.definitions import Settings, load_settings
 from schemas.targets.target import Target, TargetRequest
 from storage.accounts import accounts, projects, sessions, tokens
@@ -187,7 +187,7 @@ def postback(scan_run_id: int = 42, issues: list[Mapping[str, Any]] | None = Non
     return {**body, **changes}
 
 
-def record_postback(posted: Postback, default_project_id: int | None, now: datetime = NOW) -> PostbackResult:
+def record_postback(posted: ScanPostback, default_project_id: int | None, now: datetime = NOW) -> PostbackResult:
     """Store a checked postback as the scanner's route does."""
     return findings.record(findings.prepare_postback(posted, default_project_id), default_project_id, now, "scanner")
 

@@ -13,7 +13,7 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.compliance.requests import Order, Subject, Topic
+from schemas.compliance.requests import ComplianceOrder, Subject, Topic
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import Move
 from service.app import create_app
@@ -115,11 +115,11 @@ def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, **
     return client.simulate_post(WEBHOOKS, body=raw, headers=sent)
 
 
-def order(topic: Topic, person: Person | None = None, shop: str = SHOP) -> tuple[Order, bytes]:
+def order(topic: Topic, person: Person | None = None, shop: str = SHOP) -> tuple[ComplianceOrder, bytes]:
     """Return what a webhook comes to, and its bytes."""
     bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
     body = shop_body(shop) if person is None else bodies[topic](person, shop)
-    return Order(topic, shop, None if person is None else person.subject), json.dumps(body).encode()
+    return ComplianceOrder(topic, shop, None if person is None else person.subject), json.dumps(body).encode()
 
 
 def receive(topic: Topic, vault: Vault, person: Person | None = None, shop: str = SHOP) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from schemas.base.errors import WrongEncryptionKey
-from schemas.compliance.requests import Result, Subject, Topic, report_record, without_mentions
+from schemas.compliance.requests import ComplianceResult, Subject, Topic, report_record, without_mentions
 from schemas.compliance.subject_matching import Mentions
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
@@ -79,7 +79,7 @@ class _InHand:
     def carry_out(self) -> None:
         """Do all of it. Raises LeaseLost, and WrongEncryptionKey where the subject cannot be read."""
         if not self._counts and not erasure.is_known(self._held.shop_domain):
-            self._finish(Result.UNKNOWN_SHOP)
+            self._finish(ComplianceResult.UNKNOWN_SHOP)
         elif self._held.topic is Topic.DATA_REQUEST:
             self._report()
         elif self._held.topic is Topic.CUSTOMER_REDACT:
@@ -94,7 +94,7 @@ class _InHand:
             for found in erasure.mentioning(store, self._held.shop_domain, mentions):
                 records += [each.record() for each in found]
                 self._step(partial(Counter, {store.table: len(found)}))
-        result = Result.REPORTED if records else Result.NOTHING_HELD
+        result = ComplianceResult.REPORTED if records else ComplianceResult.NOTHING_HELD
         report = report_record(self._held.id, self._held.shop_domain, subject, result, records, self._now())
         self._finish(result, compliance_requests.seal_report(self._held.id, report, self._vault))
 
@@ -107,7 +107,7 @@ class _InHand:
         for request_id, pseudonym in compliance_requests.reported(self._held.shop_domain):
             is_theirs = pseudonym is not None and pseudonym == self._held.subject_pseudonym
             self._step(partial(self._redact_report, request_id, None if is_theirs else mentions))
-        self._finish(Result.REDACTED)
+        self._finish(ComplianceResult.REDACTED)
 
     def _redact_shop(self) -> None:
         shop = self._held.shop_domain
@@ -120,7 +120,7 @@ class _InHand:
         self._redact_answers(None)
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
-        self._finish(Result.REDACTED, beforehand=partial(erasure.forget_shop, shop))
+        self._finish(ComplianceResult.REDACTED, beforehand=partial(erasure.forget_shop, shop))
 
     def _erase_mentioning(self, store: erasure.Store, mentions: Mentions) -> None:
         for found in erasure.mentioning(store, self._held.shop_domain, mentions):
@@ -158,7 +158,7 @@ class _InHand:
         self._counts = counts
 
     def _finish(
-        self, result: Result, report_sealed: bytes | None = None, beforehand: Callable[[], Counter[str]] = Counter
+        self, result: ComplianceResult, report_sealed: bytes | None = None, beforehand: Callable[[], Counter[str]] = Counter
     ) -> None:
         with transaction():
             counts = self._counts + beforehand()

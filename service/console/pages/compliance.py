@@ -6,7 +6,7 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.compliance.requests import RequestStatus, Topic
+from schemas.compliance.requests import ComplianceStatus, Topic
 from schemas.settings.definitions import RouteFamily
 from service.console.layout import CONSOLE, Page
 from service.console.sessions import Visitor
@@ -14,7 +14,7 @@ from service.http.paging import next_page, read_page
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 
-_FILTERS: Final = {"status": tuple(RequestStatus), "topic": tuple(Topic)}
+_FILTERS: Final = {"status": tuple(ComplianceStatus), "topic": tuple(Topic)}
 
 
 class Compliance(Page):
@@ -30,7 +30,7 @@ class Compliance(Page):
         page = read_page(req, identifiers.COMPLIANCE, _FILTERS)
         status, topic = page.filters.get("status"), page.filters.get("topic")
         found = compliance_requests.newest(
-            page.fetch_limit, page.before, RequestStatus(status) if status else None, Topic(topic) if topic else None
+            page.fetch_limit, page.before, ComplianceStatus(status) if status else None, Topic(topic) if topic else None
         )
         return {
             "shown": found[: page.limit],

@@ -254,12 +254,12 @@ def test_what_every_page_would_be_answered_ends_it_and_typing_the_same_goes_on(
 
 
 def test_a_page_that_is_refused_is_told_and_the_others_go(relay: StandIn, typed: Callable[..., Result]) -> None:
-    problem = {"path": "/issues/0/title", "code": "jwt", "message": "This holds a JSON Web Token."}
+    problem = {"path": "/issues/0/title", "code": "jwt", "message": "Contains a JSON Web Token; remove it."}
     relay.first += [accepted(), (422, {}, {"error": {"details": {"fields": [problem]}}}), (413, {}, {})]
     result = typed("zap", "--json")
     assert (result.exit_code, len(relay.asked)) == (1, 5)
     assert record(result)["refused"] == [
-        {"url": f"{SHOP}subscribe", "problems": ["/issues/0/title This holds a JSON Web Token."]},
+        {"url": f"{SHOP}subscribe", "problems": ["/issues/0/title Contains a JSON Web Token; remove it."]},
         {"url": SHOP, "problems": ["larger than the service's MAX_BODY_BYTES"]},
     ]
     assert f"Refused: {SHOP}subscribe: /issues/0/title This holds" in result.stderr

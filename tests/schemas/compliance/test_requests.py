@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from schemas.base.errors import ValidationFailed
 from schemas.compliance.requests import (
     ComplianceForm,
-    Envelope,
-    Request,
-    RequestStatus,
-    Result,
+    ComplianceHeaders,
+    ComplianceRequest,
+    ComplianceResult,
+    ComplianceStatus,
     Subject,
     Topic,
     compliance_record,
@@ -47,7 +47,7 @@ MEMBERS = st.fixed_dictionaries(
 @given(MEMBERS | JSON, st.sampled_from(Topic))
 def test_no_body_breaks_the_schema(body: Any, topic: Topic) -> None:
     try:
-        order = order_from(Envelope(topic, "snow.shops.example"), ComplianceForm().read(body))
+        order = order_from(ComplianceHeaders(topic, "snow.shops.example"), ComplianceForm().read(body))
     except ValidationFailed:
         return
     assert order.topic is topic
@@ -79,13 +79,13 @@ def test_a_person_is_the_same_in_every_request(subject: Subject, identity: str |
     assert subject.identity == identity
 
 
-def line(**changes: Any) -> Request:
+def line(**changes: Any) -> ComplianceRequest:
     told: dict[str, Any] = {
         "id": "cpl_1",
         "topic": Topic.CUSTOMER_REDACT,
         "shop_domain": "snow.shops.example",
         "subject_pseudonym": "ps:1",
-        "status": RequestStatus.RECEIVED,
+        "status": ComplianceStatus.RECEIVED,
         "result": None,
         "counts": {},
         "attempts": 0,
@@ -96,7 +96,7 @@ def line(**changes: Any) -> Request:
         "next_run_at": NOW,
         "finished_at": None,
     }
-    return Request(**{**told, **changes})
+    return ComplianceRequest(**{**told, **changes})
 
 
 def test_a_line_says_when_it_is_due_and_when_it_is_late() -> None:
@@ -104,14 +104,14 @@ def test_a_line_says_when_it_is_due_and_when_it_is_late() -> None:
     record = compliance_record(line(), due - timedelta(seconds=1))
     assert (record["due_at"], record["overdue"]) == ("2026-03-31T12:00:00.000Z", False)
     assert compliance_record(line(), due)["overdue"] is True
-    done = line(status=RequestStatus.DONE, result=Result.REDACTED, finished_at=NOW, next_run_at=None)
+    done = line(status=ComplianceStatus.DONE, result=ComplianceResult.REDACTED, finished_at=NOW, next_run_at=None)
     assert compliance_record(done, due)["overdue"] is False
     assert (record["status"], record["result"], record["subject"]) == ("received", None, "ps:1")
 
 
 def report(subject: Subject, *texts: str) -> dict[str, Any]:
     records = [{"table": "diagnostics", "id": f"dia_{n}", "texts": {"a": text}} for n, text in enumerate(texts)]
-    return report_record("cpl_1", "snow.shops.example", subject, Result.REPORTED, records, NOW)
+    return report_record("cpl_1", "snow.shops.example", subject, ComplianceResult.REPORTED, records, NOW)
 
 
 def test_a_report_is_rid_of_somebody() -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
-from schemas.content_policy.rules import MAX_LOOKS, MAX_TOLD, MESSAGES, RULES, find
+from schemas.content_policy.rules import MAX_CHECKS, MAX_PROBLEMS, MESSAGES, RULES, find
 from schemas.exports.ticket_text import preview_problems, ticket_for_finding
 from schemas.intake.scanner import PostbackForm
 from storage.db.identifiers import CAPTURE, EXPORT, TARGET, new_id
@@ -132,10 +132,10 @@ def test_nothing_submitted_is_repeated() -> None:
     assert not any("evil" in str(problem) or CARD in str(problem) for problem in problems)
 
 
-def test_a_forbidden_header_says_what_a_scanner_runtime_does() -> None:
+def test_a_forbidden_header_names_the_fix() -> None:
     [problem] = find({"page": {"responseHeaders": {"Set-Cookie": "a", "server": "nginx"}}}, KNOWN)
     assert (problem.path, problem.code) == ("/page/responseHeaders/set_cookie", "forbidden_header")
-    assert "strips Set-Cookie" in problem.message
+    assert "remove Set-Cookie" in problem.message
 
 
 def test_names_come_first_then_texts_then_order_records() -> None:
@@ -152,12 +152,12 @@ def test_the_same_problem_is_told_once() -> None:
 
 
 def test_no_more_problems_are_told_than_a_sender_can_use() -> None:
-    assert len(find([CARD] * (MAX_TOLD + 1), KNOWN)) == MAX_TOLD
+    assert len(find([CARD] * (MAX_PROBLEMS + 1), KNOWN)) == MAX_PROBLEMS
 
 
 def test_duplicates_do_not_hide_another_problem() -> None:
     assert told([*([{"mine": CARD}] * 10), {"url": JWT}])[-1] == ("/10/url", "jwt")
-    assert told({"mine": [CARD] * (MAX_TOLD * 2), "url": JWT}) == [("", "card_number"), ("/url", "jwt")]
+    assert told({"mine": [CARD] * (MAX_PROBLEMS * 2), "url": JWT}) == [("", "card_number"), ("/url", "jwt")]
 
 
 CARDS = [
@@ -747,7 +747,7 @@ def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_wh
     few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
     assert told({"issues": few}) == []
     assert told({"issues": many}) == [("", "sql_dump")]
-    assert _looks_at({"issues": many}) < 3 * MAX_LOOKS
+    assert _looks_at({"issues": many}) < 3 * MAX_CHECKS
 
 
 def test_others_can_go_on_within_a_large_body() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from schemas.exports.ticket import MAX_TITLE, Source, Ticket, delivery_body, digest
 from schemas.exports.ticket_text import ticket_for_finding
-from schemas.intake.scanner import Issue, Page
+from schemas.intake.scanner import Issue, ScannedPage
 
-PAGE = Page("https://shop.example/cart?x=1", None, 200, "cart", {})
+PAGE = ScannedPage("https://shop.example/cart?x=1", None, 200, "cart", {})
 
 
 def make_issue(**changes: Any) -> Issue:
@@ -28,7 +28,7 @@ def make_issue(**changes: Any) -> Issue:
     return Issue(**{**known, **changes})
 
 
-def make_ticket(page: Page = PAGE, **changes: Any) -> Ticket:
+def make_ticket(page: ScannedPage = PAGE, **changes: Any) -> Ticket:
     return ticket_for_finding(page, make_issue(**changes), 42)
 
 
@@ -52,7 +52,7 @@ def test_a_ticket_says_what_is_wrong_where_and_by_which_rule() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    ticket = make_ticket(Page("https://shop.example", None, None, None, {}))
+    ticket = make_ticket(ScannedPage("https://shop.example", None, None, None, {}))
     assert ticket.title == "Image without text on /"
     assert ticket.labels == ("website-risk", "severity:high")
     assert "Where:" not in ticket.description
@@ -74,7 +74,7 @@ def test_an_issue_with_an_address_of_its_own_is_there() -> None:
     ],
 )
 def test_a_title_keeps_to_its_limit(title: str, path: str, expected: str) -> None:
-    ticket = make_ticket(Page(f"https://shop.example{path}", None, None, None, {}), title=title)
+    ticket = make_ticket(ScannedPage(f"https://shop.example{path}", None, None, None, {}), title=title)
     assert ticket.title == expected
     assert len(ticket.title) <= MAX_TITLE == 250
 
@@ -108,6 +108,6 @@ def test_a_source_without_a_scan_run_names_none() -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=500), st.text("abc/é ", max_size=400))
 def test_any_title_on_any_page_is_one_line_within_the_limit(title: str, path: str) -> None:
-    ticket = make_ticket(Page(f"https://shop.example/{path}", None, None, None, {}), title=title)
+    ticket = make_ticket(ScannedPage(f"https://shop.example/{path}", None, None, None, {}), title=title)
     assert 0 < len(ticket.title) <= MAX_TITLE
     assert "\n" not in ticket.title

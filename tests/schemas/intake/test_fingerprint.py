@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint, fingerprint, postback_answer
-from schemas.intake.scanner import Issue, Page
+from schemas.intake.scanner import Issue, ScannedPage
 
-PAGE = Page("https://shop.example/cart?x=1", "https://shop.example/cart", 200, "cart", {})
+PAGE = ScannedPage("https://shop.example/cart?x=1", "https://shop.example/cart", 200, "cart", {})
 ISSUE = Issue("img-alt", "Image without text", "high", "", "main > img", None, {})
 
 
 def mark(page: dict[str, Any] | None = None, **issue: Any) -> str:
     known = {name: getattr(PAGE, name) for name in PAGE.__dataclass_fields__}
     flaw = {name: getattr(ISSUE, name) for name in ISSUE.__dataclass_fields__}
-    return fingerprint(Page(**{**known, **(page or {})}), Issue(**{**flaw, **issue}))
+    return fingerprint(ScannedPage(**{**known, **(page or {})}), Issue(**{**flaw, **issue}))
 
 
 def test_a_fingerprint_never_changes_between_versions() -> None:

@@ -12,14 +12,14 @@ from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_URL, MESSAGES
 from schemas.exports.ticket_text import ticket_for_finding
 from schemas.intake.fingerprint import fingerprint
-from schemas.intake.scanner import MAX_EVIDENCE_BYTES, MAX_ISSUES, Issue, Postback, PostbackForm
+from schemas.intake.scanner import MAX_EVIDENCE_BYTES, MAX_ISSUES, Issue, PostbackForm, ScanPostback
 from tests.support.factories import issue, postback
 
 FORM = PostbackForm()
 
 
-def read(body: Any) -> Postback:
-    checked: Postback = FORM.read(body)
+def read(body: Any) -> ScanPostback:
+    checked: ScanPostback = FORM.read(body)
     return checked
 
 
@@ -248,7 +248,7 @@ bodies = values | st.fixed_dictionaries(
 @given(bodies)
 def test_any_json_is_a_postback_or_a_refusal_that_repeats_nothing(body: Any) -> None:
     found = read_or_refuse(body)
-    if isinstance(found, Postback):
+    if isinstance(found, ScanPostback):
         for each_issue in found.issues:
             assert len(fingerprint(found.page, each_issue)) == 64
             ticket = ticket_for_finding(found.page, each_issue, found.scan_run_id)
@@ -262,7 +262,7 @@ def test_any_json_is_a_postback_or_a_refusal_that_repeats_nothing(body: Any) -> 
         assert each.message == MESSAGES[each.code]
 
 
-def read_or_refuse(body: Any) -> Postback | ValidationFailed:
+def read_or_refuse(body: Any) -> ScanPostback | ValidationFailed:
     try:
         return read(body)
     except ValidationFailed as refused:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.intake.selector import exact_place, lasting_place
+from schemas.intake.selector import exact_selector, stable_selector
 
 #: Two spellings of exactly one place.
 SAME_SPELLING = [
@@ -109,20 +109,20 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("one", "other"), SAME_SPELLING)
 def test_a_place_has_one_spelling(one: str, other: str) -> None:
-    assert exact_place(one) == exact_place(other)
-    assert lasting_place(one) == lasting_place(other)
+    assert exact_selector(one) == exact_selector(other)
+    assert stable_selector(one) == stable_selector(other)
 
 
 @pytest.mark.parametrize(("one", "other"), SAME_PLACE)
 def test_a_place_is_known_again_after_a_build_and_a_visit(one: str, other: str) -> None:
-    assert lasting_place(one) == lasting_place(other)
-    assert exact_place(one) != exact_place(other)
+    assert stable_selector(one) == stable_selector(other)
+    assert exact_selector(one) != exact_selector(other)
 
 
 @pytest.mark.parametrize("places", DIFFERENT, ids=lambda places: places[0])
 def test_places_that_people_tell_apart_are_apart(places: tuple[str, ...]) -> None:
-    assert [pair for pair in combinations(places, 2) if lasting_place(pair[0]) == lasting_place(pair[1])] == []
-    assert [pair for pair in combinations(places, 2) if exact_place(pair[0]) == exact_place(pair[1])] == []
+    assert [pair for pair in combinations(places, 2) if stable_selector(pair[0]) == stable_selector(pair[1])] == []
+    assert [pair for pair in combinations(places, 2) if exact_selector(pair[0]) == exact_selector(pair[1])] == []
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_places_that_people_tell_apart_are_apart(places: tuple[str, ...]) -> Non
     ],
 )
 def test_what_a_person_gave_stays_readable(location: str, lasting: str) -> None:
-    assert lasting_place(location) == lasting
+    assert stable_selector(location) == lasting
 
 
 NAMES = st.from_regex(r"[a-z]{2,8}(-[a-z]{2,8})?", fullmatch=True).filter(
@@ -146,7 +146,7 @@ TAGS = st.sampled_from(["div", "p", "a", "main", "section", "li"])
 COMPOUNDS = st.builds(
     lambda tag, names, nth: tag + "".join(f".{name}" for name in names) + (f":nth-child({nth})" if nth else ""),
     TAGS,
-    st.lists(NAMES.filter(lambda name: lasting_place(f"p.{name}") == f"p.{name}"), max_size=2, unique=True).map(sorted),
+    st.lists(NAMES.filter(lambda name: stable_selector(f"p.{name}") == f"p.{name}"), max_size=2, unique=True).map(sorted),
     st.integers(0, 9),
 )
 SELECTORS = st.lists(COMPOUNDS, min_size=1, max_size=5).map(" > ".join)
@@ -154,7 +154,7 @@ SELECTORS = st.lists(COMPOUNDS, min_size=1, max_size=5).map(" > ".join)
 
 @given(SELECTORS)
 def test_a_selector_of_plain_names_is_its_own_key(selector: str) -> None:
-    assert exact_place(selector) == lasting_place(selector) == selector
+    assert exact_selector(selector) == stable_selector(selector) == selector
 
 
 @given(SELECTORS, st.sampled_from(["is-active", "hover", "lazyloaded", "hasFocus"]))
@@ -163,12 +163,12 @@ def test_a_state_anywhere_changes_nothing(selector: str, state: str) -> None:
     tag = re.match("[a-z]+", last)
     assert tag is not None
     touched = f"{head} > " * bool(head) + f"{tag[0]}.{state}{last[tag.end() :]}"
-    assert lasting_place(touched) == selector
+    assert stable_selector(touched) == selector
 
 
 @given(st.text(max_size=80) | st.text("ab.#[]()>+~,:*='\"\\ /@1_-:r", max_size=60))
 def test_any_text_is_a_place(text: str) -> None:
-    for place_of in (exact_place, lasting_place):
+    for place_of in (exact_selector, stable_selector):
         assert place_of(f" {text} ") == place_of(text)
 
 
@@ -204,7 +204,7 @@ UNITS += ["_a_", "mat-", "data-v-", "\\41 ", ".css-", ":not(", "/div[1]", "x__",
 def test_the_work_grows_with_the_length_alone(unit: str) -> None:
     for before in ("", ".", "#", "[a='", "/html/", "//a[", "p.sc-x.", ".mat-", "[class='", ":not("):
         text = (before + unit * 65_536)[:65_536] + "!"
-        for place_of in (exact_place, lasting_place):
+        for place_of in (exact_selector, stable_selector):
             began = time.process_time()
             place_of(text)
             assert time.process_time() - began < 5, (before, unit)

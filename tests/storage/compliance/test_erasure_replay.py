@@ -13,7 +13,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.compliance.requests import Result, Topic
+from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import erasure, erasure_log, erasure_replay
 from storage.compliance import requests as compliance_requests
 from storage.compliance.erasure_log import KEYS, Redacted
@@ -261,7 +261,7 @@ def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: 
     erasure_replay.apply(write(file, {"request": there}), utc_now())
     carry_out()
     line = compliance_requests.get(str(ORDER["id"]))
-    assert (line.result, line.attempts) == (Result.REDACTED, 1)
+    assert (line.result, line.attempts) == (ComplianceResult.REDACTED, 1)
     assert traces_of(ADA, stored()) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import NoEncryptionKey, NotFound, WrongEncryptionKey
-from schemas.compliance.requests import Order, RequestStatus, Result, Subject, Topic
+from schemas.compliance.requests import ComplianceOrder, ComplianceResult, ComplianceStatus, Subject, Topic
 from storage.compliance import requests as compliance_requests
 from storage.compliance.requests import LEASE_S, Held, LeaseLost
 from storage.db.engine import connection, execute, rows, transaction
@@ -33,7 +33,7 @@ def test_an_order_is_stored_sealed_and_due_in_thirty_days(database: str) -> None
     request_id = receive()
     assert request_id is not None
     line = compliance_requests.get(request_id)
-    assert (line.status, line.due_at - line.received_at) == (RequestStatus.RECEIVED, timedelta(days=30))
+    assert (line.status, line.due_at - line.received_at) == (ComplianceStatus.RECEIVED, timedelta(days=30))
     assert traces_of(ADA, stored()) == []
     held = claimed()
     assert compliance_requests.subject_of(held, VAULT) == ADA.subject
@@ -67,7 +67,7 @@ def test_a_pseudonym_is_the_persons_in_the_shop_and_only_with_this_key(database:
 
 def test_a_request_about_orders_alone_has_no_pseudonym(database: str) -> None:
     request_id = compliance_requests.receive(
-        Order(Topic.CUSTOMER_REDACT, SHOP, Subject(order_ids=("7",))), b"x", VAULT, NOW, "s"
+        ComplianceOrder(Topic.CUSTOMER_REDACT, SHOP, Subject(order_ids=("7",))), b"x", VAULT, NOW, "s"
     )
     assert compliance_requests.get(str(request_id)).subject_pseudonym is None
 
@@ -104,7 +104,7 @@ def test_a_lapsed_lease_writes_nothing(database: str, heir_came: bool) -> None:
     with pytest.raises(LeaseLost), transaction():
         compliance_requests.renew(held, {"exports": 1}, LAPSED)
     with pytest.raises(LeaseLost), transaction():
-        compliance_requests.finish(held, Result.REDACTED, {}, None, LAPSED, "worker:late")
+        compliance_requests.finish(held, ComplianceResult.REDACTED, {}, None, LAPSED, "worker:late")
     assert stored() == before
     assert (compliance_requests.postpone(held, "X", LAPSED) is None) is heir_came
 
@@ -114,9 +114,9 @@ def test_what_is_done_names_nobody_and_waits_for_nobody(database: str) -> None:
     held = claimed()
     sealed = compliance_requests.seal_report(held.id, {"records": [ADA.email]}, VAULT)
     with transaction():
-        compliance_requests.finish(held, Result.REPORTED, {"exports": 1}, sealed, NOW, "worker:1")
+        compliance_requests.finish(held, ComplianceResult.REPORTED, {"exports": 1}, sealed, NOW, "worker:1")
     line = compliance_requests.get(held.id)
-    assert (line.status, line.result, line.has_report, line.next_run_at) == ("done", Result.REPORTED, True, None)
+    assert (line.status, line.result, line.has_report, line.next_run_at) == ("done", ComplianceResult.REPORTED, True, None)
     assert rows("SELECT subject_sealed, lease FROM compliance_requests") == [(None, None)]
     assert compliance_requests.report_of(held.id, VAULT) == {"records": [ADA.email]}
     assert traces_of(ADA, stored()) == []
@@ -134,7 +134,7 @@ def test_the_ledger_shows_first_what_is_due_first(database: str) -> None:
     ids = [str(receive(person=person, shop=shop)) for person in (ADA, BOB) for shop in (SHOP, "sun.shops.example")]
     execute("UPDATE compliance_requests SET due_at = due_at - 1 WHERE id = ?", (ids[3],))
     with transaction():
-        compliance_requests.finish(claimed(), Result.REDACTED, {}, None, NOW, "w")
+        compliance_requests.finish(claimed(), ComplianceResult.REDACTED, {}, None, NOW, "w")
     done = [line.id for line in compliance_requests.ledger() if line.status == "done"]
     assert [line.id for line in compliance_requests.ledger()] == [
         ids[3],

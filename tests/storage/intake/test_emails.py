@@ -12,7 +12,7 @@ import pytest
 
 from schemas.base.errors import ValidationFailed
 from schemas.exports.state_machine import ExportStatus
-from schemas.intake.email import Accepted, InboundEmail
+from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.email_forms import EmailForm
 from storage.db.engine import close_database, connection, database, open_database, rows, transaction
 from storage.db.models import InboundEmailRow
@@ -31,7 +31,7 @@ def read(**changes: Any) -> InboundEmail:
     return checked
 
 
-def accept(customer: Customer, **changes: Any) -> Accepted:
+def accept(customer: Customer, **changes: Any) -> EmailAccepted:
     return emails.accept(read(**changes), customer.project_id, NOW, "email")
 
 
@@ -55,7 +55,7 @@ def test_an_email_is_stored_and_prepares_one_export_that_names_it(customer: Cust
 def test_a_repeat_is_answered_with_the_first_id_and_prepares_nothing(customer: Customer) -> None:
     first = accept(customer)
     again = emails.accept(read(subject="Other words"), customer.project_id, NOW + timedelta(days=9), "email")
-    assert again == Accepted(first.id, is_duplicate=True)
+    assert again == EmailAccepted(first.id, is_duplicate=True)
     assert rows("SELECT subject FROM inbound_emails") == [("The checkout is broken",)]
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
 
@@ -120,7 +120,7 @@ def test_every_text_is_read_back_as_it_came(customer: Customer) -> None:
 def test_threads_that_race_with_one_message_store_it_once(customer: Customer) -> None:
     start = threading.Barrier(8)
 
-    def race(_number: int) -> Accepted:
+    def race(_number: int) -> EmailAccepted:
         with connection():
             start.wait()
             return accept(customer)
@@ -154,7 +154,7 @@ def test_who_is_beaten_in_the_middle_takes_the_export_back(
 ) -> None:
     """The other one has inserted and not committed: this one looks, finds nothing, prepares, and waits at the insert."""
 
-    def second() -> Accepted:
+    def second() -> EmailAccepted:
         # Inside of another transaction, as under an idempotency key: what it did before has to survive.
         with connection(), transaction():
             make_customer()

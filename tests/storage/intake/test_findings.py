@@ -15,7 +15,7 @@ from schemas.base.errors import NotFound, ValidationFailed
 from schemas.exports.record import PreparationForm, Sighting
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.fingerprint import PostbackResult, fingerprint
-from schemas.intake.scanner import MAX_ISSUES, Postback, PostbackForm
+from schemas.intake.scanner import MAX_ISSUES, PostbackForm, ScanPostback
 from storage.accounts import projects
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.exports import transitions
@@ -23,8 +23,8 @@ from storage.intake import findings
 from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
 
 
-def read(**changes: Any) -> Postback:
-    checked: Postback = PostbackForm().read(postback(**changes))
+def read(**changes: Any) -> ScanPostback:
+    checked: ScanPostback = PostbackForm().read(postback(**changes))
     return checked
 
 

@@ -12,7 +12,7 @@ from peewee import BlobField
 
 from runtime.clock import utc_now
 from schemas.base.errors import WrongEncryptionKey
-from schemas.compliance.requests import Result, Topic
+from schemas.compliance.requests import ComplianceResult, Topic
 from schemas.settings.definitions import Settings
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
@@ -88,7 +88,7 @@ def furnished(customer: Customer, settings: Settings) -> list[str]:
     report = {"subject": BOB.subject.record(), "records": []}
     with transaction():
         compliance_requests.finish(
-            held, Result.REPORTED, {}, compliance_requests.seal_report(asked, report, BEFORE), utc_now(), "w"
+            held, ComplianceResult.REPORTED, {}, compliance_requests.seal_report(asked, report, BEFORE), utc_now(), "w"
         )
     receive(Topic.CUSTOMER_REDACT, BEFORE, ADA)
     return ids

@@ -13,13 +13,13 @@ import pytest
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.base.timestamps import from_ms, rfc3339, to_ms
-from schemas.compliance.requests import Result, Topic
+from schemas.compliance.requests import ComplianceResult, Topic
 from schemas.exports.record import Approval
 from schemas.intake.email import InboundEmail
 from schemas.intake.email_forms import EmailForm
 from schemas.intake.evidence import Capture, CaptureForm
 from schemas.intake.fingerprint import PostbackResult
-from schemas.intake.scanner import Postback, PostbackForm
+from schemas.intake.scanner import PostbackForm, ScanPostback
 from schemas.targets.pings import PingResult
 from schemas.targets.target import Target
 from storage.accounts import sessions, tokens
@@ -129,7 +129,7 @@ def emailed(customer: Customer, now: datetime = NOW) -> bool:
 
 
 def scanned(customer: Customer, now: datetime = NOW, scan_run_id: int = 42) -> PostbackResult:
-    seen: Postback = PostbackForm().read(postback(scan_run_id, [issue()]))
+    seen: ScanPostback = PostbackForm().read(postback(scan_run_id, [issue()]))
     return record_postback(seen, customer.project_id, now)
 
 
@@ -350,7 +350,12 @@ def test_a_report_is_emptied_and_its_line_of_the_ledger_stays(database: str) -> 
         assert held is not None
         with transaction():
             compliance_requests.finish(
-                held, Result.REPORTED, {}, compliance_requests.seal_report(held.id, {"a": 1}, VAULT), at, "worker:1"
+                held,
+                ComplianceResult.REPORTED,
+                {},
+                compliance_requests.seal_report(held.id, {"a": 1}, VAULT),
+                at,
+                "worker:1",
             )
         assert request_id == held.id
         return held.id

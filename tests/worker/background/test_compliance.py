@@ -13,7 +13,7 @@ from falcon.testing import TestClient
 from runtime.clock import utc_now
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
-from schemas.compliance.requests import Order, Request, Result, Subject, Topic
+from schemas.compliance.requests import ComplianceOrder, ComplianceRequest, ComplianceResult, Subject, Topic
 from schemas.intake.evidence import CaptureForm
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
@@ -101,7 +101,7 @@ def carry_out(task: ComplianceTask) -> None:
         pass
 
 
-def newest() -> Request:
+def newest() -> ComplianceRequest:
     return max(compliance_requests.ledger(), key=lambda line: line.id)
 
 
@@ -133,7 +133,7 @@ def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
     assert logged.lines
     assert traces_of(ADA, logged.text.lower()) == []
     line = newest()
-    assert (line.topic, line.status, line.result) == (Topic.CUSTOMER_REDACT, "done", Result.REDACTED)
+    assert (line.topic, line.status, line.result) == (Topic.CUSTOMER_REDACT, "done", ComplianceResult.REDACTED)
     assert dict(line.counts) == {
         "evidence_captures": 1,
         "diagnostics": 2,
@@ -329,7 +329,7 @@ def test_two_workers_never_serve_one_shop_at_once_but_two_shops_they_do(customer
     assert [held and held.id for held in taken] == [first, elsewhere, None]
     assert taken[0] is not None
     with transaction():
-        compliance_requests.finish(taken[0], Result.REDACTED, {}, None, now, "worker:test")
+        compliance_requests.finish(taken[0], ComplianceResult.REDACTED, {}, None, now, "worker:test")
     freed = compliance_requests.claim_next(now)
     assert freed is not None
     assert freed.id == second
@@ -396,7 +396,7 @@ def test_a_data_request_reports_what_is_held_wherever_it_is(
     request_id = receive(Topic.DATA_REQUEST, vault, ADA)
     carry_out(task)
     line = compliance_requests.get(request_id)
-    assert (line.result, line.has_report) == (Result.REPORTED, True)
+    assert (line.result, line.has_report) == (ComplianceResult.REPORTED, True)
     assert dict(line.counts) == {
         "evidence_captures": 1,
         "diagnostics": 2,
@@ -430,7 +430,7 @@ def test_a_data_request_about_a_stranger_says_so(
     request_id = receive(Topic.DATA_REQUEST, vault, BOB)
     carry_out(task)
     line = compliance_requests.get(request_id)
-    assert (line.result, dict(line.counts), line.has_report) == (Result.NOTHING_HELD, {}, True)
+    assert (line.result, dict(line.counts), line.has_report) == (ComplianceResult.NOTHING_HELD, {}, True)
     report = report_on(request_id, vault)
     assert (report["result"], report["records"]) == ("nothing_held", [])
 
@@ -443,7 +443,7 @@ def test_an_unknown_shop_is_recorded_and_that_is_all(
     request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA, OTHER_SHOP)
     carry_out(task)
     line = compliance_requests.get(request_id)
-    assert (line.status, line.result, line.has_report) == ("done", Result.UNKNOWN_SHOP, False)
+    assert (line.status, line.result, line.has_report) == ("done", ComplianceResult.UNKNOWN_SHOP, False)
     assert rows("SELECT subject_sealed FROM compliance_requests") == [(None,)]
 
 
@@ -468,7 +468,7 @@ def test_a_report_about_the_same_person_under_another_name_is_erased(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     Planter(client, shop).plant(ADA)
-    asked = Order(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
+    asked = ComplianceOrder(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
     request_id = compliance_requests.receive(asked, b"1", vault, utc_now(), "storefront")
     assert request_id is not None
     carry_out(task)
@@ -518,7 +518,7 @@ def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
     ]
     assert rows("SELECT title FROM reports WHERE id = ?", (report_id,)) == [(f"Redacted report {report_id}",)]
     line = newest()
-    assert (line.result, line.subject_pseudonym, line.shop_domain) == (Result.REDACTED, None, SHOP)
+    assert (line.result, line.subject_pseudonym, line.shop_domain) == (ComplianceResult.REDACTED, None, SHOP)
     assert {name: line.counts[name] for name in ("grants", "tokens", "projects", "reports", "exports")} == {
         "grants": 2,
         "tokens": 1,
@@ -560,7 +560,7 @@ def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer,
 
     receive(Topic.SHOP_REDACT, vault)
     carry_out(ComplianceTask(vault, "worker:test", meanwhile))
-    assert newest().result is Result.REDACTED
+    assert newest().result is ComplianceResult.REDACTED
     assert handed_in
     assert refused
     assert rows("SELECT COUNT(*) FROM evidence_captures") == [(0,)]
@@ -600,7 +600,7 @@ def test_diagnostics_that_name_a_shop_go_with_it_whatever_their_project(
         "exports": 1,
         "idempotency_keys": 1,
     }
-    assert compliance_requests.get(request_id).result is Result.REDACTED
+    assert compliance_requests.get(request_id).result is ComplianceResult.REDACTED
 
 
 # --- many, and the files beneath

@@ -5,7 +5,7 @@ from typing import Final
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.compliance.requests import Result, Topic
+from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
 from storage.secrets.vault import Vault
@@ -17,7 +17,7 @@ from tests.support.storefront import ADA, BOB, receive, traces_of
 VAULT: Final = Vault([b"A" * 32])
 
 
-def finished(result: Result, counts: dict[str, int], report: bytes | None = None) -> None:
+def finished(result: ComplianceResult, counts: dict[str, int], report: bytes | None = None) -> None:
     held = compliance_requests.claim_next(utc_now())
     assert held is not None
     with transaction():
@@ -26,7 +26,7 @@ def finished(result: Result, counts: dict[str, int], report: bytes | None = None
 
 def test_it_tells_what_came_of_each_and_names_nobody(person: Person) -> None:
     done = receive(Topic.DATA_REQUEST, VAULT, ADA)
-    finished(Result.REPORTED, {"exports": 3, "inbound_emails": 1}, b"sealed")
+    finished(ComplianceResult.REPORTED, {"exports": 3, "inbound_emails": 1}, b"sealed")
     receive(Topic.CUSTOMER_REDACT, VAULT, BOB, "other.shops.example")
     execute("UPDATE compliance_requests SET last_error = 'OperationalError', attempts = 2 WHERE id <> ?", (done,))
     text = person.get("/compliance").text
@@ -45,7 +45,7 @@ def test_it_tells_what_came_of_each_and_names_nobody(person: Person) -> None:
 
 def test_what_the_law_wanted_done_by_now_is_marked_unless_it_is_done(person: Person) -> None:
     receive(Topic.SHOP_REDACT, VAULT, None, "done.shops.example")
-    finished(Result.REDACTED, {})
+    finished(ComplianceResult.REDACTED, {})
     late = receive(Topic.SHOP_REDACT, VAULT, None, "late.shops.example")
     receive(Topic.SHOP_REDACT, VAULT, None, "soon.shops.example")
     past = to_ms(utc_now() - timedelta(days=1))
@@ -67,7 +67,7 @@ NARROWED: Final[list[tuple[str, set[str]]]] = [
 
 def test_filters_narrow_it(person: Person) -> None:
     receive(Topic.SHOP_REDACT, VAULT, None, "a.shops.example")
-    finished(Result.UNKNOWN_SHOP, {})
+    finished(ComplianceResult.UNKNOWN_SHOP, {})
     receive(Topic.SHOP_REDACT, VAULT, None, "b.shops.example")
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA, "c.shops.example")
     for query, shops in NARROWED:
