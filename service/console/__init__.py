@@ -1,5 +1,5 @@
-"""The console: pages for persons, made by the server, over the same verbs as the API and the commands.
+"""The console: server-rendered pages that use the same operations as the API and the command line.
 
-`entrance` says who comes in and which forms count, `frame` what every page has. Beyond these there is a module for each noun
-of the menu, which asks `storage` and fills one template.
+`sessions` authenticates users and checks forms, `layout` has the common parts of pages, `routes` lists all of them. `pages`
+has a module for each item of the menu, which queries `storage` and fills a template.
 """

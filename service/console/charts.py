@@ -1,7 +1,7 @@
-"""The geometry of charts, as frozen values in the units of a chart's own box; a template draws them as SVG.
+"""The geometry of charts in units of the SVG view box; a template draws it.
 
-No colour, no script, no style: classes say what a part stands for. Whatever is there can be seen: one failure among a
-million deliveries keeps a line of its own.
+The template sets classes, the style sheet colors. Every non-zero value is visible: one failure among a million deliveries
+is still a line of its own.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,24 @@ from storage.exports.delivery_hours import DeliveryHour
 
 WIDTH: Final = 760
 HEIGHT: Final = 220
-#: Room for the numbers on the left and the hours below.
+#: Space for the numbers on the left and the hours below.
 _LEFT: Final = 64
 _RIGHT: Final = 8
 _TOP: Final = 12
 _BOTTOM: Final = 28
-#: The part of a column's place that it fills.
-_FILLED: Final = 0.72
-#: Less could not be seen.
-_LEAST_HEIGHT: Final = 2.0
-#: What an axis may end at, times a power of ten; the half of each but the first is whole.
-_ENDS: Final = (1, 2, 4, 6, 8, 10)
-#: An hour's name stands below every third column; more would run into each other.
-_NAMED_EVERY: Final = 3
+#: The share of its slot that a column fills.
+_FILL: Final = 0.72
+#: The smallest visible height.
+_MIN_HEIGHT: Final = 2.0
+#: Maxima of an axis, times a power of ten. All but the first have an integer half.
+_MAXIMA: Final = (1, 2, 4, 6, 8, 10)
+#: Only every third column has a label, so that labels do not overlap.
+_LABEL_EVERY_H: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle; y grows downwards."""
+    """A rectangle; y increases downwards."""
 
     x: float
     y: float
@@ -39,18 +39,18 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """An hour: what was delivered stands below what failed, None where that is nothing; `place` spans the whole height."""
+class ChartColumn:
+    """One hour: failed attempts on top of delivered ones, each None if zero; `slot` spans the whole height."""
 
     hour: DeliveryHour
-    place: Box
+    slot: Box
     delivered: Box | None
     failed: Box | None
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A name on an axis, and where it stands; an hour's has its moment, so that a reader's zone may name it."""
+class AxisLabel:
+    """A label of an axis; that of an hour has its time `at`, so that the script can convert it to the reader's time zone."""
 
     text: str
     x: float
@@ -59,62 +59,62 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart of hours: its box, columns and axes; `ticks` go with lines from `left` to `right`."""
+class HourlyChart:
+    """A chart of hours; each of the `ticks` has a line from `left` to `right`, `hours` label the columns."""
 
     width: int
     height: int
     left: float
     right: float
-    columns: tuple[Column, ...]
-    ticks: tuple[Tick, ...]
-    names: tuple[Tick, ...]
+    columns: tuple[ChartColumn, ...]
+    ticks: tuple[AxisLabel, ...]
+    hours: tuple[AxisLabel, ...]
 
 
-def of_hours(hours: Sequence[DeliveryHour]) -> Chart:
-    """Return the chart of attempts by the hour, the oldest on the left; the hours are those of UTC."""
+def hourly_chart(hours: Sequence[DeliveryHour]) -> HourlyChart:
+    """Return the chart of attempts per hour (UTC), oldest on the left."""
     end = axis_end(max((hour.tally.attempts for hour in hours), default=0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(hours))
-    return Chart(
+    return HourlyChart(
         width=WIDTH,
         height=HEIGHT,
         left=_LEFT,
         right=WIDTH - _RIGHT,
         columns=tuple(_column(hour, _LEFT + number * step, step, end) for number, hour in enumerate(hours)),
-        ticks=tuple(Tick(count(value), _LEFT - 8, _y(value, end)) for value in _marks(end)),
-        names=tuple(
-            Tick(f"{hour.at:%H:%M}", round(_LEFT + (number + 0.5) * step, 1), HEIGHT - 8, f"{hour.at:%Y-%m-%dT%H:%MZ}")
+        ticks=tuple(AxisLabel(count(value), _LEFT - 8, _y(value, end)) for value in _marks(end)),
+        hours=tuple(
+            AxisLabel(f"{hour.at:%H:%M}", round(_LEFT + (number + 0.5) * step, 1), HEIGHT - 8, f"{hour.at:%Y-%m-%dT%H:%MZ}")
             for number, hour in enumerate(hours)
-            if hour.at.hour % _NAMED_EVERY == 0
+            if hour.at.hour % _LABEL_EVERY_H == 0
         ),
     )
 
 
 def axis_end(most: int) -> int:
-    """Return where an axis ends that has room for `most`: a round number, at least 1."""
+    """Return the maximum of an axis for values up to `most`: a number such as 20 or 400, at least 1."""
     power = 1
     while most > 10 * power:
         power *= 10
-    return next(end * power for end in _ENDS if end * power >= most)
+    return next(end * power for end in _MAXIMA if end * power >= most)
 
 
 def _marks(end: int) -> tuple[int, ...]:
     return (0, end) if end == 1 else (0, end // 2, end)
 
 
-def _column(hour: DeliveryHour, x: float, step: float, end: int) -> Column:
-    left, width = round(x + step * (1 - _FILLED) / 2, 1), round(step * _FILLED, 1)
+def _column(hour: DeliveryHour, x: float, step: float, end: int) -> ChartColumn:
+    left, width = round(x + step * (1 - _FILL) / 2, 1), round(step * _FILL, 1)
     ground = _y(0, end)
-    delivered = _part(hour.tally.delivered, end, left, width, ground)
-    failed = _part(hour.tally.failed, end, left, width, delivered.y if delivered else ground)
-    return Column(hour, Box(round(x, 1), _TOP, round(step, 1), ground - _TOP), delivered, failed)
+    delivered = _bar(hour.tally.delivered, end, left, width, ground)
+    failed = _bar(hour.tally.failed, end, left, width, delivered.y if delivered else ground)
+    return ChartColumn(hour, Box(round(x, 1), _TOP, round(step, 1), ground - _TOP), delivered, failed)
 
 
-def _part(number: int, end: int, left: float, width: float, ground: float) -> Box | None:
-    """Return a part that stands on `ground`."""
+def _bar(number: int, end: int, left: float, width: float, ground: float) -> Box | None:
+    """Return the bar for a number, or None for zero; `ground` is the y of its lower edge."""
     if not number:
         return None
-    height = max(_LEAST_HEIGHT, round(_y(0, end) - _y(number, end), 1))
+    height = max(_MIN_HEIGHT, round(_y(0, end) - _y(number, end), 1))
     return Box(left, round(ground - height, 1), width, height)
 
 

@@ -1,101 +1,132 @@
-"""What the codes of failures mean to whoever looks, and what to do next; docs/error-codes.md tells the same at length.
+"""Explanations of error codes for the console: the cause and the fix. docs/error-codes.md has the details.
 
-What the policy of addresses says of a target's address has many codes and one remedy.
+All codes of the address policy share one explanation.
 """
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 
-class Told(NamedTuple):
-    """A code in words: what happened, and what to do."""
+class ErrorHelp(NamedTuple):
+    """What a code means, and what to do about it."""
 
-    why: str
-    to_do: str
+    cause: str
+    fix: str
 
 
-_RESOLVER: Final = "Look at the resolver of the worker's host."
-_SLOWER: Final = "Nothing: it goes on by itself. bin/riskrelay target limit agrees on a slower pace."
+_CHECK_RESOLVER: Final = "Check the DNS resolver of the worker's host."
+_LIMIT_RATE: Final = "RiskRelay continues automatically. To send more slowly, run bin/riskrelay target limit."
 
-_TOLD: Final[Mapping[str, Told]] = {
-    "dns_not_found": Told("The name of the receiver does not exist in DNS.", "Mend the name or its DNS."),
-    "dns_timeout": Told("The DNS resolver did not answer in time.", _RESOLVER),
-    "dns_failed": Told("The DNS resolver gave no usable answer.", _RESOLVER),
-    "dns_overloaded": Told("Too many DNS look-ups wait in the worker.", _RESOLVER),
-    "connect_refused": Told("Nothing listens at the receiver's address and port.", "Start the receiver; look at the port."),
-    "connect_timeout": Told("No connection came about in time.", "Look at firewalls, and at how busy the receiver is."),
-    "connect_failed": Told("There is no way through the network to the address.", "Look at the network between."),
-    "tls_certificate": Told(
-        "The receiver's certificate is not valid: for another name, not trusted, or expired.",
-        "Mend the receiver's certificate and its chain.",
+_HELP: Final[Mapping[str, ErrorHelp]] = {
+    "dns_not_found": ErrorHelp(
+        "The receiver's host name does not exist in DNS.", "Correct the host name or its DNS record."
     ),
-    "tls_failed": Told("TLS broke off, or is older than 1.2.", "Mend the receiver's TLS."),
-    "certificate_expired": Told("The receiver's certificate has expired.", "Renew it."),
-    "certificate_expires_soon": Told("The receiver's certificate expires within 14 days.", "Renew it."),
-    "connection_closed": Told(
-        "The receiver closed the connection before it had answered.", "Read the receiver's log of that moment."
+    "dns_timeout": ErrorHelp("The DNS resolver did not respond in time.", _CHECK_RESOLVER),
+    "dns_failed": ErrorHelp("The DNS resolver returned no usable answer.", _CHECK_RESOLVER),
+    "dns_overloaded": ErrorHelp("Too many DNS lookups are pending in the worker.", _CHECK_RESOLVER),
+    "connect_refused": ErrorHelp(
+        "The receiver refused the connection: nothing listens on its port.", "Start the receiver and check its port."
     ),
-    "bad_answer": Told("What answered does not speak proper HTTP/1.", "Look at the receiver, or at the proxy before it."),
-    "deadline_exceeded": Told(
-        "The receiver did not answer in time.", "Have it answer first and work afterwards, or raise DELIVERY_TIMEOUT_S."
+    "connect_timeout": ErrorHelp(
+        "The connection to the receiver timed out.", "Check the firewalls on the way and the receiver's load."
     ),
-    "no_answer": Told("Nothing came back, and nothing said why.", "Read the worker's log."),
-    "receiver_rate_limited": Told("The receiver answered that it gets too much (429).", _SLOWER),
-    "rate_limited": Told("The receiver answered that it gets too much (429).", _SLOWER),
-    "WEBHOOK_RATE_LIMITED": Told("The receiver says that it gets too much.", _SLOWER),
-    "receiver_unavailable": Told("The receiver is away or broken for now.", "Read the receiver's log."),
-    "receiver_unauthorized": Told(
-        "The receiver, or a proxy before it, refused who asks (401 or 403).", "See what it asks for, then retry."
+    "connect_failed": ErrorHelp(
+        "The receiver's address is unreachable.", "Check the network between the worker and the receiver."
     ),
-    "WEBHOOK_SIGNATURE_INVALID": Told(
-        "The receiver says that the signature is wrong.",
-        "Have the same secret on both sides, and the raw body checked; then retry.",
+    "tls_certificate": ErrorHelp(
+        "The receiver's certificate is not valid: wrong host name, untrusted issuer, or expired.",
+        "Replace the receiver's certificate and its chain.",
     ),
-    "redirect_refused": Told(
-        "The receiver redirects, and redirects are not followed.",
-        "Make a target with the address that the redirect names.",
+    "tls_failed": ErrorHelp(
+        "The TLS handshake failed, or the receiver's TLS version is older than 1.2.",
+        "Check the receiver's TLS configuration.",
     ),
-    "receiver_gone": Told(
-        "The receiver says that it is gone for good (410).",
-        "Resume the target if it is back, then retry; else make a new one.",
+    "certificate_expired": ErrorHelp("The receiver's certificate has expired.", "Renew the certificate."),
+    "certificate_expires_soon": ErrorHelp("The receiver's certificate expires within 14 days.", "Renew the certificate."),
+    "connection_closed": ErrorHelp(
+        "The receiver closed the connection before the response was complete.",
+        "Check the receiver's log at the time of the attempt.",
     ),
-    "receiver_rejected": Told("The receiver refused the ticket.", "See what it answered, mend that there, then retry."),
-    "WEBHOOK_VALIDATION_FAILED": Told(
-        "The receiver says that the ticket does not fit its rules.",
-        "See what it answered; mend the receiver's rules, then retry.",
+    "bad_answer": ErrorHelp("The response is not valid HTTP/1.", "Check the receiver, or the proxy in front of it."),
+    "deadline_exceeded": ErrorHelp(
+        "The receiver did not respond within DELIVERY_TIMEOUT_S.",
+        "Have the receiver respond first and process the ticket afterwards, or raise DELIVERY_TIMEOUT_S.",
     ),
-    "no_secret": Told("No secret signs for the target.", "Set one on the target's page, or WEBHOOK_SECRET."),
-    "secret_unreadable": Told(
-        "The target's secret cannot be decrypted with the worker's keys.", "Put the key back, then restart the worker."
+    "no_answer": ErrorHelp("The attempt ended without a response or an error.", "Check the worker's log."),
+    "receiver_rate_limited": ErrorHelp("The receiver responded with 429 Too Many Requests.", _LIMIT_RATE),
+    "rate_limited": ErrorHelp("The receiver responded with 429 Too Many Requests.", _LIMIT_RATE),
+    "WEBHOOK_RATE_LIMITED": ErrorHelp("The receiver reports too many requests.", _LIMIT_RATE),
+    "receiver_unavailable": ErrorHelp("The receiver is temporarily unavailable.", "Check the receiver's log."),
+    "receiver_unauthorized": ErrorHelp(
+        "The receiver, or a proxy in front of it, denied access (401 or 403).",
+        "Check the access rules of the receiver and the proxy, then retry.",
     ),
-    "internal_error": Told("RiskRelay itself failed.", "Report it, with the lines of the worker's log."),
-    "worker_lost": Told("A worker ended in the midst of it.", "Read the worker's log for what ends it."),
-    "no_worker": Told("No worker took it up.", "Start one: bin/riskrelay work."),
-    "attempts_exhausted": Told("Every attempt of its schedule failed.", "Mend what the last attempt met, then retry."),
-    "target_blocked": Told(
-        "It waited for a target whose address may not be used.", "Mend the address, resume the target, then retry."
+    "WEBHOOK_SIGNATURE_INVALID": ErrorHelp(
+        "The receiver reports an invalid signature.",
+        "Check that both sides use the same secret and that the receiver verifies the raw body, then retry.",
     ),
-    "target_disabled": Told("It waited for a target that is disabled.", "Resume the target, then retry."),
-    "redacted": Told("What it held was erased for a compliance request.", "Nothing; it cannot be sent again."),
-    "operator": Told("A person did it, by command.", "Resume it when it may go on."),
-    "client": Told("A person or a client did it, here or by the API.", "Resume it when it may go on."),
-    "restored": Told("It came out of a backup.", "See what its receiver has already, then resume it."),
-    "breaker_open": Told("Too many attempts in a row failed.", "Mend the receiver; single attempts go on by themselves."),
-    "failing_for_days": Told("Nothing but failures for five days.", "Mend the receiver, then resume the target."),
+    "redirect_refused": ErrorHelp(
+        "The receiver responded with a redirect, which RiskRelay does not follow.",
+        "Create a target with the URL that the receiver redirects to.",
+    ),
+    "receiver_gone": ErrorHelp(
+        "The receiver responded with 410 Gone.",
+        "If the receiver is back, resume the target, then retry. Otherwise, create a new target.",
+    ),
+    "receiver_rejected": ErrorHelp(
+        "The receiver rejected the ticket.", "Check the receiver's response, fix the cause, then retry."
+    ),
+    "WEBHOOK_VALIDATION_FAILED": ErrorHelp(
+        "The receiver reports that the ticket violates its validation rules.",
+        "Check the receiver's response, adjust its rules, then retry.",
+    ),
+    "no_secret": ErrorHelp("The target has no signing secret.", "Set a secret on the target's page, or set WEBHOOK_SECRET."),
+    "secret_unreadable": ErrorHelp(
+        "The worker's ENCRYPTION_KEYS cannot decrypt the target's secret.",
+        "Add the missing key to ENCRYPTION_KEYS, then restart the worker.",
+    ),
+    "internal_error": ErrorHelp(
+        "An internal error occurred in RiskRelay.", "Report it, with the lines from the worker's log."
+    ),
+    "worker_lost": ErrorHelp(
+        "The worker stopped before it finished the attempt.", "Check the worker's log for the reason it stopped."
+    ),
+    "no_worker": ErrorHelp("No worker accepted the job.", "Start a worker: bin/riskrelay work."),
+    "attempts_exhausted": ErrorHelp(
+        "All scheduled delivery attempts failed.", "Fix the cause of the last failure, then retry."
+    ),
+    "target_blocked": ErrorHelp(
+        "The target's address is not allowed.", "Fix the address or its DNS record, resume the target, then retry."
+    ),
+    "target_disabled": ErrorHelp("The target was disabled.", "Resume the target, then retry."),
+    "redacted": ErrorHelp(
+        "The ticket content was erased for a compliance request.", "Nothing to do: the export cannot be sent again."
+    ),
+    "operator": ErrorHelp("The operator stopped the target with a command.", "Resume the target when it may receive again."),
+    "client": ErrorHelp(
+        "A user or client stopped the target in the console or with the API.", "Resume the target when it may receive again."
+    ),
+    "restored": ErrorHelp(
+        "The target was restored from a backup.", "Check which tickets the receiver already has, then resume the target."
+    ),
+    "breaker_open": ErrorHelp(
+        "Too many attempts in a row failed.", "Fix the receiver. RiskRelay sends single test attempts until one succeeds."
+    ),
+    "failing_for_days": ErrorHelp("All attempts of the last five days failed.", "Fix the receiver, then resume the target."),
 }
-#: How the codes of addresses begin.
-_ADDRESSES: Final = (
+#: Prefixes of the address policy's codes.
+_ADDRESS_CODES: Final = (
     *("too_long", "control_character", "whitespace", "zero_width", "backslash", "parsers_disagree"),
     *("scheme_", "userinfo", "host_", "zone_id", "single_label", "local_suffix", "port_", "path_invalid", "fragment"),
     *("name_not_found", "address_"),
 )
-_ADDRESS: Final = Told(
-    "The target's address may not be delivered to.",
-    "Mend the address, or TARGET_ALLOWED_NETWORKS; resume the target, then retry.",
+_ADDRESS: Final = ErrorHelp(
+    "The target's URL or its IP address is not allowed.",
+    "Correct the URL or its DNS record, or allow the network with TARGET_ALLOWED_NETWORKS. Resume the target, then retry.",
 )
-_ELSE: Final = Told("This code has no words here.", "Look it up among the error codes of the documentation.")
+_UNKNOWN: Final = ErrorHelp("This error code has no explanation here.", "See the error codes page of the documentation.")
 
 
-def told(code: str) -> Told:
-    """Return what a code means and what to do about it."""
-    return _TOLD.get(code) or (_ADDRESS if code.startswith(_ADDRESSES) else _ELSE)
+def help_for(code: str) -> ErrorHelp:
+    """Return the explanation of an error code."""
+    return _HELP.get(code) or (_ADDRESS if code.startswith(_ADDRESS_CODES) else _UNKNOWN)

@@ -1,4 +1,4 @@
-"""The lights of the overview: what each check of `/readyz` came to, what that means, and what to do about it."""
+"""Health cards of the overview: the status of each `/readyz` check, what it means, and what to do about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,44 +13,44 @@ _NAMES: Final = {
     "redis": "Redis",
     "workers": "Workers",
 }
-#: Whoever may not type commands there.
-_TELL: Final = "Tell whoever runs this installation."
+#: Shown instead of a command to users who are not the operator.
+_CONTACT_OPERATOR: Final = "Contact the operator of this installation."
 _DOCTOR: Final = "bin/riskrelay doctor"
 
-#: What it means, and the command that helps, by check and what it came to.
+#: The meaning and the command that helps, by check and status.
 _MEANING: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
-    ("database", OK): ("It answers.", ""),
-    ("database", UNAVAILABLE): ("It does not answer: nothing is taken in and nothing is sent.", _DOCTOR),
-    ("schema", OK): ("It is up to date.", ""),
-    ("schema", NOT_CURRENT): ("It belongs to another version: nothing is taken in.", "bin/riskrelay migrate"),
-    ("keys", OK): ("They decrypt what is stored.", ""),
-    ("keys", "wrong"): ("They do not decrypt what is stored: put back the key that encrypted it.", _DOCTOR),
-    ("redis", OK): ("It answers.", ""),
-    ("redis", UNAVAILABLE): ("It does not answer. Nothing is lost: what is due is sent with the next sweep.", _DOCTOR),
+    ("database", OK): ("Responding.", ""),
+    ("database", UNAVAILABLE): ("Not responding. Nothing is accepted or delivered.", _DOCTOR),
+    ("schema", OK): ("Up to date.", ""),
+    ("schema", NOT_CURRENT): ("Belongs to another version. Nothing is accepted.", "bin/riskrelay migrate"),
+    ("keys", OK): ("Can decrypt the stored secrets.", ""),
+    ("keys", "wrong"): ("Cannot decrypt the stored secrets. Restore the key that encrypted them.", _DOCTOR),
+    ("redis", OK): ("Responding.", ""),
+    ("redis", UNAVAILABLE): ("Not responding. Nothing is lost: workers send due exports in their next sweep.", _DOCTOR),
     ("workers", OK): ("At least one is running.", ""),
-    ("workers", UNAVAILABLE): ("None is running: what is approved waits.", "bin/riskrelay work"),
+    ("workers", UNAVAILABLE): ("None is running. Approved exports wait.", "bin/riskrelay work"),
 }
-_NOT_ASKED: Final = ("It could not be looked at; see to the others first.", "")
+_UNCHECKED: Final = ("Not checked. Fix the other failed checks first.", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Light:
-    """A check: its name, what it came to, what that means; `command` helps who may type it, `told` the others."""
+class HealthCard:
+    """A check with its status and meaning; a problem has a `command` for the operator and `advice` for other users."""
 
     name: str
     status: str
     meaning: str
     command: str = ""
-    told: str = ""
+    advice: str = ""
 
 
-def lights(found: Mapping[str, str], *, is_operator: bool) -> list[Light]:
-    """Return a light for each check, in their order."""
-    return [_light(check, status, is_operator) for check, status in found.items()]
+def health_cards(checks: Mapping[str, str], *, is_operator: bool) -> list[HealthCard]:
+    """Return a card for each check, in the order of `checks`."""
+    return [_card(check, status, is_operator) for check, status in checks.items()]
 
 
-def _light(check: str, status: str, is_operator: bool) -> Light:
-    meaning, command = _NOT_ASKED if status == UNKNOWN else _MEANING[check, status]
+def _card(check: str, status: str, is_operator: bool) -> HealthCard:
+    meaning, command = _UNCHECKED if status == UNKNOWN else _MEANING[check, status]
     if is_operator or not command:
-        return Light(_NAMES[check], status, meaning, command)
-    return Light(_NAMES[check], status, meaning, told=_TELL)
+        return HealthCard(_NAMES[check], status, meaning, command)
+    return HealthCard(_NAMES[check], status, meaning, advice=_CONTACT_OPERATOR)

@@ -1,25 +1,26 @@
-"""What every page of the console has: the menu, the policy that it is shown under, and its errors as pages.
+"""The common parts of console pages: menu, content security policy, error pages, and base classes for pages and forms.
 
-A page loads nothing from elsewhere and runs no script and no style that stands inside it. Whatever is filled into a template
-is escaped: nearly all of it was sent by strangers.
+Pages load nothing from other hosts and contain no inline script or style. Templates escape all values, because most of them
+come from third parties.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import falcon
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from runtime.clock import utc_now
 from schemas.base.console_session import Ended
 from schemas.base.errors import RiskRelayError
+from schemas.settings.definitions import RouteFamily
 from schemas.version import VERSION
 from service.console import wording
-from service.console.sessions import Entrance, SignInNeeded, Visitor
+from service.console.sessions import ConsoleUser, SessionGate, SignInRequired, require_operator
+from service.http.paging import PageRequest, next_page
 
 CONSOLE: Final = "/console"
 SIGN_IN: Final = f"{CONSOLE}/sign-in"
@@ -28,156 +29,173 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-#: `no-referrer`, as the API has it, would have browsers send `Origin: null` with our own forms.
+#: With the API's `no-referrer`, browsers would send `Origin: null` with our own forms.
 REFERRER_POLICY: Final = "same-origin"
 
-#: What a browser says of a request that another site's page led to; of one that our own page leads to it says otherwise.
-_FROM_ELSEWHERE: Final = "cross-site"
-#: A page's path beneath the console, as our own links have it, and whatever filters it was asked for.
-_A_PAGE: Final = re.compile(r"(/[A-Za-z0-9_-]+)+(\?[!-\[\]-~]*)?")
-#: A path of a page that says nothing but our own words and ids in their form: it may stand in an answer.
-_OUR_WORDS: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
-#: Longer than any link of ours, shorter than what a server takes for a line.
-_LONGEST_NEXT: Final = 1000
+#: The Sec-Fetch-Site value of a link on another site.
+_CROSS_SITE: Final = "cross-site"
+#: A path below the console as our links have it, with an optional query.
+_PAGE_PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+(\?[!-\[\]-~]*)?")
+#: A path of fixed words and well-formed ids, which is safe to echo in a response.
+_SAFE_PATH: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
+#: Longer than any of our links, shorter than a server's limit for a header line.
+_MAX_NEXT: Final = 1000
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 
 
-class Entry(NamedTuple):
-    """A line of the menu; `path` stands beneath the console."""
+class MenuItem(NamedTuple):
+    """An item of the menu; `path` is relative to the console."""
 
     name: str
     path: str
-    is_operators: bool = False
+    is_for_operator: bool = False
 
 
 MENU: Final = (
-    Entry("Overview", ""),
-    Entry("Exports", "/exports"),
-    Entry("Targets", "/targets"),
-    Entry("Findings", "/findings"),
-    Entry("Integrations", "/integrations", is_operators=True),
-    Entry("Compliance", "/compliance", is_operators=True),
-    Entry("Audit", "/audit", is_operators=True),
-    Entry("Queue and workers", "/queue", is_operators=True),
-    Entry("Settings", "/settings", is_operators=True),
+    MenuItem("Overview", ""),
+    MenuItem("Exports", "/exports"),
+    MenuItem("Targets", "/targets"),
+    MenuItem("Findings", "/findings"),
+    MenuItem("Integrations", "/integrations", is_for_operator=True),
+    MenuItem("Compliance", "/compliance", is_for_operator=True),
+    MenuItem("Audit", "/audit", is_for_operator=True),
+    MenuItem("Queue and workers", "/queue", is_for_operator=True),
+    MenuItem("Settings", "/settings", is_for_operator=True),
 )
 
 
-class Frame:
-    """Shows pages to whoever is signed in, and sends the others to the door."""
+class Redirect(NamedTuple):
+    """The page to show after a form, relative to the console, and the key of its notice."""
 
-    def __init__(self, entrance: Entrance) -> None:
-        self.entrance = entrance
-        self._base = entrance.root + CONSOLE
+    path: str
+    done: str
 
-    def show(
+
+class PageLayout:
+    """Renders pages, redirects and errors."""
+
+    def __init__(self, gate: SessionGate) -> None:
+        self.gate = gate
+        self._base = gate.root + CONSOLE
+
+    def render(
         self,
         req: falcon.Request,
         resp: falcon.Response,
         template: str,
         content: Mapping[str, Any],
-        visitor: Visitor | None = None,
+        user: ConsoleUser | None = None,
     ) -> None:
-        """Answer with a template, filled with `content`; the status is the caller's."""
+        """Respond with a template filled with `content`; the caller sets the status."""
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         resp.set_header("Referrer-Policy", REFERRER_POLICY)
         resp.content_type = falcon.MEDIA_HTML
-        here, done = req.path.removeprefix(CONSOLE), req.get_param("done") or ""
+        done = req.get_param("done") or ""
         resp.data = (
             templates()
             .get_template(template)
             .render(
                 base=self._base,
-                root=self.entrance.root,
-                current=here,
-                menu=[entry for entry in MENU if not entry.is_operators or (visitor and visitor.is_operator)],
-                visitor=visitor,
-                now=utc_now(),
+                root=self.gate.root,
+                current=req.path.removeprefix(CONSOLE),
+                menu=[item for item in MENU if not item.is_for_operator or (user and user.is_operator)],
+                user=user,
                 notice=wording.NOTICES.get(done),
-                is_bad_news=done in wording.BAD_NEWS,
+                is_failure=done in wording.FAILURE_NOTICES,
                 version=VERSION,
                 **content,
             )
             .encode()
         )
 
-    def go(self, resp: falcon.Response, path: str, **query: str) -> None:
-        """Answer a form: what was asked for is done, and is looked at under `path` beneath the console."""
+    def redirect(self, resp: falcon.Response, path: str, **query: str) -> None:
+        """Redirect with 303 to a page; `path` is relative to the console."""
         resp.status = falcon.HTTP_303
         resp.set_header("Location", self._base + path + (f"?{urlencode(query)}" if query else ""))
 
-    def show_error(self, req: falcon.Request, resp: falcon.Response, error: RiskRelayError) -> None:
-        """Answer with an error as a page; `resp` has its status. Who only looks is sent to sign in."""
-        if isinstance(error, SignInNeeded) and req.method in {"GET", "HEAD"}:
-            self._let_sign_in(req, resp, error.why)
+    def render_error(self, req: falcon.Request, resp: falcon.Response, error: RiskRelayError) -> None:
+        """Respond with an error page, or redirect a page view without a session to the sign-in; `resp` has the status."""
+        if isinstance(error, SignInRequired) and req.method in {"GET", "HEAD"}:
+            self._redirect_to_sign_in(req, resp, error.ended)
             return
-        content = {"error": error, "status": resp.status_code, "back": _above(req), "request_id": req.context.request_id}
-        self.show(req, resp, "error.html", content, req.context.get("visitor"))
+        content = {"error": error, "status": resp.status_code, "back": _parent(req), "request_id": req.context.request_id}
+        self.render(req, resp, "error.html", content, req.context.get("user"))
 
-    def _let_sign_in(self, req: falcon.Request, resp: falcon.Response, why: Ended | None) -> None:
-        if req.get_header("Sec-Fetch-Site") == _FROM_ELSEWHERE and not self.entrance.has_cookie(req):
-            # Of a link on another site's page browsers leave the cookie out; a page of ours that loads itself brings it.
+    def _redirect_to_sign_in(self, req: falcon.Request, resp: falcon.Response, ended: Ended | None) -> None:
+        if req.get_header("Sec-Fetch-Site") == _CROSS_SITE and not self.gate.has_cookie(req):
+            # Browsers omit the SameSite cookie after a link on another site. This page reloads itself, which sends it.
             resp.status = falcon.HTTP_200
-            self.show(req, resp, "arrival.html", {})
+            self.render(req, resp, "continue.html", {})
             return
-        there = fit_next(req.path.removeprefix(CONSOLE) + (f"?{req.query_string}" if req.query_string else ""))
-        asked = {**({"next": there} if there else {}), **({"why": why.value} if why else {})}
-        resp.status = falcon.HTTP_303
-        resp.set_header("Location", self.entrance.root + SIGN_IN + (f"?{urlencode(asked)}" if asked else ""))
+        path = safe_next(req.path.removeprefix(CONSOLE) + (f"?{req.query_string}" if req.query_string else ""))
+        self.redirect(resp, "/sign-in", **({"next": path} if path else {}), **({"why": ended.value} if ended else {}))
 
 
-class Page:
-    """A page that is looked at: says its `path` and its `template`, and returns what to fill it with."""
+class ConsolePage:
+    """A page: subclasses set `path` and `template`, and return the template's content."""
 
     path: str
     template: str
-    is_operators = False
+    family = RouteFamily.CONSOLE
+    is_for_operator = False
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, layout: PageLayout) -> None:
+        self._layout = layout
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Show it to whoever may see it."""
-        visitor = self._frame.entrance.visitor(req, resp)
-        if self.is_operators:
-            self._frame.entrance.require_operator(visitor)
-        _forget_empty(req)
-        self._frame.show(req, resp, self.template, self.content(req, visitor, **ids), visitor)
+        """Render the page."""
+        user = self._layout.gate.authenticate(req, resp)
+        if self.is_for_operator:
+            require_operator(user)
+        _drop_empty_params(req)
+        self._layout.render(req, resp, self.template, self.content(req, user, **ids), user)
 
     on_head = on_get
 
-    def content(self, req: falcon.Request, visitor: Visitor, **ids: str) -> Mapping[str, Any]:
-        """Return what the template is filled with."""
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the template's variables."""
         raise NotImplementedError
 
 
 class Action:
-    """A form that does something, and then leads to a page."""
+    """A form: subclasses set `path`, act on the submitted fields and return the page to show."""
 
     path: str
+    family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, layout: PageLayout) -> None:
+        self._layout = layout
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Do it for a visitor whose form is a form of ours."""
-        form = self._frame.entrance.form(req, self._frame.entrance.visitor(req, resp))
-        self.act(req, resp, req.context.visitor, form, **ids)
+        """Check and process the form."""
+        form = self._layout.gate.read_form(req, self._layout.gate.authenticate(req, resp))
+        path, done = self.act(req.context.user, form, **ids)
+        self._layout.redirect(resp, path, done=done)
 
-    def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """Do it, and say where to go."""
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Process the form."""
         raise NotImplementedError
 
 
-def fit_next(there: str) -> str:
-    """Return where a person was going where it is a page beneath the console, else nothing, which is the overview."""
-    return there if len(there) <= _LONGEST_NEXT and _A_PAGE.fullmatch(there) else ""
+def list_content(page: PageRequest, found: Sequence[Any], ids: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the variables of `list.html`; `found` has up to `page.fetch_limit` records, with these `ids`."""
+    return {
+        "shown": found[: page.limit],
+        "filters": page.filters,
+        "next": next_page(page, [record.id for record in found] if ids is None else ids),
+        "is_first": page.before is None,
+    }
+
+
+def safe_next(path: str) -> str:
+    """Return a path below the console if it is safe to redirect to after sign-in, else "", the overview."""
+    return path if len(path) <= _MAX_NEXT and _PAGE_PATH.fullmatch(path) else ""
 
 
 @cache
 def templates() -> Environment:
-    """Return the templates; each is compiled once a process, when it is first shown."""
+    """Return the templates; each is compiled once per process, at its first use."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -187,18 +205,17 @@ def templates() -> Environment:
         auto_reload=False,
     )
     environment.filters.update(wording.FILTERS)
-    environment.filters["segment"] = lambda text: quote(str(text), safe="")
     return environment
 
 
-def _forget_empty(req: falcon.Request) -> None:
-    """Forget parameters that say nothing: a form of filters sends each of its fields, also those that are left at all."""
+def _drop_empty_params(req: falcon.Request) -> None:
+    """Remove empty parameters: a filter form sends all of its fields, including those set to all."""
     params: Any = req.params
     for name in [name for name, text in params.items() if not text]:
         del params[name]
 
 
-def _above(req: falcon.Request) -> str:
-    """Return the page that a refused form belongs to, beneath the console; a form's path is its page's and a verb."""
-    above = req.path.removeprefix(CONSOLE).rpartition("/")[0]
-    return above if req.method == "POST" and _OUR_WORDS.fullmatch(above) else ""
+def _parent(req: falcon.Request) -> str:
+    """Return the page of a rejected form, relative to the console; a form's path is its page's plus a verb."""
+    parent = req.path.removeprefix(CONSOLE).rpartition("/")[0]
+    return parent if req.method == "POST" and _SAFE_PATH.fullmatch(parent) else ""

@@ -1,4 +1,4 @@
-"""Every page and form of the console, on one screen."""
+"""All pages and forms of the console."""
 
 from typing import Any
 
@@ -8,29 +8,37 @@ from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import RiskRelayError
 from schemas.settings.definitions import Settings
 from service.api.health import ReadinessChecks
-from service.console.layout import CONSOLE, Frame
-from service.console.pages.audit import Audit
-from service.console.pages.compliance import Compliance
+from service.console.layout import CONSOLE, PageLayout
+from service.console.pages.audit import AuditPage
+from service.console.pages.compliance import CompliancePage
 from service.console.pages.export import ExportPage
-from service.console.pages.exports import Approve, Dismiss, Exports, Retry
-from service.console.pages.findings import Findings
-from service.console.pages.integrations import Integrations
-from service.console.pages.overview import Overview, WithSlash
-from service.console.pages.queue import Queue
-from service.console.pages.recoveries import CancelRecovery, Recover, Recoveries, RecoveryPage
-from service.console.pages.sessions import SessionRevocation, Sessions
+from service.console.pages.exports import Approve, Dismiss, ExportsPage, Retry
+from service.console.pages.findings import FindingsPage
+from service.console.pages.integrations import IntegrationsPage
+from service.console.pages.overview import OverviewPage, TrailingSlash
+from service.console.pages.queue import QueuePage
+from service.console.pages.recoveries import CancelRecovery, Recover, RecoveriesPage, RecoveryPage
+from service.console.pages.sessions import SessionRevocation, SessionsPage
 from service.console.pages.settings import SettingsPage
 from service.console.pages.sign_in import SignIn, SignOut
-from service.console.pages.targets import PingTarget, Resume, SetSecret, TargetPage, Targets, Turn, Validate
-from service.console.sessions import Entrance
-from service.console.static_files import ConsoleFiles
+from service.console.pages.targets import (
+    PingTarget,
+    ResumeTarget,
+    SetTargetSecret,
+    StopTarget,
+    TargetPage,
+    TargetsPage,
+    ValidateTarget,
+)
+from service.console.sessions import SessionGate
+from service.console.static_files import StaticFiles
 from service.http.rate_limits import RateLimits
 from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
 
 
 class Console:
-    """The console, over the same use cases as the API; `resources` are its routes."""
+    """The console, built on the operations that the API uses; `resources` are its routes."""
 
     def __init__(
         self,
@@ -40,44 +48,44 @@ class Console:
         wake_ups: WakeUpQueue,
         operations: Operations,
     ) -> None:
+        self._layout = layout = PageLayout(SessionGate(settings, limits))
         exports, targets, recoveries = operations.exports, operations.targets, operations.recoveries
-        self._frame = frame = Frame(Entrance(settings, limits))
         self.resources: tuple[Any, ...] = (
-            ConsoleFiles(),
-            SignIn(frame),
-            SignOut(frame),
-            WithSlash(frame),
-            Sessions(frame),
-            SessionRevocation(frame),
-            Overview(frame, ReadinessChecks(wake_ups, vault)),
-            Exports(frame),
-            ExportPage(frame),
-            Approve(frame, exports),
-            Retry(frame, exports),
-            Dismiss(frame, exports),
-            Findings(frame),
-            Targets(frame, targets),
-            TargetPage(frame, targets),
-            Validate(frame, targets),
-            PingTarget(frame, targets),
-            Turn("pause", frame, targets),
-            Resume(frame, targets),
-            Turn("disable", frame, targets),
-            SetSecret(frame, targets, vault),
-            Recover(frame, recoveries),
-            Recoveries(frame),
-            RecoveryPage(frame, targets),
-            CancelRecovery(frame, recoveries),
-            Integrations(frame, settings, vault),
-            Compliance(frame),
-            Audit(frame),
-            Queue(frame, wake_ups),
-            SettingsPage(frame, settings, vault),
+            StaticFiles(),
+            SignIn(layout),
+            SignOut(layout),
+            TrailingSlash(layout),
+            SessionsPage(layout),
+            SessionRevocation(layout),
+            OverviewPage(layout, ReadinessChecks(wake_ups, vault)),
+            ExportsPage(layout),
+            ExportPage(layout),
+            Approve(layout, exports),
+            Retry(layout, exports),
+            Dismiss(layout, exports),
+            FindingsPage(layout),
+            TargetsPage(layout, targets),
+            TargetPage(layout, targets),
+            ValidateTarget(layout, targets),
+            PingTarget(layout, targets),
+            StopTarget("pause", layout, targets),
+            ResumeTarget(layout, targets),
+            StopTarget("disable", layout, targets),
+            SetTargetSecret(layout, targets, vault),
+            Recover(layout, recoveries),
+            RecoveriesPage(layout),
+            RecoveryPage(layout, targets),
+            CancelRecovery(layout, recoveries),
+            IntegrationsPage(layout, settings, vault),
+            CompliancePage(layout),
+            AuditPage(layout),
+            QueuePage(layout, wake_ups),
+            SettingsPage(layout, settings, vault),
         )
 
     def show_error(self, req: falcon.Request, resp: falcon.Response, error: RiskRelayError) -> bool:
-        """Answer with an error as a page, where it is one of the console's that was asked for; tell whether it was."""
+        """Respond to a console request with an error page; return False for other requests."""
         is_page = req.path == CONSOLE or req.path.startswith(f"{CONSOLE}/")
         if is_page:
-            self._frame.show_error(req, resp, error)
+            self._layout.render_error(req, resp, error)
         return is_page

@@ -1,8 +1,8 @@
-"""A request of each inbound source to paste into a shell: where to, with which credential, and a body that passes.
+"""Sample requests of each inbound source to paste into a shell, with URL, credential and a valid body.
 
-No sample holds a secret: its first line takes one from the reader's own `.env` or asks for it. All of them are dry runs, so
-that trying one leaves no ticket behind. What waits for typing stands in braces, because a shell that runs pasted lines one
-by one would take the next of them for what is typed.
+No sample contains a secret: its first line reads one from the user's `.env` or prompts for it. All samples are dry runs, so
+that none creates a ticket. Prompts are in braces; otherwise a shell that runs pasted lines one by one would read the next
+line as the answer.
 """
 
 import json
@@ -16,52 +16,52 @@ from schemas.intake.diagnostics import Platform
 from schemas.intake.sources import InboundSource
 from service.http.auth import StorefrontSignature
 
-#: Of a shop that nobody has.
+#: A shop that does not exist.
 _SHOP: Final = "snow.shops.example"
-_TRIED: Final = "?dry_run=true"
+_DRY_RUN: Final = "?dry_run=true"
 _JSON: Final = "-H 'Content-Type: application/json'"
-#: The status stands below the answer.
+#: Prints the status below the response.
 _CURL: Final = "curl -s -w '\\n%{http_code}\\n'"
 
 
-class Known(NamedTuple):
-    """What samples are filled with: where the service is reached, a project to try it with and a run of it."""
+class SampleValues(NamedTuple):
+    """The values of samples: the service's base URL, a project and one of its scan runs."""
 
     base_url: str
     project_id: int
     scan_run_id: int
 
 
-def with_secret(source: InboundSource, path: str, known: Known, variable: str, *, is_in_env: bool) -> str:
-    """Return a sample of a source that is known by a shared secret, which `variable` holds."""
+def with_secret(source: InboundSource, path: str, values: SampleValues, variable: str, *, is_in_env: bool) -> str:
+    """Return a sample for a source with a shared secret, which `variable` holds."""
     if source is InboundSource.COMPLIANCE:
-        request = _signed(f"{known.base_url}{path}{_TRIED}", variable)
+        request = _signed(f"{values.base_url}{path}{_DRY_RUN}", variable)
     else:
         header = {InboundSource.SCANNER: "X-Scanner-Secret", InboundSource.EMAIL: "X-Email-Webhook-Secret"}[source]
-        request = _request(f"{known.base_url}{path}{_TRIED}", f"{header}: ${variable}", _body(source, known))
-    return f". ./.env\n{request}" if is_in_env else _asked(variable, "Secret", request)
+        request = _request(f"{values.base_url}{path}{_DRY_RUN}", f"{header}: ${variable}", _body(source, values))
+    return f". ./.env\n{request}" if is_in_env else _prompt(variable, "Secret", request)
 
 
-def with_token(source: InboundSource, path: str, known: Known, making: Sequence[str]) -> str:
-    """Return a sample of a source that is known by a token: the last command `making` it prints one, none asks for one."""
-    request = _request(f"{known.base_url}{path}{_TRIED}", "Authorization: Bearer $TOKEN", _body(source, known))
-    if not making:
-        return _asked("TOKEN", "Token", request)
-    return "\n".join([*making[:-1], f"TOKEN=$({making[-1]})", request])
+def with_token(source: InboundSource, path: str, values: SampleValues, commands: Sequence[str]) -> str:
+    """Return a sample for a source with a token. The last of `commands` prints the token; without any, prompts for it."""
+    request = _request(f"{values.base_url}{path}{_DRY_RUN}", "Authorization: Bearer $TOKEN", _body(source, values))
+    if not commands:
+        return _prompt("TOKEN", "Token", request)
+    return "\n".join([*commands[:-1], f"TOKEN=$({commands[-1]})", request])
 
 
-def making_a_token(email: str, ability: Ability) -> str:
-    """Return the command that makes a token of a user with an ability."""
+def token_command(email: str, ability: Ability) -> str:
+    """Return the command that creates a token with an ability for a user."""
     return f"bin/riskrelay token create --user {quote(email)} --kind platform --ability {ability.value}"
 
 
-def granting(email: str, project_id: int) -> str:
+def grant_command(email: str, project_id: int) -> str:
     """Return the command that lets a user manage a project."""
     return f"bin/riskrelay grant add --user {quote(email)} --project {project_id}"
 
 
-def _asked(variable: str, called: str, request: str) -> str:
-    return f"{{ printf '{called}: '; read -rs {variable}; echo\n{request}\n}}"
+def _prompt(variable: str, label: str, request: str) -> str:
+    return f"{{ printf '{label}: '; read -rs {variable}; echo\n{request}\n}}"
 
 
 def _request(url: str, header: str, body: Any) -> str:
@@ -80,9 +80,14 @@ def _signed(url: str, variable: str) -> str:
     )
 
 
-def _body(source: InboundSource, known: Known) -> Any:
-    project_id, page = known.project_id, "https://shop.example/"
-    scanned = {"scanRunId": known.scan_run_id, "status": "completed", "page": {"url": page}, "issues": [{"code": "img-alt"}]}
+def _body(source: InboundSource, values: SampleValues) -> Any:
+    project_id, page = values.project_id, "https://shop.example/"
+    scanned = {
+        "scanRunId": values.scan_run_id,
+        "status": "completed",
+        "page": {"url": page},
+        "issues": [{"code": "img-alt"}],
+    }
     bodies: dict[InboundSource, Any] = {
         InboundSource.SCANNER: scanned,
         InboundSource.EMAIL: {

@@ -1,10 +1,11 @@
-"""Who comes in: a cookie stands for a session, a form must come from a page of ours, an API token is traded in once.
+"""Console sessions and forms: cookie authentication, sign-in with an API token, CSRF checks.
 
-A form counts only with the Origin that PUBLIC_BASE_URL has and with the token that its session's pages carry. Whoever is
-refused is told why, and the log is told too. Nothing of a cookie, a token or a form is ever repeated.
+The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session. Each
+rejection states its reason to the user and is logged; cookies, tokens and form values are never echoed.
 
-Who guesses tokens is refused as at the API. A cookie cannot be guessed, so who is signed in stays so while others of the
-same address guess, and asks as often a minute as a token's user may, under a count of its own.
+Failed sign-ins count towards the address's limit of failed authentications, as in the API. A cookie cannot be guessed, so
+signed-in users stay signed in while others guess from the same address. Their requests have the API's limit, but a counter
+of their own.
 """
 
 import base64
@@ -39,35 +40,35 @@ from storage.db import engine
 
 COOKIE: Final = "riskrelay_session"
 CSRF_FIELD: Final = "csrf"
-#: A form's longest field is a secret; whatever is longer was not typed here.
+#: The longest field is a secret of a few kilobytes.
 MAX_FORM_BYTES: Final = 64 * 1024
-#: The largest form has five.
+#: The largest form has five fields.
 MAX_FORM_FIELDS: Final = 50
-#: Cookies of our name that are looked up: another path or another host of the domain may have set one beside ours.
+#: Another path or host of the domain may have set cookies with the same name; only so many are looked up.
 _MAX_COOKIES: Final = 4
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
-#: What is said of a cookie that a browser is to forget.
-_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: The expiry date that deletes a cookie.
+_EXPIRED: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
 _log: Final = logging.getLogger(__name__)
 
 
-class SignInNeeded(Unauthorized):
-    """You are not signed in; nothing was done."""
+class SignInRequired(Unauthorized):
+    """You are not signed in. Nothing was changed."""
 
-    def __init__(self, why: Ended | None) -> None:
+    def __init__(self, ended: Ended | None) -> None:
         super().__init__()
-        self.why = why
+        self.ended = ended
 
 
-class TokenRefused(Unauthorized):
-    """This token is not known here, was revoked or has expired."""
+class TokenRejected(Unauthorized):
+    """This token does not exist, was revoked or has expired."""
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
-    """Somebody who is signed in; `csrf` is what their forms carry."""
+class ConsoleUser:
+    """A signed-in user; `csrf` is the token that their forms contain."""
 
     session: Session
     csrf: str
@@ -75,135 +76,130 @@ class Visitor:
 
     @property
     def principal(self) -> TokenPrincipal:
-        """Who they are to everything beneath the console."""
+        """The principal for operations and storage."""
         return self.session.principal
 
     @property
     def account_id(self) -> int:
-        """Whose rows they see."""
+        """The account whose records the user sees."""
         return self.session.principal.account_id
 
 
-class Entrance:
-    """Lets persons in, and their forms."""
+class SessionGate:
+    """Authenticates the console's users and checks their forms."""
 
     def __init__(self, settings: Settings, limits: RateLimits) -> None:
         base = urlsplit(settings.public_base_url)
         self.origin = origin_of(settings.public_base_url)
         self._is_secure = base.scheme == "https"
-        #: What a proxy puts before every path, and takes off again.
+        #: The path prefix that a reverse proxy strips.
         self.root = base.path.rstrip("/")
         self._cookie_path = f"{self.root}/console"
         self._limits = limits
         self._operator_account_id = settings.operator_account_id
-        self._has_first_for_operator = settings.deployment_mode is not DeploymentMode.CLOUD
+        self._is_first_account_operator = settings.deployment_mode is not DeploymentMode.CLOUD
 
-    def visitor(self, req: falcon.Request, resp: falcon.Response, *, is_counted: bool = True) -> Visitor:
-        """Return who is signed in. Raises SignInNeeded and, where it `is_counted`, RateLimited."""
+    def authenticate(self, req: falcon.Request, resp: falcon.Response, *, is_counted: bool = True) -> ConsoleUser:
+        """Return the signed-in user. Raises SignInRequired and, if the request `is_counted`, RateLimited."""
         secret, session = self._session(req, resp)
         req.context.principal = session.principal
-        req.context.visitor = visitor = Visitor(session, _csrf(secret), self._is_operator(session.principal.account_id))
+        req.context.user = user = ConsoleUser(session, _csrf(secret), self._is_operator(session.principal.account_id))
         if is_counted:
             self._spend(req, resp, session.principal)
-        return visitor
+        return user
 
-    def require_operator(self, visitor: Visitor) -> None:
-        """Raises NotFound for whoever may not see the installation itself: to them it is not there."""
-        if not visitor.is_operator:
-            raise NotFound
+    def read_form(self, req: falcon.Request, user: ConsoleUser | None) -> Mapping[str, str]:
+        """Return the fields of a form from a console page; a signed-in user's form must carry their session's CSRF token.
 
-    def form(self, req: falcon.Request, visitor: Visitor | None) -> Mapping[str, str]:
-        """Return the fields of a form that came from a page of ours, a signed-in visitor's from one of their session.
-
-        What the visitor may do by now stands in `req.context.visitor` from then on.
-        Raises SignInNeeded, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, TooSlow.
+        Updates `req.context.user`, because permissions may change while the form is sent.
+        Raises SignInRequired, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, TooSlow.
         """
         self._require_own_origin(req)
-        # A form may take its sender minutes; connections are few, and nobody holds one meanwhile.
+        # A slow client may take minutes to send a form; the few database connections must not wait for it.
         engine.release()
         fields = _fields(req)
-        if visitor is not None:
-            self._require_still_signed_in(req, visitor)
-        if visitor is not None and not hmac.compare_digest(fields.get(CSRF_FIELD, "").encode(), visitor.csrf.encode()):
-            self._refused(req, "csrf")
-            raise Forbidden("This form is not of your session; nothing was done. Load the page again and repeat it.")
+        if user is not None:
+            self._require_still_signed_in(req, user)
+        if user is not None and not hmac.compare_digest(fields.get(CSRF_FIELD, "").encode(), user.csrf.encode()):
+            self._log_rejection(req, "csrf")
+            raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
         return fields
 
     def require_unblocked(self, req: falcon.Request) -> None:
-        """Raises RateLimited for an address that tried too many wrong tokens, whatever it brings now."""
+        """Raises RateLimited for an address with too many failed sign-ins, even with a valid token."""
         try:
             self._limits.require_unblocked(req)
         except RateLimited:
-            self._refused(req, "address_blocked")
+            self._log_rejection(req, "address_blocked")
             raise
 
-    def sign_in(self, req: falcon.Request, resp: falcon.Response, text: str) -> None:
-        """Trade an API token in for a fresh session's cookie; the session that the browser had ends.
+    def sign_in(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
+        """Exchange an API token for the cookie of a new session; ends the browser's previous session.
 
-        Raises TokenRefused, Forbidden, RateLimited.
+        Raises TokenRejected, Forbidden, RateLimited.
         """
         self.require_unblocked(req)
-        principal = tokens.principal_for(text.strip(), utc_now())
+        principal = tokens.principal_for(token.strip(), utc_now())
         if principal is None:
-            self._refused(req, "token_unknown")
+            self._log_rejection(req, "token_unknown")
             self._limits.count_failure(req)
-            raise TokenRefused
+            raise TokenRejected
         self._limits.require_still_unblocked(req)
         req.context.principal = principal
         self._spend(req, resp, principal)
         if Ability.CONSOLE not in principal.abilities:
-            self._refused(req, "token_without_console")
+            self._log_rejection(req, "token_without_console")
             raise Forbidden(
-                "This token lacks the ability console; `bin/riskrelay token create --user EMAIL --ability console` has it."
+                "This token lacks the ability console. "
+                "Create one that has it: `bin/riskrelay token create --user EMAIL --ability console`."
             )
-        for _, found in self._found(req):
+        for _, found in self._find_sessions(req):
             if isinstance(found, Session):
                 sessions.end(found.id, Ended.SIGNED_OUT, utc_now(), found.principal.key)
         self._set_cookie(resp, sessions.begin(principal, _browser(req), utc_now()))
 
-    def sign_out(self, resp: falcon.Response, visitor: Visitor) -> None:
-        """End the visitor's session here and in the browser."""
-        sessions.end(visitor.session.id, Ended.SIGNED_OUT, utc_now(), visitor.principal.key)
+    def sign_out(self, resp: falcon.Response, user: ConsoleUser) -> None:
+        """End the user's session and delete its cookie."""
+        sessions.end(user.session.id, Ended.SIGNED_OUT, utc_now(), user.principal.key)
         self._set_cookie(resp, "")
 
     def has_cookie(self, req: falcon.Request) -> bool:
-        """Tell whether the browser brought a cookie of ours."""
+        """Return whether the request carries a session cookie."""
         return bool(req.get_cookie_values(COOKIE))
 
     def _session(self, req: falcon.Request, resp: falcon.Response) -> tuple[str, Session]:
-        over: Ended | None = None
-        for secret, found in self._found(req):
+        ended: Ended | None = None
+        for secret, found in self._find_sessions(req):
             if isinstance(found, Session):
                 return secret, found
-            over = over if over not in {None, Ended.UNKNOWN} else found
-        if over is not None:
-            self._refused(req, f"session_{over.value}")
-            # The reason is told once; what follows is nobody's any more.
+            ended = ended if ended not in {None, Ended.UNKNOWN} else found
+        if ended is not None:
+            self._log_rejection(req, f"session_{ended.value}")
+            # Without the cookie, the reason is shown only once.
             self._set_cookie(resp, "")
-        raise SignInNeeded(over)
+        raise SignInRequired(ended)
 
-    def _require_still_signed_in(self, req: falcon.Request, visitor: Visitor) -> None:
-        # Whoever was thrown out while their form was on its way does nothing with it any more, however slowly it came; who
-        # is still there may do what they may by now.
-        found = (each for _, each in self._found(req) if isinstance(each, Session))
-        session = next((each for each in found if each.id == visitor.session.id), None)
+    def _require_still_signed_in(self, req: falcon.Request, user: ConsoleUser) -> None:
+        # The session may have been revoked, or its permissions changed, while a slow form arrived.
+        found = (each for _, each in self._find_sessions(req) if isinstance(each, Session))
+        session = next((each for each in found if each.id == user.session.id), None)
         if session is None:
-            req.context.visitor = None
-            self._refused(req, "session_ended_meanwhile")
-            raise SignInNeeded(None)
-        req.context.visitor = replace(visitor, session=session)
+            req.context.user = None
+            self._log_rejection(req, "session_ended_meanwhile")
+            raise SignInRequired(None)
+        req.context.user = replace(user, session=session)
 
-    def _found(self, req: falcon.Request) -> Iterator[tuple[str, Session | Ended]]:
-        """Yield what each cookie of our name stands for."""
+    def _find_sessions(self, req: falcon.Request) -> Iterator[tuple[str, Session | Ended]]:
+        """Yield the session of each session cookie, or why there is none."""
         for secret in (req.get_cookie_values(COOKIE) or [])[:_MAX_COOKIES]:
             yield secret, sessions.find(secret, _browser(req), utc_now())
 
     def _set_cookie(self, resp: falcon.Response, secret: str) -> None:
-        """Give the browser a session's cookie, or take it away where `secret` is empty."""
+        """Set the session cookie, or delete it if `secret` is empty."""
         resp.set_cookie(
             COOKIE,
             secret,
-            expires=None if secret else _LONG_AGO,
+            expires=None if secret else _EXPIRED,
             http_only=True,
             same_site="Strict",
             secure=self._is_secure,
@@ -211,35 +207,41 @@ class Entrance:
         )
 
     def _spend(self, req: falcon.Request, resp: falcon.Response, principal: TokenPrincipal) -> None:
-        # Not the key of the API: a client that polls too often with the same user's token locks nobody out.
+        # Not the API's counter: a client that polls too often with the same user's token must not lock the user out.
         try:
             self._limits.spend(req, resp, f"console:{principal.key}")
         except RateLimited:
-            self._refused(req, "too_often")
+            self._log_rejection(req, "too_often")
             raise
 
     def _require_own_origin(self, req: falcon.Request) -> None:
-        # Browsers send it with every form, and no page can change it; a missing one is no browser's.
+        # Browsers send Origin with every form, and no page can change it. Without it, the client is no browser.
         if origin_of(req.get_header("Origin") or "") != self.origin:
-            self._refused(req, "origin")
+            self._log_rejection(req, "origin")
             raise Forbidden(
-                f"Nothing was done: this console takes forms from {self.origin} alone, and this one came from elsewhere. "
-                "Open it under that address, or set PUBLIC_BASE_URL to the one that you use."
+                f"Nothing was changed: this console accepts forms only from {self.origin}, and this form came from another "
+                "origin. Open the console at that address, or set PUBLIC_BASE_URL to the address that you use."
             )
 
     def _is_operator(self, account_id: int) -> bool:
         if self._operator_account_id is not None:
             return account_id == self._operator_account_id
-        return self._has_first_for_operator and account_id == accounts.first_id()
+        return self._is_first_account_operator and account_id == accounts.first_id()
 
-    def _refused(self, req: falcon.Request, reason: str) -> None:
-        _log.warning("the console refused a request", extra={"reason": reason, "request_id": req.context.request_id})
+    def _log_rejection(self, req: falcon.Request, reason: str) -> None:
+        _log.warning("the console rejected a request", extra={"reason": reason, "request_id": req.context.request_id})
+
+
+def require_operator(user: ConsoleUser) -> None:
+    """Raises NotFound for users who are not the operator, so that they cannot see that the page exists."""
+    if not user.is_operator:
+        raise NotFound
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port as a browser writes them: in small letters, without a port that goes without saying.
+    """Return scheme, host and port of a URL as browsers send them: in lower case, without the default port.
 
-    Nothing for what is no URL of a host, such as `null`.
+    Returns "" for a value without a host, such as `null`.
     """
     try:
         parts = urlsplit(url)
@@ -249,12 +251,12 @@ def origin_of(url: str) -> str:
     if not parts.hostname or parts.username is not None:
         return ""
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    is_told = port is not None and port != _DEFAULT_PORTS.get(parts.scheme)
-    return f"{parts.scheme}://{host}{f':{port}' if is_told else ''}"
+    has_port = port is not None and port != _DEFAULT_PORTS.get(parts.scheme)
+    return f"{parts.scheme}://{host}{f':{port}' if has_port else ''}"
 
 
 def _csrf(secret: str) -> str:
-    """Return what a session's forms carry: it cannot be guessed without the cookie, and the cookie not from it."""
+    """Return a session's CSRF token. Neither the token nor the cookie's secret can be derived from the other."""
     return base64.urlsafe_b64encode(hmac.digest(secret.encode(), b"forms", "sha256")).decode().rstrip("=")
 
 
@@ -263,9 +265,9 @@ def _browser(req: falcon.Request) -> str:
 
 
 def _fields(req: falcon.Request) -> dict[str, str]:
-    """Read a form: text in UTF-8, each field once."""
+    """Read a form of UTF-8 text in which each field occurs once."""
     if (req.content_type or "").partition(";")[0].strip().lower() != _FORM_TYPE:
-        raise UnsupportedMediaType("Forms are application/x-www-form-urlencoded.")
+        raise UnsupportedMediaType("Forms must have the content type application/x-www-form-urlencoded.")
     body = _body(req)
     try:
         pairs = parse_qsl(
@@ -280,7 +282,7 @@ def _fields(req: falcon.Request) -> dict[str, str]:
 
 
 def _body(req: falcon.Request) -> bytes:
-    """Read a form's bytes under the cap; one without a length is chunked, which no browser does."""
+    """Read a form's bytes, up to the limit. A form without a length would be chunked, which no browser sends."""
     length = req.content_length or 0
     if length > MAX_FORM_BYTES:
         raise PayloadTooLarge

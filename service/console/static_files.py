@@ -1,4 +1,4 @@
-"""The files that pages load: a stylesheet and a script, by their names, and no others."""
+"""The style sheet and the script of the console; no other file is served."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,19 +19,19 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 
 
-class ConsoleFiles:
-    """Answers with them; they say nothing that is anybody's."""
+class StaticFiles:
+    """Serves the files without authentication; they contain no data."""
 
     path = f"{CONSOLE}/static/{{file}}"
     family = RouteFamily.CONSOLE
 
     def __init__(self) -> None:
-        self._kept = {name: tagged((_FOLDER / name).read_bytes()) for name in _TYPES}
+        self._files = {name: tagged((_FOLDER / name).read_bytes()) for name in _TYPES}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, file: str) -> None:
-        """Return a file, or 304 where the client has this one. Raises NotFound."""
-        if file not in self._kept:
+        """Respond with the file, or with 304 if the client has it. Raises NotFound."""
+        if file not in self._files:
             raise NotFound
-        conditional_requests.answer(req, resp, self._kept[file], _TYPES[file])
+        conditional_requests.answer(req, resp, self._files[file], _TYPES[file])
 
     on_head = on_get

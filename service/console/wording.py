@@ -1,4 +1,4 @@
-"""How values read on a page: moments, durations, counts, statuses; and what a page says after something was done."""
+"""The wording of pages: timestamps, durations, counts, statuses, and the notices after an action."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -7,32 +7,32 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from service.console.error_help import told
+from service.console.error_help import help_for
 from service.console.untrusted_text import visible
 
-#: What `?done=` may say; anything else says nothing.
+#: The notice for each value of `?done=`; other values show none.
 NOTICES: Final[Mapping[str, str]] = {
     "signed_out": "You are signed out.",
-    "approved": "Approved. A worker delivers it.",
-    "retried": "Retried. It is due now, with a fresh schedule of attempts.",
-    "dismissed": "Dismissed. It will never be sent.",
-    "paused": "Paused. What is approved for it waits.",
-    "resumed": "Resumed. What waited is being sent.",
-    "disabled": "Disabled. What was approved for it fails visibly.",
-    "validated": "Validated: it passed.",
-    "validation_failed": "The validation failed. Why stands below, as last validation.",
-    "pinged": "The ping was delivered. It stands below, as last ping.",
-    "ping_failed": "The ping was not delivered. Why stands below, as last ping.",
-    "secret_set": "The new secret signs from the next delivery on.",
-    "recovery_begun": "The recovery has begun; a worker carries it out.",
-    "recovery_cancelled": "Cancelled. What is put back already stays so.",
-    "session_revoked": "That session has ended.",
+    "approved": "Export approved. A worker will deliver it.",
+    "retried": "Export queued for retry, with a new schedule of attempts.",
+    "dismissed": "Export dismissed. It will never be sent.",
+    "paused": "Target paused. Its approved exports wait.",
+    "resumed": "Target resumed. Waiting exports are being sent.",
+    "disabled": "Target disabled. Its approved exports fail.",
+    "validated": "Validation passed.",
+    "validation_failed": "Validation failed. See Last validation below.",
+    "pinged": "Ping delivered. See Last ping below.",
+    "ping_failed": "Ping failed. See Last ping below.",
+    "secret_set": "Secret set. The next delivery is signed with it.",
+    "recovery_begun": "Recovery started. A worker retries the exports.",
+    "recovery_cancelled": "Recovery cancelled. Exports that it has already retried are still delivered.",
+    "session_revoked": "Session revoked.",
 }
 
-#: Which of them are no good news.
-BAD_NEWS: Final = frozenset({"validation_failed", "ping_failed"})
+#: The notices that report a failure.
+FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed"})
 
-#: A colour beside the word: what waits, what works, what is over, what needs somebody.
+#: The color of each status: neutral, in progress, success, warning, failure.
 TONES: Final[Mapping[str, str]] = {
     "prepared": "calm",
     "approved": "busy",
@@ -64,41 +64,39 @@ TONES: Final[Mapping[str, str]] = {
     "open": "bad",
 }
 
-#: There are a few dozen, and a list has one in every row.
-_STATUSES_KEPT: Final = 128
+#: There are a few dozen statuses, and every row of a list has one.
+_CACHED_STATUSES: Final = 128
 
 
 def moment(at: datetime | None) -> Markup:
-    """Return a moment as a `time` element in UTC; the script shows it in the reader's zone, and UTC on hover."""
+    """Return a `time` element in UTC; the script converts it to the reader's time zone and keeps UTC on hover."""
     if at is None:
-        return Markup('<span class="none">never</span>')
+        return Markup('<span class="none">Never</span>')
     day, time = at.isoformat()[:19].split("T")
-    # Nothing here is to be escaped, and to have it looked through would take most of a list's time.
-    return Markup(f'<time datetime="{day}T{time}Z" title="{day} {time} UTC">{day} {time} UTC</time>')  # noqa: S704 - digits alone
+    # Nothing here needs escaping, which would take most of a list's rendering time.
+    return Markup(f'<time datetime="{day}T{time}Z" title="{day} {time} UTC">{day} {time} UTC</time>')  # noqa: S704 - digits only
 
 
-@lru_cache(maxsize=_STATUSES_KEPT)
+@lru_cache(maxsize=_CACHED_STATUSES)
 def status(value: str | None) -> Markup:
-    """Return a status as a word in its colour; the word alone says it."""
+    """Return a status as a colored word, or nothing for None."""
     if value is None:
-        return Markup('<span class="none">none</span>')
+        return Markup()
     return Markup('<span class="status {}">{}</span>').format(TONES.get(value, "calm"), value.replace("_", " "))
 
 
-def count(number: int) -> str:
-    """Return a whole number with thin spaces between its thousands."""
-    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+def count(number: int | None) -> str:
+    """Return a whole number with thin spaces between its thousands, or nothing for None."""
+    return "" if number is None else f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def bounded(number: int, most: int) -> str:
-    """Return a count that went no further than one beyond `most`."""
+    """Return a count that stopped at `most` + 1, such as `1 000+`."""
     return f"{count(most)}+" if number > most else count(number)
 
 
-def span(seconds: float | timedelta | None) -> str:
-    """Return a duration in the two largest units that it has: `3 h 12 min`."""
-    if seconds is None:
-        return "none"
+def duration(seconds: float | timedelta) -> str:
+    """Return a duration in its two largest units: `3 h 12 min`."""
     left = int(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
@@ -110,13 +108,13 @@ def span(seconds: float | timedelta | None) -> str:
     return " ".join(parts[:2])
 
 
-#: By the names that templates know them by.
+#: Filters of templates, by name.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "moment": moment,
     "status": status,
     "count": count,
-    "span": span,
-    "why": lambda code: told(code).why,
-    "to_do": lambda code: told(code).to_do,
+    "duration": duration,
+    "cause": lambda code: help_for(code).cause,
+    "fix": lambda code: help_for(code).fix,
     "visible": visible,
 }

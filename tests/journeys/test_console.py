@@ -111,7 +111,7 @@ class Operator:
         choice = self.page.locator("select[name=target_id]")
         choice.select_option(choice.locator("option", has_text=target).get_attribute("value"))
         self.press("Approve")
-        self.reads("Approved. A worker delivers it.")
+        self.reads("Export approved. A worker will deliver it.")
         return self.page.url.partition("?")[0].rpartition("/")[2]
 
     def reads(self, notice: str) -> None:
@@ -223,13 +223,13 @@ def goes_the_core_path(operator: Operator, receiver: Receiver, token: str, targe
     assert receiver.of(second) == [SignatureVerdict.OK] * 2
     receiver.status = 202
     operator.press("Retry")
-    operator.reads("Retried. It is due now, with a fresh schedule of attempts.")
+    operator.reads("Export queued for retry, with a new schedule of attempts.")
     operator.waits_until("exported")
     assert len(receiver.of(second)) == 3
 
     operator.open(f"/targets/{target_id}")
     operator.press("Pause")
-    operator.reads("Paused.")
+    operator.reads("Target paused.")
     expect(operator.status).to_have_text("paused")
     third = operator.approve("The form has no name", "Tracker")
     # What was approved later, for another target, is there already; this one waits.
@@ -239,7 +239,7 @@ def goes_the_core_path(operator: Operator, receiver: Receiver, token: str, targe
     operator.find("approved", "The form has no name")
     operator.open(f"/targets/{target_id}")
     operator.press("Resume")
-    operator.reads("Resumed.")
+    operator.reads("Target resumed.")
     operator.open(f"/exports/{third}")
     operator.waits_until("exported")
     assert receiver.of(third) == [SignatureVerdict.OK]
@@ -253,7 +253,7 @@ def changes_the_secret(operator: Operator, receiver: Receiver, target_id: str) -
     operator.open(f"/targets/{target_id}")
     before = operator.fingerprint
     operator.confirm("Set secret", secret=NEW_SECRET)
-    operator.reads("The new secret signs from the next delivery on.")
+    operator.reads("Secret set. The next delivery is signed with it.")
     assert operator.fingerprint != before
     assert NEW_SECRET not in operator.page.content()
     receiver.secret = NEW_SECRET
@@ -285,7 +285,7 @@ def cancels_a_recovery(
     lost = fails(operator, receiver, customer, target_id, 1)
     begins_a_recovery(operator, worker, target_id)
     operator.press("Cancel recovery")
-    operator.reads("Cancelled. What is put back already stays so.")
+    operator.reads("Recovery cancelled.")
     expect(operator.status).to_have_text("cancelled")
     worker.signal(signal.SIGCONT)
     operator.approve("The page is slow", "Tracker")
@@ -310,7 +310,7 @@ def begins_a_recovery(operator: Operator, worker: WorkerProcess, target_id: str)
     operator.open(f"/targets/{target_id}")
     operator.page.locator("[name=since][value='1h']").check()
     operator.press("Recover")
-    operator.reads("The recovery has begun; a worker carries it out.")
+    operator.reads("Recovery started.")
     expect(operator.status).to_have_text("running")
     return operator
 

@@ -1,1 +1,1 @@
-"""Pages of the console, one module per page."""
+"""The console's pages, one module per page."""

@@ -1,7 +1,6 @@
-"""`/console/exports/<export_id>`: one ticket as its receiver will read it, and all that has happened to it.
+"""`/console/exports/<export_id>`: one export with its ticket as the receiver gets it, its attempts and its timeline.
 
-Where an attempt went, which worker made it and what the receiver said are the operator's: whoever is none sees of an attempt
-what the API tells.
+Only the operator sees the address, the worker and the response of an attempt; other users see what the API returns.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +14,12 @@ from schemas.exports.delivery import Timings
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Move, allows
 from schemas.exports.ticket import delivery_body
-from schemas.settings.definitions import RouteFamily
 from schemas.targets.target import APPROVABLE, TargetStatus
-from service.console.error_help import told
-from service.console.layout import Page
+from service.console.error_help import help_for
+from service.console.layout import ConsolePage
 from service.console.pages.exports import EXPORTS, MOST_TARGETS
-from service.console.sessions import Visitor
-from service.console.untrusted_text import pretty, pretty_body, way_to
+from service.console.sessions import ConsoleUser
+from service.console.untrusted_text import pretty, pretty_body, safe_link
 from service.http.paging import next_page, read_page
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
@@ -31,23 +29,23 @@ from storage.exports.transitions import Frozen
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
-#: What happened to an export that is tried until it is given up, and retried by hand now and then, is far less.
+#: Far more entries than an export gets from a full retry schedule and some manual retries.
 MOST_ENTRIES: Final = 200
 
-#: How soon a page is looked at again of an export that a worker is about to move, and of one that waits.
+#: Refresh intervals of exports that a worker is about to send, and of one that waits for a retry.
 _REFRESH_S: Final[Mapping[ExportStatus, int]] = {
     ExportStatus.APPROVED: 3,
     ExportStatus.DELIVERING: 3,
     ExportStatus.RETRY_SCHEDULED: 10,
 }
 
-#: What stands in the body where it is not known yet.
-_TARGET_LEFT_OPEN: Final = "(the target that is chosen)"
-_MOMENT_LEFT_OPEN: Final = "(when it is approved)"
+#: Placeholders in the preview of a request body.
+_TARGET_PLACEHOLDER: Final = "(the selected target)"
+_TIME_PLACEHOLDER: Final = "(the approval time)"
 
 
-class Part(NamedTuple):
-    """A part of the time that an attempt took; `x` and `width` are hundredths of the whole bar."""
+class AttemptPhase(NamedTuple):
+    """One phase of an attempt; `x` and `width` are percentages of the whole bar."""
 
     name: str
     ms: int
@@ -55,91 +53,89 @@ class Part(NamedTuple):
     width: float
 
 
-class Step(NamedTuple):
-    """A line of the ledger, for a page of an export."""
+class TimelineEntry(NamedTuple):
+    """An audit entry of the export; `recovery_id` is the recovery that caused it, if any."""
 
     entry: AuditEntry
     at: datetime
     actor: str
-    #: The recovery that it was done in.
     recovery_id: str | None
 
 
-class ExportPage(Page):
+class ExportPage(ConsolePage):
     """Shows one export of the account."""
 
     path = f"{EXPORTS}/{{export_id}}"
     template = "export.html"
-    family = RouteFamily.CONSOLE
 
-    def content(self, req: falcon.Request, visitor: Visitor, **ids: str) -> Mapping[str, Any]:
-        """Return the export, its ticket, its steps and a page of its attempts. Raises ExportNotFound."""
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the export, its ticket, its timeline and one page of its attempts. Raises ExportNotFound."""
         page = read_page(req, identifiers.ATTEMPT)
-        export = transitions.get(ids["export_id"], visitor.account_id)
-        frozen = transitions.frozen(export.id, visitor.account_id)
-        found = attempts.list_traces_page(export.id, visitor.account_id, page.fetch_limit, page.before)
+        export = transitions.get(ids["export_id"], user.account_id)
+        frozen = transitions.frozen(export.id, user.account_id)
+        found = attempts.list_traces_page(export.id, user.account_id, page.fetch_limit, page.before)
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
             "export": export,
             "is_waiting": export.status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED},
             "refresh_s": _REFRESH_S.get(export.status),
             "redacted_at": frozen.redacted_at,
-            **_reasons(export),
+            **_status_help(export),
             **_ticket(export, frozen),
-            **_decisions(export, frozen, visitor),
-            "steps": [_step(entry, visitor) for entry in entries[:MOST_ENTRIES]],
+            **_decisions(export, frozen, user),
+            "timeline": [_timeline_entry(entry, user) for entry in entries[:MOST_ENTRIES]],
             "is_cut": len(entries) > MOST_ENTRIES,
             "most_entries": MOST_ENTRIES,
-            "attempts": [(trace, split(trace.attempt.timings)) for trace in found[: page.limit]],
+            "attempts": [(trace, phases_of(trace.attempt.timings)) for trace in found[: page.limit]],
             "next": next_page(page, [trace.attempt.id for trace in found]),
             "is_first": page.before is None,
         }
 
 
-def split(timings: Timings) -> list[Part]:
-    """Return how the time of an attempt was spent, part by part; nothing where it took none.
+def phases_of(timings: Timings) -> list[AttemptPhase]:
+    """Return the phases of an attempt that took time.
 
-    The first byte is counted from the attempt's beginning, so the wait for it is what the parts before it leave.
+    The time to the first byte counts from the start of the attempt, so the phases before it are subtracted.
     """
-    dialed = {"DNS": timings.dns_ms or 0, "connect": timings.connect_ms or 0, "TLS": timings.tls_ms or 0}
-    before = sum(dialed.values())
+    connecting = {"DNS": timings.dns_ms or 0, "connect": timings.connect_ms or 0, "TLS": timings.tls_ms or 0}
+    before = sum(connecting.values())
     waited = 0 if timings.first_byte_ms is None else max(0, timings.first_byte_ms - before)
-    parts = {**dialed, "first byte": waited, "rest": max(0, timings.total_ms - before - waited)}
-    return list(_placed({name: ms for name, ms in parts.items() if ms}))
+    phases = {**connecting, "first byte": waited, "rest": max(0, timings.total_ms - before - waited)}
+    return list(_placed({name: ms for name, ms in phases.items() if ms}))
 
 
-def _placed(parts: Mapping[str, int]) -> Iterator[Part]:
-    whole, x = sum(parts.values()), 0.0
-    for name, ms in parts.items():
-        width = 100 * ms / whole
-        yield Part(name, ms, round(x, 2), round(width, 2))
+def _placed(phases: Mapping[str, int]) -> Iterator[AttemptPhase]:
+    total, x = sum(phases.values()), 0.0
+    for name, ms in phases.items():
+        width = 100 * ms / total
+        yield AttemptPhase(name, ms, round(x, 2), round(width, 2))
         x += width
 
 
-def _reasons(export: Export) -> dict[str, Any]:
-    """Return why an export is in its state and what to do: that it was given up says less than what its last attempt met."""
+def _status_help(export: Export) -> dict[str, Any]:
+    """Return the reason for the export's status; if the attempts are exhausted, also that of the last one."""
     last = export.last_attempt
     last_code = last.error_code if last else None
     reason = export.status_reason or (last_code if export.status is ExportStatus.RETRY_SCHEDULED else None)
     return {
         "reason": reason,
-        "meant": told(reason) if reason else None,
-        "met": told(last_code) if last_code and reason == "attempts_exhausted" else None,
+        "help": help_for(reason) if reason else None,
+        "last_help": help_for(last_code) if last_code and reason == "attempts_exhausted" else None,
         "last_code": last_code,
-        "answered": last.response_status if last else None,
+        "last_status": last.response_status if last else None,
     }
 
 
 def _ticket(export: Export, frozen: Frozen) -> dict[str, Any]:
-    """Return the ticket as it is read and as it is sent; before it is approved, as it would be."""
+    """Return the ticket and its request body; before the approval, a preview of the body."""
     body = frozen.body
     if body is None:
-        body = delivery_body(export.id, _TARGET_LEFT_OPEN, export.source, export.ticket, _MOMENT_LEFT_OPEN)
+        body = delivery_body(export.id, _TARGET_PLACEHOLDER, export.source, export.ticket, _TIME_PLACEHOLDER)
     evidence = export.ticket.get("evidence")
     return {
         "ticket": export.ticket,
-        "way": way_to(export.ticket.get("page_url")),
-        "provider_way": way_to(export.provider_ticket_url),
+        "page_link": safe_link(export.ticket.get("page_url")),
+        "provider_link": safe_link(export.provider_ticket_url),
         "evidence": pretty(evidence) if evidence else None,
         "body": pretty_body(body) if body else None,
         "body_bytes": len(body),
@@ -147,15 +143,15 @@ def _ticket(export: Export, frozen: Frozen) -> dict[str, Any]:
     }
 
 
-def _decisions(export: Export, frozen: Frozen, visitor: Visitor) -> dict[str, Any]:
-    """Return what may be decided about the export in its state, and for which targets."""
+def _decisions(export: Export, frozen: Frozen, user: ConsoleUser) -> dict[str, Any]:
+    """Return the actions that the export's status allows, and the targets to choose from."""
     target = None
     if export.target_id is not None:
-        target = summaries.by_id([export.target_id], visitor.account_id).get(export.target_id)
+        target = summaries.by_id([export.target_id], user.account_id).get(export.target_id)
     may_approve = allows(Move.APPROVE, export.status) and not export.preview_problems
     offered: list[TargetSummary] = []
     if may_approve:
-        offered = summaries.list_page(visitor.account_id, MOST_TARGETS + 1, sorted(APPROVABLE))
+        offered = summaries.list_page(user.account_id, MOST_TARGETS + 1, sorted(APPROVABLE))
     return {
         "target": target,
         "may_approve": may_approve,
@@ -167,14 +163,14 @@ def _decisions(export: Export, frozen: Frozen, visitor: Visitor) -> dict[str, An
     }
 
 
-def _step(entry: AuditEntry, visitor: Visitor) -> Step:
-    """Return a line of the ledger; a worker's name tells of its host, which is the operator's."""
+def _timeline_entry(entry: AuditEntry, user: ConsoleUser) -> TimelineEntry:
+    """Return an audit entry for display. A worker's name contains its host, which only the operator sees."""
     kind = entry.actor.partition(":")[0]
-    actor = entry.actor if kind == "user" or visitor.is_operator else kind
+    actor = entry.actor if kind == "user" or user.is_operator else kind
     is_recovery = (entry.reason or "").startswith(f"{identifiers.RECOVERY}_")
-    return Step(
+    return TimelineEntry(
         entry,
         from_ms(entry.at_ms),
-        visitor.session.email if actor == visitor.principal.key else actor,
+        user.session.email if actor == user.principal.key else actor,
         entry.reason if is_recovery else None,
     )

@@ -1,4 +1,4 @@
-"""`/console/integrations`: who hands things in, whether they could, when they last did, and why they last could not."""
+"""`/console/integrations`: each inbound source with its credential, last accepted and last rejected request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from service.api.email import EmailWebhookResource
 from service.api.scanner import ScannerResultsResource
 from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
 from service.console import samples
-from service.console.layout import CONSOLE, Frame, Page
-from service.console.samples import Known
-from service.console.sessions import Visitor
+from service.console.layout import CONSOLE, ConsolePage, PageLayout
+from service.console.samples import SampleValues
+from service.console.sessions import ConsoleUser
 from storage.intake import rejections
 from storage.secrets import integrations
 from storage.secrets.integrations import MOST_TOKENS, Integration, SampleIds, SecretState, SharedSecrets
 from storage.secrets.vault import Vault
 
 
-class _Kind(NamedTuple):
-    """A source: what it is called, the resource that serves it, and the credential that it is known by."""
+class _Source(NamedTuple):
+    """A source: its name, its API resource, and its credential, a shared secret or a token's ability."""
 
     name: str
     resource: Any
@@ -35,48 +35,48 @@ class _Kind(NamedTuple):
     ability: Ability | None = None
 
 
-_KINDS: Final = (
-    _Kind("Scanner", ScannerResultsResource, Integration.SCANNER, "SCANNER_SHARED_SECRET"),
-    _Kind("Email", EmailWebhookResource, Integration.EMAIL, "EMAIL_WEBHOOK_SECRET"),
-    _Kind("Browser extension", EvidenceCapturesResource, ability=Ability.UPLOAD_EVIDENCE),
-    _Kind("CMS plugin", CmsDiagnosticsResource, ability=Ability.UPLOAD_CMS_DIAGNOSTICS),
-    _Kind("Storefront app", StorefrontDiagnosticsResource, ability=Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
-    _Kind("Storefront compliance webhooks", ComplianceWebhooksResource, Integration.STOREFRONT, "STOREFRONT_WEBHOOK_SECRET"),
+_SOURCES: Final = (
+    _Source("Scanner", ScannerResultsResource, Integration.SCANNER, "SCANNER_SHARED_SECRET"),
+    _Source("Email", EmailWebhookResource, Integration.EMAIL, "EMAIL_WEBHOOK_SECRET"),
+    _Source("Browser extension", EvidenceCapturesResource, ability=Ability.UPLOAD_EVIDENCE),
+    _Source("CMS plugin", CmsDiagnosticsResource, ability=Ability.UPLOAD_CMS_DIAGNOSTICS),
+    _Source("Storefront app", StorefrontDiagnosticsResource, ability=Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
+    _Source("Storefront compliance", ComplianceWebhooksResource, Integration.STOREFRONT, "STOREFRONT_WEBHOOK_SECRET"),
 )
 
-#: What a refused credential or message comes to in words; whatever else is wrong is told by its code.
-_WHY: Final = {
-    "not_configured": "no secret is configured here",
+#: Problems with a credential in words; other problems are shown as their code.
+_PROBLEMS: Final = {
+    "not_configured": "no secret is set",
     "missing": "the header is missing",
-    "twice": "the header came twice, or has a comma in it",
-    "wrong": "it does not match",
-    "wrong_kind": "the token is of another kind",
-    "lacks_ability": "the token lacks the ability",
+    "twice": "the header was sent twice or contains a comma",
+    "wrong": "the value does not match",
+    "wrong_kind": "the token has the wrong kind",
+    "lacks_ability": "the token lacks the required ability",
 }
-#: The same of what is no secret to compare with.
-_UNKNOWN_BEARER: Final = "there is no such token, or it was revoked or has expired"
+#: The text for `wrong` if the credential is a token.
+_UNKNOWN_BEARER: Final = "the token does not exist, was revoked or has expired"
 _AUTHORIZATION: Final = "/Authorization"
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """A source as the page shows it."""
+class IntegrationCard:
+    """A source as the page shows it; `commands` create a token if there is none."""
 
     name: str
     source: InboundSource
     path: str
-    switched_on_by: str | None
+    enabling_setting: str | None
     secret: SecretState | None
     ability: Ability | None
     tokens: int
-    making: Sequence[str]
+    commands: Sequence[str]
     accepted_at: datetime | None
-    refusal: Rejection | None
+    rejection: Rejection | None
     sample: str | None
 
 
-class _Found(NamedTuple):
-    """What the database says of all of them."""
+class _SourceState(NamedTuple):
+    """The stored state of all sources."""
 
     secrets: Mapping[str, SecretState]
     tokens: Mapping[str, int]
@@ -85,89 +85,88 @@ class _Found(NamedTuple):
     sample_ids: SampleIds
 
 
-class Integrations(Page):
-    """Shows each inbound source."""
+class IntegrationsPage(ConsolePage):
+    """Shows all inbound sources."""
 
     path = f"{CONSOLE}/integrations"
     template = "integrations.html"
-    family = RouteFamily.CONSOLE
-    is_operators = True
+    is_for_operator = True
 
-    def __init__(self, frame: Frame, settings: Settings, vault: Vault) -> None:
-        super().__init__(frame)
+    def __init__(self, layout: PageLayout, settings: Settings, vault: Vault) -> None:
+        super().__init__(layout)
         self._settings = settings
         self._secrets = SharedSecrets(settings, vault)
 
-    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
-        """Return what is known of each source."""
-        found = _Found(
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return a card for each source."""
+        found = _SourceState(
             {state.name: state for state in self._secrets.states()},
             integrations.live_platform_tokens(utc_now()),
             integrations.last_accepted(),
             rejections.last(),
-            integrations.sample_ids(visitor.principal.user_id, visitor.account_id),
+            integrations.sample_ids(user.principal.user_id, user.account_id),
         )
-        known = self._known(found.sample_ids)
+        values = self._sample_values(found.sample_ids)
         return {
-            "sources": [self._shown(kind, found, known, visitor.session.email) for kind in _KINDS],
-            "why": _why,
+            "integrations": [self._card(kind, found, values, user.session.email) for kind in _SOURCES],
+            "problem_text": _problem_text,
             "most_tokens": MOST_TOKENS,
-            "has_project": known is not None,
+            "has_project": values is not None,
         }
 
-    def _shown(self, kind: _Kind, found: _Found, known: Known | None, email: str) -> _Shown:
+    def _card(self, kind: _Source, found: _SourceState, values: SampleValues | None, email: str) -> IntegrationCard:
         resource, ability = kind.resource, kind.ability
         is_served = resource.family in self._settings.route_families
         tokens = found.tokens.get(ability, 0) if ability else 0
-        making = _making(email, ability, found.sample_ids) if ability and not tokens else ()
+        commands = _token_commands(email, ability, found.sample_ids) if ability and not tokens else ()
         secret = found.secrets[kind.integration.value] if kind.integration else None
         can_be_tried = is_served and (secret is None or secret.configured)
-        return _Shown(
+        return IntegrationCard(
             kind.name,
             resource.source,
             resource.path,
-            None if is_served else _switch(resource.family),
+            None if is_served else _enabling_setting(resource.family),
             secret,
             ability,
             tokens,
-            making,
+            commands,
             found.accepted[resource.source],
             found.refused.get(resource.source),
-            _sample(kind, known, secret, making) if known and can_be_tried else None,
+            _sample(kind, values, secret, commands) if values and can_be_tried else None,
         )
 
-    def _known(self, tried: SampleIds) -> Known | None:
-        """Return what samples are filled with; None without a project that things could be handed in for."""
+    def _sample_values(self, ids: SampleIds) -> SampleValues | None:
+        """Return the values of sample requests; None without a project."""
         default = self._settings.default_project_id
-        project_id = tried.granted_project_id or tried.project_id or default
+        project_id = ids.granted_project_id or ids.project_id or default
         if project_id is None:
             return None
-        # Any run belongs to the default project; without one it has to be one that somebody registered.
-        run = 1 if default is not None or tried.scan_run_id is None else tried.scan_run_id
-        return Known(self._settings.public_base_url, project_id, run)
+        # With a default project any scan run is accepted; without one it must be registered.
+        run = 1 if default is not None or ids.scan_run_id is None else ids.scan_run_id
+        return SampleValues(self._settings.public_base_url, project_id, run)
 
 
-def _sample(kind: _Kind, known: Known, secret: SecretState | None, making: Sequence[str]) -> str:
+def _sample(kind: _Source, values: SampleValues, secret: SecretState | None, commands: Sequence[str]) -> str:
     source, path = kind.resource.source, kind.resource.path
     if secret is None:
-        return samples.with_token(source, path, known, making)
-    return samples.with_secret(source, path, known, kind.variable, is_in_env=secret.source == "environment")
+        return samples.with_token(source, path, values, commands)
+    return samples.with_secret(source, path, values, kind.variable, is_in_env=secret.source == "environment")
 
 
-def _switch(family: RouteFamily) -> str:
-    """Return the setting that has a family of routes served."""
+def _enabling_setting(family: RouteFamily) -> str:
+    """Return the setting that enables a family of routes."""
     return "DEPLOYMENT_MODE=cloud" if family is RouteFamily.HANDOFFS else f"EXTRA_ROUTE_FAMILIES={family.value}"
 
 
-def _making(email: str, ability: Ability, tried: SampleIds) -> tuple[str, ...]:
-    """Return the commands after which a user has a token with an ability, and a project that it is good for."""
-    making = samples.making_a_token(email, ability)
-    if tried.granted_project_id is not None or tried.project_id is None:
-        return (making,)
-    return (samples.granting(email, tried.project_id), making)
+def _token_commands(email: str, ability: Ability, ids: SampleIds) -> tuple[str, ...]:
+    """Return the commands that create a token with an ability, and grant its user a project if necessary."""
+    create = samples.token_command(email, ability)
+    if ids.granted_project_id is not None or ids.project_id is None:
+        return (create,)
+    return (samples.grant_command(email, ids.project_id), create)
 
 
-def _why(path: str, code: str) -> str:
+def _problem_text(path: str, code: str) -> str:
     if code == "wrong" and path == _AUTHORIZATION:
         return _UNKNOWN_BEARER
-    return _WHY.get(code, code.replace("_", " "))
+    return _PROBLEMS.get(code, code.replace("_", " "))

@@ -1,4 +1,4 @@
-"""`/console/queue`: what workers have before them, who they are, and what keeps them from it."""
+"""`/console/queue`: due exports, workers and Redis of the whole installation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,10 @@ import falcon
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.settings.definitions import RouteFamily
 from schemas.targets.target import TargetStatus
-from service.console.layout import CONSOLE, Frame, Page
+from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.pages.overview import LATE_S
-from service.console.sessions import Visitor
+from service.console.sessions import ConsoleUser
 from service.console.wording import bounded
 from storage.compliance import requests as compliance_requests
 from storage.exports import worker_heartbeats
@@ -19,20 +18,19 @@ from storage.reporting import dashboard_queries, metrics_snapshot
 from storage.reporting.dashboard_queries import MOST_COUNTED, MOST_RECOVERIES
 
 
-class Queue(Page):
-    """Shows Redis, workers, what is due and what runs, of the whole installation."""
+class QueuePage(ConsolePage):
+    """Shows due exports, workers, Redis, running recoveries and stopped targets."""
 
     path = f"{CONSOLE}/queue"
     template = "queue.html"
-    family = RouteFamily.CONSOLE
-    is_operators = True
+    is_for_operator = True
 
-    def __init__(self, frame: Frame, wake_ups: WakeUpQueue) -> None:
-        super().__init__(frame)
+    def __init__(self, layout: PageLayout, wake_ups: WakeUpQueue) -> None:
+        super().__init__(layout)
         self._wake_ups = wake_ups
 
-    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
-        """Return what the page shows; `queued` is None while Redis is away."""
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return the figures; `queued` is None while Redis is unavailable."""
         now = utc_now()
         known, due = worker_heartbeats.list_recent(now), dashboard_queries.count_due(now)
         due_age_s = metrics_snapshot.due_age_s(now)
@@ -42,7 +40,7 @@ class Queue(Page):
             "queued": self._wake_ups.queued(),
             "workers": known,
             "alive": sum(worker.is_alive for worker in known),
-            # Clocks of two hosts may differ by a little.
+            # The clocks of two hosts may differ slightly.
             "sweep_lag_s": max(0.0, (now - known[0].seen_at).total_seconds()) if known else None,
             "could_be_sent": bounded(due.could_be_sent, MOST_COUNTED),
             "held_back": bounded(due.held_back, MOST_COUNTED),
@@ -59,5 +57,5 @@ class Queue(Page):
                 for status in (TargetStatus.INACTIVE, TargetStatus.BLOCKED, TargetStatus.DISABLED)
                 if by_status[status]
             },
-            "account_id": visitor.account_id,
+            "account_id": user.account_id,
         }

@@ -1,4 +1,4 @@
-"""`/console/recoveries`: what failed at a target, put back on its way by a worker while somebody watches."""
+"""`/console/recoveries`: jobs that retry a target's failed and blocked exports, with their progress."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,58 +6,49 @@ from typing import Any, Final
 import falcon
 
 from schemas.exports.recoveries import RecoveryStatus
-from schemas.settings.definitions import RouteFamily
 from schemas.targets.target import APPROVABLE, host_of
-from service.console.layout import CONSOLE, Action, Frame, Page
+from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.pages.targets import TARGET, require_webhooks
-from service.console.sessions import Visitor
-from service.http.paging import next_page, read_page
+from service.console.sessions import ConsoleUser
+from service.http.paging import read_page
 from service.operations.recoveries import RecoveryOperations
 from service.operations.targets import TargetOperations
 from storage.db import identifiers
 from storage.exports import recoveries
-from storage.exports.recoveries import AlreadyRecovering
 from storage.targets import summaries
 
 RECOVERIES: Final = f"{CONSOLE}/recoveries"
 RECOVERY: Final = f"{RECOVERIES}/{{recovery_id}}"
 
 
-class Recoveries(Page):
-    """Lists the recoveries of the account's targets, the newest first."""
+class RecoveriesPage(ConsolePage):
+    """Lists the recoveries of the account's targets, newest first."""
 
     path = RECOVERIES
     template = "recoveries.html"
-    family = RouteFamily.CONSOLE
 
-    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
-        """Return a page of the list, with the targets that are named in it."""
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return one page of the recoveries with their targets."""
         page = read_page(req, identifiers.RECOVERY)
-        found = recoveries.list_account_page(visitor.account_id, page.fetch_limit, page.before)
-        shown = found[: page.limit]
-        return {
-            "shown": shown,
-            "targets": summaries.by_id({each.target_id for each in shown}, visitor.account_id),
-            "next": next_page(page, [each.id for each in found]),
-            "is_first": page.before is None,
-        }
+        found = recoveries.list_account_page(user.account_id, page.fetch_limit, page.before)
+        shown_targets = {each.target_id for each in found[: page.limit]}
+        return {**list_content(page, found), "targets": summaries.by_id(shown_targets, user.account_id)}
 
 
-class RecoveryPage(Page):
-    """Shows how far a recovery is."""
+class RecoveryPage(ConsolePage):
+    """Shows the progress of one recovery."""
 
     path = RECOVERY
     template = "recovery.html"
-    family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, targets: TargetOperations) -> None:
-        super().__init__(frame)
+    def __init__(self, layout: PageLayout, targets: TargetOperations) -> None:
+        super().__init__(layout)
         self._targets = targets
 
-    def content(self, req: falcon.Request, visitor: Visitor, **ids: str) -> Mapping[str, Any]:
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the recovery and its target. Raises NotFound."""
-        recovery = recoveries.get(ids["recovery_id"], visitor.account_id)
-        target = self._targets.get(recovery.target_id, visitor.principal)
+        recovery = recoveries.get(ids["recovery_id"], user.account_id)
+        target = self._targets.get(recovery.target_id, user.principal)
         is_running = recovery.status is RecoveryStatus.RUNNING
         return {
             "recovery": recovery,
@@ -65,47 +56,38 @@ class RecoveryPage(Page):
             "host": host_of(target.base_url),
             "is_running": is_running,
             "is_halted": is_running and target.status not in APPROVABLE,
-            "may_cancel": is_running and visitor.principal.may_use_webhooks,
+            "may_cancel": is_running and user.principal.may_use_webhooks,
         }
 
 
 class Recover(Action):
-    """Begins a recovery of a target; where one runs, leads to that one."""
+    """Starts a recovery of a target."""
 
     path = f"{TARGET}/recover"
-    family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, operations: RecoveryOperations) -> None:
-        super().__init__(frame)
+    def __init__(self, layout: PageLayout, operations: RecoveryOperations) -> None:
+        super().__init__(layout)
         self._recoveries = operations
 
-    def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """Begin it, and notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
-        require_webhooks(visitor)
-        target_id = ids["target_id"]
-        try:
-            recovery = self._recoveries.begin(target_id, form.get("since", ""), visitor.principal)
-        except AlreadyRecovering as running:
-            resp.status = falcon.HTTP_409
-            content = {"running": running, "target_id": target_id}
-            self._frame.show(req, resp, "recovery_running.html", content, visitor)
-            return
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Start the recovery, then notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
+        require_webhooks(user)
+        recovery = self._recoveries.begin(ids["target_id"], form.get("since", ""), user.principal)
         self._recoveries.wake_workers()
-        self._frame.go(resp, f"/recoveries/{recovery.id}", done="recovery_begun")
+        return Redirect(f"/recoveries/{recovery.id}", "recovery_begun")
 
 
 class CancelRecovery(Action):
-    """Ends a running recovery; what is put back stays so."""
+    """Cancels a running recovery; exports that it has already retried stay queued."""
 
     path = f"{RECOVERY}/cancel"
-    family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame, operations: RecoveryOperations) -> None:
-        super().__init__(frame)
+    def __init__(self, layout: PageLayout, operations: RecoveryOperations) -> None:
+        super().__init__(layout)
         self._recoveries = operations
 
-    def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """Cancel it. Raises NotFound, Conflict, Forbidden."""
-        require_webhooks(visitor)
-        cancelled = self._recoveries.cancel(ids["recovery_id"], visitor.principal)
-        self._frame.go(resp, f"/recoveries/{cancelled.id}", done="recovery_cancelled")
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Cancel the recovery. Raises NotFound, Conflict, Forbidden."""
+        require_webhooks(user)
+        cancelled = self._recoveries.cancel(ids["recovery_id"], user.principal)
+        return Redirect(f"/recoveries/{cancelled.id}", "recovery_cancelled")

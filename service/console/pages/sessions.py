@@ -1,4 +1,4 @@
-"""`/console/sessions`: who of the account is signed in, and the way to end it."""
+"""`/console/sessions`: the account's active sessions, each with a button to revoke it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,40 +6,32 @@ from typing import Any
 import falcon
 
 from runtime.clock import utc_now
-from schemas.settings.definitions import RouteFamily
-from service.console.layout import CONSOLE, Action, Page
-from service.console.sessions import Visitor
-from service.http.paging import next_page, read_page
+from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
+from service.console.sessions import ConsoleUser
+from service.http.paging import read_page
 from service.operations.sessions import revoke
 from storage.accounts import sessions
 from storage.db import identifiers
 
 
-class Sessions(Page):
-    """Lists the account's sessions that hold, the newest first."""
+class SessionsPage(ConsolePage):
+    """Lists the account's active sessions, newest first."""
 
     path = f"{CONSOLE}/sessions"
     template = "sessions.html"
-    family = RouteFamily.CONSOLE
 
-    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
-        """Return a page of the list."""
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return one page of the sessions."""
         page = read_page(req, identifiers.SESSION)
-        found = sessions.list_live(utc_now(), page.fetch_limit, page.before, visitor.account_id)
-        return {
-            "shown": found[: page.limit],
-            "next": next_page(page, [session.id for session in found]),
-            "is_first": page.before is None,
-        }
+        return list_content(page, sessions.list_live(utc_now(), page.fetch_limit, page.before, user.account_id))
 
 
 class SessionRevocation(Action):
-    """Ends a session of the account, one's own among them."""
+    """Ends a session of the account; it may be the user's own."""
 
-    path = f"{Sessions.path}/{{session_id}}/revoke"
-    family = RouteFamily.CONSOLE
+    path = f"{SessionsPage.path}/{{session_id}}/revoke"
 
-    def act(self, req: falcon.Request, resp: falcon.Response, visitor: Visitor, form: Mapping[str, str], **ids: str) -> None:
-        """End it; its next request leads to the sign-in."""
-        revoke(ids["session_id"], visitor.principal)
-        self._frame.go(resp, "/sessions", done="session_revoked")
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """End the session; its next request is redirected to the sign-in. Raises NotFound."""
+        revoke(ids["session_id"], user.principal)
+        return Redirect("/sessions", "session_revoked")

@@ -1,7 +1,7 @@
-"""`/console/settings`: every setting with the value that counts, secrets by their fingerprints.
+"""`/console/settings`: the effective value of every setting; secrets only as fingerprints.
 
-A value is shown by a rule of its own or, where it is no secret, as it was typed; a secret without a rule is only said to be
-there. Of URLs stands here where they lead to, and no user, password or option.
+Settings with credentials or a parsed form have a formatter of their own; URLs are reduced to their destination, without
+user, password and options. Other values are shown as entered, other secrets only as configured or not set.
 """
 
 import platform
@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import falcon
 
 from schemas.settings import definitions as schema_settings
-from schemas.settings.definitions import FILE_SUFFIX, RouteFamily, Setting, Settings
+from schemas.settings.definitions import FILE_SUFFIX, Setting, Settings
 from schemas.settings.redis_url import RedisUrl, parse_redis_url
 from schemas.version import VERSION
-from service.console.layout import CONSOLE, Frame, Page
-from service.console.sessions import Visitor
+from service.console.layout import CONSOLE, ConsolePage, PageLayout
+from service.console.sessions import ConsoleUser
 from storage.accounts import accounts
 from storage.db import engine, schema_version
 from storage.secrets.integrations import SecretState, SharedSecrets
@@ -25,7 +25,7 @@ from storage.secrets.vault import Vault, key_fingerprint
 
 NOT_SET: Final = "not set"
 CONFIGURED: Final = "configured"
-#: The integration that a setting's secret belongs to; one that was set in the database takes its place.
+#: The integration of each secret setting; a secret in the database overrides the setting.
 _INTEGRATIONS: Final = {
     "SCANNER_SHARED_SECRET": "scanner",
     "EMAIL_WEBHOOK_SECRET": "email",
@@ -33,37 +33,36 @@ _INTEGRATIONS: Final = {
 }
 
 
-class Part(NamedTuple):
-    """A piece of a sentence; `is_code` where it stands between backticks in the documents."""
+class TextPart(NamedTuple):
+    """Part of a sentence; `is_code` if it is between backticks in the documentation."""
 
     text: str
     is_code: bool
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """A setting as it is shown."""
 
     name: str
     value: str
-    default: list[Part]
-    meaning: list[Part]
+    default: list[TextPart]
+    meaning: list[TextPart]
 
 
-class SettingsPage(Page):
-    """Shows what this process was started with, and what follows from that."""
+class SettingsPage(ConsolePage):
+    """Shows the settings and the version facts of this service process."""
 
     path = f"{CONSOLE}/settings"
     template = "settings.html"
-    family = RouteFamily.CONSOLE
-    is_operators = True
+    is_for_operator = True
 
-    def __init__(self, frame: Frame, settings: Settings, vault: Vault) -> None:
-        super().__init__(frame)
+    def __init__(self, layout: PageLayout, settings: Settings, vault: Vault) -> None:
+        super().__init__(layout)
         self._settings = settings
         self._vault = vault
 
-    def content(self, req: falcon.Request, visitor: Visitor, **_ids: str) -> Mapping[str, Any]:
-        """Return every setting, in the order of the documents, and the facts."""
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return all settings, in the order of the documentation, and the facts."""
         states = self._states()
         return {
             "rows": [self._row(setting, states) for setting in schema_settings.SETTINGS],
@@ -72,18 +71,18 @@ class SettingsPage(Page):
         }
 
     def _states(self) -> Mapping[str, SecretState]:
-        """Return what may be shown of the integrations' secrets; without a key there is no fingerprint of any."""
+        """Return the state of each integration's secret; without an encryption key there are no fingerprints."""
         if not self._settings.encryption_keys:
             return {}
         return {state.name: state for state in SharedSecrets(self._settings, self._vault).states()}
 
-    def _row(self, setting: Setting, states: Mapping[str, SecretState]) -> Row:
+    def _row(self, setting: Setting, states: Mapping[str, SecretState]) -> SettingRow:
         default = setting.shown or (f"`{setting.default}`" if setting.default else "")
-        return Row(setting.name, self._value(setting, states), _parts(default), _parts(setting.meaning))
+        return SettingRow(setting.name, self._value(setting, states), _split(default), _split(setting.meaning))
 
     def _value(self, setting: Setting, states: Mapping[str, SecretState]) -> str:
-        if setting.name in _RULES:
-            return _RULES[setting.name](self._settings)
+        if setting.name in _FORMATTERS:
+            return _FORMATTERS[setting.name](self._settings)
         state = states.get(_INTEGRATIONS.get(setting.name, ""))
         if state is not None:
             return _integration(state)
@@ -104,7 +103,7 @@ class SettingsPage(Page):
             "Version": VERSION,
             "Mode": settings.deployment_mode.value,
             "Routes": ", ".join(sorted(family.value for family in settings.route_families)),
-            "Operator's account": plain(operator),
+            "Operator account": plain(operator),
             "Database": engine.server_version(),
             "Schema": schema_version.version(),
             "Python": platform.python_version(),
@@ -112,7 +111,7 @@ class SettingsPage(Page):
 
 
 def plain(value: object) -> str:
-    """Return a value that is no secret as it is typed into the environment; `not set` for none."""
+    """Return a non-secret value as it is written in the environment, or `not set`."""
     if value is None or value in {"", ()} or value == frozenset():
         return NOT_SET
     if isinstance(value, bool):
@@ -129,16 +128,15 @@ def plain(value: object) -> str:
 def _integration(state: SecretState) -> str:
     if not state.configured:
         return NOT_SET
-    where = "set in the database, which counts first" if state.source == "database" else "from the environment"
-    return f"{CONFIGURED}, {state.fingerprint}, {where}"
+    where = "database (overrides the environment)" if state.source == "database" else "environment"
+    return f"{CONFIGURED}, {state.fingerprint}, set in the {where}"
 
 
 def _encryption_keys(settings: Settings) -> str:
     keys = settings.encryption_keys
     if not keys:
         return NOT_SET
-    told = ", ".join(key_fingerprint(key) for key in keys)
-    return f"{len(keys)} {'key' if len(keys) == 1 else 'keys'}, {told}"
+    return f"{len(keys)} {'key' if len(keys) == 1 else 'keys'}, {', '.join(key_fingerprint(key) for key in keys)}"
 
 
 def _redis(settings: Settings) -> str:
@@ -151,14 +149,14 @@ def _places(where: RedisUrl) -> list[str]:
     if where.socket is not None:
         return [f"socket {where.socket}"]
     kind = "host" if where.service is None else "Sentinel"
-    told = [f"{kind} {host} port {port}" for host, port in where.places]
-    return told if where.service is None else [f"service {where.service}", *told]
+    addresses = [f"{kind} {host} port {port}" for host, port in where.places]
+    return addresses if where.service is None else [f"service {where.service}", *addresses]
 
 
 def _sentry(settings: Settings) -> str:
     if not settings.sentry_dsn:
         return NOT_SET
-    # The key stands before the host; what stands between the host and the project's number is a path of somebody's proxy.
+    # The key precedes the host; between the host and the project number there may be the path of a proxy.
     parts = urlsplit(settings.sentry_dsn)
     return f"Sentry, host {parts.hostname}, project {parts.path.rpartition('/')[2]}"
 
@@ -168,8 +166,8 @@ def _ports(settings: Settings) -> str:
     return _joined(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or NOT_SET
 
 
-#: What is not shown as it was typed: what leads somewhere with a password, and what is kept under another name.
-_RULES: Final[Mapping[str, Callable[[Settings], str]]] = {
+#: Values with credentials, and values that `Settings` has under another name.
+_FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "DATABASE_URL": lambda settings: engine.describe_url(settings.database_url),
     "REDIS_URL": _redis,
     "SENTRY_DSN": _sentry,
@@ -184,6 +182,6 @@ def _joined(words: Iterable[str], by: str = ",") -> str:
     return by.join(words)
 
 
-def _parts(text: str) -> list[Part]:
-    """Return a text of the documents in pieces: every second one stood between backticks."""
-    return [Part(piece, number % 2 == 1) for number, piece in enumerate(text.split("`")) if piece]
+def _split(text: str) -> list[TextPart]:
+    """Split a text of the documentation at its backticks; every second part is code."""
+    return [TextPart(part, number % 2 == 1) for number, part in enumerate(text.split("`")) if part]

@@ -1,4 +1,4 @@
-"""`/console/sign-in` and `/console/sign-out`: an API token is traded in for a session, and a session ended."""
+"""`/console/sign-in` and `/console/sign-out`: exchange an API token for a session, and end it."""
 
 from typing import Final
 
@@ -7,73 +7,74 @@ import falcon
 from schemas.base.console_session import Ended
 from schemas.base.errors import Forbidden
 from schemas.settings.definitions import RouteFamily
-from service.console.layout import CONSOLE, SIGN_IN, Action, Frame, fit_next
-from service.console.sessions import SignInNeeded, TokenRefused
+from service.console.layout import CONSOLE, SIGN_IN, PageLayout, safe_next
+from service.console.sessions import SignInRequired, TokenRejected
 
-#: What a person reads who was signed in and is not any more.
-_WHY: Final = {
-    Ended.IDLE: "You were signed out: nothing was looked at for 12 hours.",
-    Ended.TOO_OLD: "You were signed out: a session lasts a week at most.",
+#: Messages for users whose session has ended.
+_ENDED: Final = {
+    Ended.IDLE: "You were signed out after 12 hours without activity.",
+    Ended.TOO_OLD: "You were signed out because your session is a week old.",
     Ended.SIGNED_OUT: "This session was signed out.",
     Ended.REVOKED: "This session was revoked.",
-    Ended.CROWDED_OUT: "This session was ended: its token has ten newer ones.",
-    Ended.TOKEN_OVER: "You were signed out: the token was revoked, has expired or lost the ability console.",
-    Ended.ANOTHER_BROWSER: "This session was ended: its cookie came from another browser than the one it was given to, "
-    "or from a newer version of it.",
-    Ended.RESTORED: "You were signed out: a backup was restored.",
-    Ended.UNKNOWN: "There is no such session any more.",
+    Ended.CROWDED_OUT: "This session ended because its token has ten newer sessions, which is the maximum.",
+    Ended.TOKEN_OVER: "You were signed out because the token was revoked, has expired or lost the ability console.",
+    Ended.ANOTHER_BROWSER: "This session ended because its cookie came from a different browser or browser version.",
+    Ended.RESTORED: "You were signed out because a backup was restored.",
+    Ended.UNKNOWN: "This session no longer exists.",
 }
 
 
 class SignIn:
-    """Asks for an API token, and takes it."""
+    """Shows the sign-in form and processes it."""
 
     path = SIGN_IN
     family = RouteFamily.CONSOLE
 
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, layout: PageLayout) -> None:
+        self._layout = layout
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Show the form."""
         why = req.get_param("why") or ""
-        told = _WHY.get(Ended(why)) if why in {*Ended} else None
-        self._ask(req, resp, told, fit_next(req.get_param("next") or ""))
+        self._render(req, resp, _ENDED.get(Ended(why)) if why in {*Ended} else None, safe_next(req.get_param("next") or ""))
 
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Sign in, and go to where the person was going; a refusal is told above the form."""
-        self._frame.entrance.require_unblocked(req)
-        form = self._frame.entrance.form(req, None)
-        there = fit_next(form.get("next", ""))
+        """Sign in and redirect to the requested page, or show the form with the reason for the rejection."""
+        self._layout.gate.require_unblocked(req)
+        form = self._layout.gate.read_form(req, None)
+        next_path = safe_next(form.get("next", ""))
         try:
-            self._frame.entrance.sign_in(req, resp, form.get("token", ""))
-        except (TokenRefused, Forbidden) as refused:
-            resp.status = falcon.HTTP_401 if isinstance(refused, TokenRefused) else falcon.HTTP_403
-            self._ask(req, resp, refused.message, there)
+            self._layout.gate.sign_in(req, resp, form.get("token", ""))
+        except (TokenRejected, Forbidden) as rejected:
+            resp.status = falcon.HTTP_401 if isinstance(rejected, TokenRejected) else falcon.HTTP_403
+            self._render(req, resp, rejected.message, next_path)
             return
-        self._frame.go(resp, there)
+        self._layout.redirect(resp, next_path)
 
-    def _ask(self, req: falcon.Request, resp: falcon.Response, told: str | None, there: str) -> None:
-        self._frame.show(req, resp, "sign_in.html", {"told": told, "there": there})
+    def _render(self, req: falcon.Request, resp: falcon.Response, message: str | None, next_path: str) -> None:
+        self._layout.render(req, resp, "sign_in.html", {"message": message, "next": next_path})
 
 
-class SignOut(Action):
-    """Ends the visitor's own session."""
+class SignOut:
+    """Ends the user's own session."""
 
     path = f"{CONSOLE}/sign-out"
     family = RouteFamily.CONSOLE
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **_ids: str) -> None:
-        """End it; whoever is signed out already is told so in the same way."""
-        entrance = self._frame.entrance
+    def __init__(self, layout: PageLayout) -> None:
+        self._layout = layout
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """End the session; without one, respond in the same way."""
+        gate = self._layout.gate
         try:
-            # Whoever has asked too often, or whose stolen cookie has, may leave all the same; a session ends but once.
-            visitor = entrance.visitor(req, resp, is_counted=False)
-            entrance.form(req, visitor)
-        except SignInNeeded:
-            self._frame.go(resp, "/sign-in", done="signed_out")
-            return
-        entrance.sign_out(resp, visitor)
-        self._frame.go(resp, "/sign-in", done="signed_out")
+            # Not counted: a user over the rate limit, perhaps because the cookie was stolen, must be able to sign out.
+            user = gate.authenticate(req, resp, is_counted=False)
+            gate.read_form(req, user)
+        except SignInRequired:
+            pass
+        else:
+            gate.sign_out(resp, user)
+        self._layout.redirect(resp, "/sign-in", done="signed_out")

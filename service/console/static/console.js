@@ -1,15 +1,14 @@
 "use strict";
-// Everything works without this script; with it times are the reader's own, lists change in place, and pages follow what
-// goes on. It puts in nothing but text of its own and parts of pages that the service itself sent.
+// Optional: every page works without this script. It shows times in the reader's time zone, updates lists in place and
+// refreshes pages. It inserts only its own text and parts of pages that the service sent.
 
-/** Whoever waits for less is not told. */
+/** Shorter waits show no loading message. */
 const LOADING_AFTER_MS = 150;
-/** The service has answered by then, or will not. */
-const PATIENCE_MS = 20_000;
-/** How far apart what fails to refresh is asked for again, at most. */
-const SELDOM_S = 60;
-/** What nobody touches for so long stands still, so that a session that was left alone comes to its end. */
-const PRESENT_MS = 15 * 60_000;
+const REQUEST_TIMEOUT_MS = 20_000;
+/** The longest interval between refreshes, after failures. */
+const MAX_REFRESH_S = 60;
+/** Pages stop refreshing after this time without interaction, so that the session of an open tab can expire. */
+const IDLE_AFTER_MS = 15 * 60_000;
 
 const LISTS = "[data-list]";
 const FILTERS = "form[data-filters]";
@@ -24,13 +23,13 @@ function make(name, kind, text) {
   return element;
 }
 
-function say(text) {
+function announce(text) {
   document.querySelector("[data-said]").textContent = text;
 }
 
 // --- times and samples
 
-function settle(root) {
+function enhance(root) {
   const two = (number) => String(number).padStart(2, "0");
   for (const time of all("time[datetime]", root)) {
     const at = new Date(time.dateTime);
@@ -42,7 +41,7 @@ function settle(root) {
     const at = new Date(name.dataset.hour);
     name.textContent = `${two(at.getHours())}:${two(at.getMinutes())}`;
   }
-  // On a narrow screen, what is new is seen first.
+  // On a narrow screen, show the newest hours first.
   for (const chart of all(".scroll > .chart", root)) chart.parentElement.scrollLeft = chart.parentElement.scrollWidth;
   for (const sample of all("[data-copy]", root)) {
     const button = make("button", "copy", "Copy");
@@ -56,116 +55,116 @@ async function copy(sample, button) {
     await navigator.clipboard.writeText(sample.textContent);
     button.textContent = "Copied";
   } catch {
-    // Not under plain HTTP: what is marked is copied by hand.
+    // Browsers deny clipboard access under plain HTTP; select the text instead.
     getSelection().selectAllChildren(sample);
-    button.textContent = "Marked, press Ctrl+C";
+    button.textContent = "Selected. Press Ctrl+C to copy.";
   }
-  say(button.textContent);
+  announce(button.textContent);
   setTimeout(() => { button.textContent = "Copy"; }, 3000);
 }
 
-// --- what was done
+// --- notices
 
-/** Has it read out, and takes it out of the address: whoever loads the page again or keeps it did not do it again. */
-function notice() {
-  const told = document.querySelector(".notice");
+/** Focuses the notice for screen readers and removes it from the URL, so that a reload or bookmark does not repeat it. */
+function showNotice() {
+  const notice = document.querySelector(".notice");
   const url = new URL(location.href);
-  if (!told || !url.searchParams.has("done")) return;
+  if (!notice || !url.searchParams.has("done")) return;
   url.searchParams.delete("done");
   history.replaceState(null, "", url);
   shown = here();
-  // Where a field is about to have the focus, it keeps it.
+  // Do not take the focus from a field.
   const isFree = document.activeElement === document.body && !document.querySelector("[autofocus]");
-  if (isFree) told.focus({ preventScroll: true });
+  if (isFree) notice.focus({ preventScroll: true });
 }
 
-// --- asking for a page
+// --- loading pages
 
-/** Returns the page, or a text that says why there is none. */
-async function ask(url) {
+/** Returns the page, or an error message. */
+async function load(url) {
   try {
-    const answer = await fetch(url, { signal: AbortSignal.timeout(PATIENCE_MS) });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (answer.redirected) return leave(url);
-    const told = all(".refusal, .refusal + ul > li", page).map((each) => each.textContent).join(" ");
-    return answer.ok ? page : told || `The service answered with ${answer.status}.`;
+    const response = await fetch(url, { signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS) });
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    if (response.redirected) return followRedirect(url);
+    const message = all(".refusal, .refusal + ul > li", page).map((each) => each.textContent).join(" ");
+    return response.ok ? page : message || `The service responded with ${response.status}.`;
   } catch {
-    return "The service did not answer.";
+    return "The service did not respond.";
   }
 }
 
-/** Goes where the service leads, such as to the door; nothing more happens here. */
-function leave(url) {
+/** Follows a redirect, for example to the sign-in; the returned promise never resolves. */
+function followRedirect(url) {
   location.assign(url);
   return new Promise(() => {});
 }
 
-/** Puts `come` where `old` stands; whoever was in there stays at the same place. */
-function exchange(old, come) {
-  const place = all(FOCUSABLE, old).indexOf(document.activeElement);
+/** Replaces `old` by `fresh`; keeps the focus and open details. */
+function replace(old, fresh) {
+  const focused = all(FOCUSABLE, old).indexOf(document.activeElement);
   const open = all("details", old).map((details) => details.open);
-  old.replaceWith(come);
-  settle(come);
-  all("details", come).forEach((details, n) => { details.open ||= open[n] ?? false; });
-  if (place >= 0) (all(FOCUSABLE, come)[place] ?? document.querySelector("main")).focus({ preventScroll: true });
+  old.replaceWith(fresh);
+  enhance(fresh);
+  all("details", fresh).forEach((details, n) => { details.open ||= open[n] ?? false; });
+  if (focused >= 0) (all(FOCUSABLE, fresh)[focused] ?? document.querySelector("main")).focus({ preventScroll: true });
 }
 
 // --- lists
 
 const here = () => location.pathname + location.search;
-/** What the page shows, or is about to. */
+/** The URL of the page shown or being loaded. */
 let shown = here();
-let turns = 0;
+let requests = 0;
 
-async function turn(url, { isNew = true, isPager = false } = {}) {
-  const mine = ++turns;
+async function showList(url, { isNew = true, isPager = false } = {}) {
+  const request = ++requests;
   const lists = all(LISTS);
   lists.forEach((list) => list.setAttribute("aria-busy", "true"));
   const late = setTimeout(() => lists.forEach(showLoading), LOADING_AFTER_MS);
-  const page = await ask(url);
+  const page = await load(url);
   clearTimeout(late);
-  if (mine !== turns) return;
+  if (request !== requests) return;
   if (isNew) history.pushState(null, "", url);
   shown = here();
   if (typeof page === "string") {
     lists.forEach((list) => showError(list, page));
     return;
   }
-  const parts = all(`${LISTS}, ${FILTERS}`), come = all(`${LISTS}, ${FILTERS}`, page);
-  if (parts.length !== come.length) await leave(location.href);
+  const parts = all(`${LISTS}, ${FILTERS}`), fresh = all(`${LISTS}, ${FILTERS}`, page);
+  if (parts.length !== fresh.length) await followRedirect(location.href);
   document.title = page.title;
-  parts.forEach((part, n) => exchange(part, come[n]));
-  if (isPager) goTo(document.querySelector(LISTS));
-  say(all(LISTS).map(tell).join(" "));
+  parts.forEach((part, n) => replace(part, fresh[n]));
+  if (isPager) focusList(document.querySelector(LISTS));
+  announce(all(LISTS).map(summary).join(" "));
 }
 
 function showLoading(list) {
   if (list.querySelector(":scope > .loading")) return;
-  const told = make("p", "loading", "Loading");
-  told.dataset.state = "loading";
-  told.setAttribute("role", "status");
-  list.prepend(told);
+  const loading = make("p", "loading", "Loading");
+  loading.dataset.state = "loading";
+  loading.setAttribute("role", "status");
+  list.prepend(loading);
 }
 
-function showError(list, why) {
-  const told = make("div", "empty failed", "");
-  told.dataset.state = "error";
-  told.setAttribute("role", "alert");
+function showError(list, message) {
+  const error = make("div", "empty failed", "");
+  error.dataset.state = "error";
+  error.setAttribute("role", "alert");
   const again = make("button", "", "Try again");
-  again.addEventListener("click", () => turn(location.href, { isNew: false, isPager: true }));
-  told.append(make("p", "", `${list.ariaLabel ?? "This list"} could not be loaded. ${why}`), again);
+  again.addEventListener("click", () => showList(location.href, { isNew: false, isPager: true }));
+  error.append(make("p", "", `${list.ariaLabel ?? "This list"} could not be loaded. ${message}`), again);
   const hadFocus = list.contains(document.activeElement);
   list.removeAttribute("aria-busy");
-  list.replaceChildren(told);
+  list.replaceChildren(error);
   if (hadFocus) again.focus();
 }
 
-function tell(list) {
+function summary(list) {
   const empty = list.querySelector("[data-state]");
   return `${list.ariaLabel ?? "List"}: ${empty ? empty.textContent.trim() : `${all("tbody tr", list).length} shown.`}`;
 }
 
-function goTo(list) {
+function focusList(list) {
   list.tabIndex = -1;
   list.focus({ preventScroll: true });
   list.scrollIntoView({ block: "nearest" });
@@ -176,58 +175,58 @@ function filtersOf(form) {
   return `${location.pathname}${chosen.length ? `?${new URLSearchParams(chosen)}` : ""}`;
 }
 
-function isTurn(link, event) {
+function isListLink(link, event) {
   const isPlain = !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
   return isPlain && link.origin === location.origin && link.pathname === location.pathname && !link.hash && !link.target;
 }
 
-// --- what a page follows: elements with `data-refresh` in seconds, and an id
+// --- refreshing: elements with `data-refresh` in seconds, and an id
 
 const asSent = new WeakMap();
-let next, failures = 0, touchedAt = Date.now();
+let timer, failures = 0, activeAt = Date.now();
 
-function follow() {
-  clearTimeout(next);
-  const followed = all("[data-refresh][id]");
-  followed.filter((each) => !asSent.has(each)).forEach((each) => asSent.set(each, each.outerHTML));
-  const every = Math.min(...followed.map((each) => Number(each.dataset.refresh) || SELDOM_S)) * 2 ** failures;
-  if (followed.length) next = setTimeout(refresh, Math.min(SELDOM_S, every) * 1000);
+function scheduleRefresh() {
+  clearTimeout(timer);
+  const watched = all("[data-refresh][id]");
+  watched.filter((each) => !asSent.has(each)).forEach((each) => asSent.set(each, each.outerHTML));
+  const every = Math.min(...watched.map((each) => Number(each.dataset.refresh) || MAX_REFRESH_S)) * 2 ** failures;
+  if (watched.length) timer = setTimeout(refresh, Math.min(MAX_REFRESH_S, every) * 1000);
 }
 
 async function refresh() {
-  clearTimeout(next);
-  // It goes on with the next sign of life.
-  if (document.hidden || Date.now() - touchedAt > PRESENT_MS || !document.querySelector("[data-refresh]")) return;
-  const page = await ask(location.href);
+  clearTimeout(timer);
+  // The next interaction resumes refreshing.
+  if (document.hidden || Date.now() - activeAt > IDLE_AFTER_MS || !document.querySelector("[data-refresh]")) return;
+  const page = await load(location.href);
   failures = typeof page === "string" ? failures + 1 : 0;
-  if (!failures) all("[data-refresh][id]").forEach((each) => renew(each, page.getElementById(each.id)));
-  follow();
+  if (!failures) all("[data-refresh][id]").forEach((each) => update(each, page.getElementById(each.id)));
+  scheduleRefresh();
 }
 
-function renew(each, come) {
-  // Nothing that somebody types or has sent is taken away from under them.
+function update(each, fresh) {
+  // Do not replace a part while the user types in it or submits it.
   const isInUse = each.querySelector(":is(input, select, textarea):focus, [data-sent]");
-  if (!come || isInUse || come.outerHTML === asSent.get(each)) return;
-  asSent.set(come, come.outerHTML);
-  exchange(each, come);
-  if (!come.dataset.refresh) say(come.querySelector(".status")?.textContent ?? "");
+  if (!fresh || isInUse || fresh.outerHTML === asSent.get(each)) return;
+  asSent.set(fresh, fresh.outerHTML);
+  replace(each, fresh);
+  if (!fresh.dataset.refresh) announce(fresh.querySelector(".status")?.textContent ?? "");
 }
 
-function isThere() {
-  const wasAway = Date.now() - touchedAt > PRESENT_MS;
-  touchedAt = Date.now();
-  if (wasAway) refresh();
+function noteActivity() {
+  const wasIdle = Date.now() - activeAt > IDLE_AFTER_MS;
+  activeAt = Date.now();
+  if (wasIdle) refresh();
 }
 
-// --- what a person does
+// --- events
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.matches(FILTERS) && document.querySelector(LISTS)) {
     event.preventDefault();
-    turn(filtersOf(form));
+    showList(filtersOf(form));
   } else if (form.method === "post") {
-    // A second click sends nothing. Later, since what is disabled would not be sent.
+    // Ignore a second click. Disable buttons after the submit, because the values of disabled ones are not sent.
     if (form.dataset.sent) event.preventDefault();
     form.dataset.sent = "yes";
     setTimeout(() => all("button", form).forEach((button) => { button.disabled = true; }));
@@ -236,15 +235,15 @@ document.addEventListener("submit", (event) => {
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest(`${LISTS} a[href]`);
-  if (!link || !isTurn(link, event)) return;
+  if (!link || !isListLink(link, event)) return;
   event.preventDefault();
-  turn(link.href, { isPager: true });
+  showList(link.href, { isPager: true });
 });
 
 addEventListener("popstate", () => {
   if (here() === shown) return;
   shown = here();
-  turn(location.href, { isNew: false });
+  showList(location.href, { isNew: false });
 });
 
 addEventListener("pageshow", () => {
@@ -254,11 +253,11 @@ addEventListener("pageshow", () => {
   }
 });
 
-for (const sign of ["pointermove", "keydown"]) addEventListener(sign, isThere, { passive: true });
+for (const type of ["pointermove", "keydown"]) addEventListener(type, noteActivity, { passive: true });
 document.addEventListener("visibilitychange", refresh);
 
-follow();
-settle(document);
-notice();
+scheduleRefresh();
+enhance(document);
+showNotice();
 const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
-document.querySelector("[data-zone]").textContent = `Times are those of ${timeZone}; hover over one for UTC.`;
+document.querySelector("[data-zone]").textContent = `Times are in ${timeZone}. Hover over a time for UTC.`;

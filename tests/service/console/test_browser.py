@@ -20,8 +20,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, V
 import service.console.routes
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from service.console.layout import CONSOLE, MENU
-from service.console.layout import Page as ConsolePage
+from service.console.layout import CONSOLE, MENU, ConsolePage
 from service.console.pages.sign_in import SignIn
 from storage.accounts import tokens
 from storage.db.engine import close_database, connection, execute, open_database, rows
@@ -408,13 +407,13 @@ def test_a_list_tells_that_it_was_never_used_and_that_nothing_fits(
         if not page.locator("[data-filters]").count():
             return
         _filter_by_anything(page)
-        expect(a_list(page).locator('[data-state="filtered"]')).to_contain_text("Nothing fits these filters.")
-        expect(page.locator("[data-said]")).to_contain_text("Nothing fits these filters.")
+        expect(a_list(page).locator('[data-state="filtered"]')).to_contain_text("No results match these filters.")
+        expect(page.locator("[data-said]")).to_contain_text("No results match these filters.")
         assert "?" in page.url
         # The same without the script, and the way out of it.
         page.reload()
         expect(a_list(page).locator('[data-state="filtered"]')).to_be_visible()
-        a_list(page).get_by_role("link", name="Show all").click()
+        a_list(page).get_by_role("link", name="Clear filters").click()
         expect(a_list(page).locator('[data-state="filtered"]')).to_have_count(0)
 
 
@@ -460,8 +459,8 @@ def test_a_list_tells_that_it_is_being_loaded_and_that_it_could_not_be(
     held[0].continue_()
     expect(a_list(page)).not_to_have_attribute("aria-busy", "true")
     assert a_list(page).locator("tbody tr").count() == shown
-    for told in ("The service did not answer.", "The service answered with 503.", "Come back later."):
-        if told == "The service did not answer.":
+    for told in ("The service did not respond.", "The service responded with 503.", "Come back later."):
+        if told == "The service did not respond.":
             turn_it(page)
         else:
             a_list(page).get_by_role("button", name="Try again").click()
@@ -476,7 +475,7 @@ def test_a_list_tells_that_it_is_being_loaded_and_that_it_could_not_be(
 
 def test_every_page_that_has_a_list_is_known_here_as_one() -> None:
     folder = Path(service.console.routes.__file__).parent / "templates"
-    with_list = {file.name for file in folder.glob("*.html") if " data-list" in file.read_text()}
+    with_list = {file.name for file in folder.glob("*.html") if '{% extends "list.html" %}' in file.read_text()}
     known = {kind.template for kind in _kinds(ConsolePage) if kind.path.removeprefix(CONSOLE) in LISTS}
     assert known <= with_list
     assert {path for path in LISTS if path not in PATHS} == set()
@@ -683,8 +682,8 @@ def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) ->
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Sign out").wait_for()
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
-    expect(page.get_by_role("link", name="Skip to the page")).to_be_in_viewport()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_in_viewport()
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
     page.goto(furnished.at(""))
@@ -703,7 +702,7 @@ def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) ->
     page.keyboard.type("Tracker")
     tab_to(page, page.get_by_role("button", name="Approve"))
     page.keyboard.press("Enter")
-    expect(page.locator(".notice")).to_contain_text("Approved")
+    expect(page.locator(".notice")).to_contain_text("Export approved")
     expect(page.locator(".status", has_text="approved").first).to_be_visible()
     page.goto(furnished.at("/exports"))
     tab_to(page, page.get_by_role("button", name="Sign out"))

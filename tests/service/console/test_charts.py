@@ -36,19 +36,19 @@ def test_an_axis_ends_at_a_round_number(most: int, end: int) -> None:
 
 
 def test_what_failed_stands_on_what_was_delivered() -> None:
-    [column] = charts.of_hours(hours(AttemptCounts(6, 2))).columns
+    [column] = charts.hourly_chart(hours(AttemptCounts(6, 2))).columns
     assert column.delivered is not None
     assert column.failed is not None
-    ground = column.place.y + column.place.height
+    ground = column.slot.y + column.slot.height
     assert column.delivered.y + column.delivered.height == pytest.approx(ground)
     assert column.failed.y + column.failed.height == pytest.approx(column.delivered.y)
     assert column.delivered.height == pytest.approx(3 * column.failed.height, abs=0.2)
     # Eight of eight fill the axis.
-    assert column.failed.y == pytest.approx(column.place.y, abs=0.2)
+    assert column.failed.y == pytest.approx(column.slot.y, abs=0.2)
 
 
 def test_one_failure_among_a_million_is_seen() -> None:
-    chart = charts.of_hours(hours(AttemptCounts(1_000_000, 1), AttemptCounts()))
+    chart = charts.hourly_chart(hours(AttemptCounts(1_000_000, 1), AttemptCounts()))
     assert chart.columns[0].failed is not None
     assert chart.columns[0].failed.height >= 2
     assert chart.columns[0].failed.y > 0
@@ -56,14 +56,14 @@ def test_one_failure_among_a_million_is_seen() -> None:
 
 
 def test_a_day_without_a_delivery_has_axes_all_the_same() -> None:
-    chart = charts.of_hours(hours(*[AttemptCounts()] * 24))
+    chart = charts.hourly_chart(hours(*[AttemptCounts()] * 24))
     assert [tick.text for tick in chart.ticks] == ["0", "1"]
-    assert [name.text for name in chart.names] == ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00", "09:00"]
+    assert [name.text for name in chart.hours] == ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00", "09:00"]
 
 
 def test_every_part_is_within_the_chart() -> None:
-    chart = charts.of_hours(hours(*[AttemptCounts(number * 37, number % 5) for number in range(24)]))
-    parts = [part for column in chart.columns for part in (column.place, column.delivered, column.failed) if part]
+    chart = charts.hourly_chart(hours(*[AttemptCounts(number * 37, number % 5) for number in range(24)]))
+    parts = [part for column in chart.columns for part in (column.slot, column.delivered, column.failed) if part]
     assert len(parts) > 60
     assert all(chart.left <= part.x and part.x + part.width <= chart.right + 0.1 for part in parts)
     assert all(part.y >= 0 and part.y + part.height <= chart.height for part in parts)

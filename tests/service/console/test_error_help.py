@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from service.console.error_help import told
+from service.console.error_help import help_for
 
 ERROR_CODES = Path(__file__).resolve().parents[3] / "docs" / "error-codes.md"
 #: What speaks of something other than an address; the codes of addresses share what is said of them.
@@ -21,22 +21,22 @@ def documented(*sections: str) -> set[str]:
 
 
 def test_every_documented_code_of_a_failure_is_told_in_words_of_its_own() -> None:
-    shared = {told("address_private"), told("no such code")}
+    shared = {help_for("address_private"), help_for("no such code")}
     codes = documented(*SECTIONS)
     assert {"connect_refused", "attempts_exhausted", "breaker_open"} <= codes
-    assert [code for code in sorted(codes) if told(code) in shared] == []
+    assert [code for code in sorted(codes) if help_for(code) in shared] == []
 
 
 def test_every_documented_code_of_an_address_speaks_of_the_address() -> None:
     codes = documented("Of addresses")
     assert {"address_private", "port_not_allowed", "backslash"} <= codes
-    assert [code for code in sorted(codes) if told(code) != told("address_private")] == []
-    assert told("no such code") != told("address_private")
+    assert [code for code in sorted(codes) if help_for(code) != help_for("address_private")] == []
+    assert help_for("no such code") != help_for("address_private")
 
 
 def test_what_is_told_are_sentences() -> None:
     for code in [*documented(*SECTIONS), "address_private", "no such code"]:
-        why, to_do = told(code)
+        why, to_do = help_for(code)
         assert why[0].isupper()
         assert why.endswith(".")
         assert to_do[0].isupper()

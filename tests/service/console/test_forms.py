@@ -77,7 +77,7 @@ def test_a_form_comes_from_our_own_address_alone(
     answer = Person(client, origin=origin).post("/sign-in", token=make_console_token(customer))
     assert answer.status_code == (303 if is_ours else 403)
     if not is_ours:
-        assert f"takes forms from {origin_of(base)} alone" in answer.text
+        assert f"accepts forms only from {origin_of(base)}" in answer.text
         assert "PUBLIC_BASE_URL" in answer.text
         assert origin in {None, "null"} or "evil.example" not in answer.text
         assert '"origin"' in log_lines.text
@@ -89,7 +89,7 @@ def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_
     for origin in ("https://evil.example", "null", ""):
         answer = send(person, f"csrf={person.csrf}".encode(), Origin=origin)
         assert answer.status_code == 403
-        assert "Nothing was done" in answer.text
+        assert "Nothing was changed" in answer.text
     assert everything_stored() == before
     assert is_signed_in(person)
 
@@ -105,7 +105,7 @@ def test_a_form_carries_the_token_of_its_own_session(person: Person, customer: C
     for carried in ("", "x", person.csrf[:-1], person.csrf + "A", stranger.csrf, person.cookie, "\u00e9"):
         answer = person.post("/sign-out", csrf=carried)
         assert answer.status_code == 403, carried
-        assert "Load the page again" in answer.text
+        assert "Reload the page" in answer.text
         assert is_signed_in(person), carried
     assert send(person, b"").status_code == 403
     assert log_lines.text.count('"csrf"') == 8
@@ -139,7 +139,7 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(perso
         lambda: sessions.end(session_id, Ended.REVOKED, utc_now(), "user:test"),
     )
     assert answer.status_code == 401
-    assert "nothing was done" in answer.text
+    assert "Nothing was changed" in answer.text
     assert person.csrf not in answer.text
     assert transitions.get(export_id, customer.account_id).status is ExportStatus.PREPARED
 

@@ -24,7 +24,7 @@ MAX_BUFFERED_BYTES: Final = 16 * 1024
 def part(call: str, **values: Any) -> str:
     """Return what a macro comes to, however its lines are broken."""
     name = call.partition("(")[0]
-    made: Template = templates().from_string(f'{{% from "parts.html" import {name} %}}{{{{ {call} }}}}')
+    made: Template = templates().from_string(f'{{% from "macros.html" import {name} %}}{{{{ {call} }}}}')
     return re.sub(r"\s+", " ", made.render(values)).strip()
 
 
@@ -58,19 +58,19 @@ def test_a_template_has_neither_script_nor_style_inside_it(name: str) -> None:
 
 def test_a_filter_offers_its_values_and_has_the_chosen_one() -> None:
     told = part('choice("status", "Status", values, "b_c")', values=["a", "b_c", HOSTILE])
-    assert told.startswith('<label>Status <select name="status"> <option value="">all</option> <option value="a">a</option>')
+    assert told.startswith('<label>Status <select name="status"> <option value="">All</option> <option value="a">a</option>')
     assert '<option value="b_c" selected>b c</option>' in told
     assert told.count("selected") == 1
     assert "<script>" not in told
 
 
 def test_an_empty_list_tells_why_it_is_empty() -> None:
-    unused = part('nothing(false, "/all", told)', told=HOSTILE)
+    unused = part('empty(false, "/all", told)', told=HOSTILE)
     assert unused.startswith('<div class="empty" data-state="unused"><p>&#34;&#39;&gt;&lt;script&gt;')
     assert "{{ 7 * 7 }}&amp;amp;" in unused
-    filtered = part('nothing(true, "/all", told)', told="Nothing yet.")
+    filtered = part('empty(true, "/all", told)', told="Nothing yet.")
     assert 'data-state="filtered"' in filtered
-    assert '<a href="/all">Show all</a>' in filtered
+    assert '<a href="/all">Clear filters</a>' in filtered
     assert "Nothing yet." not in filtered
 
 
@@ -94,11 +94,11 @@ def test_a_list_leads_to_its_other_pages(next_query: str | None, is_first: bool,
 
 
 def test_a_button_sends_its_sessions_token() -> None:
-    told = part('action("/base", visitor, "/do", "Do it", "danger", hint)', visitor={"csrf": "abc"}, hint=HOSTILE)
+    told = part('action("/base", user, "/do", label, "danger")', user={"csrf": "abc"}, label=HOSTILE)
     assert told.startswith(
         '<form class="action" method="post" action="/base/do"> <input type="hidden" name="csrf" value="abc">'
     )
-    assert '<button class="danger" title="&#34;' in told
+    assert '<button class="danger">&#34;' in told
     assert "<script>" not in told
 
 

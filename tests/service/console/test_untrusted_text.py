@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.console.untrusted_text import Way, pretty, pretty_body, visible, way_to
+from service.console.untrusted_text import SafeLink, pretty, pretty_body, safe_link, visible
 from tests.support.corpora import naughty_strings, url_texts
 
 
@@ -31,15 +31,15 @@ def test_what_cannot_be_seen_is_shown_by_its_number(text: str, shown: str) -> No
 @pytest.mark.parametrize(
     ("url", "way"),
     [
-        ("https://shop.example/cart?a=1#b", Way("https://shop.example/cart?a=1#b", "shop.example")),
-        ("http://shop.example", Way("http://shop.example/", "shop.example")),
-        ("https://shop.example:8443?q", Way("https://shop.example:8443?q", "shop.example:8443")),
-        ("http://[::1]:80/", Way("http://[::1]:80/", "[::1]:80")),
-        ("https://bücher.example/ä", Way("https://xn--bcher-kva.example/ä", "xn--bcher-kva.example")),
+        ("https://shop.example/cart?a=1#b", SafeLink("https://shop.example/cart?a=1#b", "shop.example")),
+        ("http://shop.example", SafeLink("http://shop.example/", "shop.example")),
+        ("https://shop.example:8443?q", SafeLink("https://shop.example:8443?q", "shop.example:8443")),
+        ("http://[::1]:80/", SafeLink("http://[::1]:80/", "[::1]:80")),
+        ("https://bücher.example/ä", SafeLink("https://xn--bcher-kva.example/ä", "xn--bcher-kva.example")),
         # Cyrillic letters that look like ours.
         (
             "https://\u0430\u0440\u0440\u04cf\u0435.example/",
-            Way("https://xn--80ak6aa92e.example/", "xn--80ak6aa92e.example"),
+            SafeLink("https://xn--80ak6aa92e.example/", "xn--80ak6aa92e.example"),
         ),
         ("javascript:alert(1)", None),
         ("JavaScript://shop.example/%0aalert(1)", None),
@@ -63,12 +63,12 @@ def test_what_cannot_be_seen_is_shown_by_its_number(text: str, shown: str) -> No
         (None, None),
     ],
 )
-def test_a_link_leads_to_the_host_that_it_names_or_is_none(url: str | None, way: Way | None) -> None:
-    assert way_to(url) == way
+def test_a_link_leads_to_the_host_that_it_names_or_is_none(url: str | None, way: SafeLink | None) -> None:
+    assert safe_link(url) == way
 
 
 def test_every_link_that_is_made_of_a_strange_address_is_one_of_the_web_and_in_ascii() -> None:
-    ways = [way for way in map(way_to, url_texts()) if way is not None]
+    ways = [way for way in map(safe_link, url_texts()) if way is not None]
     assert ways
     for way in ways:
         assert way.href.startswith((f"http://{way.host}", f"https://{way.host}"))

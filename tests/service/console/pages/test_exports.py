@@ -19,7 +19,7 @@ from schemas.exports.state_machine import ExportStatus, Move
 from schemas.exports.ticket import Ticket
 from schemas.targets.target import TargetStatus
 from service.app import create_app
-from service.console.pages.export import MOST_ENTRIES, Part, split
+from service.console.pages.export import MOST_ENTRIES, AttemptPhase, phases_of
 from service.console.pages.exports import MOST_TARGETS
 from storage.accounts import audit_log
 from storage.db.engine import execute, transaction
@@ -214,7 +214,7 @@ def test_an_id_that_is_not_there_is_told_kindly(person: Person) -> None:
     for sought in [*BAD_IDS, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA&id=x", "<script>alert(1)</script>"]:
         page = person.get("/exports", f"id={sought}")
         assert page.status_code == 404, sought
-        assert "No export here has this id" in page.text, sought
+        assert "No export has this ID" in page.text, sought
         assert "<script>alert" not in page.text
 
 
@@ -309,11 +309,11 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, 
         assert told in unescape(before.text)
     link = 'href="https://shop.example/cart" rel="noreferrer noopener nofollow" target="_blank">Open shop.example</a>'
     assert link in before.text
-    assert '"target_id": "(the target that is chosen)"' in unescape(before.text)
+    assert '"target_id": "(the selected target)"' in unescape(before.text)
     transitions.approve(export_id, customer.account_id, Approval(target.id, None), utc_now(), "user:1")
     after = unescape(person.get(f"/exports/{export_id}").text)
     assert f'"target_id": "{target.id}"' in after
-    assert "The body that is sent" in after
+    assert "Request body, " in after
     frozen = transitions.frozen(export_id, customer.account_id).body
     assert frozen is not None
     assert f"{len(frozen):,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + " bytes" in after
@@ -341,11 +341,11 @@ def test_a_long_timeline_is_cut_and_says_so(person: Person, customer: Customer) 
     with transaction():
         for number in range(1, MOST_ENTRIES):
             audit_log.append(utc_now(), "operator", f"look_{number}", export_id)
-    assert "entries of the ledger" not in person.get(f"/exports/{export_id}").text
+    assert "newest 200 entries" not in person.get(f"/exports/{export_id}").text
     with transaction():
         audit_log.append(utc_now(), "operator", f"look_{MOST_ENTRIES}", export_id)
     page = person.get(f"/exports/{export_id}")
-    assert f"The newest {MOST_ENTRIES} entries" in page.text
+    assert f"the newest {MOST_ENTRIES} entries" in page.text
     assert f"look {MOST_ENTRIES}<" in page.text
     assert ">prepare<" not in page.text
 
@@ -363,27 +363,28 @@ def test_attempts_are_told_with_their_times_a_page_at_a_time(person: Person, cus
     assert (refused.status_code, "/cursor" in refused.text) == (422, True)
 
 
+Phase = AttemptPhase
 #: Timings, and the parts that they come to.
 SPLITS: Final = [
     (Timings(), []),  # nothing was reached, and it took no time
-    (Timings(total_ms=5), [Part("rest", 5, 0, 100)]),  # a connection that nobody answered on
+    (Timings(total_ms=5), [Phase("rest", 5, 0, 100)]),  # a connection that nobody answered on
     (Timings(1, 2, 3, 10, 20), [
-        Part("DNS", 1, 0, 5),
-        Part("connect", 2, 5, 10),
-        Part("TLS", 3, 15, 15),
-        Part("first byte", 4, 30, 20),
-        Part("rest", 10, 50, 50),
+        Phase("DNS", 1, 0, 5),
+        Phase("connect", 2, 5, 10),
+        Phase("TLS", 3, 15, 15),
+        Phase("first byte", 4, 30, 20),
+        Phase("rest", 10, 50, 50),
     ]),
-    (Timings(first_byte_ms=3, total_ms=4), [Part("first byte", 3, 0, 75), Part("rest", 1, 75, 25)]),  # kept open
-    (Timings(dns_ms=7, total_ms=7), [Part("DNS", 7, 0, 100)]),  # no address
+    (Timings(first_byte_ms=3, total_ms=4), [Phase("first byte", 3, 0, 75), Phase("rest", 1, 75, 25)]),  # kept open
+    (Timings(dns_ms=7, total_ms=7), [Phase("DNS", 7, 0, 100)]),  # no address
     (Timings(0, 0, None, 0, 0), []),  # faster than a millisecond
-    (Timings(5, 5, None, 4, 9), [Part("DNS", 5, 0, 50), Part("connect", 5, 50, 50)]),  # rounded up, each by itself
+    (Timings(5, 5, None, 4, 9), [Phase("DNS", 5, 0, 50), Phase("connect", 5, 50, 50)]),  # rounded up, each by itself
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("timings", "parts"), SPLITS)
-def test_the_time_of_an_attempt_is_split(timings: Timings, parts: list[Part]) -> None:
-    assert split(timings) == parts
+def test_the_time_of_an_attempt_is_split(timings: Timings, parts: list[AttemptPhase]) -> None:
+    assert phases_of(timings) == parts
 
 
 @on_sqlite
@@ -405,7 +406,7 @@ def test_a_redacted_export_says_so_and_offers_nothing(person: Person, customer: 
         transitions.redact([export_id], utc_now(), "worker")
     page = person.get(f"/exports/{export_id}")
     assert "data-redacted" in page.text
-    assert "The body is redacted" in page.text
+    assert "The request body is redacted" in page.text
     assert buttons(page) == set()
     for gone in ("Missing name", "No such project.", "shop.example"):
         assert gone not in page.text
@@ -434,7 +435,7 @@ def test_what_cannot_be_delivered_says_so_in_place_of_a_button(status: str, pers
     [export_id] = make_failed(customer, target.id)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     page = person.get(f"/exports/{export_id}")
-    assert "can be retried once its target is resumed" in page.text
+    assert "when its target is active again" in page.text
     assert buttons(page) == set()
 
 
@@ -503,7 +504,7 @@ def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer,
     went = person.post(f"/exports/{export_id}/approve", **seen)
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=approved")
     assert wake_ups.seen == ["approved"]
-    assert "A worker delivers it" in person.get(f"/exports/{export_id}", "done=approved").text
+    assert "A worker will deliver it" in person.get(f"/exports/{export_id}", "done=approved").text
     # A double click.
     assert person.post(f"/exports/{export_id}/approve", **seen).status_code == 303
     export = transitions.get(export_id)
@@ -628,7 +629,7 @@ def test_what_is_no_export_is_not_there(person: Person) -> None:
         looked = person.get(f"/exports/{export_id}")
         assert looked.status_code == 404, export_id
         # A form is of a page, to which one goes back; nobody was on a page above this one.
-        assert '<a href="/console">To the overview</a>' in looked.text
+        assert '<a href="/console">Go to the overview</a>' in looked.text
         for verb in ("approve", "retry", "dismiss"):
             refused = person.post(f"/exports/{export_id}/{verb}", target_id="x", ticket_digest="x")
             assert refused.status_code == 404, (export_id, verb)
@@ -772,17 +773,23 @@ REASONS: Final = {
         Move.FAIL,
         "attempts_exhausted",
         "connect_refused",
-        "Nothing listens at",
-        "Start the receiver; look at the port. Then retry.",
+        "nothing listens on its port",
+        "Start the receiver and check its port. Then retry.",
     ),
     "refused": (
         Move.FAIL,
         "receiver_unauthorized",
         "receiver_unauthorized",
-        "refused who asks",
-        "See what it asks for, then retry.",
+        "denied access",
+        "Check the access rules of the receiver and the proxy, then retry.",
     ),
-    "retried": (Move.RESCHEDULE, None, "tls_certificate", "certificate is not valid", "Mend the receiver&#39;s certificate"),
+    "retried": (
+        Move.RESCHEDULE,
+        None,
+        "tls_certificate",
+        "certificate is not valid",
+        "Replace the receiver&#39;s certificate",
+    ),
 }
 
 
@@ -798,10 +805,10 @@ def test_what_went_wrong_is_told_in_words_with_what_to_do(case: str, person: Per
         [completed_attempt(claim, move, began, reason=reason, error_code=code, **waits)], began, WORKER
     )
     state = main_of(person.get(f"/exports/{export_id}")).partition("<h2>Ticket</h2>")[0]
-    assert re.search(rf"<dt>Why</dt><dd>.*{re.escape(why)}", state)
+    assert re.search(rf"<dt>Reason</dt><dd>.*{re.escape(why)}", state)
     assert re.search(rf"<dt>What to do</dt><dd>{re.escape(to_do)}", state)
     # What the last attempt met is told beside that it was the last, and of anything else only once.
-    assert ("The last one:" in state) == (reason == "attempts_exhausted")
+    assert ("Last attempt:" in state) == (reason == "attempts_exhausted")
 
 
 @on_sqlite

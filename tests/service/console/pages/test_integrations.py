@@ -97,7 +97,7 @@ def test_every_source_is_there_with_its_secret_as_a_fingerprint(customer: Custom
         (InboundSource.EMAIL, "email", "database"),
         (InboundSource.COMPLIANCE, "storefront", "environment"),
     ):
-        assert f"from the {place}, <code>{by_name[name].fingerprint}</code>" in told[source]
+        assert f"<code>{by_name[name].fingerprint}</code>, set in the {place}" in told[source]
     for secret in (SCANNER_SECRET, "another-email-secret", *SECRETS.values()):
         assert secret not in text
 
@@ -108,7 +108,7 @@ def test_what_is_not_configured_and_what_is_not_served_say_what_to_do(customer: 
     told = sections(visitor(customer, tmp_path, **changes).get("/integrations").text)
     assert "bin/riskrelay secret set email" in told[InboundSource.EMAIL]
     for source in (*PLATFORM, InboundSource.COMPLIANCE):
-        assert "<code>DEPLOYMENT_MODE=cloud</code> serves it" in told[source]
+        assert "set <code>DEPLOYMENT_MODE=cloud</code>" in told[source]
     assert [source for source, part in told.items() if _SAMPLE.search(part)] == [InboundSource.SCANNER]
 
 
@@ -120,12 +120,12 @@ def test_live_tokens_are_counted_and_without_one_the_way_to_one_is_told(customer
         make_platform_token(customer)
         execute(f"UPDATE tokens SET {ended} = 1 WHERE id = (SELECT MAX(id) FROM tokens)")  # noqa: S608 - our own names
     told = sections(person.get("/integrations").text)
-    assert "<dd>2 with <code>browser-extension:evidence-upload</code>" in told[InboundSource.BROWSER_EXTENSION]
-    assert "<dd>1 with <code>cms-plugin:diagnostics-upload</code>" in told[InboundSource.CMS_PLUGIN]
+    assert "<dd>2 with the ability <code>browser-extension:evidence-upload</code>" in told[InboundSource.BROWSER_EXTENSION]
+    assert "<dd>1 with the ability <code>cms-plugin:diagnostics-upload</code>" in told[InboundSource.CMS_PLUGIN]
     execute("UPDATE tokens SET revoked_at = 1 WHERE kind = 'platform'")
     other = section(person, InboundSource.CMS_PLUGIN)
     making = f"token create --user {customer.email} --kind platform --ability cms-plugin:diagnostics-upload"
-    assert f"make one: <code>bin/riskrelay {making}</code>" in other
+    assert f"To create one, run <code>bin/riskrelay {making}</code>" in other
 
 
 def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Customer) -> None:
@@ -144,7 +144,7 @@ def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Cus
 def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
     told = sections(person.get("/integrations").text)
-    assert all("nothing is kept" in part for part in told.values())
+    assert all("None yet" in part for part in told.values())
     execute(
         "INSERT INTO evidence_captures (id, project_id, page_url, created_at) VALUES (?, ?, 'https://shop.example/', ?)",
         (new_id(CAPTURE, NOW), customer.project_id, 1_700_000_000_000),
@@ -154,7 +154,7 @@ def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_pa
     told = sections(person.get("/integrations").text)
     assert '<time datetime="2023-11-14T22:13:20Z"' in told[InboundSource.BROWSER_EXTENSION]
     assert "<dt>Last accepted</dt><dd><time" in told[InboundSource.SCANNER]
-    assert "nothing is kept" in told[InboundSource.CMS_PLUGIN]
+    assert "None yet" in told[InboundSource.CMS_PLUGIN]
 
 
 @on_sqlite
@@ -170,7 +170,7 @@ def test_the_last_refusal_is_told_in_words(customer: Customer, tmp_path: Path, f
         why = re.findall(rf"<li><code>/{header}</code> (.*?)</li>", told)
         assert len(why) == 1
         assert why != [fault.value]
-    assert "never" in section(person, InboundSource.EMAIL)
+    assert "<dt>Last rejected</dt>\n<dd><span class=\"none\">None yet</span></dd>" in section(person, InboundSource.EMAIL)
 
 
 def test_what_a_running_service_refused_is_shown_once_it_is_written(
@@ -181,7 +181,7 @@ def test_what_a_running_service_refused_is_shown_once_it_is_written(
         assert answer.status == 401
         wait_until(lambda: InboundSource.SCANNER in rejections.last())
     told = section(visitor(customer, tmp_path), InboundSource.SCANNER)
-    assert "<li><code>/X-Scanner-Secret</code> it does not match</li>" in told
+    assert "<li><code>/X-Scanner-Secret</code> the value does not match</li>" in told
     assert answer.headers["x-request-id"] in told
 
 

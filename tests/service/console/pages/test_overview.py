@@ -52,8 +52,8 @@ def text_of(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
-def lights(html: str) -> dict[str, str]:
-    found = re.search(r'<ul class="lights">(.*?)</ul>', html, re.DOTALL)
+def health(html: str) -> dict[str, str]:
+    found = re.search(r'<ul class="health">(.*?)</ul>', html, re.DOTALL)
     assert found is not None
     return dict(re.findall(r'<strong>([^<]+)</strong> <span class="status \w+">([^<]+)</span>', found[1]))
 
@@ -61,7 +61,7 @@ def lights(html: str) -> dict[str, str]:
 def hours_in(html: str) -> list[tuple[int, int]]:
     """Return the table beside the chart, the oldest hour first."""
     found = re.findall(
-        r'<td class="number">([^<]+)</td><td class="number">([^<]+)</td></tr>', html.partition("As a table")[2]
+        r'<td class="number">([^<]+)</td><td class="number">([^<]+)</td></tr>', html.partition("Show as table")[2]
     )
     plain = [tuple(int(number.replace("\N{NARROW NO-BREAK SPACE}", "")) for number in pair) for pair in found]
     return [(delivered, failed) for delivered, failed in reversed(plain)]
@@ -71,14 +71,14 @@ def hours_in(html: str) -> list[tuple[int, int]]:
 def test_an_account_with_nothing_is_told_what_to_do_first(person: Person) -> None:
     page = person.get()
     assert page.status_code == 200
-    assert "First steps" in page.text
+    assert "Get started" in page.text
     assert "<svg class=" not in page.text
 
 
 @on_sqlite
 def test_each_light_has_a_word_and_a_remedy(person: Person) -> None:
     html = person.get().text
-    assert lights(html) == {
+    assert health(html) == {
         "Database": "ok",
         "Schema": "ok",
         "Encryption keys": "ok",
@@ -87,7 +87,7 @@ def test_each_light_has_a_word_and_a_remedy(person: Person) -> None:
     }
     assert "<code>bin/riskrelay work</code>" in html
     worker_heartbeats.beat(WORKER, utc_now())
-    assert lights(person.get().text)["Workers"] == "ok"
+    assert health(person.get().text)["Workers"] == "ok"
 
 
 @on_sqlite
@@ -96,8 +96,8 @@ def test_redis_away_is_a_light_and_no_error(person: Person, wake_ups: FakeWakeUp
     wake_ups.is_connected = False
     page = person.get()
     assert page.status_code == 200
-    assert lights(page.text)["Redis"] == "unavailable"
-    assert "Waiting for a decision" in page.text
+    assert health(page.text)["Redis"] == "unavailable"
+    assert "Awaiting a decision" in page.text
 
 
 @on_sqlite
@@ -106,11 +106,11 @@ def test_other_keys_are_a_light_and_no_error(person: Person, customer: Customer)
     key_check.check_keys(Vault([b"B" * 32]), utc_now())
     page = person.get()
     assert page.status_code == 200
-    assert lights(page.text)["Encryption keys"] == "wrong"
-    assert "Waiting for a decision" in page.text
+    assert health(page.text)["Encryption keys"] == "wrong"
+    assert "Awaiting a decision" in page.text
 
 
-def test_a_schema_of_another_version_leaves_the_lights(person: Person, customer: Customer) -> None:
+def test_a_schema_of_another_version_leaves_the_health(person: Person, customer: Customer) -> None:
     make_exports(customer, 1)
     execute("INSERT INTO schema_migrations (id, name, applied) VALUES (9999, '9999_of_tomorrow', '2030-01-01')")
     try:
@@ -118,8 +118,8 @@ def test_a_schema_of_another_version_leaves_the_lights(person: Person, customer:
     finally:
         execute("DELETE FROM schema_migrations WHERE id = 9999")
     assert page.status_code == 200
-    assert lights(page.text)["Schema"] == "not current"
-    assert "Waiting for a decision" not in page.text
+    assert health(page.text)["Schema"] == "not current"
+    assert "Awaiting a decision" not in page.text
 
 
 @on_sqlite
@@ -128,7 +128,7 @@ def test_whoever_is_no_operator_is_told_whom_to_ask(person: Person) -> None:
     stranger = Person(person.client)
     stranger.sign_in(make_console_token(other))
     html = stranger.get().text
-    assert "Tell whoever runs this installation." in html
+    assert "Contact the operator of this installation." in html
     assert "bin/riskrelay work" not in html
 
 
@@ -160,7 +160,7 @@ def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(p
     page = person.get()
     assert page.status_code == 200
     assert [hour for hour in hours_in(page.text) if hour != (0, 0)] == []
-    assert lights(page.text)["Workers"] == "unavailable"
+    assert health(page.text)["Workers"] == "unavailable"
 
 
 def test_another_accounts_rows_are_nowhere(person: Person, customer: Customer) -> None:
@@ -176,8 +176,8 @@ def test_another_accounts_rows_are_nowhere(person: Person, customer: Customer) -
     # However thousands are written.
     assert "77\N{NARROW NO-BREAK SPACE}777" not in page
     assert "0 delivered" in page
-    assert "Nothing has failed." in page
-    assert "nothing is late" in page
+    assert "No failed or blocked exports." in page
+    assert "Oldest overdue export None" in page
 
 
 def test_numbers_lead_to_their_lists(person: Person, customer: Customer) -> None:
@@ -215,19 +215,19 @@ def test_the_oldest_due_export_tells_its_age(person: Person, customer: Customer)
     other = make_customer()
     make_approved(other, make_target(other).id, utc_now() - timedelta(days=9))
     page = text_of(person.get().text)
-    assert "2 h 5 min late" in page
-    assert "See that a worker runs" in page
+    assert "due 2 h 5 min ago" in page
+    assert "Check that a worker is running" in page
 
 
 #: What happens to a target, what it shows then, and a part of what to do.
 TROUBLES = {
-    "blocked": ({"status": "blocked", "status_reason": "address_private"}, "address private", "Mend that"),
-    "no secret": ({"status": "inactive", "status_reason": "no_secret"}, "no secret", "Give it one"),
-    "paused by hand": ({"status": "paused", "status_reason": "operator"}, "operator", "Somebody paused it"),
-    "restored": ({"status": "paused", "status_reason": "restored"}, "restored", "A backup was restored"),
-    "disabled": ({"status": "disabled", "status_reason": "receiver_gone"}, "receiver gone", "turned off"),
-    "breaker": ({"held_reason": BREAKER_OPEN}, "breaker open", "tried again by itself"),
-    "receiver asked": ({"held_reason": RATE_LIMITED}, "rate limited", "asked to wait"),
+    "blocked": ({"status": "blocked", "status_reason": "address_private"}, "address private", "Fix the address"),
+    "no secret": ({"status": "inactive", "status_reason": "no_secret"}, "no secret", "Set one on"),
+    "paused by hand": ({"status": "paused", "status_reason": "operator"}, "operator", "It was paused"),
+    "restored": ({"status": "paused", "status_reason": "restored"}, "restored", "It was restored from a backup"),
+    "disabled": ({"status": "disabled", "status_reason": "receiver_gone"}, "receiver gone", "It was disabled"),
+    "breaker": ({"held_reason": BREAKER_OPEN}, "breaker open", "RiskRelay retries automatically"),
+    "receiver asked": ({"held_reason": RATE_LIMITED}, "rate limited", "asked RiskRelay to wait"),
 }
 
 
@@ -250,7 +250,7 @@ def test_a_hold_that_is_over_is_no_trouble(person: Person, customer: Customer) -
     target = make_target(customer)
     execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(utc_now() - timedelta(seconds=1)),))
     page = person.get().text
-    assert "Every target takes deliveries." in page
+    assert "All targets accept deliveries." in page
     assert target.id not in page
 
 
@@ -321,4 +321,4 @@ def test_a_number_beyond_what_anybody_counts_says_so(person: Person, customer: C
     many_targets(customer, 0, 10, "https://tracker.example.com/hook")
     many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
     page = person.get().text
-    assert "<strong>1\N{NARROW NO-BREAK SPACE}000+</strong> On their way" in page
+    assert "<strong>1\N{NARROW NO-BREAK SPACE}000+</strong> In progress" in page

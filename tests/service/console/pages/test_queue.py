@@ -54,13 +54,13 @@ def test_an_installation_at_rest(person: Person) -> None:
     assert page.status_code == 200
     told = facts(page.text)
     assert told["Due now"] == "0"
-    assert told["Oldest due"] == "nothing is late"
-    assert told["Last sweep"] == "none within the last minutes"
-    assert told["Compliance"] == "0 waiting , none overdue"
+    assert told["Oldest overdue export"] == "None"
+    assert told["Last sweep"] == "None in the last 10 minutes"
+    assert told["Compliance requests"] == "0 pending , none overdue"
     assert told["Redis"] == "ok"
-    assert "No worker is alive" in page.text
-    assert "No recovery runs." in page.text
-    assert "Every target takes deliveries." in page.text
+    assert "No worker is running" in page.text
+    assert "No running recoveries." in page.text
+    assert "All targets accept deliveries." in page.text
 
 
 def test_workers_stand_there_by_name_and_whether_they_live(person: Person) -> None:
@@ -72,7 +72,7 @@ def test_workers_stand_there_by_name_and_whether_they_live(person: Person) -> No
         ("worker:alive", "alive"),
         ("worker:silent", "silent"),
     ]
-    assert "No worker is alive" not in html
+    assert "No worker is running" not in html
     assert facts(html)["Last sweep"].endswith(" s ago")
 
 
@@ -101,8 +101,8 @@ def test_what_is_due_is_told_apart_from_what_is_held_back(person: Person, custom
     told = facts(html)
     assert told["Due now"] == "2"
     assert told["Held back"].startswith("2 due")
-    assert told["Being sent"] == "1"
-    assert told["Oldest due"].startswith("10 min")
+    assert told["In delivery"] == "1"
+    assert told["Oldest overdue export"].startswith("due 10 min")
     assert told["Paused, by hand"] == "1"
     assert told["Paused, breaker open"] == "1"
 
@@ -138,8 +138,8 @@ def test_compliance_requests_wait_or_are_overdue(state: str, person: Person) -> 
         "next_run_at, created_at) VALUES ('cpl_1', 'shop/redact', 'shop.example', 'x', 'received', '{}', 0, ?, 0, 0)",
         (due_at,),
     )
-    assert facts(person.get("/queue").text)["Compliance"] == (
-        "1 waiting , 1 overdue" if state == "overdue" else "1 waiting , none overdue"
+    assert facts(person.get("/queue").text)["Compliance requests"] == (
+        "1 pending , 1 overdue" if state == "overdue" else "1 pending , none overdue"
     )
 
 
@@ -153,11 +153,11 @@ def test_what_rq_knows_is_read_from_redis(customer: Customer, tmp_path: Path, re
         listener = SimpleWorker([wake_up_queue.queue(client)], connection=client)
         listener.register_birth()  # type: ignore[no-untyped-call]  # RQ has no annotations here
         told = facts(person.get("/queue").text)
-        assert told["Jobs waiting"] == "2"
-        assert told["Jobs running"] == told["Jobs failed"] == "0"
-        assert told["Listening"].startswith("1 ")
+        assert told["Waiting jobs"] == "2"
+        assert told["Running jobs"] == told["Failed jobs"] == "0"
+        assert told["Listening workers"].startswith("1 ")
         listener.register_death()  # type: ignore[no-untyped-call]  # RQ has no annotations here
-        assert facts(person.get("/queue").text)["Listening"].startswith("0 ")
+        assert facts(person.get("/queue").text)["Listening workers"].startswith("0 ")
 
 
 def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Path, redis: RedisServer) -> None:
@@ -168,7 +168,7 @@ def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Pa
         overview = person.get()
     assert page.status_code == overview.status_code == 200
     assert 'data-state="error"' in page.text
-    assert "Redis does not answer" in page.text
+    assert "Redis does not respond" in page.text
     assert facts(page.text)["Due now"] == "0"
     assert "<strong>Redis</strong>" in overview.text
 

@@ -62,7 +62,7 @@ def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
     recovery_id = begin(person, target)
     assert (wake_ups.notifications, count("failed")) == (1, BATCH_SIZE + 3)
     running = person.get(f"/recoveries/{recovery_id}", "done=recovery_begun")
-    assert f"Status running Put back 0 of {BATCH_SIZE + 3}" in words(running)
+    assert f"Status running Retried exports 0 of {BATCH_SIZE + 3}" in words(running)
     assert 'id="recovery" aria-label="Progress" data-refresh="2"' in running.text
     assert '<noscript><meta http-equiv="refresh"' in running.text
     worker = batches()
@@ -71,7 +71,7 @@ def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
     assert f'<progress max="{BATCH_SIZE + 3}" value="{BATCH_SIZE}"' in half.text
     assert [next(worker) for _ in range(3)] == [True, True, False]
     done = person.get(f"/recoveries/{recovery_id}")
-    assert f"Status done Put back {BATCH_SIZE + 3} of {BATCH_SIZE + 3}" in words(done)
+    assert f"Status done Retried exports {BATCH_SIZE + 3} of {BATCH_SIZE + 3}" in words(done)
     assert "data-refresh" not in done.text
     assert "http-equiv" not in done.text
     assert "Cancel recovery" not in done.text
@@ -132,14 +132,14 @@ def test_ten_thousand_are_put_back_and_a_recovery_is_cancelled_while_it_runs(
     assert [next(worker) for _ in range(2)] == [True, False]
     assert (count("approved"), count("failed")) == (2 * BATCH_SIZE, MANY - 2 * BATCH_SIZE)
     cancelled = words(person.get(f"/recoveries/{recovery_id}"))
-    assert "Status cancelled Put back 1 000 of 10 001" in cancelled
+    assert "Status cancelled Retried exports 1 000 of 10 001" in cancelled
     refused = person.post(f"/recoveries/{recovery_id}/cancel")
     assert (refused.status_code, "is cancelled" in words(refused)) == (409, True)
     begin(person, target)
     while next(worker):
         pass
     assert (count("approved"), count("failed")) == (MANY, 0)
-    assert "Waiting or being sent more than 10 000" in words(person.get(f"/targets/{target.id}"))
+    assert "Queued or in delivery more than 10 000" in words(person.get(f"/targets/{target.id}"))
 
 
 def test_a_recovery_of_a_target_that_is_turned_off_says_what_it_waits_for(
@@ -149,7 +149,7 @@ def test_a_recovery_of_a_target_that_is_turned_off_says_what_it_waits_for(
     recovery_id = begin(person, target)
     targets.change_status(target.id, "disable", utc_now(), "user:1")
     assert next(batches())
-    assert "running waits: its target is disabled" in words(person.get(f"/recoveries/{recovery_id}"))
+    assert "running Waiting: the target is disabled" in words(person.get(f"/recoveries/{recovery_id}"))
     assert count("approved") == 0
 
 

@@ -155,9 +155,9 @@ def test_a_secret_of_the_database_counts_before_the_environments(customer: Custo
     SharedSecrets(settings, vault).set(Integration.SCANNER, WORD.format(7), utc_now())
     html = shown(customer, tmp_path)
     after = values(html)
-    assert "from the environment" in before["SCANNER_SHARED_SECRET"]
+    assert "set in the environment" in before["SCANNER_SHARED_SECRET"]
     assert after["SCANNER_SHARED_SECRET"] == (
-        f"configured, {vault.fingerprint(WORD.format(7))}, set in the database, which counts first"
+        f"configured, {vault.fingerprint(WORD.format(7))}, set in the database (overrides the environment)"
     )
     assert before["EMAIL_WEBHOOK_SECRET"] == after["EMAIL_WEBHOOK_SECRET"] == "not set"
     assert traces({"page": html.encode()}, [WORD.format(7)]) == []
@@ -178,14 +178,14 @@ def test_the_facts_name_versions(customer: Customer, tmp_path: Path) -> None:
     assert re.fullmatch(r"000\d_\w+", facts["Schema"])
     assert facts["Mode"] == "self-hosted"
     assert "console" in facts["Routes"].split(", ")
-    assert facts["Operator&#39;s account"] == str(customer.account_id)
+    assert facts["Operator account"] == str(customer.account_id)
 
 
 @on_sqlite
 def test_the_facts_name_the_operators_account_that_is_set(customer: Customer, tmp_path: Path) -> None:
     other = make_customer()
     html = shown(other, tmp_path, OPERATOR_ACCOUNT_ID=str(other.account_id))
-    assert f"<dt>Operator&#39;s account</dt><dd>{other.account_id}</dd>" in html
+    assert f"<dt>Operator account</dt><dd>{other.account_id}</dd>" in html
 
 
 @on_sqlite

@@ -16,7 +16,7 @@ from schemas.base.errors import RateLimited
 from schemas.base.principal import Ability, TokenKind
 from service.app import create_app
 from service.console.layout import CONTENT_SECURITY_POLICY
-from service.console.sessions import Entrance
+from service.console.sessions import SessionGate
 from storage.accounts import sessions, tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute, rows
@@ -196,7 +196,7 @@ def test_the_form_of_a_blocked_address_is_not_waited_for(customer: Customer, tmp
 
 def test_a_right_token_among_many_guesses_at_once_lets_nobody_in(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
-    entrance = Entrance(settings, OvertakenLimits(settings))
+    entrance = SessionGate(settings, OvertakenLimits(settings))
     with pytest.raises(RateLimited):
         entrance.sign_in(create_req(), falcon.Response(), make_console_token(customer))
     assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
@@ -283,8 +283,8 @@ def make_it_up(person: Person) -> None:
         (revoke_token, "token_over", "the token was revoked"),
         (expire_token, "token_over", "has expired"),
         (take_the_ability, "token_over", "lost the ability"),
-        (use_another_browser, "another_browser", "from another browser"),
-        (make_it_up, "unknown", "no such session"),
+        (use_another_browser, "another_browser", "from a different browser"),
+        (make_it_up, "unknown", "no longer exists"),
     ],
 )
 def test_who_looks_with_a_session_that_is_over_is_led_to_the_sign_in_and_told_why(
@@ -304,7 +304,7 @@ def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(done: Callabl
     done(person)
     answer = person.post("/exports/exp_1/dismiss")
     assert answer.status_code == 401
-    assert "nothing was done" in answer.text
+    assert "Nothing was changed" in answer.text
 
 
 def test_a_stolen_cookie_is_of_no_use_to_the_thief_and_not_any_more_to_its_owner(person: Person) -> None:

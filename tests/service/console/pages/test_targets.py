@@ -103,7 +103,7 @@ def test_the_list_shows_how_each_target_fares(person: Person, customer: Customer
     assert "Tracker tracker.example.com active unknown fp:" in shown
     assert "33.3 % 1 of 3 60/min closed" in shown
     assert "Slow <script> tracker.example.com active breaker open unknown" in shown
-    assert "nothing sent no limit open" in shown
+    assert "No attempts No limit open" in shown
     assert "Somebody" not in shown
     assert "<script>" not in person.get("/targets").text.partition("<main")[2]
 
@@ -135,13 +135,13 @@ def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer,
     said = words(answer)
     for told in (
         "Tracker paused",
-        "its receiver asks for it ( rate_limited )",
-        "Failures in a row 3",
-        "Waiting or being sent 1",
+        "at the receiver's request ( rate_limited )",
+        "Consecutive failures 3",
+        "Queued or in delivery 1",
         "the last hour: 2 the last 24 hours: 2 the last 7 days: 3",
         "https://tracker.example.com/hook",
-        f"Id {target.id}",
-        "the installation's",
+        f"ID {target.id}",
+        "from WEBHOOK_SECRET",
     ):
         assert told in said
     assert f'href="/console/exports?target={target.id}&amp;status=failed"' in answer.text
@@ -158,7 +158,7 @@ def test_a_hold_that_is_over_is_not_told(person: Person, target: Target) -> None
     over = to_ms(utc_now() - timedelta(seconds=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
     said = words(person.get(f"/targets/{target.id}"))
-    assert ("Tracker active" in said, "Held no" in said) == (True, True)
+    assert ("Tracker active" in said, "Held No" in said) == (True, True)
 
 
 @on_sqlite
@@ -207,11 +207,11 @@ def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: Person, t
     went = act(person, target.id, "ping")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=ping_failed"
     page = person.get(f"/targets/{target.id}", "done=ping_failed")
-    assert '<p class="notice bad" role="status" tabindex="-1">The ping was not delivered.' in page.text
+    assert '<p class="notice bad" role="status" tabindex="-1">Ping failed.' in page.text
     said = words(page)
     assert "Last validation passed" in said
     assert "Last ping failed HTTP 503 in 1 234 ms" in said
-    assert "receiver_unavailable The receiver is away or broken for now. Read the receiver's log." in said
+    assert "receiver_unavailable The receiver is temporarily unavailable. Check the receiver's log." in said
     assert pings.latest(make_target(make_customer()).id) is None
 
 
@@ -238,7 +238,7 @@ def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target,
     went = act(person, target.id, "validate")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
     page = person.get(f"/targets/{target.id}", "done=validation_failed")
-    assert '<p class="notice bad" role="status" tabindex="-1">The validation failed.' in page.text
+    assert '<p class="notice bad" role="status" tabindex="-1">Validation failed.' in page.text
     assert "address_private" in words(page)
 
 
@@ -277,7 +277,7 @@ def test_a_secret_signs_from_then_on_and_is_seen_nowhere(
     after = targets.get(target.id, None).secret_fingerprint
     assert after not in {None, before}
     page = person.get(f"/targets/{target.id}", "done=secret_set")
-    assert f"{after}</code> its own" in page.text
+    assert f"{after}</code> set for this target" in page.text
     [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (target.id,))
     assert Vault((ENCRYPTION_KEY_BYTES,)).open(bytes(sealed), targets.secret_context(target.id)) == SECRET
     assert rows("SELECT actor FROM audit_entries WHERE action = 'set_secret'") == [(f"user:{customer.user_id}",)]
@@ -343,7 +343,7 @@ def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer
     person.sign_in(make_console_token(customer))
     target = make_target(customer)
     execute("UPDATE targets SET status = 'inactive', status_reason = 'no_secret'")
-    assert "give it a secret first" in words(person.get(f"/targets/{target.id}"))
+    assert "set its secret first" in words(person.get(f"/targets/{target.id}"))
     act(person, target.id, "secret")
     assert status_of(target) == "active"
 
@@ -357,8 +357,8 @@ def test_another_accounts_target_is_not_there(person: Person, verb: str) -> None
     before = rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,))
     answers = [act(person, each, verb) for each in (others.id, NOBODYS, "tgt_%00", "x" * 500)]
     assert {answer.status_code for answer in answers} == {404}
-    # But for the request that each answers.
-    of_another, nobodys = (words(answer).partition("Request")[0] for answer in answers[:2])
+    # Except for the request ID.
+    of_another, nobodys = (words(answer).partition("Request ID")[0] for answer in answers[:2])
     assert of_another == nobodys
     assert person.get(f"/targets/{others.id}").status_code == 404
     assert rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,)) == before
