@@ -23,7 +23,7 @@ _MEANING: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("database", UNAVAILABLE): ("Not responding. Nothing is accepted or delivered.", _DOCTOR),
     ("schema", OK): ("Up to date.", ""),
     ("schema", NOT_CURRENT): ("Belongs to another version. Nothing is accepted.", "bin/riskrelay migrate"),
-    ("keys", OK): ("Can decrypt the stored secrets.", ""),
+    ("keys", OK): ("Match the stored secrets.", ""),
     ("keys", "wrong"): ("Cannot decrypt the stored secrets. Restore the key that encrypted them.", _DOCTOR),
     ("redis", OK): ("Responding.", ""),
     ("redis", UNAVAILABLE): ("Not responding. Nothing is lost: workers send due exports in their next sweep.", _DOCTOR),
