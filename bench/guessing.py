@@ -123,7 +123,7 @@ def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
     return {
         f"token, {kind}": {name: partial(tokens.principal_for, text, now) for name, text in told.items()},
         f"token of a poll, {kind}": {
-            f"{name}{where}": partial(poll_sql.look, text, asked, now)
+            f"{name}{where}": partial(poll_sql.poll, text, asked, now)
             for name, text in told.items()
             for where, asked in (("", export_id), (", no export", "exp_nobody"))
             if not where or name == "shares nothing (control)"

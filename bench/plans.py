@@ -24,7 +24,7 @@ from bench import figures
 from runtime.clock import utc_now
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, is_sqlite, open_database, transaction
-from storage.exports import transitions
+from storage.exports import claims_sql, queries
 from tests.support.factories import Customer, make_customer
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting, settle
 from tests.support.query_plans import plan_of, statements, taken_back
@@ -107,7 +107,7 @@ def _measured(layout: Layout, customer: Customer, first: int, waiting: int, time
     _lay_out(layout, customer, first, waiting)
     planner = ClaimPlanner(THREADS)
     chosen = look(planner)
-    claim = partial(transitions.claim_due, chosen, utc_now(), LEASE_S, WORKER)
+    claim = partial(claims_sql.claim_due, chosen, utc_now(), LEASE_S, WORKER)
     with taken_back():
         claimed = len(claim())
     assert claimed, "Nothing was claimed."
@@ -115,7 +115,7 @@ def _measured(layout: Layout, customer: Customer, first: int, waiting: int, time
         "look_ms": _median_ms(partial(look, planner), times),
         "claim_ms": _median_ms(claim, times),
         "claimed": claimed,
-        "count_ms": _median_ms(lambda: transitions.count_due(utc_now(), _SWEEP_LIMIT), times),
+        "count_ms": _median_ms(lambda: queries.count_due(utc_now(), _SWEEP_LIMIT), times),
     }
 
 
@@ -150,8 +150,8 @@ def _median_ms(ask: Callable[[], object], times: int) -> float:
 def _show_plans() -> None:
     planner = ClaimPlanner(THREADS)
     chosen = dict(list(look(planner).items())[:3])
-    claim = partial(transitions.claim_due, chosen, utc_now(), LEASE_S, WORKER)
-    count = partial(transitions.count_due, utc_now(), _SWEEP_LIMIT)
+    claim = partial(claims_sql.claim_due, chosen, utc_now(), LEASE_S, WORKER)
+    count = partial(queries.count_due, utc_now(), _SWEEP_LIMIT)
     asked: dict[str, Callable[[], object]] = {"look": partial(look, planner), "claim": claim, "count": count}
     for name, ask in asked.items():
         with statements() as found, taken_back():

@@ -28,7 +28,7 @@ from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
 from storage.accounts import accounts
 from storage.db import engine
-from storage.exports import attempts, recoveries, transitions
+from storage.exports import attempts, queries, recoveries
 from storage.exports.recoveries import RecoveryLease, RecoveryProgress
 from worker.background.recoveries import RecoveryTask
 
@@ -51,8 +51,8 @@ def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> No
     """List exports, newest first."""
     with opened():
         now = utc_now()
-        shown = limit or (transitions.ALL if as_json else SHOWN)
-        records = [export_record(each, now) for each in transitions.newest(account_id, shown)]
+        shown = limit or (None if as_json else SHOWN)
+        records = [export_record(each, now) for each in queries.list_page(account_id, shown)]
         if not as_json:
             records = [{**record, "title": record["ticket"]["title"]} for record in records]
         columns = ("id", "status", "status_reason", "attempts", "title")
@@ -65,7 +65,7 @@ def list_exports(account_id: int | None, limit: int | None, as_json: bool) -> No
 def show(export_id: str, as_json: bool) -> None:
     """Show one export."""
     with opened():
-        print_record(export_record(transitions.get(export_id), utc_now()), as_json)
+        print_record(export_record(queries.get(export_id), utc_now()), as_json)
 
 
 @export.command(

@@ -10,7 +10,7 @@ from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from storage.db.locks import Lock
-from storage.exports import transitions
+from storage.exports import queries
 
 
 @click.command(
@@ -23,7 +23,7 @@ from storage.exports import transitions
 def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
     """Wake the workers if exports are due or leases have expired; only one sweep runs at a time."""
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
-        due = transitions.count_due(utc_now(), limit)
+        due = queries.count_due(utc_now(), limit)
         is_notified = bool(due) and not dry_run and WakeUpQueue(connect(settings.redis_url)).notify()
         print_record({"due": due, "rung": is_notified}, as_json)
     if due and not dry_run and not is_notified:

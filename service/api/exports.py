@@ -24,7 +24,7 @@ from service.http.paging import read_page, send_page
 from service.http.request_pipeline import Operation
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
-from storage.exports import attempts, transitions
+from storage.exports import attempts, queries
 
 EXPORTS: Final = "/api/ticket-exports"
 
@@ -63,7 +63,7 @@ class TicketExportsResource:
         page = read_page(req, identifiers.EXPORT, _FILTERS)
         statuses = sorted({*page.filters.get("status", "").split(",")} - {""})
         account_id, source_type = req.context.principal.account_id, page.filters.get("source")
-        found = transitions.newest(account_id, page.fetch_limit, page.before, statuses, source_type)
+        found = queries.list_page(account_id, page.fetch_limit, page.before, statuses, source_type)
         now = utc_now()
         send_page(resp, self._public_base_url + self.path, page, [export_record(each, now) for each in found])
 

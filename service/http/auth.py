@@ -72,7 +72,7 @@ class PollingBearer(Bearer):
     """The same where clients poll: one question tells who asks and what they get, and `req.context.polled` keeps that."""
 
     def _holder(self, req: falcon.Request, text: str) -> TokenPrincipal | None:
-        known = poll_sql.look(text, req.context.params["export_id"], utc_now())
+        known = poll_sql.poll(text, req.context.params["export_id"], utc_now())
         if known is None:
             return None
         principal, req.context.polled = known

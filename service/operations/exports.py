@@ -14,7 +14,7 @@ from schemas.exports.record import Approval, Export, Preparation, PreparationFor
 from schemas.targets.validations import Validation
 from service.operations.address_check import AddressCheck
 from storage.db import engine
-from storage.exports import transitions
+from storage.exports import queries, transitions
 
 
 class ExportOperations:
@@ -36,7 +36,7 @@ class ExportOperations:
         """
         account_id = actor.account_id
         if account_id is None:
-            account_id = transitions.get(export_id).account_id
+            account_id = queries.get(export_id).account_id
         return transitions.approve(export_id, account_id, approval, utc_now(), actor.key)
 
     def check_blocked_target(self, export_id: str, actor: Actor) -> Validation | None:
@@ -45,7 +45,7 @@ class ExportOperations:
         Waits for the resolver, so no transaction may be open. Raises WebhooksForbidden if the account may no longer use
         webhook targets.
         """
-        url = transitions.blocked_url(export_id, actor.account_id)
+        url = queries.blocked_url(export_id, actor.account_id)
         engine.release()
         if url is None:
             return None

@@ -1,4 +1,4 @@
-"""Locks that commands take against themselves, over all processes: a file beside SQLite's, an advisory lock on PostgreSQL.
+"""Locks: work that one process does at a time, over all processes: a file beside SQLite's, an advisory lock on PostgreSQL.
 
 Both end with the process or the connection that holds them, however that ends.
 """
@@ -21,7 +21,7 @@ _TRY_AGAIN_S: Final = 0.05
 
 
 class Lock(IntEnum):
-    """What is done by one process at a time; the numbers name PostgreSQL's locks and stay the same over versions."""
+    """Work that one process does at a time; the numbers name PostgreSQL's locks and stay the same over versions."""
 
     MIGRATE = 7_245_991
     SWEEP = 7_245_992
@@ -73,7 +73,7 @@ def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
         # For its owner alone: whoever can open it can hold it.
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as failed:
-        # As SQLite itself tells of a folder that cannot be written to or is full.
+        # SQLite reports a folder that cannot be written to, or is full, by the same error.
         raise OperationalError(f"{path} cannot be written: {failed.strerror}") from failed
     with os.fdopen(opened, "w") as file:
         try:
@@ -86,7 +86,7 @@ def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
 @contextmanager
 def _advisory(lock: Lock, *, wait: bool) -> Iterator[None]:
     if wait:
-        # The one before may take longer than a request would wait for a lock.
+        # The present holder may take longer than a request would wait for a lock.
         database.execute_sql("SET lock_timeout = 0")
         database.execute_sql("SELECT pg_advisory_lock(%s)", (lock.value,))
     elif not database.execute_sql("SELECT pg_try_advisory_lock(%s)", (lock.value,)).fetchone()[0]:

@@ -17,7 +17,10 @@ from peewee import (
     TextField,
 )
 
-from storage.db.columns import JsonField, MomentField
+from schemas.exports.recoveries import RecoveryStatus
+from schemas.exports.state_machine import ExportStatus
+from schemas.targets.target import TargetStatus
+from storage.db.columns import EnumField, JsonField, MomentField
 from storage.db.engine import database
 
 
@@ -151,7 +154,7 @@ class TargetRow(BaseModel):
     base_url = TextField()
     deployment_mode = TextField()
     name = TextField()
-    status = TextField()
+    status = EnumField(TargetStatus)
     status_reason = TextField(null=True)
     #: The target's own secret, sealed by the vault; without one WEBHOOK_SECRET signs.
     secret_sealed = BlobField(null=True)
@@ -198,7 +201,7 @@ class ExportRow(BaseModel):
     source_type = TextField()
     source_id = TextField()
     scan_run_id = BigIntegerField(null=True)
-    status = TextField()
+    status = EnumField(ExportStatus)
     status_reason = TextField(null=True)
     target = ForeignKeyField(TargetRow, null=True)
     ticket = JsonField()
@@ -441,7 +444,7 @@ class RecoveryRow(BaseModel):
     target = ForeignKeyField(TargetRow)
     #: What failed or was blocked since then is put back.
     since = MomentField()
-    status = TextField()
+    status = EnumField(RecoveryStatus)
     total = IntegerField()
     done = IntegerField()
     #: The last export that was looked at; its batch and the progress commit together.

@@ -17,7 +17,7 @@ from schemas.targets.target import APPROVABLE, TargetStatus
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
-from storage.exports import transitions
+from storage.exports import queries, transitions
 
 #: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and who is killed loses no more.
 BATCH_SIZE: Final = 500
@@ -214,7 +214,7 @@ def _begin(
     if status not in APPROVABLE:
         raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
     recovery_id = identifiers.new_id(identifiers.RECOVERY, now)
-    total = transitions.count_recoverable(target_id, since)
+    total = queries.count_recoverable(target_id, since)
     row = (recovery_id, target_id, to_ms(since), total, _FROM_THE_FIRST, actor, lease, next_run_at, to_ms(now))
     with transaction():
         while not execute(_BEGIN, row):

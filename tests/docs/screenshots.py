@@ -39,7 +39,7 @@ from service.app import create_app
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers, schema_version
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
-from storage.exports import recoveries, transitions, worker_heartbeats
+from storage.exports import claims_sql, recoveries, transitions, worker_heartbeats
 from storage.exports.rows import Draft
 from storage.intake import rejections
 from storage.targets import targets
@@ -299,18 +299,18 @@ def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
         if number == 2:
             again = at + timedelta(seconds=60)
             retried = completed_attempt(claim, Move.RESCHEDULE, at, error_code="receiver_unavailable", next_attempt_at=again)
-            transitions.record_attempts([retried], at, WORKER)
+            claims_sql.record_attempts([retried], at, WORKER)
         elif number in {4, 7, 9}:
             lost = completed_attempt(claim, Move.FAIL, at, reason="receiver_rejected", error_code="receiver_rejected")
-            transitions.record_attempts([lost], at, WORKER)
+            claims_sql.record_attempts([lost], at, WORKER)
         elif number < 11:
             took = completed_attempt(claim, Move.DELIVER, at, provider_ticket_id=f"RISK-{100 + number}")
-            transitions.record_attempts([took], at, WORKER)
+            claims_sql.record_attempts([took], at, WORKER)
         else:
-            transitions.postpone([claim], NOW, WORKER)
+            claims_sql.postpone([claim], NOW, WORKER)
     at += timedelta(minutes=2)
     for claim in claim_due(1, at, 60, WORKER):
-        transitions.record_attempts([completed_attempt(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
+        claims_sql.record_attempts([completed_attempt(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
     transitions.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
 
 

@@ -25,7 +25,7 @@ from bin.commands.trigger import trigger
 from runtime.clock import utc_now
 from schemas.exports.record import Export
 from storage.db.engine import close_database, connection, open_database, rows
-from storage.exports import transitions
+from storage.exports import queries
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets
 from tests.examples.receiver_processes import LANGUAGES, VECTORS, Language, Programs, ReceiverProcess, run
@@ -165,8 +165,8 @@ class Deliveries:
         """Whether all results are final."""
         finished = [*self.plain, self.signed_with_new, self.signed_with_other, self.response_lost]
         return (
-            all(transitions.get(export_id).status in ("exported", "failed") for export_id in finished)
-            and all(transitions.get(export_id).last_attempt for export_id in self.limited)
+            all(queries.get(export_id).status in ("exported", "failed") for export_id in finished)
+            and all(queries.get(export_id).last_attempt for export_id in self.limited)
             and pings.get(self.ping).is_over
         )
 
@@ -230,7 +230,7 @@ def deliveries(language: Language, all_deliveries: dict[str, Deliveries]) -> Del
 
 def outcome(export_id: str) -> tuple[str, str | None, int | None]:
     """Return the status of an export, and the code and status of its last response."""
-    export = transitions.get(export_id)
+    export = queries.get(export_id)
     assert export.last_attempt is not None
     return export.status.value, export.last_attempt.error_code, export.last_attempt.response_status
 
@@ -238,32 +238,32 @@ def outcome(export_id: str) -> tuple[str, str | None, int | None]:
 def test_a_delivery_creates_a_ticket_that_the_export_records(deliveries: Deliveries) -> None:
     for export_id in (*deliveries.plain, deliveries.signed_with_new):
         assert outcome(export_id) == ("exported", None, 200)
-        export = transitions.get(export_id)
+        export = queries.get(export_id)
         assert export.provider_ticket_url == f"https://tracker.example/{export.provider_ticket_id}"
 
 
 def test_every_delivery_creates_its_own_ticket(deliveries: Deliveries) -> None:
     delivered: list[Export] = [
-        transitions.get(each) for each in (*deliveries.plain, deliveries.signed_with_new, deliveries.response_lost)
+        queries.get(each) for each in (*deliveries.plain, deliveries.signed_with_new, deliveries.response_lost)
     ]
     assert len({export.provider_ticket_id for export in delivered}) == 5
 
 
 def test_a_delivery_with_a_lost_response_is_repeated_and_creates_no_second_ticket(deliveries: Deliveries) -> None:
     assert outcome(deliveries.response_lost) == ("exported", None, 200)
-    assert transitions.get(deliveries.response_lost).attempts == 2
+    assert queries.get(deliveries.response_lost).attempts == 2
     first, again = deliveries.relay.tickets
-    assert first == again == transitions.get(deliveries.response_lost).provider_ticket_id
+    assert first == again == queries.get(deliveries.response_lost).provider_ticket_id
 
 
 def test_a_delivery_with_another_secret_fails_with_the_receivers_code(deliveries: Deliveries) -> None:
-    export = transitions.get(deliveries.signed_with_other)
+    export = queries.get(deliveries.signed_with_other)
     assert outcome(export.id) == ("failed", "WEBHOOK_SIGNATURE_INVALID", 401)
     assert export.provider_ticket_id is None
 
 
 def test_a_delivery_over_the_rate_limit_waits_for_retry_after(deliveries: Deliveries) -> None:
-    first, second = sorted(deliveries.limited, key=lambda export_id: transitions.get(export_id).status)
+    first, second = sorted(deliveries.limited, key=lambda export_id: queries.get(export_id).status)
     assert outcome(first) == ("exported", None, 200)
     assert outcome(second) == ("retry_scheduled", "WEBHOOK_RATE_LIMITED", 429)
     [(retry_after_s, waits_ms)] = rows(

@@ -29,7 +29,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import connection, execute, release, rows, transaction
 from storage.db.engine import database as opened
 from storage.db.models import ALL
-from storage.exports import recoveries, transitions
+from storage.exports import queries, recoveries
 from storage.maintenance import retention
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
@@ -596,7 +596,7 @@ class Machine(RuleBasedStateMachine):
     def sweep(self) -> None:
         """What a sweep counts as due is what the model says is due."""
         with connection():
-            counted = transitions.count_due(self.clock.at, 1000)
+            counted = queries.count_due(self.clock.at, 1000)
         assert counted == sum(self.model.is_due(row) for row in self.model.rows.values())
 
     # --- what happens to them

@@ -24,7 +24,7 @@ from runtime import clock
 from runtime.logs import configure
 from schemas.settings.definitions import load_settings
 from storage.db.group_commit import GroupCommit
-from storage.exports import transitions
+from storage.exports import claims_sql
 from worker import daemon
 from worker.http.client import HttpClient
 from worker.http.connection_pool import GuardedConnection
@@ -116,15 +116,15 @@ def _then(owner: Any, name: str, follows: Callable[[], None]) -> None:
 
 #: The story of a delivery, and where in it bad luck strikes.
 POINTS: Final[dict[str, Callable[[Fate], None]]] = {
-    "before the claim": partial(_before, transitions, "claim_due"),
-    "claimed": partial(_after, transitions, "claim_due"),
-    "claim committed": partial(_committed, transitions, "claim_due"),
+    "before the claim": partial(_before, claims_sql, "claim_due"),
+    "claimed": partial(_after, claims_sql, "claim_due"),
+    "claim committed": partial(_committed, claims_sql, "claim_due"),
     "before the request": partial(_before, HttpClient, "post"),
     "request sent": partial(_before, GuardedConnection, "read_response"),
     "answered": partial(_after, HttpClient, "post"),
-    "before the result": partial(_before, transitions, "record_attempts"),
-    "result written": partial(_after, transitions, "record_attempts"),
-    "result committed": partial(_committed, transitions, "record_attempts"),
+    "before the result": partial(_before, claims_sql, "record_attempts"),
+    "result written": partial(_after, claims_sql, "record_attempts"),
+    "result committed": partial(_committed, claims_sql, "record_attempts"),
 }
 
 

@@ -15,7 +15,7 @@ from runtime.clock import utc_now
 from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
-from storage.exports import transitions
+from storage.exports import queries
 from storage.maintenance import restore as restoring
 from tests.support.backups import VAULT, Contents, Operator, Told, begin
 from tests.support.factories import make_approved, make_customer, make_target
@@ -342,13 +342,13 @@ def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
     operator.json("restore", file, "--replace")
     with operator.database():
         assert dict(rows("SELECT status, status_reason FROM targets")) == {"paused": "restored", "disabled": None}
-        assert {transitions.get(export_id).status.value for export_id in made} == {"approved"}
+        assert {queries.get(export_id).status.value for export_id in made} == {"approved"}
         new = make_approved(customer, make_target(customer, receiver.url()).id, utc_now())
         with started():
             # It delivers, and looks at what waits again and again.
-            wait_until(lambda: transitions.get(new).status == "exported")
-            later = make_approved(customer, str(transitions.get(new).target_id), utc_now())
-            wait_until(lambda: transitions.get(later).status == "exported")
+            wait_until(lambda: queries.get(new).status == "exported")
+            later = make_approved(customer, str(queries.get(new).target_id), utc_now())
+            wait_until(lambda: queries.get(later).status == "exported")
             assert [len(receiver.of(export_id)) for export_id in made] == [1, 1, 1]
             told = operator.type_apart("target", "resume", "--all", "--json")
             assert told.exit_code == 0, told.stderr

@@ -15,7 +15,7 @@ from schemas.base.timestamps import to_ms
 from schemas.compliance.requests import Topic
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.backups import VAULT
 from tests.support.hosts import approved_over, claimed_by, delivered_by, name_of
 from tests.support.servers import RedisServer
@@ -41,7 +41,7 @@ AWHILE_S: Final = 3.0
 
 def due_at(export_id: str, clock: SteppingClock) -> float:
     """How many seconds from now, by this clock, the export comes due."""
-    found = transitions.get(export_id).due_at
+    found = queries.get(export_id).due_at
     assert found is not None
     return (found - clock.now()).total_seconds()
 
@@ -69,7 +69,7 @@ def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_lo
         standing.signal()
         assert standing.wait() == 0
     assert receiver.keys == [export_id]
-    assert transitions.get(export_id).attempts == 1
+    assert queries.get(export_id).attempts == 1
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -162,7 +162,7 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
         assert notify_workers(redis)
         assert processor_share(one, AWHILE_S / 2) < 0.5
         assert Counter(receiver.keys) == dict.fromkeys(soon, 1)
-        assert {transitions.get(each).status.value for each in later} == {"approved"}
+        assert {queries.get(each).status.value for each in later} == {"approved"}
         assert min(due_at(each, stepping_clock) for each in later) > 2 * HOUR_S
         ids = approved(receiver.url())
         wait_until(is_exported(ids[0]))

@@ -13,7 +13,7 @@ import pytest
 
 from runtime import wake_up_queue
 from storage.db.engine import rows
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.factories import WEBHOOK_SECRET, environment, make_customer, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.gunicorn_process import Service
@@ -66,7 +66,7 @@ def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
     now = int(second.headers["x-service-timestamp"])
     assert verify(WEBHOOK_SECRET.encode(), second.headers, second.body, now, lambda _nonce: False) is SignatureVerdict.OK
     # The attempt that its worker took along was begun, and counts; only the second one has a row.
-    assert transitions.get(export_id).attempts == 2
+    assert queries.get(export_id).attempts == 2
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
 
 
@@ -198,12 +198,12 @@ def test_a_receiver_that_drips_fails_by_the_deadline_and_ends_with_the_schedule(
 
     with LoopbackServer(drip) as slow, start(DELIVERY_TIMEOUT_S="0.3", RETRY_SCHEDULE="1,1", SWEEP_SECONDS="0.1"):
         [export_id] = approved(slow.url())
-        wait_until(lambda: transitions.get(export_id).status == "retry_scheduled")
-        last = transitions.get(export_id).last_attempt
+        wait_until(lambda: queries.get(export_id).status == "retry_scheduled")
+        last = queries.get(export_id).last_attempt
         assert last is not None
         assert last.error_code == "deadline_exceeded"
-        wait_until(lambda: transitions.get(export_id).status == "failed")
-    export = transitions.get(export_id)
+        wait_until(lambda: queries.get(export_id).status == "failed")
+    export = queries.get(export_id)
     assert (export.status_reason, export.attempts) == ("attempts_exhausted", 3)
     assert rows("SELECT number, outcome, error_code FROM attempts ORDER BY number") == [
         (1, "retryable", "deadline_exceeded"),

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from storage.db.engine import release, rows
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.workers import (
     CountingReceiver,
@@ -134,13 +134,13 @@ def test_a_sqlite_locked_for_longer_than_the_wait_delays_what_is_to_be_written_a
         locker.execute("BEGIN EXCLUSIVE")
         receiver.gate.set()
         time.sleep(LOCKED_FOR_S)
-        assert transitions.get(sent).status == "delivering"
+        assert queries.get(sent).status == "delivering"
         assert receiver.of(due) == []
         locker.execute("ROLLBACK")
         locker.close()
         wait_until(lambda: is_exported(sent)() and is_exported(due)())
     assert receiver.keys == [sent, due]
-    assert transitions.get(sent).attempts == 1
+    assert queries.get(sent).attempts == 1
 
 
 @on_sqlite
@@ -157,10 +157,10 @@ def test_a_sqlite_on_a_full_disk_delays_what_is_to_be_written_and_what_is_due(
         receiver.gate.set()
         [due] = approved(receiver.url())
         time.sleep(2.0)
-        assert transitions.get(sent).status == "delivering"
+        assert queries.get(sent).status == "delivering"
         assert receiver.of(due) == []
         assert worker.process.poll() is None
         resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         wait_until(lambda: is_exported(sent)() and is_exported(due)())
     assert receiver.keys == [sent, due]
-    assert [transitions.get(each).attempts for each in (sent, due)] == [1, 1]
+    assert [queries.get(each).attempts for each in (sent, due)] == [1, 1]

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from storage.db.engine import execute, rows
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.servers import RedisServer
 from tests.support.workers import (
@@ -128,8 +128,7 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
         took_s = wait_until(all_are("exported"))
         assert took_s < TAKEN_OVER_WITHIN_S
     told = [
-        (point, len(receiver.of(each)), transitions.get(each).attempts)
-        for (point, *_), each in zip(POINTS, ids, strict=True)
+        (point, len(receiver.of(each)), queries.get(each).attempts) for (point, *_), each in zip(POINTS, ids, strict=True)
     ]
     assert told == [(point, requests, attempts) for point, _, requests, attempts in POINTS]
     for export_id in ids:
@@ -166,13 +165,13 @@ def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
         held.gate.set()
         reached = stack.enter_context(CountingReceiver(port))
         heir.go()
-        took_s = wait_until(lambda: transitions.get(shaking_hands).status == "retry_scheduled")
+        took_s = wait_until(lambda: queries.get(shaking_hands).status == "retry_scheduled")
         took_s += wait_until(is_exported(connecting)) + wait_until(is_exported(stopped))
         assert took_s < TAKEN_OVER_WITHIN_S
     assert reached.keys == [connecting]
     assert held.keys == [stopped] * 2
     assert len({request.body for request in held.requests}) == 1
-    assert [transitions.get(each).attempts for each in (stopped, connecting, shaking_hands)] == [2, 2, 2]
+    assert [queries.get(each).attempts for each in (stopped, connecting, shaking_hands)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

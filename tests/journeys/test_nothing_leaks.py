@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from bin.__main__ import riskrelay
 from runtime.clock import utc_now
 from storage.db.engine import execute, is_sqlite, release, rows
-from storage.exports import transitions
+from storage.exports import queries
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support import canaries
@@ -334,7 +334,7 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
         receivers.append(day.enter_context(LoopbackServer(talks(200), context)))
         ids = deliver(customer, receivers)
         ended = ["exported", "failed", "failed", "failed", "failed"]
-        wait_until(lambda: [transitions.get(each).status for each in ids] == ended, 60)
+        wait_until(lambda: [queries.get(each).status for each in ids] == ended, 60)
         release()
         places = ask(service, customer) | canaries.processes([service.pid, worker.process.pid])
         [[target_id]] = rows("SELECT target_id FROM exports WHERE id = ?", (ids[1],))

@@ -13,7 +13,7 @@ import pytest
 from bench.process_cost import resident_mb
 from runtime.clock import utc_now
 from storage.db.engine import execute, rows, transaction
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.factories import Customer, make_approved, make_target
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.servers import RedisServer
@@ -35,7 +35,7 @@ def know_of_each_other() -> bool:
 
 
 def status_of(export_id: str) -> str:
-    return transitions.get(export_id).status.value
+    return queries.get(export_id).status.value
 
 
 def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker(
@@ -62,11 +62,11 @@ def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker
         wait_until(lambda: asked_at)
         # While it waits, the target says so and for how long; what waits with it has spent no attempt.
         wait_until(lambda: rows("SELECT held_reason FROM targets") == [("rate_limited",)])
-        wait_until(lambda: sum(transitions.get(export_id).attempts for export_id in ids) == 1)
+        wait_until(lambda: sum(queries.get(export_id).attempts for export_id in ids) == 1)
         wait_until(lambda: {status_of(export_id) for export_id in ids} == {"exported"}, 30)
     # Nothing came between the question and the end of the pause, and nothing was lost to it.
     assert [at - asked_at[0] >= 4.0 for at in arrivals[1:]] == [True] * 20
-    assert sum(transitions.get(export_id).attempts for export_id in ids) == 21
+    assert sum(queries.get(export_id).attempts for export_id in ids) == 21
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -80,7 +80,7 @@ def test_a_redirect_leads_nowhere(start: Callable[..., WorkerProcess], customer:
         with LoopbackServer(send_on) as receiver, start(**AT_ONCE):
             [export_id] = approve(customer, receiver.url())
             wait_until(lambda: status_of(export_id) == "failed")
-        assert transitions.get(export_id).status_reason == "redirect_refused"
+        assert queries.get(export_id).status_reason == "redirect_refused"
         assert elsewhere.requests == []
 
 
@@ -132,4 +132,4 @@ def test_retries_outlive_an_emptied_redis(
     with LoopbackServer(refuse_twice) as receiver, start(**AT_ONCE):
         [export_id] = approve(customer, receiver.url())
         wait_until(lambda: status_of(export_id) == "exported")
-    assert transitions.get(export_id).attempts == 3
+    assert queries.get(export_id).attempts == 3

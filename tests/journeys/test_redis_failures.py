@@ -8,7 +8,7 @@ import pytest
 
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.factories import LOOPBACK, Customer, environment, make_approved, make_customer, make_exports, make_target
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS
@@ -94,4 +94,4 @@ def test_a_delivery_is_written_with_redis_failing_in_the_middle_of_it(
     receiver.gate.set()
     assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
     assert len(receiver.of(export_id)) == 1
-    assert transitions.get(export_id).attempts == 1
+    assert queries.get(export_id).attempts == 1

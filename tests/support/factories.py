@@ -23,7 +23,7 @@ from schemas.targets.target import Target, TargetRequest
 from storage.accounts import accounts, projects, sessions, tokens
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction, values_list
-from storage.exports import transitions
+from storage.exports import claims_sql, transitions
 from storage.exports.rows import Draft
 from storage.intake import findings
 from storage.targets import targets
@@ -140,7 +140,7 @@ def make_approved(customer: Customer, target_id: str, now: datetime = NOW) -> st
 def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:
     """Claim up to `limit` due exports of every target, whatever their turns would allow."""
     quotas = {row[0]: limit for row in rows("SELECT DISTINCT target_id FROM exports WHERE due_at IS NOT NULL")}
-    return transitions.claim_due(quotas, now, lease_s, worker)
+    return claims_sql.claim_due(quotas, now, lease_s, worker)
 
 
 def make_failed(

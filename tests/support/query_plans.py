@@ -16,7 +16,7 @@ FIRST_COLUMNS: Final = {"exports_waiting": "target_id", "exports_recoverable": "
 #: A name as peewee writes it.
 _QUOTED: Final = re.compile(r'"(\w+)"')
 #: What may stand between a table and its other name.
-_NAMED: Final = re.compile(r"(?:FROM|JOIN|UPDATE|INTO)\s+(\w+)(?:\s+(?:AS\s+)?(\w+))?", re.IGNORECASE)
+_NAMED: Final = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+(?:AS\s+)?"?(\w+)"?)?', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from storage.db.engine import execute, rows
 from storage.db.models import ALL
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.described_responses import require_described
 from tests.support.factories import SCANNER_SECRET, Customer, make_target, postback
 
@@ -165,7 +165,7 @@ def schedule_retry(export_id: str, seconds: float) -> None:
     """Let an approved export wait for its next attempt, as a failed one does."""
     due_ms = to_ms(utc_now()) + round(seconds * 1000)
     assert execute("UPDATE exports SET status = 'retry_scheduled', due_at = ? WHERE id = ?", (due_ms, export_id)) == 1
-    assert transitions.get(export_id).status == "retry_scheduled"
+    assert queries.get(export_id).status == "retry_scheduled"
 
 
 def everything_stored() -> dict[str, list[tuple[Any, ...]]]:

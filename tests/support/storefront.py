@@ -21,7 +21,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction, values_list
 from storage.db.identifiers import CAPTURE, new_id
 from storage.db.models import ALL
-from storage.exports import transitions
+from storage.exports import claims_sql, queries
 from storage.secrets.vault import Vault
 from tests.support.factories import (
     SCANNER_SECRET,
@@ -275,7 +275,7 @@ class Planter:
         failed = completed_attempt(claims[made["failed"]], Move.FAIL, now, reason="receiver_rejected")
         # Receivers answer with what they like.
         failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))
-        assert transitions.record_attempts([delivered, failed, due], now, "worker:test") == {
+        assert claims_sql.record_attempts([delivered, failed, due], now, "worker:test") == {
             made["exported"],
             made["failed"],
             made["retry_scheduled"],
@@ -288,5 +288,5 @@ class Planter:
         export_id = self._by_hand(person, name, project_id=self.customer.project_id)
         path = f"/api/ticket-exports/{export_id}/approve"
         self._post(path, self.customer.bearer, {"target_id": self._target.id}, f"approve-{name}-{person.id}")
-        assert transitions.get(export_id).target_id == Approval(self._target.id, None).target_id
+        assert queries.get(export_id).target_id == Approval(self._target.id, None).target_id
         return export_id

@@ -15,7 +15,7 @@ from runtime import wake_up_queue
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
 from storage.db.engine import execute, rows
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer, Peer, Request
 from tests.support.servers import RedisServer
@@ -57,7 +57,7 @@ def forget_workers() -> None:
 
 def is_exported(export_id: str) -> Callable[[], bool]:
     """Return what tells whether an export has arrived."""
-    return lambda: transitions.get(export_id).status == "exported"
+    return lambda: queries.get(export_id).status == "exported"
 
 
 def all_are(status: str) -> Callable[[], bool]:

@@ -13,7 +13,7 @@ from rq.serializers import JSONSerializer
 
 from runtime import wake_up_queue
 from storage.db.engine import close_database, connection, open_database
-from storage.exports import transitions
+from storage.exports import queries
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess, approved, is_exported, notify_workers, wait_until
 
@@ -132,7 +132,7 @@ def test_a_signal_during_a_delivery_lets_it_finish_and_begins_no_other(
         receiver.gate.set()
         assert worker.wait() == 0
     assert len(receiver.requests) == 2
-    found = [transitions.get(export_id) for export_id in ids]
+    found = [queries.get(export_id) for export_id in ids]
     assert sorted(export.attempts for export in found) == [0, 0, 0, 1, 1]
     assert [export.status for export in found if export.attempts] == ["exported", "exported"]
     assert "delivering" not in {export.status for export in found}
@@ -152,7 +152,7 @@ def test_a_second_signal_ends_a_worker_within_its_delivery(
         worker.signal()
         assert worker.wait() == 1
         assert time.monotonic() - began < AT_ONCE_S
-    assert transitions.get(export_id).status == "delivering"
+    assert queries.get(export_id).status == "delivering"
 
 
 def test_an_idle_worker_leaves_the_processor_alone(start: Callable[..., WorkerProcess]) -> None:

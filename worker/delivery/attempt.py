@@ -15,7 +15,7 @@ from runtime import logs, tracing
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
 from storage.db import identifiers
 from storage.db.engine import OUTAGES, connection
-from storage.exports import transitions
+from storage.exports import claims_sql
 from storage.secrets.vault import Vault
 from worker import outages
 from worker.delivery.outcomes import Schedule, decide_outcome
@@ -30,7 +30,7 @@ def look_again(claim: Claim, now: datetime) -> Claim | None:
     """Return the claim as it stands now, None where no attempt may start by it; while the database is away none does."""
     try:
         with connection():
-            return transitions.look_again(claim, now)
+            return claims_sql.recheck(claim, now)
     except OUTAGES as gone:
         outages.DATABASE.note(gone)
         return None

@@ -9,7 +9,7 @@ from typing import Final
 from schemas.exports.delivery import Claim
 from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import connection, transaction
-from storage.exports import transitions, worker_heartbeats
+from storage.exports import claims_sql, transitions, worker_heartbeats
 from worker.delivery.claim_planner import MAX_BATCH
 from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.options import DispatcherOptions
@@ -82,7 +82,7 @@ class LeaseKeeper:
             # Once it has begun: a lease counted from before the wait for it would be short of that wait.
             now = self._options.now()
             for first in range(0, len(held), MAX_BATCH):
-                transitions.renew(held[first : first + MAX_BATCH], now, self._options.lease_s)
+                claims_sql.renew(held[first : first + MAX_BATCH], now, self._options.lease_s)
             self.share = worker_heartbeats.beat(self._options.worker, now)
         self._let_others_renew()
         self._renewed_at = time.monotonic()

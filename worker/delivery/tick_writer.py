@@ -12,7 +12,7 @@ from runtime import logs
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import OUTAGES, connection, transaction
-from storage.exports import transitions
+from storage.exports import claims_sql, transitions
 from storage.targets import throttle_state
 from worker import outages
 from worker.delivery import throttle
@@ -102,9 +102,9 @@ class TickWriter:
             if not (results or plan):
                 return Tick([], {})
             with transaction():
-                moved = transitions.record_attempts(attempts, now, worker)
+                moved = claims_sql.record_attempts(attempts, now, worker)
                 written = write_effects(effects_of(attempts, moved), now, worker, self._queues.waiting())
-                transitions.postpone([each.claim for each in results if each.is_unsent], now, worker)
+                claims_sql.postpone([each.claim for each in results if each.is_unsent], now, worker)
                 # Other writers may have delayed the transaction for as long as most of a lease.
                 now = self._options.now()
                 claiming = claiming and not self._clock.was_set_since_check(now)
@@ -131,7 +131,7 @@ class TickWriter:
         allowance |= {target_id: throttle.rate_allowance(state, now) for target_id, state in limited.items()}
         quotas = {target_id: min(quota, allowance.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
         allowed = {target_id: quota for target_id, quota in quotas.items() if quota}
-        claims = transitions.claim_due(allowed, now, self._options.lease_s, self._options.worker)
+        claims = claims_sql.claim_due(allowed, now, self._options.lease_s, self._options.worker)
         self._claimed_at = time.monotonic()
         claimed = Counter(claim.target_id for claim in claims)
         self._planner.record_claims(plan, claimed)
@@ -144,7 +144,7 @@ class TickWriter:
 
     def _postpone(self, claims: Sequence[Claim]) -> None:
         with connection():
-            transitions.postpone(claims, self._options.now(), self._options.worker)
+            claims_sql.postpone(claims, self._options.now(), self._options.worker)
 
 
 def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:

@@ -24,8 +24,8 @@ from service.http.paging import next_page, read_page
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db import identifiers
-from storage.exports import attempts, transitions
-from storage.exports.transitions import Frozen
+from storage.exports import attempts, queries
+from storage.exports.queries import FrozenBody
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
@@ -71,8 +71,8 @@ class ExportPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the export, its ticket, its timeline and one page of its attempts. Raises ExportNotFound."""
         page = read_page(req, identifiers.ATTEMPT)
-        export = transitions.get(ids["export_id"], user.account_id)
-        frozen = transitions.frozen(export.id, user.account_id)
+        export = queries.get(ids["export_id"], user.account_id)
+        frozen = queries.get_frozen_body(export.id, user.account_id)
         found = attempts.list_traces_page(export.id, user.account_id, page.fetch_limit, page.before)
         entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
         return {
@@ -126,7 +126,7 @@ def _status_help(export: Export) -> dict[str, Any]:
     }
 
 
-def _ticket(export: Export, frozen: Frozen) -> dict[str, Any]:
+def _ticket(export: Export, frozen: FrozenBody) -> dict[str, Any]:
     """Return the ticket and its request body; before the approval, a preview of the body."""
     body = frozen.body
     if body is None:
@@ -143,7 +143,7 @@ def _ticket(export: Export, frozen: Frozen) -> dict[str, Any]:
     }
 
 
-def _decisions(export: Export, frozen: Frozen, user: ConsoleUser) -> dict[str, Any]:
+def _decisions(export: Export, frozen: FrozenBody, user: ConsoleUser) -> dict[str, Any]:
     """Return the actions that the export's status allows, and the targets to choose from."""
     target = None
     if export.target_id is not None:

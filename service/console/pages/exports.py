@@ -18,7 +18,7 @@ from service.console.sessions import ConsoleUser
 from service.http.paging import PageRequest, read_page
 from service.operations.exports import ExportOperations
 from storage.db import identifiers
-from storage.exports import transitions
+from storage.exports import queries
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
@@ -133,7 +133,7 @@ class Dismiss(Action):
 def _find(entered_id: str, user: ConsoleUser) -> Export:
     """Return the export with an entered id. Raises ExportNotFound."""
     try:
-        return transitions.get(entered_id.strip(), user.account_id)
+        return queries.get(entered_id.strip(), user.account_id)
     except ExportNotFound:
         raise ExportNotFound(
             "No export has this ID. An export ID is exp_ and 26 letters and digits; copy it whole."
@@ -150,8 +150,8 @@ def _list(page: PageRequest, account_id: int) -> list[Export]:
     """Return up to `page.fetch_limit` exports."""
     status, source, target_id = (page.filters.get(name) for name in ("status", "source", "target"))
     if target_id is not None:
-        return transitions.newest_unsent(target_id, account_id, page.fetch_limit, page.before, status, source)
-    return transitions.newest(account_id, page.fetch_limit, page.before, [status] if status else [], source)
+        return queries.list_undelivered(target_id, account_id, page.fetch_limit, page.before, status, source)
+    return queries.list_page(account_id, page.fetch_limit, page.before, [status] if status else [], source)
 
 
 def _with_chosen(offered: list[TargetSummary], chosen: TargetSummary | None) -> list[TargetSummary]:

@@ -23,8 +23,7 @@ from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
 from service.operations.targets import TargetOperations
 from storage.db import engine, identifiers
-from storage.exports import delivery_hours, recoveries
-from storage.exports import transitions as exports
+from storage.exports import delivery_hours, queries, recoveries
 from storage.reporting.dashboard_queries import MOST_COUNTED
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -97,7 +96,7 @@ class TargetPage(ConsolePage):
             "chart": charts.hourly_chart(day),
             "hours": day,
             "total": delivery_hours.total(day),
-            "waiting": exports.count_waiting(target.id, MOST_COUNTED + 1),
+            "waiting": queries.count_waiting(target.id, MOST_COUNTED + 1),
             "most": MOST_COUNTED,
             "windows": _windows(target.id, req.get_param("since"), now),
             "recoveries": recoveries.list_page(limit=_RECENT, target_id=target.id),
@@ -220,7 +219,7 @@ def _windows(target_id: str, entered: str | None, now: datetime) -> list[Recover
     """Return the time windows of the recovery form, counted with one query."""
     offered = [*_WINDOWS, *([(entered, "")] if entered else [])]
     moments = [past_from(since, now) for since, _ in offered]
-    counts = exports.recoverable_since(target_id, moments, MOST_COUNTED + 1)
+    counts = queries.count_recoverable_since(target_id, moments, MOST_COUNTED + 1)
     return [RecoveryWindow(since, name, count) for (since, name), count in zip(offered, counts, strict=True)]
 
 

@@ -12,7 +12,7 @@ from runtime.clock import utc_now
 from schemas.exports.state_machine import Move
 from schemas.targets.target import TargetStatus
 from storage.db.engine import close_database, execute, rows
-from storage.exports import recoveries, transitions
+from storage.exports import claims_sql, queries, recoveries
 from storage.targets import targets
 from tests.support.factories import (
     LOOPBACK,
@@ -273,7 +273,7 @@ def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell)
         export_id = make_approved(shell.customer, shell.target_id)
         [claim] = claim_due(1, NOW, 6, "worker")
         made = completed_attempt(claim, Move.FAIL, reason="receiver_rejected")
-        transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept="No such project."))], NOW, "worker:1")
+        claims_sql.record_attempts([made._replace(outcome=made.outcome._replace(kept="No such project."))], NOW, "worker:1")
     [attempt] = shell.json("attempts", export_id)
     assert (attempt["outcome"], attempt["response_status"]) == ("rejected", 404)
     assert (attempt["address"], attempt["worker"], attempt["answer"]) == ("192.0.2.1", "worker:1", "No such project.")
@@ -294,7 +294,7 @@ def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: ExportShel
     assert shell.json("retry", export_id)["status"] == "approved"
     with shell.database():
         assert targets.get(shell.target_id, None).status is TargetStatus.ACTIVE
-        assert transitions.get(export_id).attempts == 2
+        assert queries.get(export_id).attempts == 2
 
 
 def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: ExportShell) -> None:

@@ -15,7 +15,7 @@ from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.db.engine import execute
-from storage.exports import transitions
+from storage.exports import queries
 from storage.targets import targets
 from tests.support.factories import Customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
@@ -115,7 +115,7 @@ def test_approving_again_for_another_target_is_a_conflict(client: TestClient, cu
     approve(client, customer, export_id, {"target_id": one.id})
 
     assert_is_error(approve(client, customer, export_id, {"target_id": two.id}), 409, "CONFLICT")
-    assert transitions.get(export_id).target_id == one.id
+    assert queries.get(export_id).target_id == one.id
 
 
 def test_the_digest_that_was_read_is_the_one_to_approve(client: TestClient, customer: Customer) -> None:
@@ -166,4 +166,4 @@ def test_redis_away_delays_and_does_not_refuse(customer: Customer, tmp_path: Pat
     assert (answer.status_code, answer.json["status"]) == (202, "approved")
     assert took_s < 1
     assert (ready.status_code, ready.json["status"]) == (200, "degraded")
-    assert transitions.count_due(utc_now(), 1)
+    assert queries.count_due(utc_now(), 1)

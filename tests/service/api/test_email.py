@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runtime.clock import utc_now
 from service.app import create_app
 from storage.db.engine import connection, rows
-from storage.exports import transitions
+from storage.exports import queries
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
@@ -77,7 +77,7 @@ def test_an_email_is_accepted_with_its_id_and_waits_for_approval(body: dict[str,
     assert answer.headers["content-type"] == "application/json"
     [(email_id, export_id)] = rows("SELECT id, export_id FROM inbound_emails")
     assert answer.json == {"id": email_id, "status": "accepted", "duplicate": False}
-    export = transitions.get(export_id)
+    export = queries.get(export_id)
     assert (export.status, export.source.type, export.source.id) == ("prepared", "inbound_email", email_id)
     assert export.preview_problems == ()
 

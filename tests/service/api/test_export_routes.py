@@ -16,7 +16,7 @@ from schemas.exports.state_machine import ExportStatus, Move
 from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import execute
-from storage.exports import transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.targets import targets
 from tests.service.conftest import LogLines
 from tests.support.factories import (
@@ -73,7 +73,7 @@ def failed(customer: Customer, how: Move = Move.FAIL) -> str:
     """Return an export that failed or was blocked at its first attempt."""
     export_id = make_approved(customer, make_target(customer).id, utc_now())
     [claim] = claim_due(1, utc_now() + timedelta(seconds=1), 6, "worker:host-of-ours:1")
-    transitions.record_attempts(
+    claims_sql.record_attempts(
         [completed_attempt(claim, how, utc_now(), reason="receiver_gone")], utc_now(), "worker:host-of-ours:1"
     )
     return export_id
@@ -232,7 +232,7 @@ def test_a_repeat_with_its_key_prepares_nothing_more(client: TestClient, custome
     assert (first.status_code, second.status_code) == (201, 201)
     assert (second.json, second.headers["location"]) == (first.json, first.headers["location"])
     assert second.headers["idempotency-replayed"] == "true"
-    assert len(transitions.newest(customer.account_id)) == 1
+    assert len(queries.list_page(customer.account_id)) == 1
     other = prepare(customer, {"ticket": {"title": "x"}}, ("Idempotency-Key", "k")).send(client)
     assert_is_error(other, 409, "IDEMPOTENCY_CONFLICT")
 
@@ -373,7 +373,7 @@ def tried(customer: Customer, count: int) -> str:
         at = began + timedelta(minutes=number)
         [claim] = claim_due(1, at, 6, "worker:host-of-ours:1")
         waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        transitions.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **waits)], at, "worker:host-of-ours:1")
+        claims_sql.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **waits)], at, "worker:host-of-ours:1")
     return export_id
 
 
@@ -430,7 +430,7 @@ def test_what_failed_is_tried_again(
     body: bytes, how: Move, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer, how)
-    wake_ups.look = lambda: transitions.get(export_id).status.value
+    wake_ups.look = lambda: queries.get(export_id).status.value
     headers = tuple(JSON.items()) if body else ()
     call = Call("POST", f"{EXPORTS}/{export_id}/retry", (*customer.bearer.items(), *headers), body)
 
@@ -439,7 +439,7 @@ def test_what_failed_is_tried_again(
     assert (answer.status_code, answer.json["status"], answer.json["status_reason"]) == (202, "approved", None)
     assert answer.headers["location"] == f"{BASE}{EXPORTS}/{export_id}"
     assert wake_ups.seen == ["approved"]
-    assert transitions.count_due(utc_now(), 1)
+    assert queries.count_due(utc_now(), 1)
 
 
 def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
@@ -448,7 +448,7 @@ def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, w
     assert (answer.status_code, answer.json["status"]) == (200, "dismissed")
     assert answer.json["finished_at"] is not None
     assert wake_ups.notifications == 0
-    assert transitions.get(export_id).status is ExportStatus.DISMISSED
+    assert queries.get(export_id).status is ExportStatus.DISMISSED
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])
@@ -464,7 +464,7 @@ def test_a_move_from_any_other_state_is_a_conflict(
         return
     assert_is_error(answer, 409, "CONFLICT")
     assert f"is {status.value}; {verb} needs" in answer.json["error"]["message"]
-    assert transitions.get(export_id).status is status
+    assert queries.get(export_id).status is status
     assert wake_ups.notifications == 0
 
 
@@ -473,19 +473,19 @@ def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
     status: str, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer)
-    target_id = transitions.get(export_id).target_id
+    target_id = queries.get(export_id).target_id
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target_id))
     answer = move(customer, export_id, "retry").send(client)
     assert_is_error(answer, 409, "CONFLICT")
     assert f"Target {target_id} is {status}" in answer.json["error"]["message"]
-    assert (transitions.get(export_id).status, wake_ups.notifications) == (ExportStatus.FAILED, 0)
+    assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.FAILED, 0)
 
 
 def test_a_retry_for_a_paused_target_waits(client: TestClient, customer: Customer) -> None:
     export_id = failed(customer)
-    targets.change_status(str(transitions.get(export_id).target_id), "pause", utc_now(), "operator")
+    targets.change_status(str(queries.get(export_id).target_id), "pause", utc_now(), "operator")
     assert move(customer, export_id, "retry").send(client).status_code == 202
-    assert not transitions.count_due(utc_now(), 1)
+    assert not queries.count_due(utc_now(), 1)
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])
@@ -495,7 +495,7 @@ def test_a_repeat_with_its_key_moves_nothing_more(verb: str, client: TestClient,
     first, second = call.send(client), call.send(client)
     assert (second.status_code, second.json) == (first.status_code, first.json)
     assert second.headers["idempotency-replayed"] == "true"
-    assert transitions.get(export_id).version == (5 if verb == "retry" else 2)
+    assert queries.get(export_id).version == (5 if verb == "retry" else 2)
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])

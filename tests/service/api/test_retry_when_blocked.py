@@ -10,7 +10,7 @@ from schemas.targets.target import Target
 from service.app import create_app
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
-from storage.exports import transitions
+from storage.exports import queries, transitions
 from storage.targets import targets
 from tests.support.factories import NOW, Customer, make_customer, make_failed, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
@@ -144,7 +144,7 @@ def test_a_target_that_nothing_signs_for_stays_blocked(
     answer = retry(TestClient(create_app(unsigned, FakeWakeUpQueue(), resolver)), customer, export_id)
     assert_is_error(answer, 409, "CONFLICT")
     assert "no secret" in answer.json["error"]["message"]
-    assert (transitions.get(export_id).status, targets.get(target.id, None).status) == ("failed", "blocked")
+    assert (queries.get(export_id).status, targets.get(target.id, None).status) == ("failed", "blocked")
 
 
 def test_a_lookup_of_ours_that_is_overloaded_is_no_verdict(
@@ -153,7 +153,7 @@ def test_a_lookup_of_ours_that_is_overloaded_is_no_verdict(
     [export_id] = make_failed(customer, target.id)
     resolver.table[HOST] = DnsFailure.OVERLOADED
     assert_is_error(retry(client, customer, export_id), 503, "SERVICE_UNAVAILABLE")
-    assert transitions.get(export_id).status == "failed"
+    assert queries.get(export_id).status == "failed"
 
 
 def test_a_keyed_repeat_looks_at_nothing(
@@ -186,4 +186,4 @@ def test_what_somebody_turned_meanwhile_stays_as_it_is(
     client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), Meanwhile({HOST: ["93.184.215.14"]})))
     assert retry(client, customer, export_id).status_code == answered
     assert targets.get(target.id, None).status == status
-    assert transitions.get(export_id).status == ("failed" if answered == 409 else "approved")
+    assert queries.get(export_id).status == ("failed" if answered == 409 else "approved")

@@ -16,7 +16,7 @@ from service.api.uploads import CmsDiagnosticsResource, EvidenceCapturesResource
 from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import execute, rows
-from storage.exports import transitions
+from storage.exports import queries
 from tests.service.conftest import LogLines
 from tests.support.corpora import naughty_strings
 from tests.support.factories import (
@@ -167,7 +167,7 @@ def test_an_upload_prepares_an_export_that_clients_can_read(client: TestClient, 
     assert export["source"] == answer.json["handoff"]["source"]
     assert export["preview"] == {"safe": True, "problems": []}
     assert export["ticket"]["labels"][0] == "website-risk"
-    assert export["ticket"] == transitions.get(export["id"], customer.account_id).ticket
+    assert export["ticket"] == queries.get(export["id"], customer.account_id).ticket
 
 
 def test_an_upload_does_not_tell_whose_shop_a_project_is(client: TestClient, customer: Customer) -> None:
@@ -763,4 +763,4 @@ def test_what_a_form_keeps_of_a_page_makes_no_ticket_that_is_not_safe(client: Te
         body = {"project_id": customer.project_id, **each.least, **FILLED[name](text[:900])}
         answer = upload(each, make_platform_token(customer), body).send(client)
         assert answer.status_code == 201, answer.text
-        assert transitions.get(answer.json["handoff"]["ticket_export_id"]).preview_problems == ()
+        assert queries.get(answer.json["handoff"]["ticket_export_id"]).preview_problems == ()

@@ -14,7 +14,7 @@ from service.app import create_app
 from service.console.sessions import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
 from storage.accounts import sessions
 from storage.db.engine import database, execute, rows
-from storage.exports import transitions
+from storage.exports import queries
 from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in
 from tests.support.console_user import BROWSER, FORM, ORIGIN, Person, make_console_token
@@ -141,7 +141,7 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(perso
     assert answer.status_code == 401
     assert "Nothing was changed" in answer.text
     assert person.csrf not in answer.text
-    assert transitions.get(export_id, customer.account_id).status is ExportStatus.PREPARED
+    assert queries.get(export_id, customer.account_id).status is ExportStatus.PREPARED
 
 
 def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Person, customer: Customer) -> None:

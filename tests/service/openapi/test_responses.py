@@ -20,7 +20,7 @@ from service.app import create_app
 from service.http import error_responses
 from storage.accounts import tokens
 from storage.db.engine import execute
-from storage.exports import transitions
+from storage.exports import queries
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
@@ -366,7 +366,7 @@ def test_a_bug_is_told_without_what_it_said(
     assert "RuntimeError" in line["trace"]
     assert "in notify" in line["trace"]
     # The approval was committed before the wake-up queue was touched.
-    assert transitions.get(export_id).status == "approved"
+    assert queries.get(export_id).status == "approved"
 
 
 def test_a_secret_that_does_not_open_is_the_operators_business(

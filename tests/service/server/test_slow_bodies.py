@@ -14,7 +14,7 @@ from service.app import create_app
 from service.http.request_pipeline import REAUTHENTICATE_AFTER_S
 from storage.accounts import tokens
 from storage.db.engine import database, rows
-from storage.exports import transitions
+from storage.exports import queries
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.support.factories import Customer, make_settings, make_target, postback
@@ -54,7 +54,7 @@ def test_a_token_that_is_revoked_while_its_body_comes_does_nothing(client: TestC
     call = approval(client, customer)
     answer = slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now()))
     assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
-    assert transitions.get(call.path.split("/")[-2]).status is ExportStatus.PREPARED
+    assert queries.get(call.path.split("/")[-2]).status is ExportStatus.PREPARED
 
 
 def test_a_token_that_is_revoked_while_its_body_comes_is_a_failure_of_its_address(
@@ -80,7 +80,7 @@ def test_a_secret_that_is_replaced_while_a_body_comes_opens_nothing(client: Test
 def test_whoever_may_still_ask_is_only_slow(client: TestClient, customer: Customer) -> None:
     call = approval(client, customer)
     assert slowly(call, client, nothing).status_code == 202
-    assert transitions.get(call.path.split("/")[-2]).status is ExportStatus.APPROVED
+    assert queries.get(call.path.split("/")[-2]).status is ExportStatus.APPROVED
 
 
 def test_nobody_holds_a_connection_while_their_body_comes(client: TestClient, customer: Customer) -> None:
@@ -97,4 +97,4 @@ def test_a_body_that_breaks_off_is_not_taken_for_none(client: TestClient, custom
     headers = [*customer.bearer.items(), ("Content-Length", "5")]
     answer = client.simulate_post(path, headers=headers, extras={"wsgi.input": BytesIO()})
     assert (answer.status_code, "malformed_json" in answer.text) == (422, True)
-    assert transitions.get(path.split("/")[-2]).status is ExportStatus.PREPARED
+    assert queries.get(path.split("/")[-2]).status is ExportStatus.PREPARED

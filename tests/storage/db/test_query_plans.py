@@ -9,7 +9,7 @@ import pytest
 from runtime.clock import utc_now
 from schemas.exports.delivery import Claim
 from storage.db.engine import execute, is_sqlite, rows
-from storage.exports import transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.targets import throttle_state
 from tests.support.factories import completed_attempt, make_customer
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
@@ -68,7 +68,7 @@ def asked(verb: Callable[..., object], *arguments: object) -> list[Statement]:
 
 
 def claimed(target_ids: list[str]) -> list[Claim]:
-    return transitions.claim_due(dict.fromkeys(target_ids, 2), utc_now(), LEASE_S, WORKER)
+    return claims_sql.claim_due(dict.fromkeys(target_ids, 2), utc_now(), LEASE_S, WORKER)
 
 
 def require_no_scan(found: list[Statement]) -> None:
@@ -99,7 +99,7 @@ def test_a_claim_reads_the_due_exports_of_its_targets_alone(target_ids: list[str
 
 
 def test_the_count_of_what_is_due_reads_only_what_waits(target_ids: list[str]) -> None:
-    [count] = asked(transitions.count_due, utc_now(), 10_000)
+    [count] = asked(queries.count_due, utc_now(), 10_000)
 
     assert not [step for step in read_whole(count) if "exports_waiting" not in step], plan_of(count)
     assert indexes_read(count) & OF_EXPORTS == {"exports_waiting"}, plan_of(count)
@@ -112,10 +112,10 @@ def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
         half = len(claims) // 2
         attempts = [completed_attempt(claim, at=now) for claim in claims[:half]]
 
-        require_no_scan(asked(transitions.look_again, claims[0], now))
-        require_no_scan(asked(transitions.renew, claims, now, LEASE_S))
-        require_no_scan(asked(transitions.record_attempts, attempts, now, WORKER))
-        require_no_scan(asked(transitions.postpone, claims[half:], now, WORKER))
+        require_no_scan(asked(claims_sql.recheck, claims[0], now))
+        require_no_scan(asked(claims_sql.renew, claims, now, LEASE_S))
+        require_no_scan(asked(claims_sql.record_attempts, attempts, now, WORKER))
+        require_no_scan(asked(claims_sql.postpone, claims[half:], now, WORKER))
 
 
 def test_what_waits_for_a_target_that_was_turned_off_is_found_by_its_target(target_ids: list[str]) -> None:
@@ -128,7 +128,7 @@ def test_what_waits_for_a_target_that_was_turned_off_is_found_by_its_target(targ
 def test_what_may_be_recovered_is_found_by_its_target(target_ids: list[str]) -> None:
     since = utc_now() - timedelta(days=1)
 
-    require_no_scan(asked(transitions.count_recoverable, target_ids[0], since))
+    require_no_scan(asked(queries.count_recoverable, target_ids[0], since))
 
 
 def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:

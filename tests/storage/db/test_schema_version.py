@@ -35,13 +35,13 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
 from storage.accounts import tokens
 from storage.db import schema_version
-from storage.db.columns import JsonField, MomentField
+from storage.db.columns import EnumField, JsonField, MomentField
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.db.engine import database as db
 from storage.db.locks import Lock
 from storage.db.models import ALL, BaseModel, ExportRow
 from storage.db.schema_version import SchemaState, UnfitDatabase
-from storage.exports import attempts, idempotency, transitions
+from storage.exports import attempts, claims_sql, idempotency, queries
 from storage.targets import pings, targets, throttle_state, validations
 from tests.support.factories import (
     NOW,
@@ -75,6 +75,7 @@ TYPES: Final[dict[type[Field], tuple[str, str]]] = {
     BooleanField: ("integer", "boolean"),
     BlobField: ("blob", "bytea"),
     TextField: ("text", "text"),
+    EnumField: ("text", "text"),
     JsonField: ("text", "text"),
 }
 
@@ -474,7 +475,7 @@ def fill(customer: Customer, count: int) -> None:
     target_id = make_target(customer).id
     make_approved(customer, target_id)
     [claim] = claim_due(1, NOW, 6, "worker")
-    transitions.record_attempts([completed_attempt(claim)], NOW, "worker")
+    claims_sql.record_attempts([completed_attempt(claim)], NOW, "worker")
     columns = ", ".join(column.name for column in db_columns("exports"))
     copied = columns.replace("id, account_id", "'exp_' || n, account_id", 1).replace("source_id", "'note-' || n", 1)
     numbers = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?)"
@@ -506,12 +507,12 @@ def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) ->
     asked = statements_of(lambda: claim_due(4, NOW + timedelta(seconds=10), 6, "worker"))
     assert any("ORDER BY e.due_at" in sql for sql, _ in asked)
     assert any("attempts + 1" in sql for sql, _ in asked)
-    asked += statements_of(lambda: transitions.count_due(NOW, 1))
-    asked += statements_of(lambda: transitions.renew([held], NOW, 6))
-    asked += statements_of(lambda: transitions.record_attempts([completed_attempt(held)], NOW, "worker"))
-    asked += statements_of(lambda: transitions.postpone([held], NOW, "worker"))
-    asked += statements_of(lambda: transitions.get(waiting, customer.account_id))
-    asked += statements_of(lambda: transitions.newest(customer.account_id, 20))
+    asked += statements_of(lambda: queries.count_due(NOW, 1))
+    asked += statements_of(lambda: claims_sql.renew([held], NOW, 6))
+    asked += statements_of(lambda: claims_sql.record_attempts([completed_attempt(held)], NOW, "worker"))
+    asked += statements_of(lambda: claims_sql.postpone([held], NOW, "worker"))
+    asked += statements_of(lambda: queries.get(waiting, customer.account_id))
+    asked += statements_of(lambda: queries.list_page(customer.account_id, 20))
     assert len(asked) >= 8
     for sql, parameters in asked:
         told = plan(sql, parameters)
@@ -523,8 +524,8 @@ def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Custom
     target_id = make_target(customer).id
     questions: tuple[Callable[[], object], ...] = (
         lambda: throttle_state.due("", 256, NOW),
-        lambda: transitions.claim_due({target_id: 32}, NOW, 6, "worker"),
-        lambda: transitions.count_due(NOW, 1),
+        lambda: claims_sql.claim_due({target_id: 32}, NOW, 6, "worker"),
+        lambda: queries.count_due(NOW, 1),
     )
     for question in questions:
         [(sql, parameters)] = statements_of(question)[:1]
@@ -545,12 +546,12 @@ def test_every_list_is_one_question_and_reads_a_page_by_an_index(customer: Custo
     fill(customer, 20_000)
     fill_findings(customer, 5_000)
     for asked in LISTS:
-        [(sql, parameters)] = statements_of(partial(transitions.newest, customer.account_id, 51, **asked))
+        [(sql, parameters)] = statements_of(partial(queries.list_page, customer.account_id, 51, **asked))
         told = plan(sql, parameters)
         assert not re.search(r"SCAN (e|f|exports|findings)\b(?! USING)|Seq Scan on (exports|findings)", told), (asked, told)
         if is_sqlite():
             # Each part finds its ids in their order; only the page itself may be sorted.
-            parts = re.findall(r"SEARCH exports USING (?:COVERING )?INDEX exports_account", told)
+            parts = re.findall(r"SEARCH t\d+ USING (?:COVERING )?INDEX exports_account", told)
             assert len(parts) == max(len(asked["statuses"]), 1), told
             assert told.count("TEMP B-TREE") <= 1
         else:

@@ -16,7 +16,7 @@ from schemas.intake.scanner import PostbackForm
 from storage.accounts import tokens
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
-from storage.exports import transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.targets import throttle_state
 from tests.support.factories import NOW, claim_due, completed_attempt, make_customer, make_target, postback, record_postback
 from tests.support.plausible_rows import column_names, content, fill, tables
@@ -80,13 +80,13 @@ def test_an_upgraded_database_works(old: str) -> None:
     waiting = {name for (name,) in rows(due)}
     assert waiting
     accounts = [account for (account,) in rows("SELECT id FROM accounts")]
-    listed = {each.id for account in accounts for each in transitions.newest(account, 100)}
+    listed = {each.id for account in accounts for each in queries.list_page(account, 100)}
     assert listed == {name for (name,) in rows("SELECT id FROM exports")}
 
     claims = claim_due(100, NOW, 30, "worker")
     assert {claim.export_id for claim in claims} == waiting
-    assert transitions.record_attempts([completed_attempt(claim) for claim in claims], NOW, "worker") == waiting
-    assert {transitions.get(name).status for name in waiting} == {"exported"}
+    assert claims_sql.record_attempts([completed_attempt(claim) for claim in claims], NOW, "worker") == waiting
+    assert {queries.get(name).status for name in waiting} == {"exported"}
 
     customer = make_customer()
     assert tokens.principal_for(customer.token, NOW)

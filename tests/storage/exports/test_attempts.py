@@ -10,7 +10,7 @@ from schemas.exports.attempt_record import Attempt, Trace, attempt_record, trace
 from schemas.exports.delivery import Timings
 from schemas.exports.state_machine import Move
 from storage.db.engine import transaction
-from storage.exports import attempts, transitions
+from storage.exports import attempts, claims_sql, transitions
 from tests.support.factories import (
     NOW,
     Customer,
@@ -32,7 +32,7 @@ def tried(customer: Customer, count: int) -> str:
         at = NOW + timedelta(minutes=number)
         [claim] = claim_due(1, at, LEASE_S, "worker")
         again = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        assert transitions.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **again)], at, "worker")
+        assert claims_sql.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **again)], at, "worker")
     return export_id
 
 
@@ -52,7 +52,7 @@ def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Cus
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
     made = completed_attempt(claim)
     made = made._replace(outcome=made.outcome._replace(kept="No such project."))
-    transitions.record_attempts([made], NOW, "worker:host:1")
+    claims_sql.record_attempts([made], NOW, "worker:host:1")
     [trace] = attempts.list_traces(export_id)
     [seen] = newest(customer, export_id)
     assert trace == Trace(seen, "192.0.2.1", "ab" * 16, "worker:host:1", "No such project.")
@@ -66,7 +66,7 @@ def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
     made = completed_attempt(claim)
-    transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept="Hello, Ada."))], NOW, "worker")
+    claims_sql.record_attempts([made._replace(outcome=made.outcome._replace(kept="Hello, Ada."))], NOW, "worker")
     with transaction():
         transitions.redact([export_id], NOW, "worker")
     assert [trace.answer for trace in attempts.list_traces(export_id)] == [None]

@@ -17,7 +17,7 @@ from schemas.base.errors import Conflict
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
 from storage.db.engine import close_database, connection, execute, open_database, rows
-from storage.exports import transitions
+from storage.exports import claims_sql, queries, transitions
 from tests.support.factories import (
     NOW,
     Customer,
@@ -36,7 +36,7 @@ LATER: Final = NOW + timedelta(seconds=60)
 CLAIMER: Final = """
 import json, sys, threading
 from storage.db.engine import connection, open_database
-from storage.exports import transitions
+from storage.exports import claims_sql
 from tests.support.factories import NOW, claim_due, completed_attempt
 from datetime import timedelta
 
@@ -47,7 +47,7 @@ def work(number):
     with connection():
         while claims := claim_due(3, now, 600, f"worker:{number}"):
             told.extend((claim.export_id, claim.lease, claim.attempt) for claim in claims)
-            transitions.record_attempts([completed_attempt(claim) for claim in claims[1:]], now, f"worker:{number}")
+            claims_sql.record_attempts([completed_attempt(claim) for claim in claims[1:]], now, f"worker:{number}")
 
 sys.stdin.read(1)
 threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
@@ -107,10 +107,8 @@ def test_a_lapsed_lease_is_taken_over_by_one_of_those_who_race_for_it(customer: 
         with connection():
             start.wait()
             claims = claim_due(1, LATER, 600, f"worker:{number}")
-            transitions.record_attempts([completed_attempt(late)], LATER, "worker:dead")
-            return len(
-                transitions.record_attempts([completed_attempt(claim) for claim in claims], LATER, f"worker:{number}")
-            )
+            claims_sql.record_attempts([completed_attempt(late)], LATER, "worker:dead")
+            return len(claims_sql.record_attempts([completed_attempt(claim) for claim in claims], LATER, f"worker:{number}"))
 
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(take_over, range(6))) == 1
@@ -153,7 +151,7 @@ def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest
     with ThreadPoolExecutor(8) as pool:
         told = sorted(pool.map(act, range(8)))
     assert told.count("conflict") == 7
-    export = transitions.get(export_id)
+    export = queries.get(export_id)
     assert ({*told} - {"conflict"}) == {export.target_id or "dismissed"}
     assert export.version == 2
 
@@ -167,10 +165,10 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
         with connection():
             start.wait()
             while claims := claim_due(4, LATER, 600, f"worker:{number}"):
-                transitions.renew(claims, LATER, 600)
-                delivered += len(transitions.record_attempts([completed_attempt(claim) for claim in claims[1:]], LATER, "w"))
-                transitions.postpone(claims[:1] if delivered % 2 else [], LATER, "w")
-                delivered += len(transitions.record_attempts([completed_attempt(claim) for claim in claims[:1]], LATER, "w"))
+                claims_sql.renew(claims, LATER, 600)
+                delivered += len(claims_sql.record_attempts([completed_attempt(claim) for claim in claims[1:]], LATER, "w"))
+                claims_sql.postpone(claims[:1] if delivered % 2 else [], LATER, "w")
+                delivered += len(claims_sql.record_attempts([completed_attempt(claim) for claim in claims[:1]], LATER, "w"))
         return delivered
 
     with ThreadPoolExecutor(4) as pool:
@@ -194,8 +192,8 @@ def test_results_and_renewals_lock_exports_in_the_order_of_their_ids(postgres_ur
             work()
 
     writings: tuple[Callable[[], object], ...] = (
-        lambda: transitions.renew(claims, LATER, 600),
-        lambda: transitions.record_attempts([completed_attempt(claim) for claim in claims], LATER, "worker:1"),
+        lambda: claims_sql.renew(claims, LATER, 600),
+        lambda: claims_sql.record_attempts([completed_attempt(claim) for claim in claims], LATER, "worker:1"),
     )
     waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(postgres_url) as redacting, psycopg.connect(postgres_url, autocommit=True) as watcher:

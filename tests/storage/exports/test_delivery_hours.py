@@ -10,7 +10,7 @@ from schemas.exports.delivery import CompletedAttempt
 from schemas.exports.state_machine import Move
 from schemas.targets.target import Target
 from storage.db.engine import connection, rows, transaction
-from storage.exports import delivery_hours, transitions
+from storage.exports import claims_sql, delivery_hours
 from storage.exports.delivery_hours import DAY_HOURS, AttemptCounts
 from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_customer, make_target
 from tests.support.query_plans import statements
@@ -48,25 +48,25 @@ def test_an_attempt_counts_as_what_came_of_it(customer: Customer, target: Target
     later = {"next_attempt_at": NOW + HOUR} if move is Move.RESCHEDULE else {}
     make_approved(customer, target.id)
     [claim] = claim_due(1, NOW, LEASE_S, WORKER)
-    transitions.record_attempts([completed_attempt(claim, move, **later)], NOW, WORKER)
+    claims_sql.record_attempts([completed_attempt(claim, move, **later)], NOW, WORKER)
     assert counted() == [(WORKER, int(has_arrived), int(not has_arrived))]
 
 
 def test_what_is_given_back_unsent_counts_for_nothing(customer: Customer, target: Target) -> None:
     make_approved(customer, target.id)
-    transitions.postpone(claim_due(1, NOW, LEASE_S, WORKER), NOW, WORKER)
+    claims_sql.postpone(claim_due(1, NOW, LEASE_S, WORKER), NOW, WORKER)
     assert counted() == []
 
 
 def test_an_attempt_whose_lease_lapsed_is_not_counted(customer: Customer, target: Target) -> None:
     [late] = tried(customer, target, 1)
     [again] = [completed_attempt(claim) for claim in claim_due(1, NOW + 2 * HOUR, LEASE_S, "worker:other")]
-    transitions.record_attempts([late], NOW + 2 * HOUR, WORKER)
+    claims_sql.record_attempts([late], NOW + 2 * HOUR, WORKER)
     assert counted() == []
     # Both in one tick, as where a worker overslept its own lease.
-    transitions.record_attempts([late, again], NOW + 2 * HOUR, WORKER)
+    claims_sql.record_attempts([late, again], NOW + 2 * HOUR, WORKER)
     assert counted() == [(WORKER, 1, 0)]
-    transitions.record_attempts([again], NOW + 2 * HOUR, WORKER)
+    claims_sql.record_attempts([again], NOW + 2 * HOUR, WORKER)
     assert counted() == [(WORKER, 1, 0)]
 
 
@@ -75,7 +75,7 @@ def test_a_tick_that_is_not_written_is_not_counted_and_counts_once_when_it_is(cu
 
     def write(*, is_lost: bool) -> None:
         with transaction():
-            transitions.record_attempts(attempts, NOW, WORKER)
+            claims_sql.record_attempts(attempts, NOW, WORKER)
             if is_lost:
                 raise ConnectionError
 
@@ -90,7 +90,7 @@ def test_a_tick_is_one_statement_and_workers_have_rows_of_their_own(customer: Cu
     attempts = [*tried(customer, target, 4), *tried(customer, make_target(customer), 4, Move.FAIL)]
     for first, worker in ((0, "worker:a"), (2, "worker:b")):
         with statements() as found:
-            transitions.record_attempts(attempts[first::4] + attempts[first + 1 :: 4], NOW, worker)
+            claims_sql.record_attempts(attempts[first::4] + attempts[first + 1 :: 4], NOW, worker)
         assert len([each for each in found if "delivery_hours" in each.sql]) == 1
     assert counted() == [("worker:a", 2, 2), ("worker:b", 2, 2)]
 
@@ -112,7 +112,7 @@ BEGAN = [
 def test_an_attempt_belongs_to_the_hour_in_which_it_began(
     customer: Customer, target: Target, began: timedelta, place: int | None
 ) -> None:
-    transitions.record_attempts(tried(customer, target, 1, Move.FAIL, NOW + began), NOW, WORKER)
+    claims_sql.record_attempts(tried(customer, target, 1, Move.FAIL, NOW + began), NOW, WORKER)
     for day in (delivery_hours.hours(target.id, NOW), delivery_hours.hours_of_account(customer.account_id, NOW)):
         assert [number for number, hour in enumerate(day) if hour.tally.attempts] == ([] if place is None else [place])
         assert (len(day), day[-1].at, day[0].at) == (DAY_HOURS, NOW, NOW - (DAY_HOURS - 1) * HOUR)
@@ -123,9 +123,9 @@ def test_an_attempt_belongs_to_the_hour_in_which_it_began(
 
 def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(customer: Customer, target: Target) -> None:
     quiet, others = make_target(customer), make_customer()
-    transitions.record_attempts(tried(customer, target, 3), NOW, "worker:a")
-    transitions.record_attempts(tried(customer, target, 1, Move.FAIL, NOW - HOUR), NOW, "worker:b")
-    transitions.record_attempts(tried(others, make_target(others), 2), NOW, WORKER)
+    claims_sql.record_attempts(tried(customer, target, 3), NOW, "worker:a")
+    claims_sql.record_attempts(tried(customer, target, 1, Move.FAIL, NOW - HOUR), NOW, "worker:b")
+    claims_sql.record_attempts(tried(others, make_target(others), 2), NOW, WORKER)
     with statements() as found:
         day = delivery_hours.count_last_day([quiet.id, target.id], NOW)
     assert (len(found), day) == (1, {target.id: AttemptCounts(3, 1), quiet.id: AttemptCounts()})
@@ -140,7 +140,7 @@ def test_workers_that_write_at_once_lose_no_attempt(customer: Customer, target: 
     def work(number: int) -> None:
         for attempt in attempts[number::3]:
             with connection():
-                transitions.record_attempts([attempt], NOW, f"worker:{number}")
+                claims_sql.record_attempts([attempt], NOW, f"worker:{number}")
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, range(3)))

@@ -10,7 +10,7 @@ from schemas.base.errors import ExportNotFound
 from storage.accounts import audit_log
 from storage.db.engine import database as bound
 from storage.db.engine import execute, is_sqlite, rows, transaction
-from storage.exports import attempts, transitions
+from storage.exports import attempts, queries, transitions
 from storage.intake import findings
 from storage.targets import summaries
 from tests.support.factories import (
@@ -41,7 +41,7 @@ def test_what_failed_or_was_blocked_at_a_target_is_listed_newest_first(customer:
     make_approved(customer, here.id)
 
     def listed(*asked: object, target_id: str = here.id, account_id: int = customer.account_id) -> list[str]:
-        return [export.id for export in transitions.newest_unsent(target_id, account_id, 10, *asked)]  # type: ignore[arg-type]  # in their order
+        return [export.id for export in queries.list_undelivered(target_id, account_id, 10, *asked)]  # type: ignore[arg-type]  # in their order
 
     assert listed() == [blocked[0], failed[1], failed[0]]
     assert listed(blocked[0]) == [failed[1], failed[0]]
@@ -57,16 +57,16 @@ def test_what_failed_or_was_blocked_at_a_target_is_listed_newest_first(customer:
 
 def test_what_was_frozen_is_read_by_its_account(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
-    assert transitions.frozen(export_id, customer.account_id) == transitions.Frozen(None, None)
+    assert queries.get_frozen_body(export_id, customer.account_id) == queries.FrozenBody(None, None)
     approved = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, 6, "worker")
-    assert transitions.frozen(approved, customer.account_id) == transitions.Frozen(claim.body, None)
+    assert queries.get_frozen_body(approved, customer.account_id) == queries.FrozenBody(claim.body, None)
     with transaction():
         transitions.redact([approved], NOW + timedelta(hours=1), "worker")
-    assert transitions.frozen(approved, customer.account_id) == transitions.Frozen(b"", NOW + timedelta(hours=1))
+    assert queries.get_frozen_body(approved, customer.account_id) == queries.FrozenBody(b"", NOW + timedelta(hours=1))
     for export_id, account_id in ((approved, make_customer().account_id), ("exp_\0", customer.account_id)):
         with pytest.raises(ExportNotFound):
-            transitions.frozen(export_id, account_id)
+            queries.get_frozen_body(export_id, account_id)
 
 
 # --- plans --------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_what_failed_at_a_target_is_read_from_its_own_index(
     rest: tuple[str | None, ...], crowded: tuple[Customer, str]
 ) -> None:
     customer, target_id = crowded
-    statement = asked(transitions.newest_unsent, target_id, customer.account_id, 51, *rest)
+    statement = asked(queries.list_undelivered, target_id, customer.account_id, 51, *rest)
     assert "exports_recoverable" in indexes_read(statement)
     require_no_scan(statement)
 
@@ -136,8 +136,8 @@ def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> N
     customer, target_id = crowded
     [(export_id,)] = rows("SELECT id FROM exports WHERE target_id = ? ORDER BY id LIMIT 1", (target_id,))
     for statement in (
-        asked(transitions.get, export_id, customer.account_id),
-        asked(transitions.frozen, export_id, customer.account_id),
+        asked(queries.get, export_id, customer.account_id),
+        asked(queries.get_frozen_body, export_id, customer.account_id),
         asked(attempts.list_traces_page, export_id, customer.account_id, 51),
         asked(audit_log.list_for_subject, export_id, 201),
         asked(summaries.by_id, [target_id], customer.account_id),

@@ -19,7 +19,7 @@ from schemas.intake.scanner import PostbackForm
 from storage.accounts import tokens
 from storage.db.columns import JsonField
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
-from storage.exports import poll_sql, transitions
+from storage.exports import poll_sql, queries, transitions
 from storage.exports.rows import export_from
 from tests.support.factories import NOW, Customer, issue, make_customer, make_exports, make_target, postback, record_postback
 from tests.support.many_rows import many_targets
@@ -32,7 +32,7 @@ OTHERS = 200
 
 def polled(customer: Customer, export_id: str) -> PolledExport | None:
     """Poll as the customer does."""
-    known = poll_sql.look(customer.token, export_id, NOW)
+    known = poll_sql.poll(customer.token, export_id, NOW)
     assert known is not None
     return known[1]
 
@@ -81,8 +81,8 @@ stored = st.tuples(
 @given(stored, moments)
 def test_a_poll_writes_the_record_that_every_other_answer_has(row: tuple[Any, ...], now_ms: int) -> None:
     export, now = PolledExport._make((*row, row[12])), from_ms(now_ms)
-    assert json.loads(record_json(export, now_ms)) == export_record(export_from(row), now)
-    assert wait_s(export, now_ms) == retry_after_s(export_from(row), now)
+    assert json.loads(record_json(export, now_ms)) == export_record(export_from(export), now)
+    assert wait_s(export, now_ms) == retry_after_s(export_from(export), now)
 
 
 @pytest.mark.parametrize("make", [lambda customer: make_exports(customer, 1)[0], approved, of_a_finding])
@@ -90,7 +90,7 @@ def test_a_poll_reads_what_is_stored(customer: Customer, make: Callable[[Custome
     export_id = make(customer)
     export = polled(customer, export_id)
     assert export is not None
-    assert json.loads(record_json(export, to_ms(NOW))) == export_record(transitions.get(export_id), NOW)
+    assert json.loads(record_json(export, to_ms(NOW))) == export_record(queries.get(export_id), NOW)
 
 
 # --- the entity tag
@@ -161,7 +161,7 @@ def test_what_is_no_id_of_an_export_is_not_there(customer: Customer, export_id: 
 
 def test_a_poll_knows_the_holder_as_every_other_request_does(customer: Customer) -> None:
     text = tokens.create(customer.email, TokenKind.PLATFORM, NOW)[1]
-    known = poll_sql.look(text, "", NOW)
+    known = poll_sql.poll(text, "", NOW)
     assert known is not None
     assert known[0] == tokens.principal_for(text, NOW)
 
@@ -171,18 +171,18 @@ def test_a_revoked_token_polls_nothing_from_the_next_time_on(customer: Customer)
     assert polled(customer, export_id) is not None
     [(token_id,)] = rows("SELECT id FROM tokens")
     tokens.revoke(token_id, NOW)
-    assert poll_sql.look(customer.token, export_id, NOW) is None
+    assert poll_sql.poll(customer.token, export_id, NOW) is None
 
 
 def test_an_expired_token_polls_nothing(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     text = tokens.create(customer.email, TokenKind.API, NOW, expires=timedelta(days=1))[1]
-    assert poll_sql.look(text, export_id, NOW + timedelta(days=1, milliseconds=-1)) is not None
-    assert poll_sql.look(text, export_id, NOW + timedelta(days=1)) is None
+    assert poll_sql.poll(text, export_id, NOW + timedelta(days=1, milliseconds=-1)) is not None
+    assert poll_sql.poll(text, export_id, NOW + timedelta(days=1)) is None
 
 
 @pytest.mark.parametrize("text", ["", "rrt_", "rrt_" + "0" * 33, "rrt_é", "Bearer", "\x00"])
 def test_what_is_no_token_is_not_looked_for(customer: Customer, text: str) -> None:
     with statements() as asked:
-        assert poll_sql.look(text, "exp_01ARZ3NDEKTSV4RRFFQ69G5FAV", NOW) is None
+        assert poll_sql.poll(text, "exp_01ARZ3NDEKTSV4RRFFQ69G5FAV", NOW) is None
     assert asked == []

@@ -18,7 +18,7 @@ from schemas.exports.record import Approval, Export, Preparation, PreparationFor
 from schemas.exports.state_machine import FINISHED, MOVES, ExportStatus, Move
 from schemas.targets.target import TargetStatus
 from storage.db.engine import execute, rows, transaction
-from storage.exports import transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.targets import targets
 from tests.support.factories import (
     NOW,
@@ -67,7 +67,7 @@ def claimed(customer: Customer) -> Claim:
 def record(held: Claim, move: Move, now: datetime = NOW, **verdict: Any) -> set[str]:
     if move is Move.RESCHEDULE:
         verdict = {"next_attempt_at": now + timedelta(seconds=30), **verdict}
-    return transitions.record_attempts([completed_attempt(held, move, now, **verdict)], now, WORKER)
+    return claims_sql.record_attempts([completed_attempt(held, move, now, **verdict)], now, WORKER)
 
 
 def refused_fields(refused: pytest.ExceptionInfo[ValidationFailed]) -> list[tuple[str, str]]:
@@ -79,7 +79,7 @@ def refused_fields(refused: pytest.ExceptionInfo[ValidationFailed]) -> list[tupl
 
 def test_a_prepared_export_has_its_ticket_and_digest_and_waits_for_a_person(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
-    export = transitions.get(export_id, customer.account_id)
+    export = queries.get(export_id, customer.account_id)
     assert (export.status, export.attempts, export.version, export.due_at) == (ExportStatus.PREPARED, 0, 1, None)
     spelled = json.dumps(export.ticket, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     assert export.ticket_digest == f"sha256:{hashlib.sha256(spelled).hexdigest()}"
@@ -96,7 +96,7 @@ def test_preparing_nothing_stores_nothing(customer: Customer) -> None:
 def test_many_are_prepared_in_order_at_once(customer: Customer) -> None:
     ids = make_exports(customer, 500)
     assert len(set(ids)) == 500
-    numbers = [int(transitions.get(export_id).source.id.removeprefix("note-")) for export_id in ids]
+    numbers = [int(queries.get(export_id).source.id.removeprefix("note-")) for export_id in ids]
     assert numbers == sorted(numbers)
 
 
@@ -104,37 +104,37 @@ def test_an_export_of_another_account_is_not_found(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     stranger = make_customer()
     with pytest.raises(ExportNotFound):
-        transitions.get(export_id, stranger.account_id)
+        queries.get(export_id, stranger.account_id)
     with pytest.raises(ExportNotFound):
         transitions.dismiss(export_id, stranger.account_id, NOW, "user:2")
     with pytest.raises(ExportNotFound):
         transitions.retry(export_id, stranger.account_id, NOW, "user:2")
     with pytest.raises(ExportNotFound):
         approve(stranger, export_id, make_target(stranger).id)
-    assert transitions.get(export_id).version == 1
+    assert queries.get(export_id).version == 1
 
 
 def test_an_unknown_export_is_not_found(customer: Customer) -> None:
     with pytest.raises(ExportNotFound):
-        transitions.get("exp_00000000000000000000000000")
+        queries.get("exp_00000000000000000000000000")
 
 
 def test_the_newest_exports_come_first_a_page_at_a_time(customer: Customer) -> None:
     ids = [make_exports(customer, 1, at(second))[0] for second in range(5)]
     make_exports(make_customer(), 1)
-    first = [export.id for export in transitions.newest(customer.account_id, 3)]
-    rest = [export.id for export in transitions.newest(customer.account_id, 3, first[-1])]
+    first = [export.id for export in queries.list_page(customer.account_id, 3)]
+    rest = [export.id for export in queries.list_page(customer.account_id, 3, first[-1])]
     assert first + rest == ids[::-1]
 
 
 def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
     latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
-    assert [export.id for export in transitions.newest(customer.account_id, 1)] == latest
+    assert [export.id for export in queries.list_page(customer.account_id, 1)] == latest
 
 
 def test_the_newest_of_every_account_are_listed_together(customer: Customer) -> None:
     mine, others = make_exports(customer, 2, NOW), make_exports(make_customer(), 1, NOW + timedelta(seconds=1))
-    assert [export.id for export in transitions.newest()] == [*others, *reversed(mine)]
+    assert [export.id for export in queries.list_page()] == [*others, *reversed(mine)]
 
 
 #: Which exports of a list in every state are asked for, by status and source.
@@ -158,17 +158,17 @@ def test_a_list_is_of_what_was_asked_for_in_the_order_of_its_making(
         walk_to(customer, export_id, ExportStatus(status))
     make_exports(make_customer(), 1)
     found: list[Export] = []
-    while page := transitions.newest(customer.account_id, 1, found[-1].id if found else None, statuses, source_type):
+    while page := queries.list_page(customer.account_id, 1, found[-1].id if found else None, statuses, source_type):
         found += page
     assert [export.status.value for export in found] == expected[::-1]
 
 
 def test_a_page_goes_on_where_the_last_one_ended_whatever_came_meanwhile(customer: Customer) -> None:
     ids = [make_exports(customer, 1, at(second))[0] for second in range(4)]
-    first = [export.id for export in transitions.newest(customer.account_id, 2)]
+    first = [export.id for export in queries.list_page(customer.account_id, 2)]
     make_exports(customer, 3, at(10))
     transitions.dismiss(ids[3], None, at(11), "user:1")
-    rest = [export.id for export in transitions.newest(customer.account_id, 9, first[-1])]
+    rest = [export.id for export in queries.list_page(customer.account_id, 9, first[-1])]
     assert first + rest == ids[::-1]
 
 
@@ -209,7 +209,7 @@ def test_what_is_due_is_counted_up_to_a_limit(customer: Customer) -> None:
     target = make_target(customer)
     for _ in range(3):
         make_approved(customer, target.id, NOW)
-    assert [transitions.count_due(at, limit) for at, limit in ((NOW, 10), (NOW, 2), (NOW - timedelta(seconds=1), 10))] == [
+    assert [queries.count_due(at, limit) for at, limit in ((NOW, 10), (NOW, 2), (NOW - timedelta(seconds=1), 10))] == [
         3,
         2,
         0,
@@ -243,10 +243,10 @@ def test_approval_freezes_the_bytes_that_every_attempt_sends(customer: Customer)
 def test_a_digest_of_another_ticket_is_a_conflict_even_for_what_is_approved(customer: Customer) -> None:
     target = make_target(customer)
     [export_id] = make_exports(customer, 1)
-    digest = transitions.get(export_id).ticket_digest
+    digest = queries.get(export_id).ticket_digest
     with pytest.raises(Conflict):
         approve(customer, export_id, target.id, f"sha256:{'0' * 64}")
-    assert transitions.get(export_id).status is ExportStatus.PREPARED
+    assert queries.get(export_id).status is ExportStatus.PREPARED
     assert approve(customer, export_id, target.id, digest).status is ExportStatus.APPROVED
     with pytest.raises(Conflict):
         approve(customer, export_id, target.id, f"sha256:{'0' * 64}")
@@ -257,7 +257,7 @@ def test_approving_again_for_the_same_target_starts_nothing(customer: Customer) 
     export_id = make_approved(customer, target.id)
     [held] = claim()
     record(held, Move.DELIVER)
-    before = transitions.get(export_id), ledger(export_id)
+    before = queries.get(export_id), ledger(export_id)
     again = approve(customer, export_id, target.id, now=at(60))
     assert (again, ledger(export_id)) == before
     assert claim(at(1000)) == []
@@ -284,7 +284,7 @@ def test_a_target_that_takes_nothing_is_refused(customer: Customer, status: str)
     with pytest.raises(ValidationFailed) as refused:
         approve(customer, export_id, target.id)
     assert refused_fields(refused) == [("/target_id", "target_not_active")]
-    assert transitions.get(export_id).version == 1
+    assert queries.get(export_id).version == 1
 
 
 def test_an_unknown_target_and_one_of_another_account_are_refused_alike(customer: Customer) -> None:
@@ -299,10 +299,10 @@ def test_a_paused_target_can_be_approved_for_and_its_exports_wait(customer: Cust
     target = make_target(customer)
     targets.change_status(target.id, "pause", NOW, "operator")
     export_id = make_approved(customer, target.id)
-    assert not transitions.count_due(at(10), 1)
+    assert not queries.count_due(at(10), 1)
     assert claim(at(10)) == []
     targets.change_status(target.id, "resume", NOW, "operator")
-    assert transitions.count_due(at(10), 1)
+    assert queries.count_due(at(10), 1)
     assert [held.export_id for held in claim(at(10))] == [export_id]
 
 
@@ -312,7 +312,7 @@ def test_a_ticket_whose_preview_has_problems_is_not_approved(customer: Customer)
     with pytest.raises(ValidationFailed) as refused:
         approve(customer, export_id, make_target(customer).id)
     assert refused_fields(refused) == [("", "preview_not_safe")]
-    assert transitions.get(export_id).status is ExportStatus.PREPARED
+    assert queries.get(export_id).status is ExportStatus.PREPARED
 
 
 # --- dismiss and retry
@@ -331,7 +331,7 @@ def test_a_dismissed_export_is_finished_for_good(customer: Customer) -> None:
 def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, move: Move) -> None:
     held = claimed(customer)
     record(held, move, at(1), reason="receiver_gone", error_code="receiver_gone")
-    finished = transitions.get(held.export_id)
+    finished = queries.get(held.export_id)
     assert (finished.finished_at, finished.status_reason, finished.due_at) == (at(1), "receiver_gone", None)
     export = transitions.retry(held.export_id, customer.account_id, at(1000), "user:1")
     assert (export.status, export.due_at, export.finished_at) == (ExportStatus.APPROVED, at(1000), None)
@@ -346,13 +346,13 @@ def test_retrying_needs_a_target_that_will_take_it(customer: Customer, status: s
     held = claimed(customer)
     record(held, Move.FAIL)
     execute("UPDATE targets SET status = ?", (status,))
-    before = transitions.get(held.export_id)
+    before = queries.get(held.export_id)
     if may:
         assert transitions.retry(held.export_id, customer.account_id, at(1), "user:1").status is ExportStatus.APPROVED
         return
     with pytest.raises(Conflict, match=f"Target {held.target_id} is {status}"):
         transitions.retry(held.export_id, customer.account_id, at(1), "user:1")
-    assert transitions.get(held.export_id) == before
+    assert queries.get(held.export_id) == before
 
 
 @pytest.mark.parametrize("status", ["prepared", "approved", "delivering", "exported", "retry_scheduled"])
@@ -376,8 +376,8 @@ def test_the_oldest_due_are_claimed_first_up_to_the_limit(customer: Customer) ->
 def test_nothing_is_claimed_before_it_is_due(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id, at(5))
     assert claim(at(4.999)) == []
-    assert not transitions.count_due(at(4.999), 1)
-    assert transitions.count_due(at(5), 1)
+    assert not queries.count_due(at(4.999), 1)
+    assert queries.count_due(at(5), 1)
     assert [held.export_id for held in claim(at(5))] == [export_id]
 
 
@@ -387,12 +387,12 @@ def test_only_exports_of_active_targets_are_claimed(customer: Customer, status: 
     make_approved(customer, target.id)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     assert claim(at(10)) == []
-    assert not transitions.count_due(at(10), 1)
+    assert not queries.count_due(at(10), 1)
 
 
 def test_a_claim_counts_the_attempt_and_holds_a_lease(customer: Customer) -> None:
     held = claimed(customer)
-    export = transitions.get(held.export_id)
+    export = queries.get(held.export_id)
     assert (export.status, export.attempts, export.version) == (ExportStatus.DELIVERING, 1, 3)
     assert export.due_at == at(LEASE_S)
     assert (held.attempt, held.try_number, held.schedule_began_at) == (1, 1, NOW)
@@ -411,26 +411,26 @@ def test_a_lease_that_lapsed_is_claimed_again_and_the_ledger_says_why(customer: 
 
 def test_a_renewed_claim_lapses_later(customer: Customer) -> None:
     held = claimed(customer)
-    version = transitions.get(held.export_id).version
-    transitions.renew([held], at(4), LEASE_S)
+    version = queries.get(held.export_id).version
+    claims_sql.renew([held], at(4), LEASE_S)
     assert claim(at(9.9)) == []
-    assert transitions.get(held.export_id).version == version
+    assert queries.get(held.export_id).version == version
     assert len(claim(at(10))) == 1
 
 
 def test_a_claim_that_somebody_took_over_cannot_be_renewed(customer: Customer) -> None:
     held = claimed(customer)
     [taken_over] = claim(at(LEASE_S))
-    transitions.renew([held], at(100), LEASE_S)
-    assert transitions.get(held.export_id).due_at == at(2 * LEASE_S)
-    transitions.renew([held, taken_over], at(100), LEASE_S)
-    assert transitions.get(held.export_id).due_at == at(100 + LEASE_S)
+    claims_sql.renew([held], at(100), LEASE_S)
+    assert queries.get(held.export_id).due_at == at(2 * LEASE_S)
+    claims_sql.renew([held, taken_over], at(100), LEASE_S)
+    assert queries.get(held.export_id).due_at == at(100 + LEASE_S)
 
 
 def test_renewing_recording_and_postponing_nothing_does_nothing(customer: Customer) -> None:
-    transitions.renew([], NOW, LEASE_S)
-    assert transitions.record_attempts([], NOW, WORKER) == set()
-    assert transitions.postpone([], NOW, WORKER) == 0
+    claims_sql.renew([], NOW, LEASE_S)
+    assert claims_sql.record_attempts([], NOW, WORKER) == set()
+    assert claims_sql.postpone([], NOW, WORKER) == 0
 
 
 # --- record and postpone
@@ -442,7 +442,7 @@ def test_a_delivered_attempt_is_written_with_its_export(customer: Customer) -> N
         held, Move.DELIVER, at(1), provider_ticket_id="T-7", provider_ticket_url="https://tracker.example.com/T-7"
     )
     assert moved == {held.export_id}
-    export = transitions.get(held.export_id)
+    export = queries.get(held.export_id)
     assert (export.status, export.finished_at, export.due_at) == (ExportStatus.EXPORTED, at(1), None)
     assert (export.provider_ticket_id, export.provider_ticket_url) == ("T-7", "https://tracker.example.com/T-7")
     assert export.last_attempt is not None
@@ -456,7 +456,7 @@ def test_a_delivered_attempt_is_written_with_its_export(customer: Customer) -> N
 def test_a_rescheduled_export_is_due_again_at_its_time_and_keeps_no_reason(customer: Customer) -> None:
     held = claimed(customer)
     record(held, Move.RESCHEDULE, at(1), next_attempt_at=at(31), error_code="http_503", retry_after_s=30)
-    export = transitions.get(held.export_id)
+    export = queries.get(held.export_id)
     assert (export.status, export.due_at, export.status_reason) == (ExportStatus.RETRY_SCHEDULED, at(31), None)
     assert (export.last_attempt and export.last_attempt.error_code) == "http_503"
     assert claim(at(30.9)) == []
@@ -482,16 +482,16 @@ def test_no_attempt_is_told_for_before_its_target_goes_on(
     lease = "lse_1" if status == "delivering" else None
     execute("UPDATE exports SET status = ?, due_at = ?, lease = ?", (status, to_ms(at(10)), lease))
     execute("UPDATE targets SET status = ?, held_until = ?", (turned, to_ms(at(held_s))))
-    assert transitions.get(export_id).due_at == at(next_s)
+    assert queries.get(export_id).due_at == at(next_s)
 
 
 def test_a_worker_that_overslept_its_lease_writes_nothing(customer: Customer) -> None:
     late = claimed(customer)
     [present] = claim(at(LEASE_S))
-    before = transitions.get(late.export_id), ledger(late.export_id)
+    before = queries.get(late.export_id), ledger(late.export_id)
     assert record(late, Move.DELIVER, at(7)) == set()
-    assert transitions.postpone([late], at(7), WORKER) == 0
-    assert (transitions.get(late.export_id), ledger(late.export_id)) == before
+    assert claims_sql.postpone([late], at(7), WORKER) == 0
+    assert (queries.get(late.export_id), ledger(late.export_id)) == before
     assert attempts_of(late.export_id) == []
     assert record(present, Move.DELIVER, at(8)) == {late.export_id}
     assert record(present, Move.DELIVER, at(9)) == set()
@@ -502,7 +502,7 @@ def test_a_worker_that_took_over_from_itself_writes_the_later_attempt_alone(cust
     late = claimed(customer)
     [present] = claim(at(LEASE_S))
     both = [completed_attempt(present), completed_attempt(late)]
-    assert transitions.record_attempts(both, at(7), WORKER) == {late.export_id}
+    assert claims_sql.record_attempts(both, at(7), WORKER) == {late.export_id}
     assert attempts_of(late.export_id) == [(2, "delivered", 202)]
     assert [entry[1] for entry in ledger(late.export_id)] == ["prepare", "approve", "claim", "claim", "deliver"]
 
@@ -517,16 +517,16 @@ def test_results_of_many_exports_are_written_together(customer: Customer) -> Non
         completed_attempt(each, move, at(11), next_attempt_at=at(60) if move is Move.RESCHEDULE else None, reason=move.value)
         for each, move in zip(held, moves, strict=True)
     ]
-    assert transitions.record_attempts(results, at(11), WORKER) == {each.export_id for each in held}
-    after = [transitions.get(each.export_id) for each in held]
+    assert claims_sql.record_attempts(results, at(11), WORKER) == {each.export_id for each in held}
+    after = [queries.get(each.export_id) for each in held]
     assert [export.status.value for export in after] == ["exported", "retry_scheduled", "failed", "blocked"]
     assert [export.status_reason for export in after] == ["deliver", None, "fail", "block"]
 
 
 def test_what_was_postponed_is_due_at_once_and_keeps_its_attempt(customer: Customer) -> None:
     held = claimed(customer)
-    assert transitions.postpone([held], at(1), WORKER) == 1
-    export = transitions.get(held.export_id)
+    assert claims_sql.postpone([held], at(1), WORKER) == 1
+    export = queries.get(held.export_id)
     assert (export.status, export.attempts, export.due_at) == (ExportStatus.RETRY_SCHEDULED, 0, at(1))
     assert ledger(held.export_id)[-1] == (WORKER, "postpone", "delivering", "retry_scheduled", None)
     assert [(again.attempt, again.try_number) for again in claim(at(1))] == [(1, 1)]
@@ -565,7 +565,7 @@ def do(customer: Customer, export_id: str, move: Move, held: Claim | None, now: 
         by_hand[move]()
         return
     if move is Move.BLOCK and held is None:
-        target_id = transitions.get(export_id).target_id
+        target_id = queries.get(export_id).target_id
         assert target_id is not None
         with transaction():
             targets.turn_off(target_id, TargetStatus.BLOCKED, "address_private", now, WORKER)
@@ -573,7 +573,7 @@ def do(customer: Customer, export_id: str, move: Move, held: Claim | None, now: 
         return
     assert held is not None
     if move is Move.POSTPONE:
-        transitions.postpone([held], now, WORKER)
+        claims_sql.postpone([held], now, WORKER)
     else:
         record(held, move, now)
 
@@ -586,10 +586,10 @@ def test_every_move_leaves_one_entry_on_the_ledger_and_a_new_version(
 ) -> None:
     [export_id] = make_exports(customer, 1)
     held = walk_to(customer, export_id, status)
-    before = transitions.get(export_id)
+    before = queries.get(export_id)
     told = len(ledger(export_id))
     do(customer, export_id, move, held, at(1000))
-    after = transitions.get(export_id)
+    after = queries.get(export_id)
     assert (before.status, after.status) == (status, MOVES[move].target)
     assert after.version == before.version + 1
     [entry] = ledger(export_id)[told:]
@@ -608,14 +608,12 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
         if move is Move.CLAIM:
             held += claim(now, 1)
         elif move in {Move.APPROVE, Move.DISMISS, Move.RETRY}:
-            if transitions.get(export_id).status in MOVES[move].sources and (
-                move is not Move.DISMISS or chance.random() < 0.2
-            ):
+            if queries.get(export_id).status in MOVES[move].sources and (move is not Move.DISMISS or chance.random() < 0.2):
                 do(customer, export_id, move, None, now)
         elif held:
             do(customer, export_id, move, chance.choice(held), now)
     for export_id in ids:
-        told, export = ledger(export_id), transitions.get(export_id)
+        told, export = ledger(export_id), queries.get(export_id)
         assert len(told) == export.version
         assert told[-1][3] == export.status.value
         assert all(later[2] == earlier[3] for earlier, later in itertools.pairwise(told))
@@ -644,7 +642,7 @@ def test_a_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -
     held = claimed(customer)
     with pytest.raises(IntegrityError):
         execute(f"UPDATE exports SET {change} WHERE id = ?", (held.export_id,))  # noqa: S608 - our own names
-    assert transitions.get(held.export_id).status is ExportStatus.DELIVERING
+    assert queries.get(held.export_id).status is ExportStatus.DELIVERING
 
 
 @pytest.mark.parametrize("change", ["due_at = 1", "lease = 'lse_1'", "status = 'approved'", "status = 'failed'"])
@@ -690,6 +688,6 @@ def test_all_results_of_a_tick_are_written_or_none(customer: Customer) -> None:
     good, bad = claim()
     # A rescheduled export without a time is refused by the table.
     with pytest.raises(IntegrityError):
-        transitions.record_attempts([completed_attempt(good), completed_attempt(bad, Move.RESCHEDULE)], at(1), WORKER)
-    assert transitions.get(good.export_id).status is ExportStatus.DELIVERING
+        claims_sql.record_attempts([completed_attempt(good), completed_attempt(bad, Move.RESCHEDULE)], at(1), WORKER)
+    assert queries.get(good.export_id).status is ExportStatus.DELIVERING
     assert attempts_of(good.export_id) == []

@@ -16,7 +16,7 @@ from schemas.intake.email import EmailAccepted, InboundEmail
 from schemas.intake.email_forms import EmailForm
 from storage.db.engine import close_database, connection, database, open_database, rows, transaction
 from storage.db.models import InboundEmailRow
-from storage.exports import transitions
+from storage.exports import queries
 from storage.intake import emails
 from tests.support.factories import NOW, Customer, make_customer, plain_email, postmark_email
 
@@ -46,7 +46,7 @@ def test_an_email_is_stored_and_prepares_one_export_that_names_it(customer: Cust
     assert row.text == "The button does nothing on https://shop.example/checkout."
     assert row.attachments == [{"name": "screen.png", "content_type": "image/png", "size_bytes": 8}]
     assert (row.sent_at, row.created_at) == (NOW, NOW)
-    export = transitions.get(row.export.id, customer.account_id)
+    export = queries.get(row.export.id, customer.account_id)
     assert (export.status, export.source.type, export.source.id) == (ExportStatus.PREPARED, "inbound_email", accepted.id)
     assert export.ticket["title"] == "The checkout is broken"
     assert rows("SELECT actor, action FROM audit_entries WHERE subject_id = ?", (export.id,)) == [("email", "prepare")]
@@ -78,7 +78,7 @@ def test_a_plus_address_goes_before_the_default_project(customer: Customer) -> N
     accepted = accept(customer, to=["a@b.example", f"inbox+p{named.project_id}@service.example"])
     [(project_id, export_id)] = rows("SELECT project_id, export_id FROM inbound_emails WHERE id = ?", (accepted.id,))
     assert project_id == named.project_id
-    assert transitions.get(export_id).account_id == named.account_id
+    assert queries.get(export_id).account_id == named.account_id
 
 
 @pytest.mark.parametrize(

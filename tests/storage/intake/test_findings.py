@@ -18,7 +18,7 @@ from schemas.intake.fingerprint import PostbackResult, fingerprint
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm, ScanPostback
 from storage.accounts import projects
 from storage.db.engine import close_database, connection, execute, open_database, rows
-from storage.exports import transitions
+from storage.exports import queries, transitions
 from storage.intake import findings
 from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
 
@@ -43,7 +43,7 @@ def later(hours: int) -> datetime:
 def test_each_new_finding_prepares_one_export_that_names_it(customer: Customer) -> None:
     result = post(customer, scan_run_id=7, issues=issues("a", "b"))
     assert (result.scan_run_id, result.new, result.seen, len(result.ticket_exports)) == (7, 2, 0, 2)
-    prepared = [transitions.get(export_id, customer.account_id) for export_id in result.ticket_exports]
+    prepared = [queries.get(export_id, customer.account_id) for export_id in result.ticket_exports]
     assert [export.ticket["evidence"]["rule"] for export in prepared] == ["a", "b"]
     assert {export.status for export in prepared} == {ExportStatus.PREPARED}
     stored = rows("SELECT id, code FROM findings ORDER BY code")
@@ -58,7 +58,7 @@ def test_a_finding_that_was_seen_before_prepares_nothing(customer: Customer) -> 
     post(customer, scan_run_id=1, issues=issues("a", "b"))
     result = post(customer, scan_run_id=2, issues=issues("b", "c"))
     assert (result.new, result.seen, len(result.ticket_exports)) == (1, 1, 1)
-    assert transitions.get(result.ticket_exports[0]).ticket["evidence"]["rule"] == "c"
+    assert queries.get(result.ticket_exports[0]).ticket["evidence"]["rule"] == "c"
     assert rows("SELECT COUNT(*) FROM exports") == [(3,)]
 
 
@@ -97,18 +97,18 @@ def test_times_seen_counts_runs_not_posts(customer: Customer, runs: list[int], s
 def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Customer) -> None:
     [export_id] = post(customer, scan_run_id=7, issues=issues("a")).ticket_exports
     [(finding_id,)] = rows("SELECT id FROM findings")
-    assert transitions.get(export_id).finding == Sighting(finding_id, NOW, NOW, 1, 7, 7)
+    assert queries.get(export_id).finding == Sighting(finding_id, NOW, NOW, 1, 7, 7)
     post(customer, later(1), scan_run_id=8, issues=issues("a"))
     seen_again = Sighting(finding_id, NOW, later(1), 2, 7, 8)
-    assert [export.finding for export in transitions.newest(customer.account_id)] == [seen_again]
-    assert transitions.get(export_id).version == 1
+    assert [export.finding for export in queries.list_page(customer.account_id)] == [seen_again]
+    assert queries.get(export_id).version == 1
 
 
 def test_a_finding_that_is_gone_is_not_told_of(customer: Customer) -> None:
     [export_id] = post(customer, issues=issues("a")).ticket_exports
     execute("DELETE FROM findings")
-    assert transitions.get(export_id).finding is None
-    assert [export.id for export in transitions.newest(customer.account_id)] == [export_id]
+    assert queries.get(export_id).finding is None
+    assert [export.id for export in queries.list_page(customer.account_id)] == [export_id]
 
 
 def test_a_hand_made_ticket_that_names_a_finding_is_still_not_prepared_from_it(customer: Customer) -> None:
@@ -133,7 +133,7 @@ def test_another_project_has_findings_of_its_own(customer: Customer) -> None:
     post(customer, scan_run_id=1, issues=issues("a"))
     result = post(customer, scan_run_id=2, issues=issues("a"))
     assert result.new == 1
-    assert transitions.get(result.ticket_exports[0]).account_id == other.account_id
+    assert queries.get(result.ticket_exports[0]).account_id == other.account_id
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_registered_run_belongs_to_its_project_and_takes_the_status_that_is_po
     registered = make_customer()
     projects.add_scan_run(registered.project_id, NOW, 42)
     result = post(customer)
-    assert transitions.get(result.ticket_exports[0]).account_id == registered.account_id
+    assert queries.get(result.ticket_exports[0]).account_id == registered.account_id
     assert rows("SELECT project_id, status FROM scan_runs") == [(registered.project_id, "completed")]
 
 

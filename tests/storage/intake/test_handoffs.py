@@ -18,7 +18,7 @@ from schemas.intake.evidence import Capture, CaptureForm
 from storage.db import identifiers
 from storage.db.engine import execute, rows, transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, HandoffRow
-from storage.exports import transitions
+from storage.exports import queries
 from storage.intake import handoffs
 from tests.support.factories import (
     NOW,
@@ -70,7 +70,7 @@ def assert_tied_together(handoff: Handoff, customer: Customer, report_id: int | 
     assert belonging("handoffs", handoff.id) == (customer.project_id, report_id)
     assert (row.user.id, row.export.id) == (customer.user_id, handoff.ticket_export_id)
     assert (row.status, row.created_at) == ("received", NOW)
-    export = transitions.get(handoff.ticket_export_id, customer.account_id)
+    export = queries.get(handoff.ticket_export_id, customer.account_id)
     assert (export.status, export.source) == (ExportStatus.PREPARED, handoff.source)
     assert rows("SELECT project_id, scan_run_id FROM exports WHERE id = ?", (export.id,)) == [(customer.project_id, None)]
     told = rows("SELECT at, actor, action, subject_id, status_after FROM audit_entries ORDER BY id DESC LIMIT 2")
@@ -93,7 +93,7 @@ def test_a_capture_is_stored_as_it_was_sent(customer: Customer) -> None:
     assert (row.meta_description, row.canonical_url) == (sent.meta_description, sent.canonical_url)
     assert row.heading_outline == capture(1)["heading_outline"]
     assert (row.captured_at, row.extension_version, row.created_at) == (sent.captured_at, "1.4.0", NOW)
-    assert transitions.get(handoff.ticket_export_id).ticket == ticket_for_capture(sent).record()
+    assert queries.get(handoff.ticket_export_id).ticket == ticket_for_capture(sent).record()
     assert_tied_together(handoff, customer, report_id)
 
 
@@ -120,7 +120,7 @@ def test_a_plugins_diagnostics_are_stored_as_they_were_sent(customer: Customer) 
     assert (row.site_url, row.client_version) == ("https://shop.example/", "2.0.1")
     assert (row.shop_domain, row.shop_name, row.granted_scopes) == (None, None, None)
     assert row.diagnostics == cms_diagnostics(1)["diagnostics"]
-    assert transitions.get(handoff.ticket_export_id).ticket == ticket_for_diagnostic(sent).record()
+    assert queries.get(handoff.ticket_export_id).ticket == ticket_for_diagnostic(sent).record()
     assert_tied_together(handoff, customer, report_id)
 
 
@@ -135,7 +135,7 @@ def test_the_apps_diagnostics_are_stored_as_they_were_sent(customer: Customer) -
     assert (row.granted_scopes, row.client_version) == (["read_content", "read_themes"], "3.1")
     assert (row.platform, row.site_url, row.created_at) == ("storefront", None, NOW)
     assert row.diagnostics == storefront_diagnostics(1)["diagnostics"]
-    assert transitions.get(handoff.ticket_export_id).ticket == ticket_for_diagnostic(sent).record()
+    assert queries.get(handoff.ticket_export_id).ticket == ticket_for_diagnostic(sent).record()
     assert_tied_together(handoff, customer, None)
 
 

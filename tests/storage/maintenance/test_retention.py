@@ -26,7 +26,7 @@ from storage.accounts import sessions, tokens
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
-from storage.exports import attempts, idempotency, recoveries, transitions
+from storage.exports import attempts, claims_sql, idempotency, queries, recoveries, transitions
 from storage.intake import emails, handoffs
 from storage.maintenance import retention
 from storage.maintenance.archive import Archive, UnsafeFolder, kept_columns
@@ -109,7 +109,7 @@ def delivered(customer: Customer, target: Target, now: datetime = NOW) -> str:
     """Store an export that was delivered by its one attempt at `now`."""
     export_id = make_approved(customer, target.id, now)
     [claim] = claim_due(1, now, 60, "worker:test")
-    assert transitions.record_attempts([completed_attempt(claim, at=now)], now, "worker:test") == {export_id}
+    assert claims_sql.record_attempts([completed_attempt(claim, at=now)], now, "worker:test") == {export_id}
     return export_id
 
 
@@ -518,7 +518,7 @@ def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: 
 def test_an_export_that_is_gone_is_not_found(customer: Customer, target: Target) -> None:
     export_id = delivered(customer, target)
     assert prune()["exports"] == 1
-    for verb in (transitions.get, attempts.list_traces):
+    for verb in (queries.get, attempts.list_traces):
         with pytest.raises(ExportNotFound):
             verb(export_id)
     with pytest.raises(ExportNotFound):
@@ -547,7 +547,7 @@ def test_a_list_goes_on_behind_an_export_that_is_gone(customer: Customer) -> Non
     execute("UPDATE exports SET status = 'dismissed', finished_at = ? WHERE id = ?", (to_ms(NOW + days(2)), gone))
     transitions.dismiss(oldest, None, NOW + days(50), "user:1")
     assert prune(retention.cutoffs(NOW + days(93), RETENTION, TTL)) == {"exports": 1}
-    assert [each.id for each in transitions.newest(customer.account_id, before=gone)] == [oldest]
+    assert [each.id for each in queries.list_page(customer.account_id, before=gone)] == [oldest]
 
 
 # --- the archive

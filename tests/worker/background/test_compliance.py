@@ -19,7 +19,7 @@ from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import _SQLITE_PRAGMAS, execute, rows, transaction
 from storage.db.engine import database as db
-from storage.exports import transitions
+from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -152,12 +152,12 @@ def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     made = Planter(client, shop).plant(ADA)
-    [held] = [transitions.get(made["delivering"])]
+    [held] = [queries.get(made["delivering"])]
     lease = rows("SELECT lease FROM exports WHERE id = ?", (held.id,))[0][0]
     assert lease is not None
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(task)
-    ended = {name: (transitions.get(each).status.value, transitions.get(each).status_reason) for name, each in made.items()}
+    ended = {name: (queries.get(each).status.value, queries.get(each).status_reason) for name, each in made.items()}
     prepared = ("capture", "diagnostics", "cms", "email", "finding", "by hand", "without a project")
     assert ended == {
         **dict.fromkeys(prepared, ("dismissed", "redacted")),
@@ -170,7 +170,7 @@ def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
     later = utc_now().replace(year=2050)
     assert claim_due(100, later, 6, "worker:test") == []
     for export_id in made.values():
-        export = transitions.get(export_id)
+        export = queries.get(export_id)
         assert export.ticket == {
             "title": "Redacted",
             "description": "",
@@ -194,7 +194,7 @@ def test_a_redacted_export_cannot_be_retried(name: str, client: TestClient, shop
     carry_out(task)
     with pytest.raises(Conflict, match="was redacted"):
         transitions.retry(export_id, None, utc_now(), "operator")
-    assert transitions.get(export_id).status == "failed"
+    assert queries.get(export_id).status == "failed"
 
 
 def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
@@ -207,9 +207,9 @@ def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
     carry_out(task)
     before = stored()
     now = utc_now()
-    assert transitions.record_attempts([completed_attempt(claim, provider_ticket_id=ADA.email)], now, "worker:test") == set()
-    transitions.renew([claim], now, 60)
-    assert transitions.postpone([claim], now, "worker:test") == 0
+    assert claims_sql.record_attempts([completed_attempt(claim, provider_ticket_id=ADA.email)], now, "worker:test") == set()
+    claims_sql.renew([claim], now, 60)
+    assert claims_sql.postpone([claim], now, "worker:test") == 0
     assert stored() == before
 
 
@@ -539,7 +539,7 @@ def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
     receive(Topic.SHOP_REDACT, vault)
     carry_out(task)
     left = rows("SELECT id FROM exports WHERE redacted_at IS NULL")
-    assert [transitions.get(row[0]).ticket["title"] for row in left] == ["The cart is empty"]
+    assert [queries.get(row[0]).ticket["title"] for row in left] == ["The cart is empty"]
 
 
 def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer, vault: Vault) -> None:

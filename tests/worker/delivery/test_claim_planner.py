@@ -11,7 +11,7 @@ import pytest
 from schemas.base.timestamps import to_ms
 from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import execute, is_sqlite, rows, transaction
-from storage.exports import transitions
+from storage.exports import claims_sql
 from storage.targets import targets, throttle_state
 from tests.support.factories import NOW, Customer, make_approved
 from tests.support.many_rows import many_targets, many_waiting
@@ -350,7 +350,7 @@ def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(cu
     many_waiting(customer, 100, 300, (0, 1), NOW - timedelta(hours=1))
     planner, plans, few_left = made(8), 0, 12
     while planned := plan(planner):
-        claims = transitions.claim_due(planned.quotas, NOW, 6, "worker")
+        claims = claims_sql.claim_due(planned.quotas, NOW, 6, "worker")
         assert 0 < len(claims) <= 8
         with transaction():
             execute("UPDATE exports SET status = 'exported', due_at = NULL, lease = NULL WHERE status = 'delivering'")

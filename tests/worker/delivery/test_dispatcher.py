@@ -18,7 +18,7 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim, Outcome
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, open_database, release, rows
-from storage.exports import transitions
+from storage.exports import queries
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.dispatchers import (
@@ -90,7 +90,7 @@ def test_a_ring_is_heard_at_once_and_returns_when_nothing_is_due(customer: Custo
             began = time.monotonic()
             dispatcher.deliver_due()
             assert time.monotonic() - began < PATIENCE_S
-            assert {transitions.get(export_id).status for export_id in ids} == {"exported"}
+            assert {queries.get(export_id).status for export_id in ids} == {"exported"}
 
 
 def test_a_ring_that_comes_within_a_look_is_answered_by_the_next_one(customer: Customer) -> None:
@@ -110,7 +110,7 @@ def test_a_ring_that_comes_within_a_look_is_answered_by_the_next_one(customer: C
         [export_id] = approved(customer)
         threading.Timer(0.2, may_go_on.set).start()
         dispatcher.deliver_due()
-        assert transitions.get(export_id).status == "exported"
+        assert queries.get(export_id).status == "exported"
 
 
 def test_a_ring_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
@@ -176,7 +176,7 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
             threading.Thread(target=dispatcher.deliver_due, args=[PATIENCE_S]).start()
             heard_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]  # mypy takes no default
         assert sorted(heard_s)[1] < IDLE_SCAN_S / 2
-        assert transitions.get(slow).status == "delivering"
+        assert queries.get(slow).status == "delivering"
         gate.set()
         wait_until(all_exported(106))
 
@@ -205,7 +205,7 @@ def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(custom
             wait_until(all_exported(1))
         late.gate.set()
         wait_until(lambda: late.at_once == 0)
-    assert transitions.get(export_id).status == "exported"
+    assert queries.get(export_id).status == "exported"
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
 
 
@@ -216,15 +216,15 @@ def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(custom
     with running_dispatcher(post, concurrency=8, now=clock, renew_s=600) as dispatcher:
         wait_until(lambda: post.at_once == 1)
         # At the same target: what is due there lets a worker look at what is held there.
-        make_approved(customer, str(transitions.get(held_id).target_id), NOW)
+        make_approved(customer, str(queries.get(held_id).target_id), NOW)
         clock.is_to_step = True
         dispatcher.deliver_due(1.0)
         wait_until(lambda: not clock.is_to_step)
         # By then a tick has seen that its clock was set, and renewed the lease.
         wait_until(lambda: rows("SELECT due_at FROM exports WHERE id = ?", (held_id,))[0][0] > to_ms(clock.at))
-        assert transitions.get(held_id).attempts == 1
+        assert queries.get(held_id).attempts == 1
         post.gate.set()
-        wait_until(lambda: transitions.get(held_id).status == "exported")
+        wait_until(lambda: queries.get(held_id).status == "exported")
     assert post.sent[held_id] == 1
 
 
@@ -244,7 +244,7 @@ def test_an_answer_of_failure_is_written_with_its_next_attempt(customer: Custome
     [export_id] = approved(customer)
     with running_dispatcher(FakePost(lambda _url: Outcome(status=503))) as dispatcher:
         dispatcher.deliver_due()
-    export = transitions.get(export_id)
+    export = queries.get(export_id)
     assert (export.status, export.attempts) == ("retry_scheduled", 1)
     assert export.due_at is not None
     assert export.due_at > utc_now() + timedelta(minutes=45)
@@ -252,7 +252,7 @@ def test_an_answer_of_failure_is_written_with_its_next_attempt(customer: Custome
 
 def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -> None:
     [export_id] = approved(customer)
-    target_id = transitions.get(export_id).target_id
+    target_id = queries.get(export_id).target_id
     assert target_id is not None
     targets.change_status(target_id, "pause", utc_now(), "operator")
     post = FakePost()
@@ -414,7 +414,7 @@ def test_a_database_away_for_longer_than_a_lease_makes_nobody_take_what_others_h
         post.gate.set()
         wait_until(all_exported(1))
     assert thief.sent == {}
-    assert transitions.get(export_id).attempts == 1
+    assert queries.get(export_id).attempts == 1
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -431,17 +431,17 @@ def test_a_lease_is_counted_from_when_it_was_written_however_long_others_kept_th
             time.sleep(1.0)
         wait_until(lambda: post.at_once == 1)
         assert lease_left_s(export_id) > 2.4
-        claimed_until = transitions.get(export_id).due_at
+        claimed_until = queries.get(export_id).due_at
         with database_away(database):
             time.sleep(2.4)
-        wait_until(lambda: transitions.get(export_id).due_at != claimed_until)
+        wait_until(lambda: queries.get(export_id).due_at != claimed_until)
         assert lease_left_s(export_id) > 2.4
         post.gate.set()
         wait_until(all_exported(1))
 
 
 def lease_left_s(export_id: str) -> float:
-    due_at = transitions.get(export_id).due_at
+    due_at = queries.get(export_id).due_at
     assert due_at is not None
     return (due_at - utc_now()).total_seconds()
 
@@ -453,10 +453,10 @@ def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(cu
     huge = Outcome(status=10**30)
     post = FakePost(lambda url: huge if "poison" in url else Outcome(status=202))
     with running_dispatcher(post, concurrency=4, sweep_s=0.05):
-        wait_until(lambda: {transitions.get(export_id).status for export_id in ids} == {"exported"})
+        wait_until(lambda: {queries.get(export_id).status for export_id in ids} == {"exported"})
         assert post.sent[poisonous] == 1
     assert [post.sent[export_id] for export_id in ids] == [1, 1, 1]
-    assert transitions.get(poisonous).status == "delivering"
+    assert queries.get(poisonous).status == "delivering"
 
 
 class BrokenAttemptRunner(AttemptRunner):

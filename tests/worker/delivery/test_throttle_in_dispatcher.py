@@ -11,7 +11,7 @@ import pytest
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Outcome
 from storage.db.engine import execute, rows, transaction
-from storage.exports import transitions
+from storage.exports import queries, transitions
 from storage.targets import targets, throttle_state
 from tests.support.dispatchers import Clock, FakePost, approved, running_dispatcher, statuses
 from tests.support.factories import NOW, Customer, make_approved
@@ -166,11 +166,11 @@ def test_whoever_resumes_a_target_ends_its_wait(customer: Customer, clock: Clock
         wait_until(lambda: statuses() == {"retry_scheduled": 1})
         waiting = more_for(BUSY_URL, customer)
         clock.let_everybody_look()
-        assert transitions.get(waiting).status == "approved"
+        assert queries.get(waiting).status == "approved"
         targets.change_status(target_of(BUSY_URL), "resume", clock.at, "operator")
-        wait_until(lambda: transitions.get(waiting).status == "exported")
+        wait_until(lambda: queries.get(waiting).status == "exported")
         # The one that was tried keeps its own time.
-        assert transitions.get(first).status == "retry_scheduled"
+        assert queries.get(first).status == "retry_scheduled"
 
 
 # ---------------------------------------------------------------- an agreed pace
@@ -309,7 +309,7 @@ def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(in_queue: tuple
     post.gate.set()
     wait_until(lambda: statuses() == {"exported": 40 - len(waiting), "failed": len(waiting)})
     assert not set(waiting) & set(post.sent)
-    assert {transitions.get(export_id).status_reason for export_id in waiting} == {"redacted"}
+    assert {queries.get(export_id).status_reason for export_id in waiting} == {"redacted"}
 
 
 # ---------------------------------------------------------------- who is held up

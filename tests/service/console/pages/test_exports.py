@@ -23,7 +23,7 @@ from service.console.pages.export import MOST_ENTRIES, AttemptPhase, phases_of
 from service.console.pages.exports import MOST_TARGETS
 from storage.accounts import audit_log
 from storage.db.engine import execute, transaction
-from storage.exports import recoveries, transitions
+from storage.exports import claims_sql, queries, recoveries, transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
 from tests.support.console_user import Person, make_console_token, on_sqlite
@@ -63,7 +63,7 @@ def tried(customer: Customer, count: int = 1, answer: str | None = "No such proj
         [claim] = claim_due(1, at, 6, WORKER)
         waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
         made = completed_attempt(claim, Move.RESCHEDULE, at, **waits)
-        transitions.record_attempts([made._replace(outcome=made.outcome._replace(kept=answer))], at, WORKER)
+        claims_sql.record_attempts([made._replace(outcome=made.outcome._replace(kept=answer))], at, WORKER)
     return export_id
 
 
@@ -275,14 +275,14 @@ def test_an_outdated_button_says_the_state_and_changes_nothing(
 ) -> None:
     target_id = make_target(customer).id
     for status, export_id in in_every_state(customer).items():
-        before = transitions.get(export_id)
+        before = queries.get(export_id)
         for verb in {"Approve", "Dismiss", "Retry"} - OFFERED.get(status, set()):
             seen = {"target_id": target_id, "ticket_digest": before.ticket_digest}
             page = person.post(f"/exports/{export_id}/{verb.lower()}", **seen)
             assert page.status_code == 409, (status, verb)
             assert f"is {status.value}; {verb.lower()} needs" in page.text
             assert f'href="/console/exports/{export_id}"' in page.text
-            assert (transitions.get(export_id), wake_ups.notifications) == (before, 0), (status, verb)
+            assert (queries.get(export_id), wake_ups.notifications) == (before, 0), (status, verb)
 
 
 def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, customer: Customer) -> None:
@@ -296,7 +296,7 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, 
         evidence={"rule": "label", "seen": [1, None]},
     )
     before = person.get(f"/exports/{export_id}")
-    export = transitions.get(export_id)
+    export = queries.get(export_id)
     for told in (
         "The total is wrong",
         "It counts\ntwice.",
@@ -314,7 +314,7 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, 
     after = unescape(person.get(f"/exports/{export_id}").text)
     assert f'"target_id": "{target.id}"' in after
     assert "Request body, " in after
-    frozen = transitions.frozen(export_id, customer.account_id).body
+    frozen = queries.get_frozen_body(export_id, customer.account_id).body
     assert frozen is not None
     assert f"{len(frozen):,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + " bytes" in after
 
@@ -418,10 +418,10 @@ def test_a_redacted_export_says_so_and_offers_nothing(person: Person, customer: 
 def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: Person, customer: Customer) -> None:
     make_target(customer)
     ticket = Ticket("Card", "4111 1111 1111 1111", "high", None, (), {})
-    source = transitions.get(make_exports(customer, 1)[0]).source
+    source = queries.get(make_exports(customer, 1)[0]).source
     with transaction():
         [export_id] = transitions.prepare([Draft(customer.account_id, None, source, ticket)], utc_now(), "user:1")
-    assert transitions.get(export_id).preview_problems
+    assert queries.get(export_id).preview_problems
     page = person.get(f"/exports/{export_id}")
     assert "cannot be approved" in page.text
     assert buttons(page) == {"Dismiss"}
@@ -483,7 +483,7 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
         return len(ran)
 
     once = tried(customer, 1)
-    targets.change_status(str(transitions.get(once).target_id), "pause", utc_now(), "operator")
+    targets.change_status(str(queries.get(once).target_id), "pause", utc_now(), "operator")
     # Session, operator's account, export, body, target, ledger, whose attempts, attempts.
     assert asked(once) == asked(tried(customer, 30)) == 8
 
@@ -496,7 +496,7 @@ def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer,
     targets.change_status(paused.id, "pause", utc_now(), "operator")
     make_target(make_customer(), name="Not ours")
     export_id = prepared(customer)
-    wake_ups.look = lambda: transitions.get(export_id).status.value
+    wake_ups.look = lambda: queries.get(export_id).status.value
     page = person.get(f"/exports/{export_id}")
     assert re.findall(r'<option value="([^"]*)"', page.text) == ["", paused.id, target.id]
     assert "Waits (tracker.example.com), paused" in page.text
@@ -507,7 +507,7 @@ def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer,
     assert "A worker will deliver it" in person.get(f"/exports/{export_id}", "done=approved").text
     # A double click.
     assert person.post(f"/exports/{export_id}/approve", **seen).status_code == 303
-    export = transitions.get(export_id)
+    export = queries.get(export_id)
     assert (export.status, export.target_id, export.version) == (ExportStatus.APPROVED, target.id, 2)
 
 
@@ -528,24 +528,24 @@ def test_an_approval_of_something_else_is_refused(
     changes: Mapping[str, str], status: int, told: str, person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = prepared(customer)
-    seen = {"target_id": make_target(customer).id, "ticket_digest": transitions.get(export_id).ticket_digest}
+    seen = {"target_id": make_target(customer).id, "ticket_digest": queries.get(export_id).ticket_digest}
     page = person.post(f"/exports/{export_id}/approve", **{**seen, **changes})
     assert (page.status_code, told in page.text) == (status, True)
-    assert (transitions.get(export_id).status, wake_ups.notifications) == (ExportStatus.PREPARED, 0)
+    assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.PREPARED, 0)
 
 
 @on_sqlite
 def test_another_accounts_target_is_unknown(person: Person, customer: Customer) -> None:
     export_id = prepared(customer)
     strange = make_target(make_customer())
-    digest = transitions.get(export_id).ticket_digest
+    digest = queries.get(export_id).ticket_digest
     page = person.post(f"/exports/{export_id}/approve", target_id=strange.id, ticket_digest=digest)
     assert (page.status_code, "no such target" in page.text) == (422, True)
 
 
 def test_what_failed_is_retried_once(person: Person, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     [export_id] = make_failed(customer, make_target(customer).id)
-    wake_ups.look = lambda: transitions.get(export_id).status.value
+    wake_ups.look = lambda: queries.get(export_id).status.value
     went = person.post(f"/exports/{export_id}/retry")
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=retried")
     assert wake_ups.seen == ["approved"]
@@ -563,7 +563,7 @@ def test_a_blocked_targets_address_is_looked_at_before_a_retry(
     execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
     resolver.table["tracker.example.com"] = addresses
     assert person.post(f"/exports/{export_id}/retry").status_code == status
-    is_due = transitions.get(export_id).status is ExportStatus.APPROVED
+    is_due = queries.get(export_id).status is ExportStatus.APPROVED
     assert (is_due, targets.get(target.id, None).status.value) == ((True, "active") if status == 303 else (False, "blocked"))
 
 
@@ -578,7 +578,7 @@ def test_a_blocked_targets_address_is_looked_at_for_nobody_who_may_not_use_one(
     somebody = Person(client)
     somebody.sign_in(make_console_token(barred))
     assert somebody.post(f"/exports/{export_id}/retry").status_code == 403
-    assert transitions.get(export_id).status is ExportStatus.BLOCKED
+    assert queries.get(export_id).status is ExportStatus.BLOCKED
 
 
 def test_what_is_prepared_is_put_aside_after_a_second_thought(
@@ -591,7 +591,7 @@ def test_what_is_prepared_is_put_aside_after_a_second_thought(
     )
     went = person.post(f"/exports/{export_id}/dismiss")
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=dismissed")
-    assert (transitions.get(export_id).status, wake_ups.notifications) == (ExportStatus.DISMISSED, 0)
+    assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.DISMISSED, 0)
 
 
 @on_sqlite
@@ -599,13 +599,13 @@ def test_what_is_prepared_is_put_aside_after_a_second_thought(
 def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: Person, customer: Customer) -> None:
     target = make_target(customer)
     export_id = make_failed(customer, target.id)[0] if verb == "retry" else prepared(customer)
-    before = transitions.get(export_id)
+    before = queries.get(export_id)
     seen = {"target_id": target.id, "ticket_digest": before.ticket_digest}
     assert person.post(f"/exports/{export_id}/{verb}", csrf="", **seen).status_code == 403
     elsewhere = Person(person.client, origin="https://elsewhere.example")
     elsewhere.cookie, elsewhere.csrf = person.cookie, person.csrf
     assert elsewhere.post(f"/exports/{export_id}/{verb}", **seen).status_code == 403
-    assert transitions.get(export_id) == before
+    assert queries.get(export_id) == before
 
 
 # --- who sees what ------------------------------------------------------------
@@ -614,14 +614,14 @@ def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: Pe
 def test_another_accounts_export_is_not_there(person: Person) -> None:
     strange = make_customer()
     export_id = prepared(strange)
-    before = transitions.get(export_id)
+    before = queries.get(export_id)
     seen = {"target_id": make_target(strange).id, "ticket_digest": before.ticket_digest}
     pages = [person.get(f"/exports/{export_id}"), person.get("/exports", f"id={export_id}")]
     pages += [person.post(f"/exports/{export_id}/{verb}", **seen) for verb in ("approve", "retry", "dismiss")]
     assert {page.status_code for page in pages} == {404}
     assert all("The total is wrong" not in page.text for page in pages)
     assert listed(person.get("/exports")) == []
-    assert transitions.get(export_id) == before
+    assert queries.get(export_id) == before
 
 
 def test_what_is_no_export_is_not_there(person: Person) -> None:
@@ -801,7 +801,7 @@ def test_what_went_wrong_is_told_in_words_with_what_to_do(case: str, person: Per
     export_id = make_approved(customer, make_target(customer).id, began)
     [claim] = claim_due(1, began, 6, WORKER)
     waits = {"next_attempt_at": began + timedelta(seconds=30)} if move is Move.RESCHEDULE else {}
-    transitions.record_attempts(
+    claims_sql.record_attempts(
         [completed_attempt(claim, move, began, reason=reason, error_code=code, **waits)], began, WORKER
     )
     state = main_of(person.get(f"/exports/{export_id}")).partition("<h2>Ticket</h2>")[0]

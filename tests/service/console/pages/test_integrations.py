@@ -170,7 +170,7 @@ def test_the_last_refusal_is_told_in_words(customer: Customer, tmp_path: Path, f
         why = re.findall(rf"<li><code>/{header}</code> (.*?)</li>", told)
         assert len(why) == 1
         assert why != [fault.value]
-    assert "<dt>Last rejected</dt>\n<dd><span class=\"none\">None yet</span></dd>" in section(person, InboundSource.EMAIL)
+    assert '<dt>Last rejected</dt>\n<dd><span class="none">None yet</span></dd>' in section(person, InboundSource.EMAIL)
 
 
 def test_what_a_running_service_refused_is_shown_once_it_is_written(

@@ -20,7 +20,7 @@ from schemas.targets.validations import Validation
 from service.app import create_app
 from storage.db.engine import execute, rows
 from storage.db.models import ALL
-from storage.exports import recoveries, transitions
+from storage.exports import claims_sql, recoveries
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
 from tests.service.conftest import LogLines
@@ -89,7 +89,7 @@ def test_the_list_shows_how_each_target_fares(person: Person, customer: Customer
     now = utc_now()
     for move in (Move.DELIVER, Move.DELIVER, Move.FAIL):
         make_approved(customer, target.id, now)
-        transitions.record_attempts(
+        claims_sql.record_attempts(
             [completed_attempt(claim, move, now) for claim in claim_due(1, now, 6, "worker:x")], now, "worker:x"
         )
     targets.set_limit(target.id, 60, now, "operator")

@@ -1,0 +1,181 @@
+"""Claims of exports: claim, renew, give back, and record what attempts achieved, many exports in each statement.
+
+Every write after the claim names the export's lease: a stale lease updates no row. Each transition leaves an audit entry in
+the same transaction. Exports are locked in the order of their ids, so that a redaction of the same ones waits and cannot
+deadlock.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Final
+
+from schemas.base.timestamps import to_ms
+from schemas.exports.delivery import Claim, CompletedAttempt
+from schemas.exports.state_machine import MOVES, ExportStatus, Move
+from storage.accounts.audit_log import AuditEntry, append_all
+from storage.db import identifiers
+from storage.db.bulk_sql import execute_over, insert_records, rows_over
+from storage.db.columns import column_types
+from storage.db.engine import is_sqlite, rows, transaction, values_list
+from storage.db.models import AttemptRow, ExportRow
+from storage.exports import delivery_hours
+from storage.exports.rows import DUE_COLUMNS, DueExport, attempt_values, claim_from, recorded_values
+
+# Whether an attempt may start for a target `t` at a moment.
+_OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)"
+# The oldest due exports of each chosen target. PostgreSQL: row locks that two claimers do not wait for. SQLite: one writer
+# and no locks; its LIMIT takes no column, so it reads as many of each target as the largest quota, and CROSS JOIN keeps it
+# to the order of the tables here, whatever ANALYZE has found.
+_DUE_POSTGRESQL: Final = f"""
+WITH q (target_id, quota) AS ({{rows}})
+SELECT {DUE_COLUMNS}
+FROM q
+JOIN targets t ON t.id = q.target_id AND {_OPEN}
+CROSS JOIN LATERAL (
+    SELECT * FROM exports x WHERE x.target_id = q.target_id AND x.due_at <= ?
+    ORDER BY x.due_at LIMIT q.quota FOR UPDATE SKIP LOCKED
+) e
+ORDER BY e.due_at"""  # noqa: S608 - our own names
+_DUE_SQLITE: Final = f"""
+WITH q (target_id) AS (VALUES {{targets}})
+SELECT {DUE_COLUMNS}
+FROM q CROSS JOIN targets t CROSS JOIN exports e
+WHERE t.id = q.target_id AND {_OPEN} AND e.rowid IN (
+    SELECT x.rowid FROM exports x WHERE x.target_id = q.target_id AND x.due_at <= ? ORDER BY x.due_at LIMIT ?
+)
+ORDER BY e.due_at"""  # noqa: S608 - our own names
+
+_TAKE: Final = """
+WITH r (id) AS ({rows})
+UPDATE exports SET status = ?, attempts = attempts + 1, lease = ?, due_at = ?, version = version + 1
+FROM r WHERE exports.id = r.id"""
+_RECHECK: Final = f"""
+SELECT t.secret_sealed FROM exports e JOIN targets t ON t.id = e.target_id
+WHERE e.id = ? AND e.lease = ? AND e.due_at > ? AND {_OPEN}"""  # noqa: S608 - our own names
+
+_LEASED: Final = column_types(ExportRow, ("id", "lease"))
+_RENEW: Final = """
+WITH r (id, lease) AS ({rows})
+UPDATE exports SET due_at = ?
+FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'"""
+_POSTPONE: Final = """
+WITH r (id, lease) AS ({rows})
+UPDATE exports SET status = ?, attempts = attempts - 1, lease = NULL, due_at = ?, version = version + 1
+FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
+RETURNING exports.id"""
+_RECORD: Final = """
+WITH r ({names}) AS ({{rows}})
+UPDATE exports SET {changes}, lease = NULL, version = version + 1
+FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
+RETURNING exports.id"""
+
+
+def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: str) -> list[Claim]:
+    """Claim due exports, each for one attempt: of each target up to its quota, the oldest due first.
+
+    Skips targets that are held, paused or turned off. A claim lapses `lease_s` seconds after `now` unless `renew` is called;
+    then the export is due again.
+    """
+    if not quotas:
+        return []
+    lease = identifiers.new_id(identifiers.LEASE, now)
+    now_ms, until_ms = to_ms(now), to_ms(now + timedelta(seconds=lease_s))
+    with transaction():
+        due = _due(quotas, now_ms)
+        if not due:
+            return []
+        # Row locks on PostgreSQL and the one writer of SQLite have kept others out since they were found due.
+        execute_over(_TAKE, _LEASED[:1], [(each.id,) for each in due], (ExportStatus.DELIVERING.value, lease, until_ms))
+        append_all([_claim_entry(each, now_ms, worker) for each in due])
+    return [claim_from(each, lease, now) for each in due]
+
+
+def recheck(claim: Claim, now: datetime) -> Claim | None:
+    """Return a claim as it is at `now`, with the present secret of its target.
+
+    None where no attempt may start under it: its lease is gone, or its target accepts none.
+    """
+    found = rows(_RECHECK, (claim.export_id, claim.lease, to_ms(now), to_ms(now)))
+    if not found:
+        return None
+    [(sealed,)] = found
+    return claim._replace(secret_sealed=None if sealed is None else bytes(sealed))
+
+
+def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> None:
+    """Extend claims to `lease_s` seconds after `now`; a claim that another worker has taken over stays with that worker."""
+    held = sorted((claim.export_id, claim.lease) for claim in claims)
+    if not held:
+        return
+    with transaction():
+        execute_over(_RENEW, _LEASED, held, (to_ms(now + timedelta(seconds=lease_s)),))
+
+
+def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
+    """Give claims back unsent: due again at once, the attempt not counted. Return how many still held."""
+    held = sorted((claim.export_id, claim.lease) for claim in claims)
+    if not held:
+        return 0
+    with transaction():
+        waiting = (MOVES[Move.POSTPONE].target.value, to_ms(now))
+        given_back = [row[0] for row in rows_over(_POSTPONE, _LEASED, held, waiting)]
+        append_all([_entry(now, worker, Move.POSTPONE, export_id) for export_id in given_back])
+    return len(given_back)
+
+
+def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker: str) -> set[str]:
+    """Write attempts and move their exports, all or nothing; return the ids of the exports that moved.
+
+    An export whose lease lapsed belongs to another claim: its attempt is not written, not even beside that claim's attempt.
+    """
+    attempts = _latest_of_each(attempts)
+    if not attempts:
+        return set()
+    with transaction():
+        recorded = [recorded_values(attempt, now) for attempt in attempts]
+        sql, types = _record(tuple(recorded[0]))
+        moved = {row[0] for row in rows_over(sql, types, [tuple(values.values()) for values in recorded])}
+        held = [attempt for attempt in attempts if attempt.claim.export_id in moved]
+        insert_records(AttemptRow, [attempt_values(attempt, worker) for attempt in held])
+        delivery_hours.count_attempts(held, worker)
+        append_all([_entry(now, worker, each.verdict.move, each.claim.export_id, each.verdict.reason) for each in held])
+    return moved
+
+
+def _due(quotas: Mapping[str, int], now_ms: int) -> list[DueExport]:
+    """Read what `claim_due` takes; on PostgreSQL nobody else can take it until the transaction ends."""
+    if not is_sqlite():
+        found = rows_over(_DUE_POSTGRESQL, ("TEXT", "BIGINT"), [*quotas.items()], (now_ms, now_ms))
+        return [DueExport._make(row) for row in found]
+    left = dict(quotas)
+    sql = _DUE_SQLITE.format(targets=values_list(1, len(quotas)))
+    chosen = []
+    for due in map(DueExport._make, rows(sql, [*quotas, now_ms, now_ms, max(quotas.values())])):
+        left[due.target_id] -= 1
+        if left[due.target_id] >= 0:
+            chosen.append(due)
+    return chosen
+
+
+@cache
+def _record(names: tuple[str, ...]) -> tuple[str, list[str]]:
+    changes = ", ".join(f"{name} = r.{name}" for name in names if name not in {"id", "lease"})
+    return _RECORD.format(names=", ".join(names), changes=changes), column_types(ExportRow, names)
+
+
+def _latest_of_each(attempts: Sequence[CompletedAttempt]) -> list[CompletedAttempt]:
+    """Drop the attempt of an earlier claim of the same export: a worker can take over from itself. In the order of ids."""
+    by_age = sorted(attempts, key=lambda attempt: attempt.claim.attempt)
+    latest = {attempt.claim.export_id: attempt for attempt in by_age}
+    return [latest[export_id] for export_id in sorted(latest)]
+
+
+def _claim_entry(due: DueExport, now_ms: int, worker: str) -> AuditEntry:
+    reason = "lease_lapsed" if due.status == ExportStatus.DELIVERING else None
+    return AuditEntry(now_ms, worker, Move.CLAIM.value, due.id, due.status, ExportStatus.DELIVERING.value, reason)
+
+
+def _entry(now: datetime, worker: str, move: Move, export_id: str, reason: str | None = None) -> AuditEntry:
+    before, after = ExportStatus.DELIVERING.value, MOVES[move].target.value
+    return AuditEntry(to_ms(now), worker, move.value, export_id, before, after, reason)

@@ -1,0 +1,178 @@
+"""Reads exports: one, pages of many, and bounded counts."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import Any, Final
+
+from peewee import JOIN, SQL, Case, Select, Tuple, fn
+
+from schemas.base.errors import ExportNotFound
+from schemas.base.timestamps import to_ms
+from schemas.exports.polled_record import PolledExport
+from schemas.exports.record import Export
+from schemas.exports.state_machine import ExportStatus
+from schemas.targets.target import TargetStatus
+from storage.db import identifiers
+from storage.db.columns import LAST_ULID
+from storage.db.models import ExportRow, TargetRow
+from storage.db.queries import tuples
+from storage.exports.poll_sql import read_export
+from storage.exports.rows import EXPORT_COLUMNS, EXPORT_JOINS, export_from
+
+_AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
+# Word by word the condition of the index exports_recoverable: as parameters, both databases would not read that index.
+_IS_RECOVERABLE: Final = SQL("status IN ('failed', 'blocked') AND redacted_at IS NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenBody:
+    """The bytes that every attempt sends, None before approval, and when they were redacted."""
+
+    body: bytes | None
+    redacted_at: datetime | None
+
+
+def get(export_id: str, account_id: int | None = None) -> Export:
+    """Return an export, of one account where `account_id` is given. Raises ExportNotFound."""
+    found = read_export(export_id)
+    if found is None or account_id not in {None, found.account_id}:
+        raise ExportNotFound
+    return export_from(found)
+
+
+def list_page(
+    account_id: int | None = None,
+    limit: int | None = None,
+    before: str | None = None,
+    statuses: Collection[str] = (),
+    source_type: str | None = None,
+) -> list[Export]:
+    """Return up to `limit` exports, the newest first, or those that follow the one with the id `before`.
+
+    Of one account or of all, in any of `statuses` or in every one, from one type of source or from all.
+    """
+    wanted = [
+        *_equal((ExportRow.account, account_id), (ExportRow.source_type, source_type)),
+        ExportRow.id < (before or _AFTER_ALL),
+    ]
+    # One part for each status, since an index gives the newest of one status in order, not of several.
+    parts = [[*wanted, ExportRow.status == status] for status in statuses] or [wanted]
+    return _page([_ids(part).order_by(ExportRow.id.desc()) for part in parts], limit)
+
+
+def list_undelivered(
+    target_id: str,
+    account_id: int,
+    limit: int,
+    before: str | None = None,
+    status: str | None = None,
+    source_type: str | None = None,
+) -> list[Export]:
+    """Return up to `limit` exports that failed or were blocked at an account's target, the newest first.
+
+    Those that follow the one with the id `before`, in one `status` of both, from one type of source or from all. Redacted
+    ones are left out.
+    """
+    # The target is bounded, not equalled: only this index has that order, and PostgreSQL does not go through the newest
+    # exports of all targets, where it may find none.
+    wanted = [
+        ExportRow.target >= target_id,
+        Tuple(ExportRow.target, ExportRow.id) < Tuple(target_id, before or _AFTER_ALL),
+        _IS_RECOVERABLE,
+        fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.id == target_id, TargetRow.account == account_id)),
+        *_equal((ExportRow.status, status), (ExportRow.source_type, source_type)),
+    ]
+    return _page([_ids(wanted).order_by(ExportRow.target.desc(), ExportRow.id.desc())], limit)
+
+
+def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
+    """Return what was frozen of an account's export. Raises ExportNotFound."""
+    found = _find(ExportRow.select(ExportRow.body, ExportRow.redacted_at).where(ExportRow.account == account_id), export_id)
+    if found is None:
+        raise ExportNotFound
+    body, redacted_at = found
+    return FrozenBody(None if body is None else bytes(body), redacted_at)
+
+
+def blocked_url(export_id: str, account_id: int | None = None) -> str | None:
+    """Return the URL to validate before an export is retried: that of its target, where the target is blocked.
+
+    None where nothing can be retried, or nothing is blocked; `retry` reports which.
+    """
+    undelivered = ExportRow.status.in_((ExportStatus.FAILED.value, ExportStatus.BLOCKED.value))
+    asked = ExportRow.select(TargetRow.base_url, ExportRow.account).join(TargetRow)
+    found = _find(asked.where(undelivered, TargetRow.status == TargetStatus.BLOCKED.value), export_id)
+    return str(found[0]) if found is not None and account_id in {None, found[1]} else None
+
+
+def recoverable(target_id: str, since: datetime | int, after_id: str = "") -> Any:
+    """Return the query of the ids of a target's exports that failed or were blocked at `since` or later, from an id on."""
+    wanted = (ExportRow.target == target_id, ExportRow.id > after_id, ExportRow.finished_at >= since, _IS_RECOVERABLE)
+    return ExportRow.select(ExportRow.id).where(*wanted)
+
+
+def count_recoverable(target_id: str, since: datetime) -> int:
+    """Return how many exports of a target a recovery since a moment would make due again."""
+    return int(recoverable(target_id, since).select(fn.COUNT(SQL("*"))).scalar())
+
+
+def count_recoverable_since(target_id: str, moments: Sequence[datetime], limit: int) -> list[int]:
+    """Return how many exports a recovery since each moment would make due again, among the newest `limit` that failed.
+
+    One query, bounded by `limit`: it runs each time a target is shown.
+    """
+    if not moments:
+        return []
+    newest = (
+        recoverable(target_id, 0).select(ExportRow.finished_at).order_by(ExportRow.id.desc()).limit(limit).alias("newest")
+    )
+    counts = [fn.COUNT(Case(None, [(newest.c.finished_at >= to_ms(moment), 1)])) for moment in moments]
+    [found] = Select([newest], counts).bind(ExportRow._meta.database).tuples()
+    return [int(count) for count in found]
+
+
+def count_waiting(target_id: str, limit: int) -> int:
+    """Return how many exports wait for a target or are being sent to it, counting no further than `limit`."""
+    return count_up_to(
+        ExportRow.select(SQL("1")).where(ExportRow.target == target_id, ExportRow.due_at.is_null(False)), limit
+    )
+
+
+def count_due(now: datetime, limit: int) -> int:
+    """Return how many exports may be claimed at `now`, counting no further than `limit`."""
+    is_open = (TargetRow.status == TargetStatus.ACTIVE.value) & (
+        TargetRow.held_until.is_null() | (TargetRow.held_until <= now)
+    )
+    # From target to target: only CROSS JOIN keeps SQLite to this order.
+    due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS)
+    return count_up_to(due.where(ExportRow.target == TargetRow.id, is_open, ExportRow.due_at <= now), limit)
+
+
+def count_up_to(query: Any, limit: int) -> int:
+    """Return how many rows a query finds, counting no further than `limit`."""
+    return int(query.limit(limit).count())
+
+
+def _find(query: Any, export_id: str) -> tuple[Any, ...] | None:
+    if not identifiers.is_id(identifiers.EXPORT, export_id):
+        return None
+    return next(iter(tuples(query.where(ExportRow.id == export_id))), None)
+
+
+def _equal(*given: tuple[Any, Any]) -> list[Any]:
+    return [column == value for column, value in given if value is not None]
+
+
+def _ids(wanted: Sequence[Any]) -> Any:
+    return ExportRow.select(ExportRow.id).where(*wanted)
+
+
+def _page(parts: Sequence[Any], limit: int | None) -> list[Export]:
+    """Return the newest of the exports whose ids the parts find."""
+    selects: list[Any] = [Select([part.limit(limit).alias("part")], [SQL("id")]) for part in parts]
+    ids = reduce(lambda one, other: one.union_all(other), selects)
+    page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(SQL("e.id").in_(ids))
+    found = ExportRow._meta.database.execute(page.order_by(SQL("e.id DESC")).limit(limit))
+    return [export_from(PolledExport._make(row)) for row in found.fetchall()]
