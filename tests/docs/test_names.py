@@ -257,9 +257,10 @@ def test_the_documented_address_codes_are_those_of_the_policy() -> None:
     assert rows_under("Of addresses") == {*RefusalReason} | {"address_refused"}
 
 
-#: Arguments and variables that hold error codes in the worker, and functions that return them.
+#: Arguments and variables that hold error codes in the worker, a function that returns them, and one that takes them.
 _ERRORS: Final = {"error", "error_code"}
-_NAMING: Final = {"_error_name", "_fault_in"}
+_RETURNS_ERROR: Final = {"_reason"}
+_TAKES_ERROR: Final = {"transport_error"}
 #: The argument that holds reasons.
 _REASONS: Final = {"reason"}
 
@@ -279,8 +280,15 @@ def texts_returned(names: set[str], folder: str) -> Iterator[str]:
             yield from (text for each in ast.walk(node) if isinstance(each, ast.Return) for text in texts(each.value))
 
 
+def texts_passed_to(names: set[str], folder: str) -> Iterator[str]:
+    for node in (node for tree in trees(folder) for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            yield from texts(node.args[0])
+
+
 def attempt_codes() -> set[str]:
-    found = {*texts_called(_ERRORS, "worker"), *texts_returned(_NAMING, "worker")}
+    found = {*texts_called(_ERRORS, "worker"), *texts_returned(_RETURNS_ERROR, "worker")}
+    found |= {*texts_passed_to(_TAKES_ERROR, "worker")}
     found |= {*texts_called(_REASONS, "worker")} - {"attempts_exhausted"}
     return found | {*RECEIVER_CODES} | {*DnsFailure} | {NO_WORKER, WORKER_LOST}
 
