@@ -262,7 +262,7 @@ def test_a_page_that_is_refused_is_told_and_the_others_go(relay: StandIn, typed:
         {"url": f"{SHOP}subscribe", "problems": ["/issues/0/title Contains a JSON Web Token; remove it."]},
         {"url": SHOP, "problems": ["larger than the service's MAX_BODY_BYTES"]},
     ]
-    assert f"Refused: {SHOP}subscribe: /issues/0/title This holds" in result.stderr
+    assert f"Refused: {SHOP}subscribe: /issues/0/title Contains" in result.stderr
 
 
 PASSING: Final = [
