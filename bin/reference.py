@@ -112,7 +112,7 @@ def error_codes_table() -> str:
     """Return the table of the codes of answers, each with its status and what its message says."""
     kinds = {kind.code: kind for kind in reversed(_kinds(RiskRelayError))}
     rows = [f"| `{code}` | {status} | {_sentence(kinds[code])} |" for code, status in STATUS.items()]
-    return "\n".join(["| code | status | `message`, where nothing closer is known |", "|---|---|---|", *rows, ""])
+    return "\n".join(["| code | status | default `message` |", "|---|---|---|", *rows, ""])
 
 
 def field_codes_table() -> str:

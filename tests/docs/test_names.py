@@ -212,7 +212,7 @@ def every_error(kind: type[RiskRelayError]) -> Iterator[type[RiskRelayError]]:
 
 
 def test_the_documented_response_codes_are_those_of_the_errors() -> None:
-    assert rows_under("Of answers") == {kind.code for kind in every_error(RiskRelayError)}
+    assert rows_under("Of responses") == {kind.code for kind in every_error(RiskRelayError)}
     documented = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", API.partition("\n## Errors\n")[2], re.MULTILINE)
     assert {code: int(status) for code, status in documented} == STATUS
 
