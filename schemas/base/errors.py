@@ -1,6 +1,6 @@
-"""Every error of the domain: its code is the API's, its docstring the message a client reads.
+"""Every error of the domain: `code` is the API's, the docstring is the default message that clients read.
 
-An error never carries what was submitted. HTTP statuses are given to codes in `service.http.error_responses`.
+An error never carries a submitted value. `service.http.error_responses` maps codes to HTTP statuses.
 """
 
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One refused member: a JSON Pointer made of our own names, a code and a sentence."""
+    """One invalid field: a JSON Pointer made of our own names, a code and a sentence."""
 
     path: str
     code: str
@@ -17,11 +17,11 @@ class FieldProblem:
 
 
 class RiskRelayError(Exception):
-    """Something went wrong."""
+    """Internal error: report the request id to the operator."""
 
     code: ClassVar[str] = "INTERNAL_ERROR"
     problems: tuple[FieldProblem, ...] = ()
-    #: Whole seconds after which the same request may be made again; None where waiting alone changes nothing.
+    #: Whole seconds after which the same request may be repeated; None if waiting changes nothing.
     retry_after_s: int | None = None
 
     def __init__(self, message: str | None = None) -> None:
@@ -29,12 +29,12 @@ class RiskRelayError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence a client or an operator reads."""
+        """The sentence that a client or an operator reads."""
         return str(self.args[0])
 
 
 def error_body(error: RiskRelayError, request_id: str) -> dict[str, Any]:
-    """Return the one body that every error has."""
+    """Return the response body of an error."""
     fields = [asdict(each) for each in error.problems]
     details = {"fields": fields} if fields else {}
     return {
@@ -43,59 +43,59 @@ def error_body(error: RiskRelayError, request_id: str) -> dict[str, Any]:
 
 
 class Unauthorized(RiskRelayError):
-    """Authentication is missing or wrong."""
+    """Authentication failed: the token or secret is missing or invalid."""
 
     code = "UNAUTHORIZED"
 
 
 class SignatureInvalid(Unauthorized):
-    """The signature does not match the raw body."""
+    """The signature does not match the raw request body."""
 
     code = "SIGNATURE_INVALID"
 
 
 class Forbidden(RiskRelayError):
-    """This caller may not do this."""
+    """This caller is not allowed to do this."""
 
     code = "FORBIDDEN"
 
 
 class WebhooksForbidden(Forbidden):
-    """This account may not use generic_webhook targets."""
+    """This account is not allowed to use generic_webhook targets."""
 
 
 class NotFound(RiskRelayError):
-    """There is nothing here."""
+    """No such path or record."""
 
     code = "NOT_FOUND"
 
 
 class MethodNotAllowed(RiskRelayError):
-    """This path does not take this method."""
+    """This path does not support this method."""
 
     code = "METHOD_NOT_ALLOWED"
 
 
 class NotAcceptable(RiskRelayError):
-    """Answers are JSON only; allow application/json in Accept."""
+    """Responses are JSON only; allow application/json in Accept."""
 
     code = "NOT_ACCEPTABLE"
 
 
 class UnsupportedMediaType(RiskRelayError):
-    """Bodies are JSON; set Content-Type: application/json."""
+    """Request bodies must be JSON; set Content-Type: application/json."""
 
     code = "UNSUPPORTED_MEDIA_TYPE"
 
 
 class PayloadTooLarge(RiskRelayError):
-    """The body is larger than this installation takes."""
+    """The request body is larger than this installation allows."""
 
     code = "PAYLOAD_TOO_LARGE"
 
 
 class RequestTimeout(RiskRelayError):
-    """The request did not come in time; send it again."""
+    """The request did not arrive in time; send it again."""
 
     code = "REQUEST_TIMEOUT"
 
@@ -109,26 +109,26 @@ class TargetNotFound(NotFound):
 
 
 class Conflict(RiskRelayError):
-    """The state of the record does not allow this."""
+    """The state of the record does not allow this action."""
 
     code = "CONFLICT"
 
 
 class IdempotencyConflict(RiskRelayError):
-    """This Idempotency-Key was used with another payload; use a new key for a new request."""
+    """This Idempotency-Key was used with a different payload; use a new key for a new request."""
 
     code = "IDEMPOTENCY_CONFLICT"
 
 
 class IdempotencyInProgress(RiskRelayError):
-    """The first request with this Idempotency-Key is still running; ask again in a second."""
+    """The first request with this Idempotency-Key is still running; retry in a second."""
 
     code = "IDEMPOTENCY_IN_PROGRESS"
     retry_after_s = 1
 
 
 class RateLimited(RiskRelayError):
-    """Too many requests; wait for Retry-After."""
+    """Too many requests; retry after the number of seconds in Retry-After."""
 
     code = "RATE_LIMITED"
 
@@ -154,8 +154,8 @@ class ServiceUnavailable(RiskRelayError):
 
 
 class NoEncryptionKey(RiskRelayError):
-    """ENCRYPTION_KEYS is not set; `bin/riskrelay init` writes one, or set base64 of 32 random bytes."""
+    """ENCRYPTION_KEYS is not set; run `bin/riskrelay init`, or set it to base64 of 32 random bytes."""
 
 
 class WrongEncryptionKey(RiskRelayError):
-    """A stored secret does not open with any of ENCRYPTION_KEYS; put back the key that wrote it."""
+    """No key in ENCRYPTION_KEYS decrypts a stored secret; restore the key that encrypted it."""

@@ -1,12 +1,14 @@
-"""The fields and the form that every request body is read with.
+"""The fields and the form that read every request body.
 
-A form refuses with `ValidationFailed`: a JSON Pointer of our own names, a code, a sentence. Nothing that was submitted, not
-even the name of an unknown member, is repeated.
+A form raises ValidationFailed: for each problem a JSON Pointer of our own names, a code and a sentence. Submitted values are
+never repeated; the name of an unknown field is repeated only if it is an ordinary identifier and the caller allows it.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, cast
+from heapq import nsmallest
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, validate
@@ -21,39 +23,47 @@ MAX_URL: Final = 2048
 #: The largest integer that both databases hold.
 MAX_ID: Final = 2**63 - 1
 
+#: The form of an unknown field's name that a message may repeat, and how many of one object.
+_NAMEABLE: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
+_MAX_NAMED: Final = 5
+
+#: Tells whether a message may repeat the name of an unknown field.
+MayName: TypeAlias = Callable[[str], bool]
+
+#: The message of each code, as clients read it; `docs/error-codes.md` is generated from it.
 MESSAGES: Final[Mapping[str, str]] = {
-    "required": "This member is required.",
-    "null": "This member cannot be null.",
-    "invalid_type": "This value has the wrong type.",
+    "required": "This field is required.",
+    "null": "This field cannot be null.",
+    "invalid_type": "This value has the wrong JSON type.",
     "invalid_url": "Not a valid URL.",
     "invalid_timestamp": "Not an RFC 3339 timestamp with a time zone.",
     "invalid_shop_domain": "Not a valid shop domain.",
     "other_shop": "This project belongs to another shop.",
-    "not_the_headers_shop": "This shop is not the one that the header names.",
-    "other_topic": "This member belongs to another topic than the header names.",
+    "not_the_headers_shop": "This shop differs from the shop in the X-Platform-Shop-Domain header.",
+    "other_topic": "This field does not belong to the topic in the X-Platform-Topic header.",
     "report_not_in_project": "This report does not belong to the project.",
-    "too_long": "This value is longer than its limit.",
+    "too_long": "This value exceeds its maximum length.",
     "too_short": "This value cannot be empty.",
-    "not_one_line": "This value must be one line.",
-    "too_many": "There are more entries than the limit.",
+    "not_one_line": "This value must be a single line.",
+    "too_many": "This list exceeds its maximum number of entries.",
     "out_of_range": "This number is out of range.",
-    "not_allowed": "This is not one of the allowed values.",
-    "unknown_member": "This object has a member that is not known here.",
-    "malformed_json": "The body is not valid JSON.",
-    "malformed_form": "The form cannot be read: its fields are text in UTF-8, each there once.",
-    "unknown_scan_run": "This scan run is not registered and there is no default project.",
-    "unknown_project": "There is no such project.",
-    "no_project": "No recipient names a project and there is no default project.",
-    "invalid_address": "There is no email address in this value.",
-    "unknown_target": "There is no such target.",
+    "not_allowed": "This value is not one of the allowed values.",
+    "unknown_member": "Unknown field.",
+    "malformed_json": "The request body is not valid JSON.",
+    "malformed_form": "The form cannot be read: each field must be UTF-8 text and appear once.",
+    "unknown_scan_run": "This scan run is not registered, and no DEFAULT_PROJECT_ID is set.",
+    "unknown_project": "No project has this id.",
+    "no_project": "No recipient address names a project, and no DEFAULT_PROJECT_ID is set.",
+    "invalid_address": "This value contains no email address.",
+    "unknown_target": "No target has this id.",
     "target_not_active": "This target is neither active nor paused.",
-    "preview_not_safe": "The ticket's preview has problems; see preview.problems.",
+    "preview_not_safe": "The ticket's preview has problems; preview.problems lists them.",
     "not_supported": "This parameter is not supported.",
-    "invalid_cursor": "This is not a cursor of this list; take next_cursor as it came.",
-    "invalid_since": "Not an RFC 3339 timestamp, a date, or how long ago, such as 7d, 12h or 30m.",
-    "still_to_come": "This moment is still to come.",
-    "secret_unfit": "A secret is one line of printable characters, 4096 at most.",
-    "secret_too_short": "A secret has 8 bytes or more; `openssl rand -hex 32` makes one. Nothing was changed.",
+    "invalid_cursor": "This cursor does not belong to this list; use next_cursor unchanged.",
+    "invalid_since": "Not an RFC 3339 timestamp, a date or an age such as 7d, 12h or 30m.",
+    "still_to_come": "This moment is in the future.",
+    "secret_unfit": "A secret must be one line of at most 4096 printable characters.",
+    "secret_too_short": "A secret must have at least 8 bytes; `openssl rand -hex 32` creates one. Nothing was changed.",
     "invalid_key": "Idempotency-Key must be 1 to 255 printable ASCII characters.",
 }
 
@@ -154,19 +164,19 @@ class AnyObject(fields.Field[dict[str, Any]]):
 
 
 class Form(Schema):
-    """A request body; `read` turns it into the value its `post_load` makes."""
+    """A request body; `read` returns the value that its `post_load` builds."""
 
     error_messages = {"unknown": "unknown_member", "type": "invalid_type"}  # noqa: RUF012 - as marshmallow declares it
 
     class Meta:
         unknown = RAISE
 
-    def read(self, value: Any) -> Any:
-        """Return what the form makes of `value`. Raises ValidationFailed with every problem."""
+    def read(self, value: Any, may_name: MayName = lambda _: False) -> Any:
+        """Return the value built from `value`. Raises ValidationFailed with every problem."""
         try:
             return self.load(value)
         except ValidationError as refused:
-            raise ValidationFailed(*_problems(_normalized(refused))) from None
+            raise ValidationFailed(*_problems(_normalized(refused), may_name)) from None
 
     def member_names(self) -> frozenset[str]:
         """Return every name this form knows at any depth: what a path may be made of."""
@@ -237,16 +247,30 @@ def _normalized(refused: ValidationError) -> Mapping[Any, Any]:
     return messages
 
 
-def _problems(messages: Mapping[Any, Any]) -> tuple[FieldProblem, ...]:
-    return tuple(dict.fromkeys(_walk(messages, "")))
+def _problems(messages: Mapping[Any, Any], may_name: MayName) -> tuple[FieldProblem, ...]:
+    return tuple(dict.fromkeys(_walk(messages, "", may_name)))
 
 
-def _walk(messages: Mapping[Any, Any], parent: str) -> Iterator[FieldProblem]:
-    """Yield a problem for each code; an unknown member is told on its parent, since its name is the sender's text."""
-    for name, told in messages.items():
+def _walk(messages: Mapping[Any, Any], parent: str, may_name: MayName) -> Iterator[FieldProblem]:
+    """Yield a problem for each code; unknown fields are one problem of their object, since names are the sender's text."""
+    unknown = [str(name) for name, codes in messages.items() if not isinstance(codes, Mapping) and "unknown_member" in codes]
+    if unknown:
+        yield _unknown_fields(parent, unknown, may_name)
+    for name, codes in messages.items():
         path = parent if name == "_schema" else f"{parent}/{name}"
-        if isinstance(told, Mapping):
-            yield from _walk(told, path)
+        if isinstance(codes, Mapping):
+            yield from _walk(codes, path, may_name)
             continue
-        for code in cast("list[str]", told):
-            yield problem(parent if code == "unknown_member" else path, code)
+        for code in cast("list[str]", codes):
+            if code != "unknown_member":
+                yield problem(path, code)
+
+
+def _unknown_fields(path: str, names: list[str], may_name: MayName) -> FieldProblem:
+    # Sorted, because marshmallow reports them in no fixed order.
+    ordinary = nsmallest(_MAX_NAMED, (name for name in names if _NAMEABLE.fullmatch(name)))
+    named = [f"`{name}`" for name in ordinary if may_name(name)]
+    if not named:
+        return problem(path, "unknown_member")
+    more = f" and {len(names) - len(named)} more" if len(names) > len(named) else ""
+    return FieldProblem(path, "unknown_member", f"Unknown field{'s' if len(names) > 1 else ''}: {', '.join(named)}{more}")

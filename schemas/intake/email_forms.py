@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, Several, Text, WholeNumber
+from schemas.base.fields import MAX_ID, MAX_TEXT, Form, LenientForm, MayName, Several, Text, WholeNumber
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, mailbox_of, mailboxes_in
@@ -221,9 +221,9 @@ class EmailForm(Form):
         #: Either of which a body may be.
         self.forms: tuple[Form, ...] = (self._plain, self._postmark)
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: Any, may_name: MayName = lambda _: False) -> Any:
         """Return the InboundEmail that `value` is. Raises ValidationFailed with every problem."""
-        return (self._postmark if _is_postmarks(value) else self._plain).read(value)
+        return (self._postmark if _is_postmarks(value) else self._plain).read(value, may_name)
 
     def member_names(self) -> frozenset[str]:
         """Return every name that one of both forms knows."""

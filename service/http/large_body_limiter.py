@@ -33,7 +33,7 @@ _COME_AGAIN_S: Final = 2
 
 
 class LargeBodyOverload(ServiceUnavailable):
-    """Too many large bodies are being read now; wait for Retry-After."""
+    """The server is processing too many large bodies; retry after the number of seconds in Retry-After."""
 
     retry_after_s = _COME_AGAIN_S
 

@@ -149,11 +149,9 @@ def _refusal(exc: BaseException) -> tuple[HTTPStatus, RiskRelayError]:
     if isinstance(exc, HeadersTimeout):
         return HTTPStatus.REQUEST_TIMEOUT, RequestTimeout()
     if isinstance(exc, LimitRequestLine):
-        return HTTPStatus.REQUEST_URI_TOO_LONG, PayloadTooLarge("The request line is longer than this installation takes.")
+        return HTTPStatus.REQUEST_URI_TOO_LONG, PayloadTooLarge("The request line is too long.")
     if isinstance(exc, LimitRequestHeaders):
-        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, PayloadTooLarge(
-            "The headers are larger than this installation takes."
-        )
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, PayloadTooLarge("The headers are too large.")
     if isinstance(exc, ParseException):
         return HTTPStatus.BAD_REQUEST, ValidationFailed()
     return HTTPStatus.INTERNAL_SERVER_ERROR, RiskRelayError()

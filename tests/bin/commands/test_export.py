@@ -210,10 +210,10 @@ def test_a_ticket_or_a_whole_body_is_read_from_standard_input_or_a_file(
 
 #: What stands on standard input, what is told of it.
 REFUSED: Final[list[tuple[str | bytes, str]]] = [
-    ("{}", "/ticket/title This member is required."),
+    ("{}", "/ticket/title This field is required."),
     ('{"ticket": {"title": ""}}', "/ticket/title This value cannot be empty."),
-    (f'{{"title": "x", "{CANARY}": 1}}', "/ticket This object has a member that is not known here."),
-    ("[1]", "/ticket This value has the wrong type."),
+    (f'{{"title": "x", "{CANARY}": 1}}', "/ticket Unknown field."),
+    ("[1]", "/ticket This value has the wrong JSON type."),
     ('{"title": "x", "title": "y"}', "not strict JSON: duplicate_member"),
     ('{"title": "\\ud800"}', "not strict JSON: lone_surrogate"),
     (b'{"title": "\xff"}', "not strict JSON: not_utf8"),

@@ -636,7 +636,7 @@ def test_beyond_the_limit_the_answer_is_429_with_the_wait(door: OpenDoor) -> Non
     assert (remaining, str(seconds)) == (0, refused.headers["retry-after"])
     assert 1 <= seconds <= 60
     assert refused.headers["ratelimit-policy"] == '"principal";q=3;w=60'
-    assert refused.json["error"]["message"] == "Too many requests; wait for Retry-After."
+    assert refused.json["error"]["message"] == "Too many requests; retry after the number of seconds in Retry-After."
 
 
 def test_a_problem_document_tells_it_as_well(door: OpenDoor) -> None:

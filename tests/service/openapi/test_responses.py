@@ -356,7 +356,7 @@ def test_a_bug_is_told_without_what_it_said(
     answer = call.with_json({"target_id": target.id}).send(client)
 
     assert_is_error(answer, 500, "INTERNAL_ERROR")
-    assert answer.json["error"]["message"] == "Something went wrong."
+    assert answer.json["error"]["message"] == "Internal error: report the request id to the operator."
     # The answer had been written when the wake-up queue broke.
     assert "location" not in answer.headers
     assert CANARY not in answer.text
@@ -380,7 +380,7 @@ def test_a_secret_that_does_not_open_is_the_operators_business(
     answer = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7)).send(client)
 
     assert_is_error(answer, 500, "INTERNAL_ERROR")
-    assert answer.json["error"]["message"] == "Something went wrong."
+    assert answer.json["error"]["message"] == "Internal error: report the request id to the operator."
     assert "WrongEncryptionKey" in log_lines.text
 
 
