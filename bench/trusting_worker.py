@@ -14,7 +14,7 @@ from worker.http.client import HttpClient
 
 
 def _client(settings: Settings, connections: int) -> HttpClient:
-    """Wire a client as `worker.daemon.compose_client` does."""
+    """Wire a client as `worker.composition.compose_client` does."""
     return HttpClient(
         policy=settings.target_policy,
         resolver=DnsResolver(),
@@ -27,5 +27,5 @@ def _client(settings: Settings, connections: int) -> HttpClient:
 
 if __name__ == "__main__":
     # The one thing in which this worker differs.
-    daemon.compose_client = _client
+    daemon.compose_client = _client  # type: ignore[attr-defined]  # imported there, not exported
     raise SystemExit(daemon.run(daemon_settings()))

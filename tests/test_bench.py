@@ -114,7 +114,7 @@ def test_a_figure_that_cannot_be_measured_here_is_told_and_is_no_failure(
     assert "needs_a_tool" in capsys.readouterr().err
 
 
-def test_a_part_that_hangs_is_broken_off_and_cleans_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_that_hangs_is_failed_and_cleans_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cleaned: list[str] = []
 
     def hangs(_: Extent) -> list[Figure]:

@@ -1,18 +1,25 @@
-"""The names that RQ calls, one line each; the daemon says what stands behind them."""
+"""The RQ job that the service queues by name after a commit.
+
+In `bin/riskrelay work` it wakes the running dispatcher. In any other RQ worker it opens settings and database itself.
+"""
 
 from collections.abc import Callable
 
-_deliver_due: Callable[[], None] | None = None
+_on_wake_up: Callable[[], None] | None = None
 
 
-def install(deliver: Callable[[], None]) -> None:
-    """Set what a wake-up does in this process."""
-    global _deliver_due  # noqa: PLW0603 - RQ finds a job by its module and name, so the module must know
-    _deliver_due = deliver
+def install(on_wake_up: Callable[[], None]) -> None:
+    """Set what the job does in this process."""
+    global _on_wake_up  # noqa: PLW0603 - RQ finds a job by its module and name, so the module must know
+    _on_wake_up = on_wake_up
 
 
 def deliver_due() -> None:
-    """Deliver what is due; the job that a wake-up queues."""
-    if _deliver_due is None:
-        raise RuntimeError("Wake-ups are for `bin/riskrelay work`, not for a plain RQ worker.")
-    _deliver_due()
+    """Deliver what is due, until nothing is or a time slice is over; the next job continues."""
+    if _on_wake_up is not None:
+        _on_wake_up()
+        return
+    # Imported here: it imports the whole worker, which a process that only takes wake-ups has loaded already.
+    from worker.standalone import deliver  # noqa: PLC0415 - see above
+
+    deliver()

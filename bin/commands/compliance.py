@@ -43,7 +43,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
             with alone(Lock.COMPLIANCE):
                 _carry_out(task, min(limit, ledger.count_waiting(utc_now())))
         print_record({"done": task.done, "waiting": ledger.count_unfinished()}, as_json)
-    if task.broken_off:
+    if task.failed:
         raise SystemExit(1)
 
 

@@ -122,7 +122,7 @@ def _record(format_: str, found: Import, tally: Tally, is_dry_run: bool) -> dict
         "ticket_exports": [] if is_dry_run else tally.ticket_exports,
         "refused": [{"url": url, "problems": list(refused.problems)} for url, refused in tally.refused],
         "left_out": list(found.left_out),
-        "broken_off": tally.broken_off,
+        "failed": tally.failed,
     }
 
 
@@ -148,9 +148,9 @@ def _tell_what_failed(found: Import, tally: Tally) -> None:
         click.echo(f"Refused: {url}: {'; '.join(refused.problems)}", err=True)
     if len(tally.refused) > _MAX_SHOWN:
         click.echo(f"Refused: {len(tally.refused) - _MAX_SHOWN} more; --json names them all.", err=True)
-    if tally.broken_off is not None:
+    if tally.failed is not None:
         done = tally.sent + tally.sent_before
-        raise Refused(f"{tally.broken_off} Sent {done} of {len(found.postbacks)} postbacks; type the same again to go on.")
+        raise Refused(f"{tally.failed} Sent {done} of {len(found.postbacks)} postbacks; type the same again to go on.")
     if tally.refused:
         raise SystemExit(1)
 

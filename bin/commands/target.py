@@ -123,7 +123,7 @@ def validate(target_id: str, as_json: bool) -> None:
     """Check a target's URL, DNS, connection and certificate without sending a request. Nothing is sent."""
     with opened() as settings:
         # Here, so that only the commands that dial carry what dialling needs.
-        from worker.daemon import compose_client  # noqa: PLC0415 - see above
+        from worker.composition import compose_client  # noqa: PLC0415 - see above
 
         operations = build_operations(settings).targets
         found = operations.inspect(target_id, OPERATOR, compose_client(settings, 1).inspect)
@@ -141,7 +141,7 @@ def validate(target_id: str, as_json: bool) -> None:
 def ping(target_id: str, as_json: bool) -> None:
     """Send one signed test event to a target and print the result; no worker is needed."""
     with opened() as settings:
-        from worker.daemon import compose_ping_task  # noqa: PLC0415 - as in `validate`
+        from worker.composition import compose_ping_task  # noqa: PLC0415 - as in `validate`
 
         run_once = compose_ping_task(settings, 1).run_once
         result = build_operations(settings).targets.ping(target_id, OPERATOR, run_once=run_once)

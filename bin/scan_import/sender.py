@@ -66,7 +66,7 @@ class Tally:
     seen: int = 0
     ticket_exports: list[str] = field(default_factory=list)
     refused: list[tuple[str, RefusedPage]] = field(default_factory=list)
-    broken_off: str | None = None
+    failed: str | None = None
 
     def count(self, postback: PagePostback, answer: Accepted | RefusedPage) -> None:
         """Count a page; what was accepted before has prepared its tickets before."""
@@ -149,12 +149,12 @@ def send_all(postbacks: Iterable[PagePostback], relay: Relay, on_done: Callable[
         for postback in postbacks:
             answer = relay.send(postback)
             if isinstance(answer, BrokenOff):
-                tally.broken_off = answer.why
+                tally.failed = answer.why
                 break
             tally.count(postback, answer)
             on_done(postback)
     except KeyboardInterrupt:
-        tally.broken_off = "Stopped by Ctrl-C."
+        tally.failed = "Stopped by Ctrl-C."
     return tally
 
 

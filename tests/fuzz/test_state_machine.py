@@ -681,7 +681,7 @@ class Machine(RuleBasedStateMachine):
                 pass
         except ServiceDied:
             release()
-        assert task.broken_off == 0
+        assert task.failed == 0
         with connection():
             is_done = compliance_requests.count_unfinished() == 0
         if is_done:

@@ -94,8 +94,8 @@ def test_a_worker_removes_what_is_over_by_itself(
         # As if it had been at work for a while.
         stepping_clock.step_to(timedelta(minutes=11).total_seconds())
         wait_until(lambda: notify_workers(redis) and left() == {young})
-        wait_until(lambda: worker.has_told("removed what was over"))
-    [line] = [line for line in worker.told if line["message"] == "removed what was over"]
+        wait_until(lambda: worker.has_told("expired records deleted"))
+    [line] = [line for line in worker.told if line["message"] == "expired records deleted"]
     assert line["count"] == 3
 
 

@@ -20,7 +20,7 @@ from tests.support.raw_http import TARGETS
 from tests.support.receivers import make_certificate
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess, wait_until
-from worker.background.validations import LOOKS_AT_ONCE
+from worker.background.validations import VALIDATIONS_AT_ONCE
 
 #: The deadline of a look here: long enough for loopback on a busy machine, short enough to wait for.
 DEADLINE_S: Final = 1.5
@@ -116,18 +116,18 @@ def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, s
         start(DELIVERY_TIMEOUT_S="60"),
         LoopbackServer(silent) as hanging,
         LoopbackServer(answering) as listening,
-        ThreadPoolExecutor(LOOKS_AT_ONCE + 1) as pool,
+        ThreadPoolExecutor(VALIDATIONS_AT_ONCE + 1) as pool,
     ):
         url = hanging.url().replace("http:", "https:")
-        slow = [make_target(customer, url) for _ in range(LOOKS_AT_ONCE + 1)]
+        slow = [make_target(customer, url) for _ in range(VALIDATIONS_AT_ONCE + 1)]
         quick = make_target(customer, listening.url())
         release()
         waiting = [pool.submit(validate, service, customer, target) for target in slow]
-        wait_until(lambda: hanging.connections == LOOKS_AT_ONCE)
+        wait_until(lambda: hanging.connections == VALIDATIONS_AT_ONCE)
         assert service.request("POST", f"{TARGETS}/{quick.id}/ping", customer.bearer).json["delivered"]
         # Nobody was looked at to the end meanwhile: whoever waited was answered by the service.
         assert {told(each.result())[0] for each in waiting} == {"passed"}
-        assert hanging.connections == LOOKS_AT_ONCE
+        assert hanging.connections == VALIDATIONS_AT_ONCE
 
 
 def test_a_worker_that_dies_within_a_look_is_answered_for_and_replaced(

@@ -79,7 +79,7 @@ def test_a_ring_that_breaks_off_leaves_no_words_of_its_error_in_redis_or_the_log
         assert result.exc_string == ""
         receiver.gate.set()
         wait_until(is_exported(export_id))
-    assert {line["logger"] for line in worker.told if line["level"] == "error"} == {"worker.daemon"}
+    assert {line["logger"] for line in worker.told if line["level"] == "error"} == {"worker.wake_up_listener"}
     assert "(1 seconds)" not in worker.log.read_text()
 
 

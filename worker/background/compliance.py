@@ -1,8 +1,8 @@
-"""Carries compliance requests out: search and report, or search and erase, in steps that may be cut off anywhere.
+"""Processes compliance requests: search and report, or search and erase, in steps that may be interrupted anywhere.
 
-A step is one transaction: it erases, counts what it erased and renews the lease, or does none of the three. What was erased
-is not found again, so whoever takes a request up begins its search anew and finds what is left. A search that erases nothing
-writes its report at the end, in one piece. Logs name the request and never the person.
+A step is one transaction: it erases, counts what it erased and renews the lease, or does none of the three. Erased records
+are not found again, so the next worker starts the search again and finds what is left. A search that erases nothing writes
+its report at the end, in one piece. Logs name the request and never the person.
 """
 
 import logging
@@ -22,26 +22,26 @@ from storage.compliance.requests import Held, LeaseLost
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.secrets.vault import Vault
 
-#: What is due within a month may wait for the next look; a wake-up makes it sooner.
-LOOK_EVERY_S: Final = 5.0
+#: A request is due within a month and may wait this long; a wake-up makes it sooner.
+POLL_S: Final = 5.0
 
 _log: Final = logging.getLogger(__name__)
 
 
 class ComplianceTask:
-    """Carries out what the ledger has waiting, one request after the other; tells how many it did and how many broke off."""
+    """Processes waiting requests one after the other; counts those `done` and those `failed`."""
 
     def __init__(self, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
         self.done = 0
-        self.broken_off = 0
+        self.failed = 0
         self._vault = vault
         self._worker = worker
         self._now = now
 
     def run_once(self) -> bool:
-        """Take up the request that has waited longest; tell whether there was one."""
+        """Process the request that has waited longest; return whether there was one."""
         with connection():
-            # A look costs no write lock; most looks of an idle worker end here.
+            # Reading takes no write lock; most calls of an idle worker end here.
             held = compliance_requests.claim_next(self._now()) if compliance_requests.any_waiting(self._now()) else None
             if held is None:
                 return False
@@ -49,24 +49,24 @@ class ComplianceTask:
         return True
 
     def _carry_out(self, held: Held) -> None:
-        _log.info("compliance request %s is taken up", held.id, extra={"worker": self._worker})
+        _log.info("compliance request %s claimed", held.id, extra={"worker": self._worker})
         try:
-            _InHand(held, self._vault, self._worker, self._now).carry_out()
+            _ComplianceRun(held, self._vault, self._worker, self._now).carry_out()
             erasure.empty_log()
             self.done += 1
         except OUTAGES:
-            # Nothing can be written now, not even that it broke off: the lease lapses.
+            # Nothing can be written now, not even the failure: the lease expires.
             raise
         except LeaseLost:
             _log.warning("compliance request %s was taken over", held.id, extra={"worker": self._worker})
-        except Exception as broken:  # noqa: BLE001 - whatever it was, the request waits and says so, and others go on
-            _log.exception("compliance request %s broke off", held.id, extra={"worker": self._worker})
-            self.broken_off += 1
+        except Exception as broken:  # noqa: BLE001 - the request is postponed with the error's name, and others go on
+            _log.exception("compliance request %s failed", held.id, extra={"worker": self._worker})
+            self.failed += 1
             compliance_requests.postpone(held, type(broken).__name__, self._now())
 
 
-class _InHand:
-    """One request that a worker holds, and what was done for it so far."""
+class _ComplianceRun:
+    """One request that this worker has leased, and the counts so far."""
 
     def __init__(self, held: Held, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
         self._held = held
@@ -163,4 +163,4 @@ class _InHand:
         with transaction():
             counts = self._counts + beforehand()
             compliance_requests.finish(self._held, result, counts, report_sealed, self._now(), self._worker)
-        _log.info("compliance request %s is done", self._held.id, extra={"worker": self._worker})
+        _log.info("compliance request %s done", self._held.id, extra={"worker": self._worker})

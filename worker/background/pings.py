@@ -1,7 +1,7 @@
-"""Carries pings out: a signed test event, sent once and judged like the first attempt of a delivery.
+"""Sends pings: a signed test event, sent once, whose outcome is decided like the first attempt of a delivery.
 
-Somebody waits for the answer, so nothing is tried again; what the target is told to be (connected, failing, blocked) is what
-a delivery would have told. No database connection is held while the receiver is asked.
+A client waits for the response, so nothing is retried; the effects on the target (connected, failing, blocked) are those of
+a delivery. No database connection is held during the request.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.throttle_writer import log_events, write_effects
 from worker.http.signed_request import Message, SignedPost, new_nonce
 
-#: How many pings one worker sends at once: a receiver that hangs must not make others wait for its deadline.
+#: Concurrent pings of one worker: a receiver that hangs must not make other clients wait for its deadline.
 PINGS_AT_ONCE: Final = 4
-#: A client waits: a lost wake-up, or one that comes while a drain is at work, costs it a second at most.
-LOOK_EVERY_S: Final = 1.0
+#: A client waits: a lost wake-up, or one during a run of the dispatcher, costs it a second at most.
+POLL_S: Final = 1.0
 
-#: A delivery that could still be tried again tells what met this attempt alone.
-_AS_A_FIRST_TRY: Final = Schedule((0.0,), timedelta.max)
+#: With a retry left, the outcome describes this attempt alone, not the end of a schedule.
+_ONE_RETRY_LEFT: Final = Schedule((0.0,), timedelta.max)
 
 
 class PingTask:
@@ -34,7 +34,7 @@ class PingTask:
         self._now = now
 
     def run_once(self) -> bool:
-        """Take the ping that has waited longest and send it; tell whether there was one."""
+        """Send the ping that has waited longest; return whether there was one."""
         with connection():
             order = pings.claim_next(self._now())
         if order is None:
@@ -46,7 +46,7 @@ class PingTask:
 
     def _record(self, order: PingOrder, outcome: Outcome, began_at: datetime) -> None:
         now = self._now()
-        verdict = decide_outcome(outcome, 1, began_at, now, 0.0, _AS_A_FIRST_TRY)
+        verdict = decide_outcome(outcome, 1, began_at, now, 0.0, _ONE_RETRY_LEFT)
         delivered = verdict.outcome == DELIVERED
         result = PingResult(delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
         with connection(), transaction():

@@ -1,7 +1,7 @@
-"""Removes what has been over for long enough: a small batch at a time, hour by hour, so that nobody has to think of it.
+"""Deletes records past their retention, in small batches, once an hour.
 
-One worker at a time does it; where `prune` or another worker is at it, this one leaves it to them until the next hour.
-Between two batches it lets others have their turn, and a worker that is told to stop ends after the batch in hand.
+One worker at a time deletes; while `prune` or another worker does, this one waits for the next hour. It pauses between two
+batches, so that other writers can write and a stop takes effect.
 """
 
 import logging
@@ -17,59 +17,58 @@ from storage.db.locks import Lock
 from storage.maintenance import retention
 from storage.maintenance.retention import Cutoffs
 
-#: What is a day or an hour over its time does no harm; a look that finds nothing is a step of an index a table.
-LOOK_EVERY: Final = timedelta(hours=1)
+#: An hour or a day too late does no harm; a run that finds nothing costs one index step per table.
+RUN_EVERY: Final = timedelta(hours=1)
 #: How soon it notices that an hour is over.
-ASK_EVERY_S: Final = 60.0
-#: Nothing goes before a machine that was just started had the time to set its clock: one that is years ahead would empty
-#: the database.
-FIRST_LOOK_AFTER: Final = timedelta(minutes=10)
-#: Some 10 ms of work and then this: deliveries have nine tenths of SQLite's one writer.
-_BREATH_S: Final = 0.1
+POLL_S: Final = 60.0
+#: A machine that was just started needs time to set its clock: one that is years ahead would empty the database.
+FIRST_RUN_AFTER: Final = timedelta(minutes=10)
+#: Some 10 ms of work and then this: nine tenths of SQLite's one writer are left for deliveries.
+_PAUSE_S: Final = 0.1
 
 _log: Final = logging.getLogger(__name__)
 
 
 class RetentionTask:
-    """Removes the next batch each time it is asked, until nothing is left, and begins again an hour later."""
+    """Deletes a batch per call until nothing is left, and begins again an hour later."""
 
     def __init__(self, cutoffs: Callable[[datetime], Cutoffs], worker: str, now: Callable[[], datetime]) -> None:
         self._cutoffs = cutoffs
         self._worker = worker
         self._now = now
-        self._rest_began_at = now()
-        self._rest = FIRST_LOOK_AFTER
+        self._paused_at = now()
+        self._pause = FIRST_RUN_AFTER
         self._batches: Iterator[Counter[str]] | None = None
         self._removed = 0
 
     def run_once(self) -> bool:
-        """Remove the next batch where it is time to; tell whether there may be more."""
-        if self._batches is None and not self._is_rested():
+        """Delete the next batch if a run is due; return whether there may be more."""
+        if self._batches is None and not self._is_due():
             return False
-        # Whatever breaks this batch off, the next look begins anew.
+        # If this batch fails, the next call begins a new run.
         batches, self._batches = self._batches or retention.removed(self._cutoffs(self._now())), None
         gone = self._next(batches)
         if gone is None:
-            self._rest_for_an_hour()
+            self._pause_for_an_hour()
             return False
         self._removed += gone.total()
         self._batches = batches
-        time.sleep(_BREATH_S)
+        time.sleep(_PAUSE_S)
         return True
 
-    def _is_rested(self) -> bool:
-        """Tell whether the rest is over; a clock that was set back does not make it longer."""
-        return not timedelta(0) <= self._now() - self._rest_began_at < self._rest
+    def _is_due(self) -> bool:
+        """Return whether the pause is over; a clock that was set back does not make it longer."""
+        return not timedelta(0) <= self._now() - self._paused_at < self._pause
 
     def _next(self, batches: Iterator[Counter[str]]) -> Counter[str] | None:
-        """Return what went with the next batch; None where nothing is left or somebody else is at it."""
+        """Return the counts of the next batch; None if nothing is left or another process deletes."""
         try:
             with connection(), locks.exclusive(Lock.PRUNE):
                 return next(batches, None)
         except locks.LockBusy:
             return None
 
-    def _rest_for_an_hour(self) -> None:
+    def _pause_for_an_hour(self) -> None:
         if self._removed:
-            _log.info("removed what was over", extra={"worker": self._worker, "count": self._removed})
-        self._rest_began_at, self._rest, self._removed = self._now(), LOOK_EVERY, 0
+            _log.info("expired records deleted", extra={"worker": self._worker, "count": self._removed})
+        self._paused_at, self._pause, self._removed = self._now(), RUN_EVERY, 0

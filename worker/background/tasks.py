@@ -17,26 +17,26 @@ _log: Final = logging.getLogger(__name__)
 
 
 class BackgroundTask:
-    """Calls `run_once`, which tells whether there was something to do, until there is nothing more.
+    """Calls `run_once` until it returns False, that is, until nothing is left to do.
 
-    `run_once` takes a database connection where it needs one, and never holds it while it waits for the network.
+    `run_once` takes a database connection when it needs one, and never holds it during network calls.
     """
 
     def __init__(self, name: str, run_once: Callable[[], bool], sweep_s: float, outage: Outage = outages.DATABASE) -> None:
-        self._carry_out_next = run_once
+        self._run_once = run_once
         self._outage = outage
         self._sweep_s = sweep_s
         self._woken = threading.Event()
         self._is_stopping = False
-        # A daemon thread: what it has in hand when the process ends lapses, and another worker takes it up.
+        # A daemon thread: if the process ends, its lease expires, and another worker continues.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; its first look is at once."""
+        """Start the thread, which runs at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Run now."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -44,24 +44,24 @@ class BackgroundTask:
         self._is_stopping = True
 
     def join(self, timeout_s: float) -> None:
-        """Wait for what is in hand, at most `timeout_s` seconds after `stop`."""
+        """Wait after `stop` until the current run has ended, at most `timeout_s` seconds."""
         self._woken.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._is_stopping:
-            # Before looking: what is asked for after this wakes it again.
+            # Before the run: what is requested after this wakes it again.
             self._woken.clear()
             self._until_nothing_is_left()
             self._woken.wait(self._sweep_s)
 
     def _until_nothing_is_left(self) -> None:
         try:
-            while not self._is_stopping and self._carry_out_next():
+            while not self._is_stopping and self._run_once():
                 pass
         except OUTAGES as gone:
             self._outage.note(gone)
-        except Exception:  # noqa: BLE001 - the thread must go on; the claim is left to lapse
+        except Exception:  # noqa: BLE001 - the thread must go on; the lease expires
             _log.exception("background task %s failed", self._thread.name)
         else:
             self._outage.over()

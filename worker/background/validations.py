@@ -1,7 +1,7 @@
-"""Looks at targets as they are now: URL, names, connection, certificate. Nothing is sent.
+"""Validates targets: URL, DNS, connection, certificate. Nothing is sent.
 
-What a look finds is recorded with the target. Only our own address policy turns a target off; a resolver's hiccup or a
-receiver that is down shows, and passes by. No database connection is held while the network is asked.
+The result is recorded with the target. Only our own address policy blocks a target; a resolver error or a receiver that is
+down is shown and blocks nothing. No database connection is held during the network calls.
 """
 
 import logging
@@ -14,20 +14,20 @@ from schemas.targets.validations import Validation
 from storage.db.engine import connection
 from storage.targets import validations
 
-#: How many looks one worker makes at once: a receiver that hangs must not make a client wait for its deadline.
-LOOKS_AT_ONCE: Final = 4
+#: Concurrent validations of one worker: a receiver that hangs must not make other clients wait for its deadline.
+VALIDATIONS_AT_ONCE: Final = 4
 #: A client waits: a lost wake-up costs it a second at most.
-LOOK_EVERY_S: Final = 1.0
-#: How much longer than the deadline of a look its claim holds: to write the result, to wait for another writer.
+POLL_S: Final = 1.0
+#: How much longer than its deadline a validation is leased: to write the result, to wait for another writer.
 LEASE_MARGIN_S: Final = 15.0
 
 _log: Final = logging.getLogger(__name__)
 
 
 class ValidationTask:
-    """Makes looks, each on the thread that takes it.
+    """Validates targets, each on the thread that claims it.
 
-    `inspect` looks at a URL within a deadline and never raises for what the network does; a claim lasts `lease_s` seconds.
+    `inspect` checks a URL within a deadline and never raises for what the network does; a lease lasts `lease_s` seconds.
     """
 
     def __init__(
@@ -39,19 +39,20 @@ class ValidationTask:
         self._lease_s = lease_s
 
     def run_once(self) -> bool:
-        """Take the target whose look is due longest and make it; tell whether there was one."""
+        """Validate the target that has been due longest; return whether there was one."""
         with connection():
-            look = validations.claim_next(self._now(), self._lease_s)
-        if look is None:
+            due = validations.claim_next(self._now(), self._lease_s)
+        if due is None:
             return False
-        validation = self._inspect(look.base_url)
+        validation = self._inspect(due.base_url)
         if validation.reason == DnsFailure.OVERLOADED:
-            # That is about us, not about the target: the lease lapses, and it is looked at then.
-            _log.warning("too busy to look at a target", extra={"target_id": look.target_id, "worker": self._worker})
+            # Our own overload, not the target's fault: the lease expires, and the target is validated then.
+            overloaded = {"target_id": due.target_id, "worker": self._worker}
+            _log.warning("DNS resolver overloaded, validation postponed", extra=overloaded)
             return True
         with connection():
-            is_recorded = validations.finish(look, validation, self._now(), self._worker)
+            is_recorded = validations.finish(due, validation, self._now(), self._worker)
         if is_recorded and validation.is_refused:
-            extra = {"target_id": look.target_id, "reason": validation.reason, "worker": self._worker}
-            _log.warning("target leads where nothing may go, and is blocked", extra=extra)
+            extra = {"target_id": due.target_id, "reason": validation.reason, "worker": self._worker}
+            _log.warning("target blocked: its address is not allowed", extra=extra)
         return True

@@ -58,9 +58,9 @@ class Dispatcher:
         self._pool.start()
         self._thread.start()
 
-    def deliver_due(self, timeout_s: float = SLICE_S) -> None:
-        """Wake the thread and wait until nothing is due, at most `timeout_s` seconds."""
-        self._inbox.wake_and_wait(timeout_s)
+    def deliver_due(self, timeout_s: float = SLICE_S) -> bool:
+        """Wake the thread and wait until nothing is due, at most `timeout_s` seconds; return whether nothing is."""
+        return self._inbox.wake_and_wait(timeout_s)
 
     @property
     def leaves_to_others(self) -> bool:

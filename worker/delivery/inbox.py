@@ -42,12 +42,12 @@ class Inbox:
         """Wake the dispatcher. Takes no lock, so that a signal handler may call it."""
         self._queue.put(None)
 
-    def wake_and_wait(self, timeout_s: float) -> None:
-        """Wake the dispatcher and wait until nothing is due, at most `timeout_s` seconds."""
+    def wake_and_wait(self, timeout_s: float) -> bool:
+        """Wake the dispatcher and wait until nothing is due, at most `timeout_s` seconds; return whether nothing is."""
         # An event of its own: a scan that began before this wake-up may end after it, and misses what came meanwhile.
         done = threading.Event()
         self._queue.put(done)
-        done.wait(timeout_s)
+        return done.wait(timeout_s)
 
     def is_empty(self) -> bool:
         """Return whether a wait would last."""

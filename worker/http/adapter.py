@@ -140,8 +140,9 @@ class GuardedAdapter(BaseAdapter):
             self._watchdog.forget(exchange)
 
     def close(self) -> None:
-        """Close every kept connection."""
+        """Close every kept connection, and end the watchdog's thread until the next request."""
         self._pool.close()
+        self._watchdog.stop()
 
     def _begin(self, timeout: Any) -> Exchange:
         if timeout is None:

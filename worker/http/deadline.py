@@ -135,6 +135,7 @@ class Watchdog:
         self._exchanges: dict[int, Exchange] = {}
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_stopping = False
         self._lock = threading.Lock()
 
     def watch(self, exchange: Exchange) -> None:
@@ -148,20 +149,28 @@ class Watchdog:
         """Stop watching an exchange that has ended."""
         del self._exchanges[id(exchange)]
 
+    def stop(self) -> None:
+        """End the thread; the next `watch` starts another. No exchange may be under way."""
+        self._is_stopping = True
+        self._some.set()
+
     def _start(self) -> None:
         if not self._is_running():
             with self._lock:
                 if not self._is_running():
+                    if self._is_stopping and self._thread is not None:
+                        self._thread.join()
+                    self._is_stopping = False
                     self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
                     self._thread.start()
 
     def _is_running(self) -> bool:
         # A forked child has no such thread, and an error in `tidy` ends it: without the thread there is no deadline.
-        return self._thread is not None and self._thread.is_alive()
+        return not self._is_stopping and self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         is_kept, tidy_at = True, time.monotonic() + self._tidy_every_s
-        while True:
+        while not self._is_stopping:
             if self._some.wait(self._tidy_every_s if is_kept else None):
                 is_kept = True
                 time.sleep(_WATCH_S)

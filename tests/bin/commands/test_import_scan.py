@@ -242,13 +242,13 @@ def test_what_every_page_would_be_answered_ends_it_and_typing_the_same_goes_on(
     typed("zap", "--scan-run", "1")  # whatever was sent before, by another run, is another matter
     relay.asked.clear()
     relay.first += [accepted(), accepted(), (status, headers, body)]
-    broken_off = typed("zap")
-    assert broken_off.exit_code == 1
-    assert said in broken_off.stderr
-    assert "Sent 2 of 5 postbacks; type the same again to go on." in broken_off.stderr
+    failed = typed("zap")
+    assert failed.exit_code == 1
+    assert said in failed.stderr
+    assert "Sent 2 of 5 postbacks; type the same again to go on." in failed.stderr
     assert len(relay.asked) == 3
     gone_on = typed("zap", "--json")
-    assert (gone_on.exit_code, record(gone_on)["broken_off"]) == (0, None)
+    assert (gone_on.exit_code, record(gone_on)["failed"]) == (0, None)
     keys = [headers["Idempotency-Key"] for _, headers, _ in relay.asked]
     assert keys[:3] == keys[3:6]
 
@@ -279,7 +279,7 @@ def test_what_may_pass_is_tried_again_under_the_same_key(relay: StandIn) -> None
     postbacks = imported("sarif").postbacks
     relay.first += PASSING
     tally = send_all(postbacks, Relay(relay.url, b"secret", pauses_s=[0] * len(PASSING)), lambda _: None)
-    assert (tally.sent, tally.broken_off) == (3, None)
+    assert (tally.sent, tally.failed) == (3, None)
     assert {headers["Idempotency-Key"] for _, headers, _ in relay.asked[: len(PASSING) + 1]} == {postbacks[0].key}
 
 
@@ -287,13 +287,13 @@ def test_a_relay_that_dies_halfway_leaves_the_rest_for_the_next_time(relay: Stan
     postbacks = imported("zap").postbacks
     relay.first += [accepted(), accepted(), *[(503, {}, {})] * 3]
     tally = send_all(postbacks, Relay(relay.url, b"secret", pauses_s=(0, 0)), lambda _: None)
-    assert (tally.sent, tally.broken_off) == (
+    assert (tally.sent, tally.failed) == (
         2,
         f"{relay.url.removeprefix('http://')} did not take it in 3 tries: it answers 503.",
     )
     gone = send_all(postbacks, Relay("http://127.0.0.1:1", b"secret", pauses_s=(0,)), lambda _: None)
-    assert gone.broken_off == "127.0.0.1:1 did not take it in 2 tries: no connection."
-    assert send_all(postbacks, Relay(relay.url, b"secret"), lambda _: None).broken_off is None
+    assert gone.failed == "127.0.0.1:1 did not take it in 2 tries: no connection."
+    assert send_all(postbacks, Relay(relay.url, b"secret"), lambda _: None).failed is None
 
 
 def test_ctrl_c_says_how_to_go_on(relay: StandIn) -> None:
@@ -301,12 +301,12 @@ def test_ctrl_c_says_how_to_go_on(relay: StandIn) -> None:
         raise KeyboardInterrupt
 
     tally = send_all(imported("zap").postbacks, Relay(relay.url, b"secret"), stop)
-    assert (tally.sent, tally.broken_off) == (1, "Stopped by Ctrl-C.")
+    assert (tally.sent, tally.failed) == (1, "Stopped by Ctrl-C.")
 
 
 def test_a_secret_that_no_header_carries_ends_it(relay: StandIn) -> None:
     tally = send_all(imported("zap").postbacks, Relay(relay.url, b" a\nb"), lambda _: None)
-    assert "the secret has characters that no header can carry" in (tally.broken_off or "")
+    assert "the secret has characters that no header can carry" in (tally.failed or "")
     assert relay.asked == []
 
 
@@ -332,7 +332,7 @@ def type_refused(folder: Path, env: dict[str, str]) -> tuple[dict[str, Any], lis
     result = CliRunner().invoke(riskrelay, ["import-scan", "--format", "nuclei", str(file), "--json"], env=env)
     assert result.exit_code == 1, result.output
     done = record(result)
-    assert (done["sent"], len(done["refused"]), done["broken_off"]) == (1, 1, None)
+    assert (done["sent"], len(done["refused"]), done["failed"]) == (1, 1, None)
     return done["refused"][0], done["ticket_exports"]
 
 

@@ -21,6 +21,7 @@ from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
+from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.accounts import accounts, projects, tokens
 from storage.db.engine import execute, rows
@@ -45,7 +46,9 @@ from tests.support.specification import (
     signed,
 )
 from tests.support.workers import wait_until
-from worker.daemon import compose
+from worker.composition import compose_client, compose_dispatcher
+from worker.delivery.dispatcher import Dispatcher
+from worker.metrics import Attempts
 
 Check = Callable[[World], None]
 
@@ -69,6 +72,11 @@ def world(customer: Customer, tmp_path: Path) -> World:
 
 
 # --- what rows are made of
+
+
+def composed(settings: Settings) -> Dispatcher:
+    client = compose_client(settings, settings.worker_concurrency)
+    return compose_dispatcher(settings, SharedClock(utc_now), client, Attempts())
 
 
 def takes(endpoint: int, expected: int, /, **members: Any) -> Check:
@@ -207,7 +215,7 @@ class Receiver:
 @contextmanager
 def delivering(world: World, receiver: Receiver) -> Iterator[str]:
     """Approve the world's export for the receiver and deliver what is due; yields the export's id."""
-    dispatcher = compose(world.settings, SharedClock(utc_now))
+    dispatcher = composed(world.settings)
     with LoopbackServer(receiver.behave) as server:
         target = world.send(3, base_url=server.url()).json["id"]
         dispatcher.start()
@@ -245,7 +253,7 @@ def signs_what_it_sends(world: World) -> None:
 
 
 def emits_only_after_approval(world: World) -> None:
-    receiver, dispatcher = Receiver(), compose(world.settings, SharedClock(utc_now))
+    receiver, dispatcher = Receiver(), composed(world.settings)
     with LoopbackServer(receiver.behave) as server:
         world.send(3, base_url=server.url())
         dispatcher.start()
@@ -603,7 +611,7 @@ def stored_texts_are_no_larger_than_allowed(world: World) -> None:
 def an_unsafe_target_blocks(world: World) -> None:
     strict = make_settings(world.settings.data_dir, {"DEFAULT_PROJECT_ID": str(world.customer.project_id)})
     world.send(4)
-    dispatcher = compose(strict, SharedClock(utc_now))
+    dispatcher = composed(strict)
     # The name of the world's target does not resolve to anything that may be dialed here.
     assert rows("SELECT 1 FROM targets WHERE id = ?", (world.target_id,))
     execute("UPDATE targets SET base_url = 'https://127.0.0.1/hook' WHERE id = ?", (world.target_id,))

@@ -54,7 +54,7 @@ from tests.support.storefront import (
     stored,
     traces_of,
 )
-from worker.background.compliance import ComplianceTask, _InHand
+from worker.background.compliance import ComplianceTask, _ComplianceRun
 
 KEY: Final = b"A" * 32
 OTHER_SHOP: Final = "sun.shops.example"
@@ -313,7 +313,7 @@ def test_who_overslept_its_lease_erases_and_writes_nothing(client: TestClient, s
     assert heir is not None
     assert heir.lease != held.lease
     before = stored()
-    slept = _InHand(held, vault, "worker:slept", lambda: later)
+    slept = _ComplianceRun(held, vault, "worker:slept", lambda: later)
     with pytest.raises(compliance_requests.LeaseLost):
         slept.carry_out()
     assert stored() == before
@@ -373,7 +373,7 @@ def test_a_request_that_breaks_off_holds_up_no_other(client: TestClient, shop: C
     sound = receive(Topic.CUSTOMER_REDACT, vault, BOB)
     task = ComplianceTask(vault, "worker:test", utc_now)
     carry_out(task)
-    assert (task.done, task.broken_off) == (1, 1)
+    assert (task.done, task.failed) == (1, 1)
     assert compliance_requests.get(broken).status == "received"
     assert compliance_requests.get(sound).status == "done"
 

@@ -17,7 +17,7 @@ from storage.maintenance.retention import EXPORTS_AT_ONCE, Cutoffs
 from tests.support.dispatchers import Clock
 from tests.support.factories import NOW, Customer, make_exports
 from tests.support.workers import wait_until
-from worker.background.retention import FIRST_LOOK_AFTER, LOOK_EVERY, RetentionTask
+from worker.background.retention import FIRST_RUN_AFTER, RUN_EVERY, RetentionTask
 from worker.background.tasks import BackgroundTask
 
 OLD: Final = NOW - timedelta(days=91)
@@ -38,7 +38,7 @@ def clock() -> Clock:
 def task(customer: Customer, clock: Clock) -> RetentionTask:
     """One that was started long enough ago."""
     made = RetentionTask(until, "worker:test", clock)
-    clock.advance(FIRST_LOOK_AFTER.total_seconds())
+    clock.advance(FIRST_RUN_AFTER.total_seconds())
     return made
 
 
@@ -85,7 +85,7 @@ def test_what_is_over_goes_in_small_parts(customer: Customer, task: RetentionTas
 def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: Clock) -> None:
     make_exports(customer, 1, OLD)
     task = RetentionTask(until, "worker:test", clock)
-    clock.advance(FIRST_LOOK_AFTER.total_seconds() - 1)
+    clock.advance(FIRST_RUN_AFTER.total_seconds() - 1)
     assert work(task) == 0
     assert left() == 1
     clock.advance(1)
@@ -96,7 +96,7 @@ def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Custo
 def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clock: Clock, task: RetentionTask) -> None:
     assert work(task) == 0
     make_exports(customer, 1, OLD)
-    clock.advance(LOOK_EVERY.total_seconds() - 1)
+    clock.advance(RUN_EVERY.total_seconds() - 1)
     assert work(task) == 0
     clock.advance(1)
     assert work(task) == 1
@@ -115,7 +115,7 @@ def test_what_another_one_is_at_is_left_to_it_for_an_hour(customer: Customer, cl
         assert work(task) == 0
     assert work(task) == 0
     assert left() == 1
-    clock.advance(LOOK_EVERY.total_seconds())
+    clock.advance(RUN_EVERY.total_seconds())
     assert work(task) == 1
 
 

@@ -1,0 +1,106 @@
+"""Wires the worker's parts from settings: the client of receivers, the dispatcher, the background tasks."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from runtime.clock import utc_now
+from runtime.dns_resolver import DnsResolver
+from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.settings.definitions import Settings
+from storage.db.engine import DAMAGE, OUTAGES, connection
+from storage.db.shared_clock import SharedClock
+from storage.exports import worker_heartbeats
+from storage.maintenance.retention import Cutoffs, cutoffs
+from storage.secrets.vault import Vault
+from worker.background import compliance, pings, recoveries, retention, validations
+from worker.background.tasks import BackgroundTask
+from worker.delivery.attempt import AttemptOptions, AttemptRunner
+from worker.delivery.dispatcher import Dispatcher
+from worker.delivery.options import LEASE_S, RENEW_S, DispatcherOptions
+from worker.delivery.outcomes import Schedule
+from worker.http.client import HttpClient
+from worker.http.signed_request import SignedPost
+from worker.metrics import Attempts
+
+#: Waiting for a database lock as long as requests do, and then renewing, could take longer than a lease lasts.
+LOCK_WAIT_S: Final = LEASE_S - 2 * RENEW_S
+
+Now = Callable[[], datetime]
+
+
+def compared_clock() -> SharedClock:
+    """Return a clock that was compared with the database's, if that is available; the dispatcher repeats it later."""
+    clock = SharedClock(utc_now)
+    with suppress(*OUTAGES, DAMAGE), connection():
+        clock.compare()
+    return clock
+
+
+def compose_client(settings: Settings, connections: int) -> HttpClient:
+    """Return a client of receivers for `connections` concurrent requests."""
+    return HttpClient(
+        policy=settings.target_policy,
+        resolver=DnsResolver(),
+        deadline_s=settings.delivery_timeout_s,
+        connect_timeout_s=settings.connect_timeout_s,
+        connections=connections,
+    )
+
+
+def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClient, attempts: Attempts) -> Dispatcher:
+    """Return a dispatcher that keeps `clock` right and counts `attempts`; the database is open."""
+    schedule = Schedule(settings.retry_schedule_s, settings.max_age)
+    options = AttemptOptions(settings.webhook_secret, schedule, clock.now)
+    runner = AttemptRunner(client.post, Vault(settings.encryption_keys), options)
+    dispatcher_options = DispatcherOptions(
+        worker_name(),
+        settings.worker_concurrency,
+        settings.sweep_s,
+        clock.now,
+        compare_clocks=clock.compare,
+        count=attempts.count,
+    )
+    return Dispatcher(runner, dispatcher_options)
+
+
+def compose_background_tasks(settings: Settings, now: Now) -> list[BackgroundTask]:
+    """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age.
+
+    Pings and validations have a thread for each that may run at once, so that a slow receiver delays no other client.
+    """
+    vault = Vault(settings.encryption_keys)
+    ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
+    inspect = compose_client(settings, validations.VALIDATIONS_AT_ONCE).inspect
+    lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
+    validation = validations.ValidationTask(inspect, worker_name(), now, lease_s)
+    compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
+    recovery = recoveries.RecoveryTask(WakeUpQueue(connect(settings.redis_url)), now)
+
+    def retention_cutoffs(moment: datetime) -> Cutoffs:
+        return cutoffs(moment, settings.retention, settings.idempotency_ttl)
+
+    deletion = retention.RetentionTask(retention_cutoffs, worker_name(), now)
+    return [
+        *(BackgroundTask(f"ping-{n}", ping.run_once, pings.POLL_S) for n in range(pings.PINGS_AT_ONCE)),
+        *(
+            BackgroundTask(f"validation-{n}", validation.run_once, validations.POLL_S)
+            for n in range(validations.VALIDATIONS_AT_ONCE)
+        ),
+        BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
+        BackgroundTask("recoveries", recovery.run_once, recoveries.POLL_S),
+        BackgroundTask("retention", deletion.run_once, retention.POLL_S),
+    ]
+
+
+def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> pings.PingTask:
+    """Return the task that sends pings, for `at_once` threads."""
+    client = compose_client(settings, at_once)
+    signed_post = SignedPost(client.post, Vault(settings.encryption_keys), settings.webhook_secret)
+    return pings.PingTask(signed_post, worker_name(), now)
+
+
+def worker_name() -> str:
+    """Return the name of this worker process, unique among all hosts."""
+    return worker_heartbeats.process_name("worker")

@@ -1,0 +1,74 @@
+"""Delivers within one job of a plain RQ worker: opens settings and database, delivers, and closes everything again.
+
+It works in a forked child and in the worker's own process. The worker of the job sweeps for nothing and runs no background
+tasks: `bin/riskrelay sweep` from cron queues the job for retries, and one `bin/riskrelay work` runs the tasks.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import Path
+
+from runtime import error_reports, metrics, tracing, wake_up_queue
+from schemas.settings.definitions import Settings, load_settings
+from storage.db.engine import close_database, open_database
+from worker.composition import LOCK_WAIT_S, compared_clock, compose_client, compose_dispatcher
+from worker.delivery.dispatcher import Dispatcher
+from worker.delivery.options import STOP_TIMEOUT_S
+from worker.metrics import Attempts
+
+
+def deliver() -> None:
+    """Deliver until nothing is due, for one time slice at most; queue the next job for what is left then.
+
+    Raises InvalidSettings.
+    """
+    settings = load_settings()
+    wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
+    # Before the first scan: what is committed from now on queues a job again.
+    wake_ups.acknowledge()
+    with _reporting(settings), _database(settings), _dispatcher(settings) as dispatcher:
+        is_idle = dispatcher.deliver_due()
+    if not is_idle or dispatcher.leaves_to_others:
+        wake_ups.notify()
+
+
+@contextmanager
+def _reporting(settings: Settings) -> Iterator[None]:
+    error_reports.configure(settings, "worker")
+    tracing.configure(settings, "worker")
+    try:
+        yield
+    finally:
+        # A forked child of RQ ends without its exit handlers.
+        tracing.close()
+        error_reports.close()
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[None]:
+    open_database(settings.database_url, LOCK_WAIT_S)
+    try:
+        yield
+    finally:
+        close_database()
+
+
+@contextmanager
+def _dispatcher(settings: Settings) -> Iterator[Dispatcher]:
+    """Yield a running dispatcher; afterwards running attempts are finished, leases are returned and threads end."""
+    with closing(compose_client(settings, settings.worker_concurrency)) as client:
+        dispatcher = compose_dispatcher(settings, compared_clock(), client, _attempts(settings.data_dir))
+        dispatcher.start()
+        try:
+            yield dispatcher
+        finally:
+            dispatcher.stop()
+            dispatcher.join(settings.delivery_timeout_s + STOP_TIMEOUT_S)
+
+
+@cache
+def _attempts(data_dir: Path) -> Attempts:
+    """Return the counters of this process, in files that are opened once."""
+    metrics.open_files(data_dir, metrics.Role.WORKER)
+    return Attempts()

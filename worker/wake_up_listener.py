@@ -1,0 +1,116 @@
+"""An RQ worker that takes wake-ups and runs nothing that Redis names.
+
+RQ runs any importable function that a job names, so write access to Redis would be code execution. In this worker a job,
+whatever it contains, means "deliver what is due".
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import Queue, SimpleWorker
+from rq.exceptions import StopRequested
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from runtime import wake_up_queue
+from worker import jobs, outages
+
+#: How soon RQ tries again after it lost Redis.
+REDIS_RETRY_S: Final = 1.0
+#: How long one wait for a wake-up lasts, and so how late a stop may be noticed.
+WAIT_S: Final = 1
+#: Beyond that wait, how long Redis may take to answer.
+_ANSWER_S: Final = 2
+#: RQ waits for this much less than its workers' time to live.
+_RQ_MARGIN_S: Final = 15
+
+_log: Final = logging.getLogger(__name__)
+
+
+def listen(redis_url: str, is_stopping: Callable[[], bool]) -> None:
+    """Take wake-ups until a stop is requested or Redis is unavailable."""
+    client = wake_up_queue.connect(redis_url, timeout_s=None)
+    try:
+        _WakeUpListener(client, is_stopping).work(logging_level="WARNING")
+    except RedisError as unavailable:
+        outages.REDIS.note(unavailable)
+    except Exception:  # noqa: BLE001 - wake-ups only save time; whatever is wrong with them, the sweep goes on
+        _log.exception("listening for wake-ups failed, sweeping for due exports")
+    finally:
+        client.close()
+
+
+class _WakeUpJob(Job):
+    """A job whose function, callbacks and webhooks are ignored."""
+
+    def perform(self) -> None:
+        jobs.deliver_due()
+
+    def execute_success_callback(self, *_: Any, **__: Any) -> None:
+        """Run nothing that Redis names."""
+
+    def execute_failure_callback(self, *_: Any, **__: Any) -> None:
+        """Run nothing that Redis names."""
+
+    def execute_stopped_callback(self, *_: Any, **__: Any) -> None:
+        """Run nothing that Redis names."""
+
+    def send_webhooks(self, *_: Any, **__: Any) -> None:
+        """Call no address that Redis names."""
+
+
+class _WakeUpListener(SimpleWorker):
+    """Takes jobs, and neither signals nor commands that come through Redis."""
+
+    max_connection_wait_time = REDIS_RETRY_S
+
+    def __init__(self, client: Redis, is_stopping: Callable[[], bool]) -> None:
+        self._is_stopping = is_stopping
+        queue = wake_up_queue.queue(client)
+        queue.job_class = _WakeUpJob
+        super().__init__(
+            [queue],
+            connection=client,
+            serializer=JSONSerializer,
+            job_class=_WakeUpJob,
+            worker_ttl=WAIT_S + _RQ_MARGIN_S,
+            log_job_description=False,
+        )
+
+    @property
+    def connection_timeout(self) -> int:
+        return WAIT_S + _ANSWER_S
+
+    def heartbeat(self, *args: Any, **kwargs: Any) -> None:
+        """Stop if requested: RQ calls this before each wait for a job, when nothing is half done."""
+        if not (args or kwargs):
+            self._stop_if_requested()
+        super().heartbeat(*args, **kwargs)
+        outages.REDIS.over()
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """Log in our form that a wake-up job failed; RQ would log the error's text."""
+        _log.error("wake-up job failed", exc_info=exc_info[1])
+
+    def handle_job_failure(self, job: Job, queue: Queue, started_job_registry: Any = None, exc_string: str = "") -> None:
+        """Store no error text in Redis."""
+        super().handle_job_failure(job, queue, started_job_registry, exc_string="")
+
+    def check_for_suspension(self, burst: bool) -> None:
+        self._stop_if_requested()
+
+    def subscribe(self) -> None:
+        """Subscribe to no commands."""
+
+    def unsubscribe(self) -> None:
+        """There is no subscription to end."""
+
+    def _install_signal_handlers(self) -> None:
+        """The daemon handles signals."""
+
+    def _stop_if_requested(self) -> None:
+        if self._is_stopping():
+            raise StopRequested
