@@ -1,4 +1,4 @@
-"""A finding: one issue on one page, recognised again over scan runs by its fingerprint."""
+"""Fingerprints: recognize the same issue on the same page in later scan runs."""
 
 import hashlib
 from collections.abc import Collection, Iterable
@@ -15,7 +15,7 @@ _SEPARATOR: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class PostbackResult:
-    """What a postback came to: how many findings are new, how many were seen before, which exports were prepared."""
+    """The result of a postback: counts of new and known findings, and the exports that were prepared."""
 
     scan_run_id: int
     new: int
@@ -24,18 +24,18 @@ class PostbackResult:
 
 
 def fingerprint(page: ScannedPage, issue: Issue) -> str:
-    """Return the 64 hex digits by which the same issue on the same page is known again.
+    """Return 64 hex digits that identify the same issue on the same page.
 
-    Page, rule and place count; wording, severity and evidence may change without making a new finding, and so may what a
-    campaign, a session, a build of the site or another visit changes of the address and the place.
+    They depend on page, rule and location. Wording, severity and evidence may change without a new finding, and so may parts
+    of the URL and the location that a campaign, a session, a build of the site or another visit changes.
     """
     return _digest(*_parts(page, issue))
 
 
 def by_fingerprint(page: ScannedPage, issues: Iterable[Issue]) -> dict[str, Issue]:
-    """Return the issues of one postback by their fingerprints; one that is there twice once, as it was said last.
+    """Return the issues of one postback by fingerprint; of duplicates the last one counts.
 
-    Places that are two now, but may look alike after the next build, are told apart by their order on the page.
+    Locations that differ now but have the same stable form are distinguished by their order on the page.
     """
     alike: dict[tuple[str, str, str], list[Issue]] = {}
     for issue in issues:

@@ -1,8 +1,8 @@
-"""Which addresses are those of one page.
+"""Normalizes page URLs, so that all URLs of one page compare equal.
 
-An address changes from scan to scan without meaning another page: a campaign tags it, a session or a cache-buster stands in
-it, its members change places. What is folded here never tells pages apart; everything else does, a member with the name `v`
-or `page` and the scheme included. The answer is a key to compare, not an address to open.
+A URL changes between scans without being another page: campaigns tag it, a session or a cache buster is in it, its
+parameters change order. Only such differences are folded; everything else distinguishes pages, including the scheme and
+parameters named `v` or `page`. The result is a key to compare, not a URL to open.
 """
 
 import re
@@ -17,7 +17,7 @@ _DEFAULT_PORTS: Final[Mapping[str, str]] = {"http": "80", "https": "443"}
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SPELLED: Final = re.compile(r"%[0-9a-fA-F]{2}|[^\x00-\x7f]++")
 
-#: What whoever links to a page adds to see where visitors come from.
+#: Prefixes of campaign parameters.
 _CAMPAIGNS: Final = ("utm_", "mtm_", "piwik_", "hsa_")
 _TRACKERS: Final[Mapping[str, str]] = {
     "Google": "_ga _gac _gl gclid gclsrc dclid gbraid wbraid srsltid",
@@ -35,10 +35,10 @@ _TRACKING: Final = frozenset(name for names in _TRACKERS.values() for name in na
 
 _ANYTHING: Final = re.compile(r".*", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]*")
-#: What servers call a session by: long, without a separator, of letters and digits mixed; "sid=12" may be a section.
+#: A session id: long, without a separator, letters and digits mixed; "sid=12" may be a section.
 _TOKEN: Final = re.compile(r"(?=(?:[^0-9]*+[0-9]){4})(?=(?:[^A-Za-z]*+[A-Za-z]){4})[A-Za-z0-9]{24,}")
 
-#: Members that are another one at every visit, by name, and what they must look like to be that.
+#: Parameters that change with every visit, with the shape that their value must have.
 _PASSING: Final[Mapping[str, re.Pattern[str]]] = {
     # jQuery's cache-buster is a number
     "_": _NUMBER,
@@ -61,17 +61,17 @@ _PASSING: Final[Mapping[str, re.Pattern[str]]] = {
     "session_id": _TOKEN,
 }
 
-#: Sessions that servers write into the path: Java's and PHP's parameter, and ASP.NET's segment.
+#: Sessions in the path: Java's and PHP's parameter, and ASP.NET's segment.
 _PATH_SESSION: Final = re.compile(r";(?:jsessionid|phpsessid|cfid|cftoken)=[^/;]*+|/\(S\([a-z0-9]{24}\)\)", re.IGNORECASE)
-#: Where the fragment is what tells the pages of a single-page application apart: #/cart, #!/cart.
+#: Fragments that are routes of a single-page application: #/cart, #!/cart.
 _ROUTE: Final = ("/", "!")
-#: All issues of a postback are on its page, and a scan asks for the same pages every night; an address has at most 2 KB.
+#: All issues of a postback are on its page, and scans repeat the same pages; a URL has at most 2 KB.
 _KNOWN_PAGES: Final = 1024
 
 
 @lru_cache(maxsize=_KNOWN_PAGES)
 def page_key(url: str) -> str:
-    """Return what all addresses of one page have in common; for an address that does not split, the address."""
+    """Return the key of a page; for a URL that cannot be split, the URL itself."""
     try:
         parts = urlsplit(url.strip())
     except ValueError:
@@ -83,12 +83,12 @@ def page_key(url: str) -> str:
 
 
 def without_session(path: str) -> str:
-    """Return the path of an address without the session that a server wrote into it."""
+    """Return the path of a URL without a session id in it."""
     return _PATH_SESSION.sub("", path)
 
 
 def _authority(netloc: str, scheme: str) -> str:
-    """Fold the case of the host, its trailing dot, and the port that goes without saying."""
+    """Fold the case of the host, its trailing dot, and the default port."""
     user, at, host = netloc.rpartition("@")
     name, colon, port = host.lower().rpartition(":")
     if not colon or not (port == "" or port.isdecimal()):
@@ -103,7 +103,7 @@ def _path(path: str) -> str:
 
 
 def _query(query: str) -> str:
-    """Drop what is passing and put the rest in order of names; values of one name keep theirs, which may mean something."""
+    """Drop visit and campaign parameters and sort the rest by name; values of one name keep their order."""
     members = [_spelled(member.replace("+", "%20")) for member in query.split("&") if member]
     return "&".join(sorted((member for member in members if not _is_passing(member)), key=_name_of))
 
@@ -122,7 +122,7 @@ def _name_of(member: str) -> str:
 
 
 def _spelled(text: str) -> str:
-    """Spell every character in the one way it can be: escaped in capitals, or not at all where it need not be."""
+    """Normalize percent encoding: capital digits, and no encoding of unreserved characters."""
     return _SPELLED.sub(_spelling, text)
 
 

@@ -1,7 +1,7 @@
 """A scanner's postback: one page of one scan run and the issues found on it.
 
-Members nobody knows are ignored and never stored, but for those of an issue, which are kept as evidence up to a limit.
-A text over its limit or too many issues are refused, never cut.
+Unknown fields are ignored and never stored, except those of an issue, which are kept as evidence up to a limit. Text that is
+too long and too many issues are rejected, never truncated.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ MAX_ISSUES: Final = 500
 MAX_EVIDENCE_BYTES: Final = 8 * 1024
 
 RUN_STATUSES: Final = ("running", "completed", "partial", "failed", "cancelled")
-#: Only these say that what was not reported was not there.
+#: Only in these runs does an unreported issue mean that there is none.
 STATUSES_WITH_FINDINGS: Final = frozenset({"completed", "partial"})
 
 SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
-#: What scanners call the same things.
+#: Other names of severities in scanners.
 SEVERITY_SYNONYMS: Final[Mapping[str, str]] = {
     **{name: name for name in SEVERITIES},
     "informational": "info",
@@ -44,7 +44,7 @@ SEVERITY_SYNONYMS: Final[Mapping[str, str]] = {
     "fatal": "critical",
 }
 
-#: Our name of a member of an issue, and the others it goes by, in order of preference.
+#: Our name of an issue's field, and its aliases in order of preference.
 ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "code": ("rule", "type", "id"),
     "title": ("message",),
@@ -54,7 +54,7 @@ ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One flaw on a page as the scanner reported it, in our words."""
+    """One issue on a page, with our field names."""
 
     code: str
     title: str
@@ -78,7 +78,7 @@ class ScannedPage:
 
 @dataclass(frozen=True, slots=True)
 class ScanPostback:
-    """One postback, checked."""
+    """One valid postback."""
 
     scan_run_id: int
     status: str
@@ -114,17 +114,17 @@ class _IssueForm(Form):
 
     @post_load(pass_original=True)
     def _make(self, entry: dict[str, Any], submitted: dict[str, Any], **_: Any) -> Issue:
-        if not (_said(entry.get("code")) or _said(entry.get("title"))):
+        if not (_text_or_none(entry.get("code")) or _text_or_none(entry.get("title"))):
             raise ValidationError("required", "title")
         named = {name: entry.pop(name, None) for name in ("code", "title", "severity", "description", "location", "url")}
-        # marshmallow hands unknown members over in no order; the sender's decides which ones fit.
+        # marshmallow passes unknown fields in no order; the sender's order decides which ones fit.
         evidence = {name: entry[name] for name in submitted if name in entry}
         severity = SEVERITY_SYNONYMS.get((named["severity"] or "").strip().lower())
         if severity is None and named["severity"]:
             evidence = {"severity": named["severity"], **evidence}
         return Issue(
-            code=_said(named["code"]) or named["title"],
-            title=_said(named["title"]) or named["code"],
+            code=_text_or_none(named["code"]) or named["title"],
+            title=_text_or_none(named["title"]) or named["code"],
             severity=severity or "info",
             description=named["description"] or "",
             location=named["location"] or "",
@@ -169,13 +169,13 @@ class PostbackForm(LenientForm):
         )
 
 
-def _said(text: str | None) -> str | None:
-    """Return a text that says anything; spaces name nothing."""
+def _text_or_none(text: str | None) -> str | None:
+    """Return a text, or None if it is blank."""
     return text if text and text.strip() else None
 
 
 def _within_limit(members: dict[str, Any]) -> dict[str, Any]:
-    """Keep members in the sender's order while they fit in MAX_EVIDENCE_BYTES of JSON; drop the rest."""
+    """Keep fields in the sender's order while they fit in MAX_EVIDENCE_BYTES of JSON; drop the rest."""
     kept: dict[str, Any] = {}
     size = len("{}")
     for name, value in members.items():

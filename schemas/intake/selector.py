@@ -1,10 +1,10 @@
-"""Which descriptions of a place on a page mean the same place.
+"""Normalizes locations on a page, so that two spellings of the same location compare equal.
 
-Scanners say where a flaw is as a CSS selector, an XPath, an address, or in words. A rebuild of the site gives new names to
-generated classes and ids, a visit leaves a class such as `is-active` behind, another version of a scanner spells the same
-selector otherwise. `exact_selector` folds the spelling alone; `stable_selector` also what does not outlast a build or a
-visit. Tags, positions (`:nth-child(2)`, `div[2]`), attributes and the names that people give are structure, and always stay.
-What is no selector and no path is taken by its words.
+Scanners give the location of an issue as a CSS selector, an XPath, a URL or plain words. A rebuild of the site renames
+generated classes and ids, a visit leaves a class such as `is-active` behind, and scanner versions spell the same selector
+differently. `exact_selector` folds only the spelling; `stable_selector` also removes what changes with a build or a visit.
+Tags, positions (`:nth-child(2)`, `div[2]`), attributes and handwritten names are structure and are always kept. Text that is
+neither a selector nor a path is compared as it is.
 """
 
 import re
@@ -39,7 +39,7 @@ _TAGS: Final = frozenset(
     )
     for name in names.split()
 )
-#: An element of somebody's own has a hyphen; scripts give its name in capitals.
+#: A custom element has a hyphen; scripts report its name in capitals.
 _OWN_TAG: Final = re.compile(r"[a-z][a-z0-9]*+-[a-z0-9-]*+|[A-Z][A-Z0-9]*+-[A-Z0-9-]*+")
 
 #: Attributes that hold names of elements, and classes.
@@ -47,7 +47,7 @@ _NAMING: Final = frozenset(
     {"id", "for", "class", "form", "list", "headers", "aria-labelledby", "aria-describedby", "aria-controls", "aria-owns"}
 )
 
-# --- how places are written
+# --- syntax of locations
 
 _ESCAPE: Final = r"\\[0-9a-fA-F]{1,6}\s?|\\[^\n]"
 _NAME: Final = rf"(?:[\w-]|[^\x00-\x7f]|{_ESCAPE})"
@@ -58,7 +58,7 @@ _PART: Final = re.compile(
     rf"|(?P<pseudo>::?[A-Za-z-]++)(?:\((?P<argument>(?:[^()\"']|{_QUOTED}|\([^()]*+\))*+)\))?",
     re.DOTALL,
 )
-#: Where an XPath begins; any other path from a root may be one of files or of JSON.
+#: The start of an XPath; any other absolute path may be a file path or a JSON pointer.
 _XPATH: Final = re.compile(r"//|/html(?![\w-])", re.IGNORECASE)
 _STEP: Final = re.compile(
     r"(?P<axis>/{1,2}(?:[a-z-]++::)?@?)(?P<name>\*|\.\.?|(?:text|node)\(\)|(?:svg:)?[A-Za-z][\w-]*+)"
@@ -73,7 +73,7 @@ _ATTRIBUTE: Final = re.compile(
 )
 _TEXT_OR_SPACE: Final = re.compile(rf"(?P<quoted>{_QUOTED})|\s*+(?P<sign>[^\w\s@.\"'-])\s*+|\s++", re.DOTALL)
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+://\S++")
-#: A site's templates put the same places on page after page; a place has at most 2,000 characters.
+#: Templates repeat the same locations on every page; a location has at most 2,000 characters.
 _KNOWN_PLACES: Final = 1024
 
 _TO_ESCAPE: Final = re.compile(r"[^\w*-]")
@@ -81,19 +81,19 @@ _UNESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(.))", re.DOTALL)
 
 
 def exact_selector(location: str) -> str:
-    """Return one spelling for all that mean exactly this place."""
+    """Return the normal spelling of exactly this location."""
     return _place(location, _Spelling())
 
 
 @lru_cache(maxsize=_KNOWN_PLACES)
 def stable_selector(location: str) -> str:
-    """Return what of this place outlasts a build and a visit; two places of one page may have the same."""
+    """Return the part of a location that builds and visits do not change; two locations of a page may share it."""
     return _place(location, _Lasting())
 
 
 @dataclass(slots=True)
 class _Compound:
-    """What a selector says of one element."""
+    """The parts of a selector that describe one element."""
 
     tag: str = ""
     ids: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class _Spelling:
 
 
 class _Lasting(_Spelling):
-    """Keeps of each name what outlasts a build and a visit."""
+    """Keeps the part of each name that builds and visits do not change."""
 
     def address(self, text: str) -> str:
         return page_key(text)
@@ -147,7 +147,7 @@ def _place(location: str, keep: _Spelling) -> str:
 
 
 def _selector(text: str, keep: _Spelling) -> str | None:
-    """Spell a CSS selector; None for what is none."""
+    """Normalize a CSS selector; None if it is not one."""
     spelled: list[str] = []
     compound = _Compound()
     for kind, part in _parts(text):
@@ -162,7 +162,7 @@ def _selector(text: str, keep: _Spelling) -> str | None:
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a selector; where it goes on with what is none, a part of the kind `other`."""
+    """Yield the parts of a selector; anything that is not a part has the kind `other` and ends it."""
     place = 0
     while place < len(text):
         found = _PART.match(text, place)
@@ -174,29 +174,29 @@ def _parts(text: str) -> Iterator[tuple[str, str]]:
         yield kind, found[0] if kind == "pseudo" else found[kind]
 
 
-def _say_tag(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_tag(compound: _Compound, part: str, _keep: _Spelling) -> bool:
     if not compound.is_empty or not (part == "*" or _is_tag(part)):
         return False
     compound.tag = part.lower()
     return True
 
 
-def _say_id(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_id(compound: _Compound, part: str, _keep: _Spelling) -> bool:
     compound.ids.append(_unescaped(part))
     return True
 
 
-def _say_class(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_class(compound: _Compound, part: str, _keep: _Spelling) -> bool:
     compound.classes.append(_unescaped(part))
     return True
 
 
-def _say_attribute(compound: _Compound, part: str, keep: _Spelling) -> bool:
+def _read_attribute(compound: _Compound, part: str, keep: _Spelling) -> bool:
     compound.rest.append(f"[{_attribute(part, keep)}]")
     return True
 
 
-def _say_pseudo(compound: _Compound, part: str, _keep: _Spelling) -> bool:
+def _read_pseudo(compound: _Compound, part: str, _keep: _Spelling) -> bool:
     name, bracket, argument = part.partition("(")
     # 2n + 1 is 2n+1
     argument = "".join(argument.split()) if name.lower().startswith(":nth-") else " ".join(argument[:-1].split()) + ")"
@@ -204,28 +204,28 @@ def _say_pseudo(compound: _Compound, part: str, _keep: _Spelling) -> bool:
     return True
 
 
-def _say_other(_compound: _Compound, _part: str, _keep: _Spelling) -> bool:
+def _read_other(_compound: _Compound, _part: str, _keep: _Spelling) -> bool:
     return False
 
 
 _READERS: Final[Mapping[str, Callable[[_Compound, str, _Spelling], bool]]] = {
-    "tag": _say_tag,
-    "id": _say_id,
-    "class": _say_class,
-    "attribute": _say_attribute,
-    "pseudo": _say_pseudo,
-    "other": _say_other,
+    "tag": _read_tag,
+    "id": _read_id,
+    "class": _read_class,
+    "attribute": _read_attribute,
+    "pseudo": _read_pseudo,
+    "other": _read_other,
 }
 
 
 def _compound(compound: _Compound, keep: _Spelling) -> str:
-    """Spell what is said of one element: tag, ids, classes in order of their names, then the rest as it came."""
+    """Spell one element: tag, ids, sorted classes, then the rest in its order."""
     ids = [f"#{_escaped(keep.name(each))}" for each in compound.ids]
-    told = "".join([*ids, *_classes(compound.classes, keep), *compound.rest])
+    qualifiers = "".join([*ids, *_classes(compound.classes, keep), *compound.rest])
     if compound.tag == "*":
-        return told or "*"
-    # A class that comes and goes stays where an element is known by nothing else.
-    return compound.tag + told or "".join(_classes(compound.classes, _Spelling()))
+        return qualifiers or "*"
+    # A state class is kept if it is all that identifies the element.
+    return compound.tag + qualifiers or "".join(_classes(compound.classes, _Spelling()))
 
 
 def _classes(names: Sequence[str], keep: _Spelling) -> list[str]:
@@ -233,7 +233,7 @@ def _classes(names: Sequence[str], keep: _Spelling) -> list[str]:
 
 
 def _xpath(text: str, keep: _Spelling) -> str | None:
-    """Spell an XPath of elements; None for what is none, such as a path of files."""
+    """Normalize an XPath of elements; None if it is not one, such as a file path."""
     spelled: list[str] = []
     place = 0
     while place < len(text):
@@ -256,7 +256,7 @@ def _is_tag(name: str) -> bool:
 
 
 def _attribute(text: str, keep: _Spelling) -> str:
-    """Spell what stands between brackets: an attribute with or without a value, or what an XPath asks otherwise."""
+    """Normalize the text between brackets: an attribute with or without a value, or another XPath predicate."""
     found = _ATTRIBUTE.fullmatch(text)
     if found is None:
         return _TEXT_OR_SPACE.sub(_respelled, text.strip())

@@ -1,4 +1,4 @@
-"""Who hands something in from outside, and what each of them was refused last, without a word of what it sent."""
+"""Inbound sources, and the last rejection of each, without any submitted value."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +8,7 @@ from schemas.base.errors import FieldProblem
 
 
 class InboundSource(StrEnum):
-    """A kind of sender, by the name that the documents know it by."""
+    """A kind of sender, with its name in the documentation."""
 
     SCANNER = "scanner"
     EMAIL = "email"
@@ -19,7 +19,7 @@ class InboundSource(StrEnum):
 
 
 class CredentialFault(StrEnum):
-    """Why a credential did not do; for the operator alone, because a client reads the same of all of them."""
+    """Why a credential was rejected; for the operator only, since clients get the same response for all."""
 
     NOT_CONFIGURED = "not_configured"
     MISSING = "missing"
