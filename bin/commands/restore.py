@@ -25,7 +25,7 @@ from schemas.base.errors import NoEncryptionKey
 from schemas.base.timestamps import rfc3339
 from schemas.settings.definitions import Settings
 from storage.compliance import erasure_log, erasure_replay
-from storage.compliance.erasure_replay import Unreadable
+from storage.compliance.erasure_replay import DamagedReplay
 from storage.db import schema_version
 from storage.db.engine import connection, database, is_sqlite
 from storage.db.locks import Lock
@@ -94,7 +94,7 @@ def _refusals() -> Iterator[None]:
         raise Refused(str(refused)) from None
     except NoEncryptionKey:
         raise Refused("ENCRYPTION_KEYS is not set; restore the .env that belongs to the backup.") from None
-    except Unreadable as damaged:
+    except DamagedReplay as damaged:
         raise Refused(f"The --redactions file is damaged: {damaged}; write it again with `compliance export`.") from None
     except (DumpFailed, DamagedCopy, sqlite3.Error) as failed:
         raise Refused(f"The restore failed: {failed}. The database is unchanged.") from None
@@ -170,7 +170,7 @@ def _plan(
     file: Path, settings: Settings, backup: Backup, before: Before, redactions: Path | None, obstacles: Sequence[str]
 ) -> dict[str, Any]:
     """Return what a restore would do."""
-    there = {line for source in _sources(settings, redactions) for line in erasure_replay.journal_of(source)}
+    there = {line for source in _sources(settings, redactions) for line in erasure_replay.erasures_in(source)}
     if before.has_redactions:
         with connection():
             there |= {line for page in erasure_log.pages() for line in page}
@@ -178,7 +178,7 @@ def _plan(
         "file": str(file.absolute()),
         "would_run": [name for name in schema_version.known() if name > backup.schema],
         "would_pause": backup.active_targets,
-        "would_redact": len(there - {*backup_files.journal_of(file)}),
+        "would_redact": len(there - {*backup_files.erasures_in(file)}),
         "replaces_accounts": before.contents and before.contents.accounts,
         "replaces_exports": before.contents and before.contents.exports,
         "obstacles": list(obstacles),

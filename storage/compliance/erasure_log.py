@@ -1,7 +1,7 @@
-"""The journal of redactions: which rows compliance requests erased or emptied, by their ids alone.
+"""The erasure log: which rows compliance requests erased or emptied, by their ids alone.
 
-It is written in the transaction of the erasure and is never pruned: what an old backup brings back is erased again by it.
-Row ids are our own and say nothing of anybody; what handoffs, tickets or attempts lose goes with the rows that are named.
+An entry is written in the transaction of the erasure and never pruned: what an old backup brings back is erased again by it.
+Row ids are our own and identify nobody. What handoffs, tickets or attempts lose goes with the rows that are logged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,56 +9,51 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from schemas.base.timestamps import to_ms
-from storage.db.engine import execute, rows, values_list
+from schemas.base.timestamps import from_ms, to_ms
+from storage.db.models import RedactionRow
 
-#: Stands for a table: a stored answer whose client's key was forgotten as well.
-KEYS: Final = "idempotency_keys.key"
+#: In place of a table's name: a stored response whose client's key was erased as well.
+CLIENT_KEYS: Final = "idempotency_keys.key"
 
 #: Rows that are read at once.
 _PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Redacted:
+class ErasedRow:
     """A row that a request erased or emptied."""
 
     request_id: str
     table: str
     row_id: str
-    redacted_at_ms: int
+    erased_at_ms: int
 
 
-def note(request_id: str, table: str, row_ids: Sequence[str | int], now: datetime) -> None:
-    """Write what a request erases or empties, in one statement and in the transaction of the erasure."""
-    if not row_ids:
-        return
-    at = to_ms(now)
-    parameters = [value for row_id in row_ids for value in (request_id, table, str(row_id), at)]
-    execute(
-        f"INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES {values_list(4, len(row_ids))}",  # noqa: S608 - our own names
-        parameters,
-    )
+def add(request_id: str, table: str, row_ids: Sequence[str | int], now: datetime) -> None:
+    """Log what a request erases or empties, in one statement and in the transaction of the erasure."""
+    if row_ids:
+        RedactionRow.insert_many(
+            [
+                {"request_id": request_id, "table_name": table, "row_id": str(row_id), "redacted_at": now}
+                for row_id in row_ids
+            ]
+        ).execute()
 
 
-def pages() -> Iterator[list[Redacted]]:
-    """Read the whole journal, the oldest first, page by page."""
+def pages() -> Iterator[list[ErasedRow]]:
+    """Read the whole log, the oldest entry first, page by page."""
     after = 0
-    statement = "SELECT id, request_id, table_name, row_id, redacted_at FROM redactions WHERE id > ? ORDER BY id LIMIT ?"
-    while page := rows(statement, (after, _PAGE)):
-        after = page[-1][0]
-        yield [Redacted(*row[1:]) for row in page]
+    while page := list(RedactionRow.select().where(RedactionRow.id > after).order_by(RedactionRow.id).limit(_PAGE)):
+        after = page[-1].id
+        yield [_entry(row) for row in page]
 
 
-def missing(lines: Sequence[Redacted]) -> list[Redacted]:
-    """Return which of these lines of another journal this one has not."""
-    moments = sorted({line.redacted_at_ms for line in lines})
-    if not moments:
-        return []
-    known = rows(
-        "SELECT request_id, table_name, row_id, redacted_at FROM redactions "  # noqa: S608 - our own names
-        f"WHERE redacted_at IN {values_list(len(moments), 1)}",
-        moments,
-    )
-    here = {Redacted(*row) for row in known}
-    return [line for line in lines if line not in here]
+def missing(entries: Sequence[ErasedRow]) -> list[ErasedRow]:
+    """Return those of another log's entries that this log does not have."""
+    moments = [from_ms(at_ms) for at_ms in sorted({entry.erased_at_ms for entry in entries})]
+    here = {_entry(row) for row in RedactionRow.select().where(RedactionRow.redacted_at.in_(moments))}
+    return [entry for entry in entries if entry not in here]
+
+
+def _entry(row: RedactionRow) -> ErasedRow:
+    return ErasedRow(row.request_id, row.table_name, row.row_id, to_ms(row.redacted_at))

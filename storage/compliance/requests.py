@@ -25,7 +25,7 @@ from schemas.compliance.requests import (
     subject_from,
 )
 from storage.accounts.audit_log import append
-from storage.compliance.erasure_log import note
+from storage.compliance import erasure_log
 from storage.db import identifiers
 from storage.db.columns import JsonField
 from storage.db.engine import execute, is_sqlite, rows, transaction
@@ -66,7 +66,7 @@ class LeaseLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ComplianceLease:
     """A request that one worker carries out; `counts` are those of the work that is already done."""
 
     id: str
@@ -136,7 +136,7 @@ def count_overdue(now: datetime) -> int:
     )
 
 
-def claim_next(now: datetime) -> Held | None:
+def claim_next(now: datetime) -> ComplianceLease | None:
     """Take up the request that has waited longest, of a shop that nobody serves; None if there is none.
 
     The claim lapses LEASE_S after `now` unless `renew` is called; then the request waits again.
@@ -157,7 +157,7 @@ def claim_next(now: datetime) -> Held | None:
         )
         if not taken:
             return None
-    return Held(
+    return ComplianceLease(
         id=request_id,
         lease=lease,
         topic=Topic(topic),
@@ -170,14 +170,14 @@ def claim_next(now: datetime) -> Held | None:
     )
 
 
-def subject_of(held: Held, vault: Vault) -> Subject:
+def subject_of(held: ComplianceLease, vault: Vault) -> Subject:
     """Return whom a request is about; nobody where it is about a shop. Raises WrongEncryptionKey, NoEncryptionKey."""
     if held.subject_sealed is None:
         return Subject()
     return subject_from(json.loads(vault.open(held.subject_sealed, SUBJECT.context(held.id))))
 
 
-def renew(held: Held, counts: Mapping[str, int], now: datetime) -> None:
+def renew(held: ComplianceLease, counts: Mapping[str, int], now: datetime) -> None:
     """Hold on to a request and write how far it is, in the transaction of the work it counts. Raises LeaseLost.
 
     On PostgreSQL this locks the row, so that nobody takes the request up before the work is committed.
@@ -191,7 +191,12 @@ def renew(held: Held, counts: Mapping[str, int], now: datetime) -> None:
 
 
 def finish(
-    held: Held, result: ComplianceResult, counts: Mapping[str, int], report_sealed: bytes | None, now: datetime, actor: str
+    held: ComplianceLease,
+    result: ComplianceResult,
+    counts: Mapping[str, int],
+    report_sealed: bytes | None,
+    now: datetime,
+    actor: str,
 ) -> None:
     """Close a request and forget whom it was about; the caller holds the transaction. Raises LeaseLost."""
     renew(held, counts, now)
@@ -204,7 +209,7 @@ def finish(
     append(now, actor, "finish_compliance_request", held.id, told)
 
 
-def postpone(held: Held, error: str, now: datetime) -> datetime | None:
+def postpone(held: ComplianceLease, error: str, now: datetime) -> datetime | None:
     """Let a request that broke off wait, longer each time; return until when, None where another worker has it.
 
     `error` names the kind of error, never what it says.
@@ -241,7 +246,7 @@ def reported(shop_domain: str) -> list[tuple[str, str | None]]:
 
 def replace_report(request_id: str, report_sealed: bytes | None, now: datetime, actor: str) -> None:
     """Put another report in place of one, or erase it, for the request `actor`; the caller holds the transaction."""
-    note(actor, REPORT.table, [request_id], now)
+    erasure_log.add(actor, REPORT.table, [request_id], now)
     execute("UPDATE compliance_requests SET report_sealed = ? WHERE id = ?", (report_sealed, request_id))
 
 

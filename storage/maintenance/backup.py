@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from runtime.fsync import sync
 from schemas.targets.target import TargetStatus
-from storage.compliance.erasure_log import Redacted
+from storage.compliance.erasure_log import ErasedRow
 from storage.db import schema_version as schema
 from storage.db.engine import database, is_sqlite
 from storage.maintenance import postgres_dumps, sqlite_copies
@@ -97,10 +97,10 @@ def examine(file: Path, vault: Vault) -> Backup:
     return Backup(max(applied), active)
 
 
-def journal_of(file: Path) -> Iterator[Redacted]:
+def erasures_in(file: Path) -> Iterator[ErasedRow]:
     """Read the journal of redactions in a backup."""
     for row in read(file, "redactions", "request_id", "table_name", "row_id", "redacted_at"):
-        yield Redacted(str(row["request_id"]), str(row["table_name"]), str(row["row_id"]), int(row["redacted_at"]))
+        yield ErasedRow(str(row["request_id"]), str(row["table_name"]), str(row["row_id"]), int(row["redacted_at"]))
 
 
 def read(file: Path, table: str, *columns: str) -> Iterator[dict[str, Any]]:

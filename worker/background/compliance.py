@@ -17,8 +17,8 @@ from schemas.compliance.requests import ComplianceResult, Subject, Topic, report
 from schemas.compliance.subject_matching import Mentions
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
-from storage.compliance.erasure import STORES, UNASSIGNED, UNASSIGNED_OF_ONE_SHOP, Found
-from storage.compliance.requests import Held, LeaseLost
+from storage.compliance.erasure import ERASABLE_TABLES, UNASSIGNED, UNASSIGNED_OF_ONE_SHOP, SubjectMatch
+from storage.compliance.requests import ComplianceLease, LeaseLost
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.secrets.vault import Vault
 
@@ -48,11 +48,11 @@ class ComplianceTask:
             self._carry_out(held)
         return True
 
-    def _carry_out(self, held: Held) -> None:
+    def _carry_out(self, held: ComplianceLease) -> None:
         _log.info("compliance request %s claimed", held.id, extra={"worker": self._worker})
         try:
             _ComplianceRun(held, self._vault, self._worker, self._now).carry_out()
-            erasure.empty_log()
+            erasure.truncate_wal()
             self.done += 1
         except OUTAGES:
             # Nothing can be written now, not even the failure: the lease expires.
@@ -68,7 +68,7 @@ class ComplianceTask:
 class _ComplianceRun:
     """One request that this worker has leased, and the counts so far."""
 
-    def __init__(self, held: Held, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
+    def __init__(self, held: ComplianceLease, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
         self._held = held
         self._vault = vault
         self._worker = worker
@@ -90,10 +90,10 @@ class _ComplianceRun:
     def _report(self) -> None:
         subject = compliance_requests.subject_of(self._held, self._vault)
         mentions, records = Mentions(subject), list[dict[str, Any]]()
-        for store in (*STORES, UNASSIGNED):
-            for found in erasure.mentioning(store, self._held.shop_domain, mentions):
+        for table in (*ERASABLE_TABLES, UNASSIGNED):
+            for found in erasure.search(table, self._held.shop_domain, mentions):
                 records += [each.record() for each in found]
-                self._step(partial(Counter, {store.table: len(found)}))
+                self._step(partial(Counter, {table.name: len(found)}))
         result = ComplianceResult.REPORTED if records else ComplianceResult.NOTHING_HELD
         report = report_record(self._held.id, self._held.shop_domain, subject, result, records, self._now())
         self._finish(result, compliance_requests.seal_report(self._held.id, report, self._vault))
@@ -101,8 +101,8 @@ class _ComplianceRun:
     def _redact_customer(self) -> None:
         subject = compliance_requests.subject_of(self._held, self._vault)
         mentions = Mentions(subject)
-        for store in (*STORES, UNASSIGNED):
-            self._erase_mentioning(store, mentions)
+        for table in (*ERASABLE_TABLES, UNASSIGNED):
+            self._erase_mentioning(table, mentions)
         self._redact_answers(mentions)
         for request_id, pseudonym in compliance_requests.reported(self._held.shop_domain):
             is_theirs = pseudonym is not None and pseudonym == self._held.subject_pseudonym
@@ -113,25 +113,25 @@ class _ComplianceRun:
         shop = self._held.shop_domain
         # First: what its people hand in meanwhile would outlive a search that has passed, and nothing finds it afterwards.
         self._step(partial(erasure.revoke_access, shop, self._now(), self._held.id))
-        for store in (*STORES, UNASSIGNED_OF_ONE_SHOP):
-            for ids in erasure.all_of(store, shop):
-                self._step(partial(store.erase, ids, self._now(), self._held.id))
+        for table in (*ERASABLE_TABLES, UNASSIGNED_OF_ONE_SHOP):
+            for ids in erasure.ids_of_shop(table, shop):
+                self._step(partial(table.erase, ids, self._now(), self._held.id))
         self._erase_mentioning(UNASSIGNED, Mentions(Subject(), [shop]))
         self._redact_answers(None)
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
         self._finish(ComplianceResult.REDACTED, beforehand=partial(erasure.forget_shop, shop))
 
-    def _erase_mentioning(self, store: erasure.Store, mentions: Mentions) -> None:
-        for found in erasure.mentioning(store, self._held.shop_domain, mentions):
-            self._step(partial(self._erase, store, found))
+    def _erase_mentioning(self, table: erasure.ErasableTable, mentions: Mentions) -> None:
+        for found in erasure.search(table, self._held.shop_domain, mentions):
+            self._step(partial(self._erase, table, found))
 
-    def _erase(self, store: erasure.Store, found: list[Found]) -> Counter[str]:
-        return store.erase([each.id for each in found], self._now(), self._held.id) if found else Counter()
+    def _erase(self, table: erasure.ErasableTable, found: list[SubjectMatch]) -> Counter[str]:
+        return table.erase([each.id for each in found], self._now(), self._held.id) if found else Counter()
 
     def _redact_answers(self, mentions: Mentions | None) -> None:
-        for answers in erasure.answers_telling():
-            self._step(partial(erasure.redact_answers, answers, mentions, self._now(), self._held.id))
+        for answers in erasure.responses_with_erased_data():
+            self._step(partial(erasure.erase_responses, answers, mentions, self._now(), self._held.id))
 
     def _redact_report(self, request_id: str, mentions: Mentions | None) -> Counter[str]:
         """Take what mentions out of the report of another request; without `mentions` erase it."""

@@ -568,7 +568,7 @@ def test_tables_may_stand_in_a_schema_of_their_own(postgres_server: PostgresServ
         export_id = make_approved(customer, make_target(customer).id)
     file = own.backed_up()
     with own.database(), transaction():
-        erasure.STORES[-1].erase([export_id], utc_now(), "cpl_1")
+        erasure.ERASABLE_TABLES[-1].erase([export_id], utc_now(), "cpl_1")
     record = own.json("restore", file, "--replace")
     assert (record["redactions_repeated"], record["targets_paused"]) == (1, 1)
     with own.database():

@@ -16,8 +16,8 @@ from schemas.base.timestamps import to_ms
 from schemas.compliance.requests import ComplianceResult, Topic
 from storage.compliance import erasure, erasure_log, erasure_replay
 from storage.compliance import requests as compliance_requests
-from storage.compliance.erasure_log import KEYS, Redacted
-from storage.compliance.erasure_replay import Unreadable
+from storage.compliance.erasure_log import CLIENT_KEYS, ErasedRow
+from storage.compliance.erasure_replay import DamagedReplay
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer
@@ -84,7 +84,7 @@ def ledger() -> list[tuple[Any, ...]]:
     return [(*row[:3], bool(row[3]), None if row[4] is None else bytes(row[4])) for row in rows(asked)]
 
 
-def journal() -> list[Redacted]:
+def logged() -> list[ErasedRow]:
     return [line for page in erasure_log.pages() for line in page]
 
 
@@ -103,7 +103,7 @@ def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient,
     }
     request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     carry_out()
-    named = journal()
+    named = logged()
     assert {line.request_id for line in named} == {request_id}
     assert all(held.values())
     for table, ids in held.items():
@@ -114,7 +114,7 @@ def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient,
     counts = compliance_requests.get(request_id).counts
     assert len([line for line in named if line.table == "idempotency_keys"]) == counts["idempotency_keys"]
     assert len([line for line in named if line.table == "diagnostics"]) == counts["diagnostics"]
-    assert {line.row_id for line in named if line.table == KEYS} == {
+    assert {line.row_id for line in named if line.table == CLIENT_KEYS} == {
         str(row[0]) for row in rows("SELECT id FROM idempotency_keys WHERE key LIKE ?", ("redacted:%",))
     }
     assert traces_of(ADA, "\n".join(map(repr, named)).lower()) == []
@@ -123,20 +123,20 @@ def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient,
 def test_an_erasure_that_is_taken_back_takes_its_journal_with_it(client: TestClient, shop: Customer) -> None:
     made = Planter(client, shop).plant(ADA)
     with taken_back():
-        erasure.STORES[-1].erase([made["approved"]], NOW, "cpl_1")
-        assert journal() == [Redacted("cpl_1", "exports", made["approved"], to_ms(NOW))]
-    assert journal() == []
+        erasure.ERASABLE_TABLES[-1].erase([made["approved"]], NOW, "cpl_1")
+        assert logged() == [ErasedRow("cpl_1", "exports", made["approved"], to_ms(NOW))]
+    assert logged() == []
 
 
 def test_what_is_erased_again_leaves_the_same_journal(client: TestClient, shop: Customer, file: Path) -> None:
     Planter(client, shop).plant(ADA)
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     carry_out()
-    before = journal()
+    before = logged()
     erasure_replay.save(file)
     execute("DELETE FROM redactions")
     assert erasure_replay.apply(file, utc_now())["redactions"] == len(before)
-    assert sorted(map(repr, journal())) == sorted(map(repr, before))
+    assert sorted(map(repr, logged())) == sorted(map(repr, before))
     after = stored()
     assert erasure_replay.apply(file, utc_now())["redactions"] == 0
     assert stored() == after
@@ -151,7 +151,7 @@ def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClien
     assert erasure_replay.apply(file, utc_now())["redactions"] == 1
     assert rows("SELECT id FROM page_results") == [(page_id,)]
     # It is in the journal all the same: another backup may hold the row that was meant.
-    assert journal() == [Redacted("cpl_1", "page_results", str(page_id), long_ago)]
+    assert logged() == [ErasedRow("cpl_1", "page_results", str(page_id), long_ago)]
     write(file, {"redaction": ["cpl_1", "page_results", str(page_id), received_at]})
     erasure_replay.apply(file, utc_now())
     assert rows("SELECT id FROM page_results") == []
@@ -162,13 +162,13 @@ def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer
     first, second = (row[0] for row in rows("SELECT id FROM idempotency_keys ORDER BY id LIMIT 2"))
     keys = dict(rows("SELECT id, key FROM idempotency_keys"))
     at = to_ms(utc_now())
-    lines = [["idempotency_keys", first], [KEYS, first], ["idempotency_keys", second]]
+    lines = [["idempotency_keys", first], [CLIENT_KEYS, first], ["idempotency_keys", second]]
     write(file, *({"redaction": ["cpl_1", table, str(row_id), at]} for table, row_id in lines))
     erasure_replay.apply(file, utc_now())
     told = {row[0]: row[1:] for row in rows("SELECT id, key, response_body FROM idempotency_keys")}
-    assert told[first] == (f"redacted:{first}", erasure.REDACTED_ANSWER)
-    assert told[second] == (keys[second], erasure.REDACTED_ANSWER)
-    assert sum(body == erasure.REDACTED_ANSWER for _, body in told.values()) == 2
+    assert told[first] == (f"redacted:{first}", erasure.ERASED_RESPONSE)
+    assert told[second] == (keys[second], erasure.ERASED_RESPONSE)
+    assert sum(body == erasure.ERASED_RESPONSE for _, body in told.values()) == 2
 
 
 # --- the ledger
@@ -277,8 +277,8 @@ def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, 
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in file.parent.glob("*redactions*")] == [file.name]
     erasure_replay.require_whole(file)
-    assert list(erasure_replay.journal_of(file)) == journal()
-    assert count == len(journal()) + 2 == len(file.read_text().splitlines()) - 2
+    assert list(erasure_replay.erasures_in(file)) == logged()
+    assert count == len(logged()) + 2 == len(file.read_text().splitlines()) - 2
     assert traces_of(ADA, file.read_text().lower()) == []
 
 
@@ -304,19 +304,19 @@ def damaged() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("text", "why"), list(damaged()), ids=range(11))
 def test_a_file_that_is_not_whole_is_refused(file: Path, text: str, why: str) -> None:
     file.write_text(text)
-    with pytest.raises(Unreadable, match=why):
+    with pytest.raises(DamagedReplay, match=why):
         erasure_replay.require_whole(file)
 
 
 def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
     file.write_bytes(b"PGDMP\xff\xfe\x00")
-    with pytest.raises(Unreadable):
+    with pytest.raises(DamagedReplay):
         erasure_replay.require_whole(file)
 
 
 def test_a_long_journal_is_told_and_done_slice_by_slice(database: str, file: Path) -> None:
-    lines = [Redacted("cpl_1", "exports", f"exp_{number:05}", 1) for number in range(3 * erasure.SLICE + 1)]
-    write(file, *({"redaction": [line.request_id, line.table, line.row_id, line.redacted_at_ms]} for line in lines))
+    lines = [ErasedRow("cpl_1", "exports", f"exp_{number:05}", 1) for number in range(3 * erasure.SLICE + 1)]
+    write(file, *({"redaction": [line.request_id, line.table, line.row_id, line.erased_at_ms]} for line in lines))
     assert erasure_replay.apply(file, NOW)["redactions"] == len(lines)
-    assert journal() == lines
+    assert logged() == lines
     assert erasure_log.missing([*lines, replace(lines[0], row_id="exp_new")]) == [replace(lines[0], row_id="exp_new")]

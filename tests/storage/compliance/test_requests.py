@@ -9,7 +9,7 @@ import pytest
 from schemas.base.errors import NoEncryptionKey, NotFound, WrongEncryptionKey
 from schemas.compliance.requests import ComplianceOrder, ComplianceResult, ComplianceStatus, Subject, Topic
 from storage.compliance import requests as compliance_requests
-from storage.compliance.requests import LEASE_S, Held, LeaseLost
+from storage.compliance.requests import LEASE_S, ComplianceLease, LeaseLost
 from storage.db.engine import connection, execute, rows, transaction
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW
@@ -23,7 +23,7 @@ def receive(topic: Topic = Topic.CUSTOMER_REDACT, person: Any = ADA, shop: str =
     return compliance_requests.receive(*order(topic, person, shop), vault, NOW, "storefront")
 
 
-def claimed() -> Held:
+def claimed() -> ComplianceLease:
     held = compliance_requests.claim_next(NOW)
     assert held is not None
     return held
@@ -154,7 +154,7 @@ def test_workers_that_claim_at_once_never_hold_one_shop_twice(database: str) -> 
     for number in range(6):
         for person in (ADA, BOB):
             receive(person=person, shop=f"shop{number}.example")
-    taken: list[Held] = []
+    taken: list[ComplianceLease] = []
 
     def claim() -> None:
         with connection():
