@@ -55,7 +55,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
 def list_requests(as_json: bool) -> None:
     """List compliance requests: waiting ones by due date, then finished ones, newest first."""
     with opened():
-        records = [compliance_record(each, utc_now()) for each in ledger.ledger()]
+        records = [compliance_record(each, utc_now()) for each in ledger.list_all()]
         columns = ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error")
         print_records(records, as_json, columns, "There are no compliance requests.")
 

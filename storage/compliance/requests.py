@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from peewee import ModelSelect
+
 from schemas.base.errors import NotFound
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.compliance.requests import (
@@ -27,8 +29,10 @@ from schemas.compliance.requests import (
 from storage.accounts.audit_log import append
 from storage.compliance import erasure_log
 from storage.db import identifiers
-from storage.db.columns import JsonField
+from storage.db.columns import JsonField, columns, read, read_first
 from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.db.models import ComplianceRequestRow
+from storage.db.queries import tuples
 from storage.secrets.encrypted_columns import REPORT, SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -44,10 +48,6 @@ LEASE_S: Final = 15.0
 RETRY_S: Final = 60.0
 MAX_RETRY_S: Final = 3600.0
 
-_COLUMNS: Final = (
-    "id, topic, shop_domain, subject_pseudonym, status, result, counts, attempts, last_error, "
-    "report_sealed IS NOT NULL, created_at, due_at, next_run_at, finished_at"
-)
 #: Nobody is carrying out another request of the same shop.
 _SHOP_IS_FREE: Final = (
     "NOT EXISTS (SELECT 1 FROM compliance_requests o WHERE o.shop_domain = r.shop_domain AND o.id <> r.id "
@@ -91,14 +91,22 @@ def receive(order: ComplianceOrder, body: bytes, vault: Vault, now: datetime, ac
     key = (order.topic.value, order.shop_domain, hashlib.sha256(body).hexdigest())
     with transaction():
         _retire(key, now)
-        stored = execute(
-            "INSERT INTO compliance_requests (id, topic, shop_domain, body_sha256, subject_pseudonym, subject_sealed, "
-            "status, counts, attempts, due_at, next_run_at, created_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, 'received', '{}', 0, ?, ?, ?) "
-            "ON CONFLICT (topic, shop_domain, body_sha256) DO NOTHING",
-            (request_id, *key, pseudonym, sealed, to_ms(due_at(now)), to_ms(now), to_ms(now)),
+        topic, shop_domain, body_sha256 = key
+        stored = ComplianceRequestRow.insert(
+            id=request_id,
+            topic=topic,
+            shop_domain=shop_domain,
+            body_sha256=body_sha256,
+            subject_pseudonym=pseudonym,
+            subject_sealed=sealed,
+            status=ComplianceStatus.RECEIVED,
+            counts={},
+            attempts=0,
+            due_at=due_at(now),
+            next_run_at=now,
+            created_at=now,
         )
-        if not stored:
+        if not stored.on_conflict_ignore().as_rowcount().execute():
             return None
         append(now, actor, "receive_compliance_request", request_id, order.topic.value)
     return request_id
@@ -120,20 +128,18 @@ def any_waiting(now: datetime) -> bool:
 
 
 def count_waiting(now: datetime) -> int:
-    """Return how many requests may be taken up at `now`, those of a shop that is being served included."""
-    return int(rows("SELECT COUNT(*) FROM compliance_requests WHERE next_run_at <= ?", (to_ms(now),))[0][0])
+    """Return how many requests may be claimed at `now`, including those of a shop with a claimed request."""
+    return ComplianceRequestRow.select().where(ComplianceRequestRow.next_run_at <= now).count()
 
 
 def count_unfinished() -> int:
     """Return how many requests are not done, whenever they are due."""
-    return int(rows("SELECT COUNT(*) FROM compliance_requests WHERE next_run_at IS NOT NULL")[0][0])
+    return _unfinished().count()
 
 
 def count_overdue(now: datetime) -> int:
     """Return how many requests are not done although the law wants them done by `now`."""
-    return int(
-        rows("SELECT COUNT(*) FROM compliance_requests WHERE next_run_at IS NOT NULL AND due_at < ?", (to_ms(now),))[0][0]
-    )
+    return _unfinished().where(ComplianceRequestRow.due_at < now).count()
 
 
 def claim_next(now: datetime) -> ComplianceLease | None:
@@ -230,60 +236,83 @@ def seal_report(request_id: str, report: Mapping[str, Any], vault: Vault) -> byt
 
 
 def report_of(request_id: str, vault: Vault) -> dict[str, Any] | None:
-    """Return what a data request found; None where there is no report or it was erased. Raises WrongEncryptionKey."""
-    found = rows("SELECT report_sealed FROM compliance_requests WHERE id = ?", (request_id,))
-    if not found or found[0][0] is None:
+    """Return the report of a data request; None if there is none or it was erased. Raises WrongEncryptionKey."""
+    row = ComplianceRequestRow
+    sealed = row.select(row.report_sealed).where(row.id == request_id).scalar()
+    if sealed is None:
         return None
-    report: dict[str, Any] = json.loads(vault.open(bytes(found[0][0]), REPORT.context(request_id)))
+    report: dict[str, Any] = json.loads(vault.open(bytes(sealed), REPORT.context(request_id)))
     return report
 
 
 def reported(shop_domain: str) -> list[tuple[str, str | None]]:
     """Return the requests of a shop that have a report, each with the pseudonym of its subject."""
-    statement = "SELECT id, subject_pseudonym FROM compliance_requests WHERE shop_domain = ? AND report_sealed IS NOT NULL"
-    return [(row[0], row[1]) for row in rows(f"{statement} ORDER BY id", (shop_domain,))]
+    row = ComplianceRequestRow
+    with_report = row.select(row.id, row.subject_pseudonym).where(row.report_sealed.is_null(False))
+    found = tuples(with_report.where(row.shop_domain == shop_domain).order_by(row.id))
+    return [(request_id, pseudonym) for request_id, pseudonym in found]
 
 
 def replace_report(request_id: str, report_sealed: bytes | None, now: datetime, actor: str) -> None:
-    """Put another report in place of one, or erase it, for the request `actor`; the caller holds the transaction."""
+    """Replace or erase the report of a request, for the request `actor`; the caller holds the transaction."""
     erasure_log.add(actor, REPORT.table, [request_id], now)
-    execute("UPDATE compliance_requests SET report_sealed = ? WHERE id = ?", (report_sealed, request_id))
+    replaced = ComplianceRequestRow.update(report_sealed=report_sealed)
+    replaced.where(ComplianceRequestRow.id == request_id).execute()
 
 
 def get(request_id: str) -> ComplianceRequest:
-    """Return one line of the ledger. Raises NotFound."""
-    known = identifiers.is_id(identifiers.COMPLIANCE, request_id)
-    found = rows(f"SELECT {_COLUMNS} FROM compliance_requests WHERE id = ?", (request_id,)) if known else []  # noqa: S608 - our own names
-    if not found:
+    """Return one request. Raises NotFound."""
+    is_id = identifiers.is_id(identifiers.COMPLIANCE, request_id)
+    query = _requests().where(ComplianceRequestRow.id == request_id)
+    request = read_first(ComplianceRequest, query) if is_id else None
+    if request is None:
         raise NotFound("There is no such compliance request; see `bin/riskrelay compliance list`.")
-    return _request(found[0])
+    return request
 
 
-def ledger() -> Sequence[ComplianceRequest]:
-    """Return every line of the ledger: first what waits, by when it is due, then what is done, the newest first."""
-    statement = f"SELECT {_COLUMNS} FROM compliance_requests ORDER BY id DESC"  # noqa: S608 - our own names
-    lines = [_request(row) for row in rows(statement)]
-    waiting = [line for line in lines if line.status is ComplianceStatus.RECEIVED]
-    done = [line for line in lines if line.status is ComplianceStatus.DONE]
-    return [*sorted(waiting, key=lambda line: line.due_at), *done]
+def list_all() -> Sequence[ComplianceRequest]:
+    """Return every request: first those that wait, by when they are due, then those done, the newest first."""
+    requests = read(ComplianceRequest, _requests().order_by(ComplianceRequestRow.id.desc()))
+    waiting = [request for request in requests if request.status is ComplianceStatus.RECEIVED]
+    done = [request for request in requests if request.status is ComplianceStatus.DONE]
+    return [*sorted(waiting, key=lambda request: request.due_at), *done]
 
 
-def newest(limit: int, before: str | None, status: ComplianceStatus | None, topic: Topic | None) -> list[ComplianceRequest]:
-    """Return up to `limit` lines of the ledger, the newest first, of those older than the one with the id `before`."""
-    wanted = {"id < ?": before, "status = ?": status, "topic = ?": topic}
-    given = {condition: str(value) for condition, value in wanted.items() if value is not None}
-    where = f"WHERE {' AND '.join(given)}" if given else ""
-    statement = f"SELECT {_COLUMNS} FROM compliance_requests {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our own names
-    return [_request(row) for row in rows(statement, (*given.values(), limit))]
+def list_page(
+    limit: int, before: str | None, status: ComplianceStatus | None, topic: Topic | None
+) -> list[ComplianceRequest]:
+    """Return up to `limit` requests, the newest first, older than the one with the id `before`."""
+    query = _requests().order_by(ComplianceRequestRow.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(ComplianceRequestRow.id < before)
+    if status is not None:
+        query = query.where(ComplianceRequestRow.status == status)
+    if topic is not None:
+        query = query.where(ComplianceRequestRow.topic == topic)
+    return read(ComplianceRequest, query)
+
+
+def _requests() -> "ModelSelect[ComplianceRequestRow]":
+    row = ComplianceRequestRow
+    has_report = row.report_sealed.is_null(False)
+    return row.select(*columns(ComplianceRequest, row, has_report=has_report, received_at=row.created_at))
+
+
+def _unfinished() -> "ModelSelect[ComplianceRequestRow]":
+    return ComplianceRequestRow.select().where(ComplianceRequestRow.next_run_at.is_null(False))
 
 
 def _retire(key: tuple[str, str, str], now: datetime) -> None:
-    """Make room for the same bytes where they were carried out so long ago that this is no repetition."""
-    execute(
-        "UPDATE compliance_requests SET body_sha256 = body_sha256 || '|' || id "
-        "WHERE topic = ? AND shop_domain = ? AND body_sha256 = ? AND finished_at < ?",
-        (*key, to_ms(now - REPEATED_WITHIN)),
-    )
+    """Make room for the same bytes if they were carried out so long ago that this is no repetition."""
+    row = ComplianceRequestRow
+    topic, shop_domain, body_sha256 = key
+    retired = row.update(body_sha256=row.body_sha256.concat("|").concat(row.id))
+    retired.where(
+        row.topic == topic,
+        row.shop_domain == shop_domain,
+        row.body_sha256 == body_sha256,
+        row.finished_at < now - REPEATED_WITHIN,
+    ).execute()
 
 
 def _sealed_subject(request_id: str, order: ComplianceOrder, vault: Vault, now: datetime) -> tuple[bytes | None, str | None]:
@@ -309,22 +338,3 @@ def _lapses_at(now: datetime) -> int:
 
 def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: counts[name] for name in sorted(Counter(counts)) if counts[name]}
-
-
-def _request(row: tuple[Any, ...]) -> ComplianceRequest:
-    return ComplianceRequest(
-        id=row[0],
-        topic=Topic(row[1]),
-        shop_domain=row[2],
-        subject_pseudonym=row[3],
-        status=ComplianceStatus(row[4]),
-        result=None if row[5] is None else ComplianceResult(row[5]),
-        counts=_json.python_value(row[6]),
-        attempts=row[7],
-        last_error=row[8],
-        has_report=bool(row[9]),
-        received_at=from_ms(row[10]),
-        due_at=from_ms(row[11]),
-        next_run_at=from_ms(row[12]),
-        finished_at=from_ms(row[13]),
-    )

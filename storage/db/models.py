@@ -17,6 +17,7 @@ from peewee import (
     TextField,
 )
 
+from schemas.compliance.requests import ComplianceResult, ComplianceStatus, Topic
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import TargetStatus
@@ -345,15 +346,15 @@ class ComplianceRequestRow(BaseModel):
     """A storefront's compliance webhook: an order while it waits, the ledger's line when it is done."""
 
     id = TextField(primary_key=True)
-    topic = TextField()
+    topic = EnumField(Topic)
     shop_domain = TextField()
     body_sha256 = TextField()
     #: A keyed hash of the person, the same for every request about them in this shop.
     subject_pseudonym = TextField(null=True)
     #: Who it is about, sealed by the vault; erased when it is done.
     subject_sealed = BlobField(null=True)
-    status = TextField()
-    result = TextField(null=True)
+    status = EnumField(ComplianceStatus)
+    result = EnumField(ComplianceResult, null=True)
     #: Records found, deleted or anonymised, by table.
     counts = JsonField()
     #: What a data request found, sealed, for the shop's owner.

@@ -152,7 +152,7 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: Operator, e
             assert found == lines, table
     with elsewhere.database():
         carry_out()
-        assert {line.result for line in compliance_requests.ledger()} == {
+        assert {line.result for line in compliance_requests.list_all()} == {
             ComplianceResult.REPORTED,
             ComplianceResult.REDACTED,
         }
@@ -206,7 +206,9 @@ def assert_forgotten(operator: Operator, redactions: int, traces_of_bob: list[st
         assert traces_of(BOB, stored()) == traces_of_bob != []
         assert rows("SELECT COUNT(*) FROM redactions") == [(redactions,)]
         assert rows("SELECT COUNT(*) FROM compliance_requests WHERE report_sealed IS NOT NULL") == [(0,)]
-        statuses = {line.topic: line.status.value for line in compliance_requests.ledger() if line.shop_domain == OTHER_SHOP}
+        statuses = {
+            line.topic: line.status.value for line in compliance_requests.list_all() if line.shop_domain == OTHER_SHOP
+        }
         assert statuses == {Topic.SHOP_REDACT: "received"}
         carry_out()
         assert traces_of(CLEO, stored()) == []

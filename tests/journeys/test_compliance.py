@@ -79,7 +79,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
         workers = [stack.enter_context(start())]
         assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
         WakeUpQueue(connect(redis.url)).notify()
-        [asked] = compliance_requests.ledger()
+        [asked] = compliance_requests.list_all()
         wait_until(lambda: compliance_requests.get(asked.id).result is ComplianceResult.REPORTED)
         report = compliance_requests.report_of(asked.id, Vault(KEYS))
         assert report is not None
@@ -90,7 +90,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
             workers.append(stack.enter_context(start()))
         assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
         WakeUpQueue(connect(redis.url)).notify()
-        [request_id] = [line.id for line in compliance_requests.ledger() if line.topic is Topic.CUSTOMER_REDACT]
+        [request_id] = [line.id for line in compliance_requests.list_all() if line.topic is Topic.CUSTOMER_REDACT]
         wait_until(lambda: erased(request_id))
         [busy] = [worker for worker in workers if worker.has_told(f"compliance request {request_id} claimed")]
         busy.kill()

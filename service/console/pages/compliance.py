@@ -27,7 +27,7 @@ class CompliancePage(ConsolePage):
         """Return one page of the requests."""
         page = read_page(req, identifiers.COMPLIANCE, _FILTERS)
         status, topic = page.filters.get("status"), page.filters.get("topic")
-        found = compliance_requests.newest(
+        found = compliance_requests.list_page(
             page.fetch_limit, page.before, ComplianceStatus(status) if status else None, Topic(topic) if topic else None
         )
         return {**list_content(page, found), "choices": _FILTERS, "at": utc_now()}

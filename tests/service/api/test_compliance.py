@@ -90,7 +90,7 @@ def test_a_webhook_is_answered_with_nothing_and_stored_sealed(
     assert_is_polite(answer)
     # Notified once, after the commit.
     assert wake_ups.seen == [1]
-    [line] = compliance_requests.ledger()
+    [line] = compliance_requests.list_all()
     assert (line.topic, line.shop_domain, line.status, line.result) == (topic, SHOP, "received", None)
     assert (line.received_at, line.next_run_at, line.due_at) == (NOW, NOW, NOW + timedelta(days=30))
     assert (dict(line.counts), line.attempts, line.has_report) == ({}, 0, False)
@@ -151,7 +151,7 @@ def test_the_documented_bodies_are_taken(client: TestClient, vault: Vault) -> No
 def test_a_shop_is_the_same_however_it_is_spelled(client: TestClient) -> None:
     body = {**shop_body(), "shop_domain": "Snow.Shops.example"}
     assert send_webhook(client, Topic.SHOP_REDACT, body, "SNOW.shops.EXAMPLE.").status_code == 204
-    assert [line.shop_domain for line in compliance_requests.ledger()] == [SHOP]
+    assert [line.shop_domain for line in compliance_requests.list_all()] == [SHOP]
 
 
 def test_the_same_wish_is_a_new_one_long_after_it_was_carried_out(client: TestClient) -> None:
@@ -164,7 +164,7 @@ def test_the_same_wish_is_a_new_one_long_after_it_was_carried_out(client: TestCl
         assert count() == 1
     with freeze_time(NOW + timedelta(days=2, seconds=1)):
         assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
-    assert [line.status for line in compliance_requests.ledger()] == ["received", "done"]
+    assert [line.status for line in compliance_requests.list_all()] == ["received", "done"]
 
 
 # --- the signature

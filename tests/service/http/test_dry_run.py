@@ -181,7 +181,7 @@ def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: World
         told = dry(world.call(9)).send(world.client).json
         assert world.call(9).send(world.client).status_code == 204
         again = dry(world.call(9)).send(world.client).json
-    [line] = compliance_requests.ledger()
+    [line] = compliance_requests.list_all()
     assert told == {
         "status": "accepted",
         "duplicate": False,

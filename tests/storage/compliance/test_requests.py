@@ -47,13 +47,13 @@ def test_the_same_order_is_stored_once(database: str) -> None:
     assert receive(person=BOB) is not None
     assert receive(shop="sun.shops.example") is not None
     assert receive(Topic.DATA_REQUEST) is not None
-    assert len(compliance_requests.ledger()) == 4
+    assert len(compliance_requests.list_all()) == 4
 
 
 def test_an_order_that_cannot_be_sealed_is_not_stored(database: str) -> None:
     with pytest.raises(NoEncryptionKey):
         receive(vault=Vault([]))
-    assert compliance_requests.ledger() == []
+    assert compliance_requests.list_all() == []
     assert receive(Topic.SHOP_REDACT, None, vault=Vault([])) is not None
 
 
@@ -135,8 +135,8 @@ def test_the_ledger_shows_first_what_is_due_first(database: str) -> None:
     execute("UPDATE compliance_requests SET due_at = due_at - 1 WHERE id = ?", (ids[3],))
     with transaction():
         compliance_requests.finish(claimed(), ComplianceResult.REDACTED, {}, None, NOW, "w")
-    done = [line.id for line in compliance_requests.ledger() if line.status == "done"]
-    assert [line.id for line in compliance_requests.ledger()] == [
+    done = [line.id for line in compliance_requests.list_all() if line.status == "done"]
+    assert [line.id for line in compliance_requests.list_all()] == [
         ids[3],
         *sorted(set(ids[:3]) - set(done), reverse=True),
         *done,

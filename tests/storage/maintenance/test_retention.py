@@ -363,7 +363,7 @@ def test_a_report_is_emptied_and_its_line_of_the_ledger_stays(database: str) -> 
     old, recent = reported(NOW, Topic.DATA_REQUEST), reported(NOW + days(1), Topic.CUSTOMER_REDACT)
     execute("INSERT INTO redactions (request_id, table_name, row_id, redacted_at) VALUES ('cpl_1', 'exports', 'exp_1', 1)")
     assert planned() == prune() == {"compliance_reports": 1}
-    assert [(line.id, line.has_report) for line in compliance_requests.ledger()] == [(recent, True), (old, False)]
+    assert [(line.id, line.has_report) for line in compliance_requests.list_all()] == [(recent, True), (old, False)]
     assert count("redactions") == 1
 
 

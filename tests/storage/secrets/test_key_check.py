@@ -82,10 +82,10 @@ def test_nothing_is_sealed_for_the_ledger_with_foreign_keys(database: str) -> No
     receive(Topic.DATA_REQUEST, Vault([OLD]), ADA)
     with pytest.raises(WrongEncryptionKey):
         receive(Topic.CUSTOMER_REDACT, Vault([NEW]), ADA)
-    assert len(compliance_requests.ledger()) == 1
+    assert len(compliance_requests.list_all()) == 1
     # Nothing is sealed for a shop.
     receive(Topic.SHOP_REDACT, Vault([NEW]))
-    assert len(compliance_requests.ledger()) == 2
+    assert len(compliance_requests.list_all()) == 2
 
 
 def test_a_renewed_canary_needs_the_first_key(database: str) -> None:

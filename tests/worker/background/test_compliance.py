@@ -102,7 +102,7 @@ def carry_out(task: ComplianceTask) -> None:
 
 
 def newest() -> ComplianceRequest:
-    return max(compliance_requests.ledger(), key=lambda line: line.id)
+    return max(compliance_requests.list_all(), key=lambda line: line.id)
 
 
 # --- erasing a person
@@ -526,7 +526,7 @@ def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
         "reports": 1,
         "exports": 12,
     }
-    assert not any(each.has_report for each in compliance_requests.ledger())
+    assert not any(each.has_report for each in compliance_requests.list_all())
 
 
 def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
