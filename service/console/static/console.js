@@ -260,4 +260,6 @@ scheduleRefresh();
 enhance(document);
 showNotice();
 const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
-document.querySelector("[data-zone]").textContent = `Times are in ${timeZone}. Hover over a time for UTC.`;
+if (timeZone !== "UTC") {
+  document.querySelector("[data-zone]").textContent = `Times are in ${timeZone}. Hover over a time for UTC.`;
+}
