@@ -1,8 +1,7 @@
-"""The storefront's compliance webhooks: a person's data is asked for or to be erased, or a whole shop's.
+"""The storefront's compliance webhooks: requests for a customer's data, and to erase a customer or a shop.
 
-The platform signs the body, not the headers. So the body has to name the shop that the header names, and may not hold a
-member that belongs to another topic: a captured body is good for its own topic and shop alone. What else a platform adds to
-its bodies is ignored and never stored.
+The platform signs the body, not the headers. So the body must name the same shop as the header, and must not have a field of
+another topic: a captured body is valid only for its own topic and shop. Other fields are ignored and never stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,17 +20,17 @@ from schemas.base.timestamps import rfc3339, rfc3339_or_none
 TOPIC_HEADER: Final = "X-Platform-Topic"
 SHOP_HEADER: Final = "X-Platform-Shop-Domain"
 
-#: A number in digits, a UUID or a platform's resource name; what is longer identifies nobody.
+#: A number, a UUID or a resource name of the platform.
 MAX_IDENTIFIER: Final = 255
-#: RFC 5321 ends an address at 254 characters; senders are not held to it.
+#: RFC 5321 allows 254 characters; some senders exceed it.
 MAX_ADDRESS: Final = 320
 MAX_PHONE: Final = 64
-#: A customer's orders of many years; a body of 1 MiB holds no more.
+#: More orders do not fit in a body of 1 MiB.
 MAX_ORDERS: Final = 50_000
 
 
 class Topic(StrEnum):
-    """What is asked for."""
+    """The kind of a compliance request."""
 
     DATA_REQUEST = "customers/data_request"
     CUSTOMER_REDACT = "customers/redact"
@@ -39,14 +38,14 @@ class Topic(StrEnum):
 
 
 class ComplianceStatus(StrEnum):
-    """Where a compliance request is."""
+    """The status of a compliance request."""
 
     RECEIVED = "received"
     DONE = "done"
 
 
 class ComplianceResult(StrEnum):
-    """What a compliance request came to."""
+    """The result of a compliance request."""
 
     REPORTED = "reported"
     NOTHING_HELD = "nothing_held"
@@ -56,7 +55,7 @@ class ComplianceResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a request is about; at least one of the members is set."""
+    """The person that a request is about; at least one field is set."""
 
     customer_id: str | None = None
     email: str | None = None
@@ -65,7 +64,7 @@ class Subject:
 
     @property
     def identity(self) -> str | None:
-        """The person in one text that is the same in every request about them; None where only orders are named."""
+        """A text that identifies the person in every request about them; None if there are only orders."""
         if self.customer_id is not None:
             return f"id:{self.customer_id}"
         if self.email is not None:
@@ -78,13 +77,13 @@ class Subject:
 
 
 def subject_from(record: Mapping[str, Any]) -> Subject:
-    """Return the subject that `Subject.record` told."""
+    """Return the subject of a record that `Subject.record` made."""
     return Subject(record["customer_id"], record["email"], record["phone"], tuple(record["order_ids"]))
 
 
 @dataclass(frozen=True, slots=True)
 class ComplianceHeaders:
-    """What the headers say; the signature does not cover them."""
+    """The headers; the signature does not cover them."""
 
     topic: Topic
     shop_domain: str
@@ -92,7 +91,7 @@ class ComplianceHeaders:
 
 @dataclass(frozen=True, slots=True)
 class ComplianceBody:
-    """What the body says; None stands for a member that was not sent."""
+    """The body; a field that was not sent is None."""
 
     shop_domain: str
     customer: Subject | None
@@ -103,7 +102,7 @@ class ComplianceBody:
 
 @dataclass(frozen=True, slots=True)
 class ComplianceOrder:
-    """A compliance webhook whose headers and body agree; a shop's has no subject."""
+    """A compliance webhook whose headers and body agree; a request about a shop has no subject."""
 
     topic: Topic
     shop_domain: str
@@ -112,7 +111,7 @@ class ComplianceOrder:
 
 @dataclass(frozen=True, slots=True)
 class ComplianceRequest:
-    """A compliance request as the ledger holds it: nothing of the person but a pseudonym."""
+    """A stored compliance request; it has a pseudonym of the person and no personal data."""
 
     id: str
     topic: Topic
@@ -130,7 +129,7 @@ class ComplianceRequest:
     finished_at: datetime | None
 
 
-#: The members by which a body is known to belong to another topic.
+#: Fields that belong to other topics.
 _FOREIGN: Final[Mapping[Topic, tuple[str, ...]]] = {
     Topic.DATA_REQUEST: ("orders_to_redact",),
     Topic.CUSTOMER_REDACT: ("orders_requested", "data_request"),

@@ -39,12 +39,12 @@ class Mentions:
         phone = _Phone.read(subject.phone)
         if subject.phone and phone is None:
             ids.append(subject.phone)
-        told = [_WORD.format(_any_of(ids))] if ids else []
+        patterns = [_WORD.format(_any_of(ids))] if ids else []
         if subject.email:
-            told.append(_ADDRESS.format(re.escape(subject.email.casefold())))
+            patterns.append(_ADDRESS.format(re.escape(subject.email.casefold())))
         if phone:
-            told.append(phone.expression())
-        self._expression = re.compile("|".join(told)) if told else None
+            patterns.append(phone.expression())
+        self._expression = re.compile("|".join(patterns)) if patterns else None
         self._loose = [word.casefold() for word in (*ids, *filter(None, (subject.email,)))]
         self._digits = phone.rest if phone else None
         self.patterns = _patterns([*ids, *filter(None, (subject.email,))], phone)
@@ -73,7 +73,7 @@ class _Phone:
 
     @classmethod
     def read(cls, text: str | None) -> "_Phone | None":
-        """Read a number as people write it; None where it has too few digits to be told from others."""
+        """Read a number as people write it; None where it has too few digits to be patterns from others."""
         digits = "".join(re.findall(r"[0-9]", (text or "").replace("(0)", "")))
         is_international = (text or "").strip().startswith("+") or digits.startswith("00")
         digits = digits.removeprefix("00") if is_international else digits

@@ -103,18 +103,18 @@ def _source(export: PolledExport) -> str:
 
 def _extras(export: PolledExport, now_ms: int) -> str:
     """Write the members that are there only where they have something to say."""
-    told = ""
+    tail = ""
     seconds = wait_s(export, now_ms)
     if seconds is not None:
-        told += f', "retry_after_seconds": {seconds}'
+        tail += f', "retry_after_seconds": {seconds}'
     if export.last_attempt_at is not None:
-        told += f', "last_attempt": {_last_attempt(export)}'
+        tail += f', "last_attempt": {_last_attempt(export)}'
     if export.provider_ticket_id or export.provider_ticket_url:
         named = f'"id": {_text(export.provider_ticket_id)}, "url": {_text(export.provider_ticket_url)}'
-        told += f', "provider_ticket": {{{named}}}'
+        tail += f', "provider_ticket": {{{named}}}'
     if export.finding_id is not None:
-        told += f', "finding": {_finding(export)}'
-    return told
+        tail += f', "finding": {_finding(export)}'
+    return tail
 
 
 def _last_attempt(export: PolledExport) -> str:

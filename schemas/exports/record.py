@@ -1,6 +1,6 @@
-"""A ticket export: the bodies that prepare one by hand and approve it, and the record that clients poll.
+"""A ticket export: the bodies that prepare and approve one, and the record that clients poll.
 
-A hand-made ticket is kept exactly as it was written, or refused: nothing is cut, folded or trimmed.
+A handwritten ticket is stored exactly as it was sent, or rejected: nothing is truncated or trimmed.
 """
 
 import math
@@ -19,18 +19,18 @@ from schemas.exports.ticket import MANUAL, MAX_TITLE, Source, Ticket
 from schemas.exports.ticket_text import ticket_by_hand
 from schemas.intake.scanner import MAX_EVIDENCE_BYTES, SEVERITY_SYNONYMS
 
-#: An id is a prefix, an underscore and 26 characters; nothing longer needs a look in the database.
+#: An id is a prefix, an underscore and 26 characters; longer text needs no query.
 MAX_ID_LENGTH: Final = 64
-#: More than anybody reads; trackers take fewer.
+#: Trackers accept fewer.
 MAX_LABELS: Final = 50
 MAX_LABEL: Final = 100
-#: Room for the key of whatever system the ticket was written in.
+#: Enough for the key of any system.
 MAX_SOURCE_ID: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A ticket that somebody wrote; its source is the export itself where none is named."""
+    """A handwritten ticket; without a `source_id` the export is its own source."""
 
     ticket: Ticket
     source_id: str | None
@@ -39,7 +39,7 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What a client approves: a target, and optionally the digest of the ticket it saw."""
+    """An approval: a target, and optionally the digest of the ticket that the client saw."""
 
     target_id: str
     ticket_digest: str | None
@@ -93,7 +93,7 @@ class Export:
 
 
 class Title(Text):
-    """What a list shows of a ticket: something to read, on one line."""
+    """A title: one line that is not blank."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         title: str = super()._deserialize(value, attr, data, **kwargs)
@@ -105,7 +105,7 @@ class Title(Text):
 
 
 class Severity(Text):
-    """A severity by any name that scanners may use too; here an unknown one is refused."""
+    """A severity, or a synonym that scanners use; an unknown one is rejected."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         severity = SEVERITY_SYNONYMS.get(super()._deserialize(value, attr, data, **kwargs).strip().lower())
@@ -115,7 +115,7 @@ class Severity(Text):
 
 
 class _Evidence(AnyObject):
-    """An object of the sender's own members that a person can still look through."""
+    """An object with any fields, up to a size limit."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
         evidence = super()._deserialize(value, attr, data, **kwargs)

@@ -1,9 +1,8 @@
-"""The part of a receiver's answer that is kept for the operator: its beginning, without what must never be stored.
+"""The excerpt of a receiver's response that is kept for the operator, without secrets and other forbidden content.
 
-A receiver may answer with anything: its own log, a whole page, the request it got. Secrets are taken out by the rules of
-forbidden content, member by member where the answer is JSON, else line by line; what those rules find only in the whole
-takes the whole away. The secret that signed is taken out of all that is read of an answer, however it is spelled. Nothing
-of an answer ever reaches a client, but for `provider_ticket`.
+A response can contain anything: a log, a whole page, the request itself. The rules of forbidden content redact it, field by
+field if it is JSON, else line by line; a violation that only the whole text has redacts everything. The signing secret is
+removed in all its encodings. Clients never see a response, except `provider_ticket`.
 """
 
 import html
@@ -20,25 +19,25 @@ from schemas.content_policy.rules import find
 
 #: The contract's 2 KiB, in characters.
 MAX_KEPT: Final = 2048
-#: What is looked at: what begins within the part that is kept is seen to its end.
+#: Bytes that are checked, so that everything that starts in the excerpt is checked to its end.
 _LOOKED_AT_BYTES: Final = 2 * MAX_KEPT
-#: Deeper than any answer that somebody wants to read.
+#: Deeper nesting is redacted.
 _MAX_DEPTH: Final = 16
 REDACTED: Final = "[redacted]"
 
 _NO_NAMES: Final = frozenset[str]()
-#: A name as JSON and its relatives write it, with the backslashes it has where JSON stands in a text of JSON.
+#: A field name in JSON and similar syntax, with the backslashes of JSON inside a JSON text.
 _NAME: Final = re.compile(r"""\\*["']([^"'\\]{1,64})\\*["']\s*:""")
 
-#: What is encoded and shorter is met by chance.
+#: Shorter encoded secrets would match by chance.
 _SHORTEST_ENCODED: Final = 8
-#: Spellings of so many secrets are remembered, one for each target of a busy worker.
+#: Cached secrets, one for each target of a busy worker.
 _KNOWN_SECRETS: Final = 1024
 _PERCENT: Final = re.compile("%[0-9A-F]{2}")
 
 
 def without_secret(body: bytes, secret: str) -> bytes:
-    """Return an answer without the secret that signed the request: it may have come back, and encoded in the usual ways."""
+    """Return a response without the signing secret, raw or in a common encoding."""
     for spelling in _spellings(secret):
         if spelling in body:
             body = body.replace(spelling, REDACTED.encode())
@@ -46,7 +45,7 @@ def without_secret(body: bytes, secret: str) -> bytes:
 
 
 def kept_answer(body: bytes) -> str | None:
-    """Return what is kept of an answer, None of an empty one."""
+    """Return the excerpt of a response; None if it is empty."""
     text = _printable(body[:_LOOKED_AT_BYTES].decode("utf-8", "replace")).strip()
     if not text:
         return None
@@ -57,7 +56,7 @@ def kept_answer(body: bytes) -> str | None:
 
 
 def has_forbidden(text: str) -> bool:
-    """Tell whether a single text of an answer holds what must not be stored."""
+    """Return whether a text of a response has forbidden content."""
     return bool(find(text, _NO_NAMES)) or _names_what_is_forbidden(text)
 
 
@@ -67,7 +66,7 @@ def _cleaned(text: str, *, is_cut: bool) -> str:
         return json.dumps(_without_forbidden(value, 0), ensure_ascii=False)
     lines = [REDACTED if has_forbidden(line) else line for line in text.split("\n")]
     if is_cut:
-        # It may be half of what its whole would give away, and has come nearer by what went before it.
+        # The cut line may hide a violation whose end is missing.
         lines[-1] = REDACTED
     return "\n".join(lines)
 
@@ -91,15 +90,15 @@ def _is_innocent(text: str) -> bool:
     value = _json_or_text(text)
     if find(value, _NO_NAMES):
         return False
-    # The names of JSON were judged as such, but for those of JSON within its texts.
+    # Field names of JSON were checked, except those of JSON inside its texts.
     is_judged = not isinstance(value, str) and '\\"' not in text and "'" not in text
     return is_judged or not _names_what_is_forbidden(text)
 
 
 def _names_what_is_forbidden(text: str) -> bool:
-    """Tell whether a text names members of its own that must not be stored: JSON that is cut, quoted, or of another kind."""
+    """Return whether a text has forbidden field names: of JSON that is cut, quoted, or similar syntax."""
     meanings = [meaning(name) for name in _NAME.findall(text)]
-    # What is called "items" is only a list here: whether something was bought cannot be seen.
+    # A field named "items" is only a list here: its entries are unknown.
     parts = {each.part for each in meanings} - {None, "line items"}
     return len(parts) > 1 or any(each.forbidden for each in meanings)
 
@@ -112,15 +111,15 @@ def _json_or_text(text: str) -> Any:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object's members; of one that is there twice, the first would be kept and not looked at."""
+    """Return the fields of an object. Raises ValueError for a duplicate, whose first value would be unchecked."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("A member is there twice.")
+        raise ValueError("duplicate field")
     return members
 
 
 def _printable(text: str) -> str:
-    """Keep lines; a terminal and a database take no other control characters."""
+    """Keep line breaks and replace other control characters, which terminals and databases reject."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
@@ -128,15 +127,15 @@ def _printable(text: str) -> str:
 
 @lru_cache(maxsize=_KNOWN_SECRETS)
 def _spellings(secret: str) -> tuple[bytes, ...]:
-    """Return how a secret may stand in an answer, the longest spelling first: one may begin like another."""
+    """Return the encodings of a secret, longest first: one may be a prefix of another."""
     written = {secret.encode()} | {text.encode() for text in _as_text(secret)}
     encoded = {text.encode() for text in _as_digits(secret.encode())}
-    told = written | {each for each in encoded if len(each) >= _SHORTEST_ENCODED}
-    return tuple(sorted(told - {b""}, key=lambda each: (-len(each), each)))
+    spellings = written | {each for each in encoded if len(each) >= _SHORTEST_ENCODED}
+    return tuple(sorted(spellings - {b""}, key=lambda each: (-len(each), each)))
 
 
 def _as_text(secret: str) -> Iterator[str]:
-    """Yield what JSON, HTML and forms make of a secret."""
+    """Yield a secret as JSON, HTML and form encoding write it."""
     for in_ascii in (True, False):
         in_json = json.dumps(secret, ensure_ascii=in_ascii)[1:-1]
         yield from (in_json, in_json.replace("/", "\\/"))

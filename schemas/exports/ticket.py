@@ -1,6 +1,6 @@
-"""A ticket: what a person reads, and the exact bytes that are approved, frozen and delivered.
+"""A ticket, and the exact bytes that are approved, frozen and delivered.
 
-The same ticket is the same bytes, so a digest names it; how each source becomes one stands in `ticket_wording`.
+Equal tickets have equal bytes, so a digest identifies one. `ticket_text` makes tickets from each source.
 """
 
 import hashlib
@@ -9,28 +9,28 @@ from typing import Any, Final
 
 from schemas.base.strict_json import canonical
 
-#: What trackers commonly take as a title.
+#: What trackers commonly accept as a title.
 MAX_TITLE: Final = 250
 
 #: The version of the delivered body.
 BODY_VERSION: Final = 1
 
-#: The type of the source of a ticket that somebody wrote.
+#: The source type of a ticket that was written by hand.
 MANUAL: Final = "manual"
-#: What an export can be prepared from.
+#: The sources of exports.
 SOURCE_TYPES: Final = ("finding", "evidence_capture", "diagnostics", "inbound_email", MANUAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an export was prepared from."""
+    """The source of an export."""
 
     type: str
     id: str
     scan_run_id: int | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return it as it stands in answers and deliveries."""
+        """Return it as JSON for responses and deliveries."""
         known = {"type": self.type, "id": self.id}
         return known if self.scan_run_id is None else {**known, "scan_run_id": self.scan_run_id}
 
@@ -47,7 +47,7 @@ class Ticket:
     evidence: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return it as it stands in answers and deliveries."""
+        """Return it as JSON for responses and deliveries."""
         return {
             "title": self.title,
             "description": self.description,
@@ -58,7 +58,7 @@ class Ticket:
         }
 
 
-#: What is left of a ticket when the person it told of has asked to be forgotten.
+#: Replaces a ticket after the person that it is about was erased.
 REDACTED_TICKET: Final = Ticket(title="Redacted", description="", severity="info", page_url=None, labels=(), evidence={})
 
 

@@ -1,7 +1,7 @@
-"""How each source reads as a ticket: its title, what somebody said, then what is known, a fact a line.
+"""Makes the ticket of each source: a title, the reported text, then one fact per line.
 
-A long line is shortened here; the whole of it stands in the evidence. A ticket is searched once more for forbidden content,
-because its parts may make together what none of them was by itself; such a ticket cannot be approved.
+Long lines are shortened; the evidence has the whole text. A ticket is checked for forbidden content again, because its parts
+may form together what none of them is alone; such a ticket cannot be approved.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,15 +24,15 @@ from schemas.intake.email import InboundEmail, attachment_records, first_web_add
 from schemas.intake.evidence import Capture, CaptureForm, Heading, captured_facts
 from schemas.intake.scanner import Issue, ScannedPage
 
-#: A path in a title leaves most of it to what the ticket is about.
+#: A path in a title leaves most of the title to the subject.
 MAX_PLACE: Final = 100
-#: One fact is one line, which a person reads without scrolling far; the whole of it stands in the evidence.
+#: A fact is one short line; the evidence has the whole text.
 MAX_FACT: Final = 500
-#: Enough headings to know a page by, and enough symptoms or plugins to begin with; the evidence has them all.
+#: Enough to recognize a page and to start with; the evidence has all headings, symptoms and plugins.
 MAX_LISTED_HEADINGS: Final = 10
 MAX_LISTED: Final = 20
 
-#: The members of a ticket's record, of which the paths of its problems are made.
+#: The field names of a ticket, which the paths of its problems consist of.
 _NAMES: Final = frozenset({"title", "description", "severity", "page_url", "labels", "evidence", "rule", "location"}).union(
     {"sender", "recipients", "attachments", "name", "content_type", "size_bytes"},
     *(form().member_names() for form in (CaptureForm, CmsDiagnosticsForm, StorefrontDiagnosticsForm)),
@@ -40,7 +40,7 @@ _NAMES: Final = frozenset({"title", "description", "severity", "page_url", "labe
 
 
 def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int) -> Ticket:
-    """Return the ticket of a finding: where it is, what is wrong and by which rule."""
+    """Return the ticket of a finding: page, location, severity and rule."""
     page_url = issue.url or page.url
     facts = (
         ("Page", page_url),
@@ -62,9 +62,9 @@ def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int) -> Tic
 def ticket_by_hand(
     title: str, description: str, severity: str, page_url: str | None, labels: Iterable[str], evidence: dict[str, Any]
 ) -> Ticket:
-    """Return a ticket as somebody wrote it; where it says nothing but its title, the description says that and where."""
-    told = description or _description(title, (("Page", page_url),))
-    return Ticket(title, told, severity, page_url, tuple(labels), evidence)
+    """Return a handwritten ticket; without a description, the title and the page URL take its place."""
+    text = description or _description(title, (("Page", page_url),))
+    return Ticket(title, text, severity, page_url, tuple(labels), evidence)
 
 
 def ticket_for_capture(capture: Capture) -> Ticket:
@@ -135,7 +135,7 @@ def preview_problems(tickets: Sequence[dict[str, Any]]) -> list[tuple[FieldProbl
 
 
 def _title(text: str, page_url: str) -> str:
-    """Name the page, so that the same flaw on two pages reads as two tickets."""
+    """Add the path, so that the same issue on two pages has two titles."""
     place = f" on {urlsplit(page_url).path or '/'}"
     room = max(MAX_TITLE - len(place), MAX_TITLE // 2)
     return f"{_shortened(text, room)}{place}"[:MAX_TITLE]
@@ -147,9 +147,9 @@ def _shortened(text: str, room: int) -> str:
 
 
 def _description(lead: str, facts: Iterable[tuple[str, str | None]]) -> str:
-    """Put what somebody said before what is known, a fact a line; an empty fact has none."""
-    told = "\n".join(f"{name}: {fact}" for name, fact in facts if fact)
-    return "\n\n".join(filter(None, (lead, told)))
+    """Join the reported text and the facts, one per line, without empty ones."""
+    lines = "\n".join(f"{name}: {fact}" for name, fact in facts if fact)
+    return "\n\n".join(filter(None, (lead, lines)))
 
 
 def _labels(*labels: str | None) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def _outline(headings: Sequence[Heading]) -> str:
 
 
 def _symptoms(symptoms: Sequence[str]) -> str:
-    """Put what was seen as it was said, or a line each where it was several things."""
+    """Return one symptom as it is, several as a list."""
     if len(symptoms) == 1:
         return symptoms[0].strip()
     lines = [f"- {' '.join(symptom.split())}" for symptom in symptoms]
@@ -177,43 +177,43 @@ def _symptoms(symptoms: Sequence[str]) -> str:
 
 
 def _cms_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
-    told = diagnostics.told
+    reported = diagnostics.reported
     return (
         ("Site", diagnostics.site_url),
-        ("Checkout page", told["checkout_page_url"]),
-        ("CMS version", _line(told["cms_version"])),
-        ("Commerce plugin", _line(told["commerce_plugin_version"])),
-        ("Commerce plugin status", _line(told["commerce_plugin_status"])),
-        ("Active theme", _line(told["active_theme"])),
-        ("Active plugins", _some([_line(name) for name in told["active_plugin_names"] or ()], MAX_LISTED, ", ")),
+        ("Checkout page", reported["checkout_page_url"]),
+        ("CMS version", _line(reported["cms_version"])),
+        ("Commerce plugin", _line(reported["commerce_plugin_version"])),
+        ("Commerce plugin status", _line(reported["commerce_plugin_status"])),
+        ("Active theme", _line(reported["active_theme"])),
+        ("Active plugins", _some([_line(name) for name in reported["active_plugin_names"] or ()], MAX_LISTED, ", ")),
         ("Reported by", _client("CMS plugin", diagnostics.client_version)),
     )
 
 
 def _shop_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
-    told = diagnostics.told
+    reported = diagnostics.reported
     return (
         ("Shop", diagnostics.shop_domain),
         ("Shop name", _line(diagnostics.shop_name)),
-        ("Primary domain", _line(told["primary_domain"])),
-        ("Published theme", _line(told["published_theme_name"])),
-        ("Themes", None if told["theme_count"] is None else str(told["theme_count"])),
-        ("Products", _line(told["product_count_bucket"])),
-        ("Checkout profile", _line(told["checkout_profile_status"])),
-        ("App embed", _line(told["app_embed_status"])),
+        ("Primary domain", _line(reported["primary_domain"])),
+        ("Published theme", _line(reported["published_theme_name"])),
+        ("Themes", None if reported["theme_count"] is None else str(reported["theme_count"])),
+        ("Products", _line(reported["product_count_bucket"])),
+        ("Checkout profile", _line(reported["checkout_profile_status"])),
+        ("App embed", _line(reported["app_embed_status"])),
         ("Granted scopes", ", ".join(diagnostics.granted_scopes or ())),
         ("Reported by", _client("storefront app", diagnostics.client_version)),
     )
 
 
 def _cms_page(diagnostics: Diagnostics) -> str | None:
-    checkout: str | None = diagnostics.told["checkout_page_url"]
+    checkout: str | None = diagnostics.reported["checkout_page_url"]
     return checkout or diagnostics.site_url
 
 
 def _shop_page(diagnostics: Diagnostics) -> str:
-    """Return the page that customers see: the primary domain is the sender's text, and only sometimes a domain."""
-    primary = normalised_shop_domain(diagnostics.told["primary_domain"] or "")
+    """Return the URL of the shop: the primary domain is free text and may not be a domain."""
+    primary = normalised_shop_domain(diagnostics.reported["primary_domain"] or "")
     return f"https://{primary or diagnostics.shop_domain}/"
 
 
@@ -226,12 +226,12 @@ def _line(text: str | None) -> str:
 
 
 def _some(entries: Sequence[str], count: int, joint: str) -> str:
-    """Join the first `count` entries and say how many there are besides."""
+    """Join the first `count` entries and add how many more there are."""
     more = len(entries) - count
     return joint.join([*entries[:count], *([f"… and {more} more"] if more > 0 else [])])
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what was not sent."""
+    """Drop fields that were not sent."""
     inner = {name: _known(fact) if isinstance(fact, dict) else fact for name, fact in facts.items()}
     return {name: fact for name, fact in inner.items() if fact is not None}

@@ -1,4 +1,4 @@
-"""Diagnostics: what a CMS plugin or the storefront app tells of its site. No orders, no customers, no credentials.
+"""Diagnostics that a CMS plugin or the storefront app reports about its site: no orders, customers or credentials.
 
 Both forms are closed at every depth: a member that is not listed is refused. A storefront may have granted three scopes,
 all of them for reading; an upload that names another one is refused.
@@ -18,20 +18,20 @@ from schemas.base.timestamps import rfc3339
 from schemas.intake.evidence import MAX_LINE, MAX_VERSION
 
 SAFE_SCOPES: Final = ("read_content", "read_products", "read_themes")
-#: A scope named twice is named once; what names more than this names nonsense.
+#: Duplicates count once; a longer list is invalid.
 MAX_SCOPES: Final = 20
-#: A site that runs more plugins than this has another problem.
+#: Plugins of one site.
 MAX_PLUGINS: Final = 200
 MAX_SYMPTOMS: Final = 100
-#: A name, a status or a bucket such as "100-500"; what is longer is prose.
+#: A name, a status or a bucket such as "100-500".
 MAX_NAME: Final = 200
 MAX_BUCKET: Final = 100
-#: One symptom of an array is a sentence or two; a text alone may be as long as any text.
+#: One symptom of an array; a single text may be as long as any text.
 MAX_SYMPTOM: Final = 2000
 
 
 class Platform(StrEnum):
-    """Where a diagnostic comes from."""
+    """The origin of diagnostics."""
 
     CMS_COMMERCE = "cms_commerce"
     STOREFRONT = "storefront"
@@ -39,17 +39,17 @@ class Platform(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """What was reported, and for which project or report.
+    """Diagnostics, with their project and report.
 
     A plugin names its `site_url`; the app names its shop and what it was granted. `client_version` is the version of the
-    plugin or app; `told` holds every member that the platform's `diagnostics` can have, None where it was not sent.
+    plugin or app; `reported` holds every member that the platform's `diagnostics` can have, None where it was not sent.
     """
 
     platform: Platform
     project_id: int
     report_id: int | None
     client_version: str | None
-    told: Mapping[str, Any]
+    reported: Mapping[str, Any]
     site_url: str | None = None
     shop_domain: str | None = None
     shop_name: str | None = None
@@ -57,13 +57,13 @@ class Diagnostics:
 
     @property
     def symptoms(self) -> tuple[str, ...]:
-        """What somebody saw go wrong."""
+        """The visible symptoms."""
         name = "visible_browser_symptoms" if self.platform is Platform.CMS_COMMERCE else "visible_storefront_symptoms"
-        return tuple(symptom for symptom in self.told[name] or () if symptom.strip())
+        return tuple(symptom for symptom in self.reported[name] or () if symptom.strip())
 
 
 class ShopDomain(fields.Field[str]):
-    """A shop's domain, read into the form in which domains are compared."""
+    """A shop domain, normalized for comparison."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         if not isinstance(value, str):
@@ -75,7 +75,7 @@ class ShopDomain(fields.Field[str]):
 
 
 class Symptoms(Several):
-    """An array of texts, or one text, which is read as an array of one."""
+    """An array of texts, or one text, which becomes an array of one."""
 
     def __init__(self) -> None:
         super().__init__(Text(max_length=MAX_SYMPTOM), at_most=MAX_SYMPTOMS, load_default=None)
@@ -132,7 +132,7 @@ class CmsDiagnosticsForm(Form):
             project_id=sent["project_id"],
             report_id=sent["report_id"],
             client_version=sent["plugin_version"],
-            told=sent["diagnostics"],
+            reported=sent["diagnostics"],
             site_url=sent["site_url"],
         )
 
@@ -155,7 +155,7 @@ class StorefrontDiagnosticsForm(Form):
             project_id=sent["project_id"],
             report_id=sent["report_id"],
             client_version=sent["app_version"],
-            told=sent["diagnostics"],
+            reported=sent["diagnostics"],
             shop_domain=sent["shop_domain"],
             shop_name=sent["shop_name"],
             granted_scopes=tuple(dict.fromkeys(sent["granted_scopes"])),
@@ -163,20 +163,20 @@ class StorefrontDiagnosticsForm(Form):
 
 
 def submitted_facts(diagnostics: Diagnostics) -> dict[str, Any]:
-    """Return what was reported as JSON under the names it was sent by, without saying for whom."""
+    """Return the reported fields as JSON under their original names, without project and report."""
     if diagnostics.platform is Platform.CMS_COMMERCE:
         return {
             "platform": diagnostics.platform.value,
             "site_url": diagnostics.site_url,
             "plugin_version": diagnostics.client_version,
-            "diagnostics": dict(diagnostics.told),
+            "diagnostics": dict(diagnostics.reported),
         }
     return {
         "shop_domain": diagnostics.shop_domain,
         "shop_name": diagnostics.shop_name,
         "granted_scopes": list(diagnostics.granted_scopes or ()),
         "app_version": diagnostics.client_version,
-        "diagnostics": dict(diagnostics.told),
+        "diagnostics": dict(diagnostics.reported),
     }
 
 

@@ -1,4 +1,4 @@
-"""An inbound email: the text that a provider received, and its attachments by name, type and size alone.
+"""An inbound email: its text, and the name, type and size of its attachments.
 
 How one comes in, in two forms, stands in `email_forms`.
 """
@@ -20,7 +20,7 @@ _WEB_URL: Final = WebUrl()
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What is known of an attachment; its contents are not kept."""
+    """The metadata of an attachment; its content is not stored."""
 
     name: str
     content_type: str
@@ -29,7 +29,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class InboundEmail:
-    """One email, checked; a mailbox reads `Name <address>`, or `address` alone."""
+    """One valid email; a mailbox is `Name <address>` or `address`."""
 
     message_id: str
     sender: str
@@ -38,15 +38,15 @@ class InboundEmail:
     text: str
     attachments: tuple[Attachment, ...]
     sent_at: datetime | None
-    #: The project that a recipient names by plus-addressing.
+    #: The project in the plus address of a recipient.
     project_id: int | None
-    #: Where the recipients stand in the provider's form, for a refusal to name.
+    #: The recipients' field in the provider's format, for error messages.
     recipients_path: str
 
 
 @dataclass(frozen=True, slots=True)
 class EmailAccepted:
-    """What became of an email: the id it has now, and whether it had it before."""
+    """The id of an accepted email, and whether it is a repeat."""
 
     id: str
     is_duplicate: bool
@@ -63,7 +63,7 @@ def attachment_records(email: InboundEmail) -> list[dict[str, Any]]:
 
 
 def first_web_address(text: str) -> str | None:
-    """Return the first http or https URL in a text, without the punctuation behind it and without one that has a user."""
+    """Return the first http or https URL in a text without a user, and without the punctuation after it."""
     for found in _WEB_ADDRESS.finditer(text):
         with suppress(ValidationError):
             address: str = _WEB_URL.deserialize(_without_punctuation(found[0]))
@@ -73,7 +73,7 @@ def first_web_address(text: str) -> str | None:
 
 
 def _without_punctuation(address: str) -> str:
-    """Drop what ends a sentence or closes a bracket around the address, but not a bracket that opened within."""
+    """Drop punctuation and closing brackets after the URL, except brackets that open within it."""
     bare = address.rstrip(".,;:!?)]}")
     is_open = bare.count("(") > bare.count(")") and address.startswith(")", len(bare))
     return f"{bare})" if is_open else bare

@@ -1,4 +1,4 @@
-"""The two forms in which an inbound email comes in, Postmark's and a plain one: both become one `InboundEmail`.
+"""The two accepted formats of an inbound email, Postmark's and a plain one; both become an `InboundEmail`.
 
 Address headers, dates and encoded words are read with the standard library. A text over its limit is refused, never cut; an
 HTML part is reduced to what it says and counts only where there is no text. Members nobody knows, the raw message, other
@@ -16,32 +16,32 @@ from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, mailbox_of, mailboxes_in
 
-#: The longest line that a mail server passes on.
+#: The longest line that mail servers accept.
 MAX_MESSAGE_ID: Final = 998
-#: Several folded lines of a header; nobody reads more of a subject.
+#: Several folded header lines, more than any subject needs.
 MAX_SUBJECT: Final = 2000
-#: A name, an address or the tag in it; no mailbox is called more.
+#: A name, an address or its tag.
 MAX_NAME: Final = 1000
-#: A list that a person still looks through.
+#: Recipients of one email.
 MAX_RECIPIENTS: Final = 100
-#: An email with more pictures than this is a brochure.
+#: Attachments of one email.
 MAX_ATTACHMENTS: Final = 100
-#: Twice what file systems hold.
+#: Twice the limit of file systems.
 MAX_FILE_NAME: Final = 500
 MAX_CONTENT_TYPE: Final = 255
-#: An id of a project with more digits is no project's.
+#: No project id has more digits.
 MAX_PROJECT_DIGITS: Final = 18
 
 #: The tag of `anything+p7@…`.
 _PROJECT_TAG: Final = re.compile("[pP]([0-9]+)")
-#: Any of these makes a body Postmark's.
+#: A body with any of these has Postmark's format.
 _POSTMARKS_OWN: Final = frozenset(
     {"MessageID", "From", "FromFull", "To", "ToFull", "OriginalRecipient", "Subject", "TextBody", "HtmlBody"}
 )
 
 
 class _MessageId(Text):
-    """A message id, of which the angle brackets around it are no part."""
+    """A message id, without angle brackets."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         text: str = super()._deserialize(value, attr, data, **kwargs)
@@ -49,7 +49,7 @@ class _MessageId(Text):
 
 
 class _Words(Text):
-    """A header's text, its encoded words decoded."""
+    """The text of a header, with encoded words decoded."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         text: str = super()._deserialize(value, attr, data, **kwargs)
@@ -57,7 +57,7 @@ class _Words(Text):
 
 
 class Mailboxes(fields.Field[list[Mailbox]]):
-    """An address header, or an array of them where `may_be_array`, without whatever in it is no address."""
+    """An address header, or an array of them if `may_be_array`; entries that are not addresses are dropped."""
 
     def __init__(self, *, may_be_array: bool = False, **options: Any) -> None:
         super().__init__(**options)
@@ -75,7 +75,7 @@ class Mailboxes(fields.Field[list[Mailbox]]):
 
 
 class AnyText(fields.Field[str]):
-    """A string of any length, of which not all is kept."""
+    """A string of any length that is stored only in part."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         if not isinstance(value, str):
@@ -99,8 +99,8 @@ class _PlainAttachmentForm(LenientForm):
     size_bytes = WholeNumber(load_default=None, allow_none=True)
 
     @post_load
-    def _make(self, told: dict[str, Any], **_: Any) -> Attachment:
-        return Attachment(told["name"] or "", told["content_type"] or "", told["size_bytes"])
+    def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
+        return Attachment(data["name"] or "", data["content_type"] or "", data["size_bytes"])
 
 
 class _PlainForm(LenientForm):
@@ -114,31 +114,31 @@ class _PlainForm(LenientForm):
     attachments = Several(fields.Nested(_PlainAttachmentForm), at_most=MAX_ATTACHMENTS, load_default=None, allow_none=True)
 
     @post_load
-    def _make(self, told: dict[str, Any], **_: Any) -> InboundEmail:
-        sender, recipients = _known_mailboxes(told["sender"], told["recipients"], "from", "to")
+    def _make(self, data: dict[str, Any], **_: Any) -> InboundEmail:
+        sender, recipients = _known_mailboxes(data["sender"], data["recipients"], "from", "to")
         return InboundEmail(
-            message_id=told["message_id"],
+            message_id=data["message_id"],
             sender=sender,
             recipients=recipients,
-            subject=told["subject"] or "",
-            text=_text(told["text"], told["html"], "html"),
-            attachments=tuple(told["attachments"] or ()),
-            sent_at=told["received_at"],
-            project_id=_project(mailbox.tag for mailbox in told["recipients"]),
+            subject=data["subject"] or "",
+            text=_text(data["text"], data["html"], "html"),
+            attachments=tuple(data["attachments"] or ()),
+            sent_at=data["received_at"],
+            project_id=_project(mailbox.tag for mailbox in data["recipients"]),
             recipients_path="/to",
         )
 
 
 class _PostmarkMailboxForm(LenientForm):
-    """A mailbox as Postmark reads it; `MailboxHash` is the tag that it found in the address."""
+    """A mailbox as Postmark parses it; `MailboxHash` is the tag of the address."""
 
     address = Text(data_key="Email", max_length=MAX_NAME, load_default=None, allow_none=True)
     name = Text(data_key="Name", max_length=MAX_NAME, load_default=None, allow_none=True)
     tag = Text(data_key="MailboxHash", max_length=MAX_NAME, load_default=None, allow_none=True)
 
     @post_load
-    def _make(self, told: dict[str, Any], **_: Any) -> tuple[Mailbox | None, str]:
-        return mailbox_of(told["name"] or "", told["address"] or ""), told["tag"] or ""
+    def _make(self, data: dict[str, Any], **_: Any) -> tuple[Mailbox | None, str]:
+        return mailbox_of(data["name"] or "", data["address"] or ""), data["tag"] or ""
 
 
 class _PostmarkAttachmentForm(LenientForm):
@@ -149,12 +149,12 @@ class _PostmarkAttachmentForm(LenientForm):
     data = AnyText(data_key="Data", load_default=None, allow_none=True)
 
     @post_load
-    def _make(self, told: dict[str, Any], **_: Any) -> Attachment:
-        size_bytes = told["size_bytes"]
-        contents = told["data"] if told["content"] is None else told["content"]
+    def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
+        size_bytes = data["size_bytes"]
+        contents = data["data"] if data["content"] is None else data["content"]
         if size_bytes is None and contents is not None:
             size_bytes = _decoded_bytes(contents)
-        return Attachment(told["name"] or "", told["content_type"] or "", size_bytes)
+        return Attachment(data["name"] or "", data["content_type"] or "", size_bytes)
 
 
 def _several_mailboxes(data_key: str) -> Several:
@@ -188,25 +188,25 @@ class _PostmarkForm(LenientForm):
     )
 
     @post_load
-    def _make(self, told: dict[str, Any], **_: Any) -> InboundEmail:
-        fuller = [each for name in ("to_full", "cc_full", "bcc_full") for each in told[name] or ()]
-        written = [each for name in ("to", "cc", "bcc", "original") for each in told[name] or ()]
-        # With their names first: of two that have one address, the first one stays.
+    def _make(self, data: dict[str, Any], **_: Any) -> InboundEmail:
+        fuller = [each for name in ("to_full", "cc_full", "bcc_full") for each in data[name] or ()]
+        written = [each for name in ("to", "cc", "bcc", "original") for each in data[name] or ()]
+        # Mailboxes with names first: of two with the same address, the first one stays.
         addressed = [mailbox for mailbox, _ in fuller if mailbox] + written
-        from_full = [mailbox for mailbox, _ in [told["sender_full"] or (None, "")] if mailbox]
-        sender, recipients = _known_mailboxes(from_full + told["sender"], addressed, "From", "To")
-        # The recipient that it was posted for goes before the others.
-        tags = [mailbox.tag for mailbox in told["original"] or ()] + [told["tag"] or ""]
+        from_full = [mailbox for mailbox, _ in [data["sender_full"] or (None, "")] if mailbox]
+        sender, recipients = _known_mailboxes(from_full + data["sender"], addressed, "From", "To")
+        # The recipient that the webhook is for comes first.
+        tags = [mailbox.tag for mailbox in data["original"] or ()] + [data["tag"] or ""]
         tags += [tag for _, tag in fuller] + [mailbox.tag for mailbox in addressed]
         return InboundEmail(
-            message_id=told["message_id"],
+            message_id=data["message_id"],
             sender=sender,
             recipients=recipients,
-            subject=told["subject"] or "",
-            text=_text(told["text"], told["html"], "HtmlBody"),
-            attachments=tuple(told["attachments"] or ()),
-            # Whatever the sender's own clock wrote there, the email is here.
-            sent_at=date_from(told["date"] or ""),
+            subject=data["subject"] or "",
+            text=_text(data["text"], data["html"], "HtmlBody"),
+            attachments=tuple(data["attachments"] or ()),
+            # The Date header comes from the sender's clock and may be wrong; the email is accepted anyway.
+            sent_at=date_from(data["date"] or ""),
             project_id=_project(tags),
             recipients_path="/To",
         )
@@ -222,16 +222,16 @@ class EmailForm(Form):
         self.forms: tuple[Form, ...] = (self._plain, self._postmark)
 
     def read(self, value: Any, may_name: MayName = lambda _: False) -> Any:
-        """Return the InboundEmail that `value` is. Raises ValidationFailed with every problem."""
+        """Return `value` as an InboundEmail. Raises ValidationFailed with every problem."""
         return (self._postmark if _is_postmarks(value) else self._plain).read(value, may_name)
 
     def member_names(self) -> frozenset[str]:
-        """Return every name that one of both forms knows."""
+        """Return the field names of both formats."""
         return self._plain.member_names() | self._postmark.member_names()
 
 
 def inspected(value: Any) -> dict[str, Any]:
-    """Return what of a body would be stored, each at its own path, to be searched for forbidden content.
+    """Return the parts of a body that would be stored, each at its own path, to be checked for forbidden content.
 
     HTML stands there as the text it is reduced to, also where the text part wins: it is no export of a page, but a card
     number that is spread over its tags is one. A mailbox is a text, not an object of a name and an address.
@@ -242,8 +242,8 @@ def inspected(value: Any) -> dict[str, Any]:
         attachments = _each(value.get("Attachments"), lambda entry: _texts(entry, ("Name", "ContentType")))
         full = {name: _each(value.get(name), _shown_full) for name in ("ToFull", "CcFull", "BccFull")}
         headers = {name: _shown(value.get(name)) for name in ("From", "To", "Cc", "Bcc", "OriginalRecipient")}
-        told = {**headers, **full, "FromFull": _shown_full(value.get("FromFull")), "Attachments": attachments}
-        return {**told, **_said(value, "Subject", "TextBody", "HtmlBody")}
+        data = {**headers, **full, "FromFull": _shown_full(value.get("FromFull")), "Attachments": attachments}
+        return {**data, **_said(value, "Subject", "TextBody", "HtmlBody")}
     attachments = _each(value.get("attachments"), lambda entry: _texts(entry, ("name", "content_type")))
     recipients = value.get("to")
     to = _each(recipients, _shown) if isinstance(recipients, list) else _shown(recipients)
@@ -276,7 +276,7 @@ def _known_mailboxes(
 
 
 def _text(text: str | None, html: str | None, html_name: str) -> str:
-    """Return the text part, or what the HTML says where there is none. Raises ValidationError for too much of that."""
+    """Return the text part, or else the text of the HTML part. Raises ValidationError if it is too long."""
     if text and not text.isspace():
         return text
     said = text_of(html or "")
@@ -286,7 +286,7 @@ def _text(text: str | None, html: str | None, html_name: str) -> str:
 
 
 def _project(tags: Iterable[str]) -> int | None:
-    """Return the id that the first tag of a project names; one that is too long to be an id names none that exists."""
+    """Return the project id of the first tag; a tag that is too long for an id matches no project."""
     for tag in tags:
         if found := _PROJECT_TAG.fullmatch(tag):
             return int(found[1]) if len(found[1]) <= MAX_PROJECT_DIGITS else MAX_ID
@@ -294,12 +294,12 @@ def _project(tags: Iterable[str]) -> int | None:
 
 
 def _decoded_bytes(base64_text: str) -> int:
-    """Return how many bytes it stands for; to decode megabytes for their length alone would be a waste."""
+    """Return the decoded length of base64 without decoding megabytes."""
     return (len(base64_text) - base64_text.count("=", -2)) * 3 // 4
 
 
 def _shown(header: Any) -> str | None:
-    """Return an address header as it is read and as it was written: of a URL with a password, that alone is an address."""
+    """Return an address header parsed and raw: the parser finds an address in a URL with a password."""
     if not isinstance(header, str) or len(header) > MAX_TEXT:
         return None
     read = ", ".join(mailbox.shown for mailbox in mailboxes_in(header))
@@ -307,23 +307,23 @@ def _shown(header: Any) -> str | None:
 
 
 def _shown_full(mailbox: Any) -> str | None:
-    told = _texts(mailbox, ("Name", "Email"))
-    return f"{decoded_words(told.get('Name', ''))} <{told.get('Email', '')}>" if told else None
+    data = _texts(mailbox, ("Name", "Email"))
+    return f"{decoded_words(data.get('Name', ''))} <{data.get('Email', '')}>" if data else None
 
 
 def _texts(entry: Any, names: Iterable[str]) -> dict[str, str]:
-    """Return those members of an object that are texts."""
+    """Return the text fields of an object."""
     members = entry if isinstance(entry, dict) else {}
     return {name: members[name] for name in names if isinstance(members.get(name), str)}
 
 
 def _each(entries: Any, shown: Callable[[Any], Any]) -> list[Any]:
-    """Show each of the entries of an array; of one with more than the limit, nothing is stored."""
+    """Return the entries of an array; of an array over the limit nothing is stored."""
     is_short = isinstance(entries, list) and len(entries) <= max(MAX_RECIPIENTS, MAX_ATTACHMENTS)
     return [shown(entry) for entry in entries] if is_short else []
 
 
 def _said(value: Mapping[str, Any], subject: str, text: str, html: str) -> dict[str, str]:
-    told = _texts(value, (subject, text, html))
+    data = _texts(value, (subject, text, html))
     shown = {subject: decoded_words, html: text_of}
-    return {name: shown.get(name, str)(said) for name, said in told.items()}
+    return {name: shown.get(name, str)(said) for name, said in data.items()}

@@ -1,4 +1,4 @@
-"""An evidence capture: what a person saw on one page and sent with the browser extension.
+"""An evidence capture: page metadata and a selection that a person sent with the browser extension.
 
 The form is closed: a member that is not listed, at any depth, is refused and not dropped, so that nothing a page held
 (its HTML, its cookies, its storage) travels along unnoticed.
@@ -14,11 +14,11 @@ from schemas.base.fields import Form, Moment, Several, Text, WebUrl, WholeNumber
 from schemas.base.timestamps import rfc3339, rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
-#: A page with more headings than this is not read by its outline.
+#: Headings of one page.
 MAX_HEADINGS: Final = 200
-#: What a browser shows of a heading or a title long before its end.
+#: More than a browser shows of a heading or a title.
 MAX_LINE: Final = 1000
-#: A version is a few digits and dots, and sometimes the name of a build.
+#: A version is a few digits and dots, and sometimes a build name.
 MAX_VERSION: Final = 100
 
 
@@ -32,7 +32,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What was captured, and for which project or report; None stands for what was not sent."""
+    """A capture, with its project and report; a field that was not sent is None."""
 
     project_id: int
     report_id: int | None
@@ -76,7 +76,7 @@ class CaptureForm(Form):
 
 
 def captured_facts(capture: Capture) -> dict[str, Any]:
-    """Return what was captured as JSON, without saying for whom; None stands for what was not sent."""
+    """Return the captured fields as JSON, without project and report; a field that was not sent is None."""
     return {
         "page_url": capture.page_url,
         "page_title": capture.page_title,
@@ -90,7 +90,7 @@ def captured_facts(capture: Capture) -> dict[str, Any]:
 
 
 def outline_record(capture: Capture) -> list[dict[str, str]] | None:
-    """Return the headings as JSON; None where the capture has no outline."""
+    """Return the headings as JSON; None if the capture has no outline."""
     if capture.heading_outline is None:
         return None
     return [{"level": heading.level, "text": heading.text} for heading in capture.heading_outline]

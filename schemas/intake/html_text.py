@@ -1,4 +1,4 @@
-"""The text that an HTML email says: what a person would read, a line a block, links with their addresses.
+"""Converts an HTML email to text: one line per block, links with their URLs.
 
 Whoever sends an email writes its HTML, so any text has an answer here and the work is linear in its size: nothing
 unclosed is looked for twice. `html.parser` promises neither: 24 KB of `<a ` take it seconds, and `<![x` is an exception.
@@ -9,21 +9,21 @@ import re
 from html import unescape
 from typing import Final
 
-#: Elements that stand in lines of their own.
+#: Elements that start a new line.
 _LINES: Final = (
     "address article aside body caption center dd details dialog dir div dt fieldset figcaption figure footer form header "
     "html legend li main menu nav option search section summary tbody tfoot thead tr"
 )
-#: Elements that stand apart from what is before and behind them.
+#: Elements with an empty line before and after them.
 _PARAGRAPHS: Final = "blockquote dl h1 h2 h3 h4 h5 h6 hr ol p pre table ul"
-#: Two line breaks are one empty line; more say nothing else.
+#: Two line breaks make one empty line; more are not needed.
 _MAX_BREAKS: Final = 2
 _BREAKS_AROUND: Final = {**dict.fromkeys(_LINES.split(), 1), **dict.fromkeys(_PARAGRAPHS.split(), _MAX_BREAKS)}
-#: Elements whose contents are read up to their end tag, whatever stands there, and shown nowhere in an email.
+#: Elements whose raw content is skipped up to their end tag.
 _UNSEEN: Final = ("iframe", "noembed", "noframes", "script", "style", "title")
 _END_OF: Final = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in _UNSEEN}
 
-#: A comment, a declaration, a tag with its attributes, or one of them that never ends: then it takes the rest along.
+#: A comment, a declaration, or a tag with its attributes; one that never ends consumes the rest.
 _MARKUP: Final = re.compile(
     r"""<(?:
         !--(?:-?>|.*?--!?>|.*)
@@ -34,13 +34,13 @@ _MARKUP: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ATTRIBUTE: Final = re.compile(r"""([^\s/=]++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|(\S++)))?""")
-#: A character reference with more digits than any character has; Python refuses to read a number of thousands.
+#: A character reference with too many digits; Python refuses to parse thousands of digits.
 _NO_CHARACTER: Final = re.compile(r"&#(?:[0-9]{16,}+|[xX][0-9a-fA-F]{16,}+);?")
 _WEB: Final = re.compile(r"https?://\S+", re.IGNORECASE)
 
 
 def text_of(html: str) -> str:
-    """Return what a person reads of `html`, without a break at either end; the empty string where there is nothing."""
+    """Return the visible text of `html`, stripped; empty if there is none."""
     page = _Page()
     at = 0
     while found := _MARKUP.search(html, at):
@@ -60,13 +60,13 @@ def text_of(html: str) -> str:
 
 
 class _Page:
-    """What was read so far, and the breaks that are due before the next word."""
+    """The text so far, and the breaks to write before the next word."""
 
     def __init__(self) -> None:
         self._written: list[str] = []
         self._breaks = 0
         self._has_gap = False
-        #: What stands first in an entry of a list stays beside its bullet.
+        #: The first text of a list entry stays next to its bullet.
         self._is_at_bullet = False
         self._preformatted = 0
         self._address = ""
@@ -74,7 +74,7 @@ class _Page:
 
     @property
     def text(self) -> str:
-        """Everything that was said."""
+        """The whole text."""
         return "".join(self._written)
 
     def open(self, name: str, attributes: str) -> None:
@@ -94,7 +94,7 @@ class _Page:
             self._preformatted += 1
 
     def close(self, name: str) -> None:
-        """End an element, whether it was begun or not."""
+        """End an element, even if it was never started."""
         if name == "br":
             self._break()
         elif name == "a":
@@ -104,7 +104,7 @@ class _Page:
         self._separate(name)
 
     def end_link(self) -> None:
-        """Put the address of a link behind its text, unless the text is the address."""
+        """Write the URL of a link after its text, unless the text is the URL."""
         address, self._address = self._address, ""
         said = "".join(self._written[self._link_began :]).strip() if address else ""
         if address and not _is_same(said, address):
@@ -113,7 +113,7 @@ class _Page:
             self._has_gap = had_gap
 
     def say(self, words: str) -> None:
-        """Write words; line breaks among them count in preformatted text alone."""
+        """Write words; line breaks are kept only in preformatted text."""
         lines = words.splitlines() if self._preformatted else [words]
         for number, line in enumerate(lines):
             if number:
@@ -136,7 +136,7 @@ class _Page:
         self._breaks, self._has_gap, self._is_at_bullet = 0, False, False
 
     def _separate(self, name: str) -> None:
-        """Let a block stand apart; its end and the next one's beginning are one break."""
+        """Separate a block; its end and the start of the next one share one break."""
         if self._is_at_bullet:
             return
         self._breaks = max(self._breaks, _BREAKS_AROUND.get(name, 0))
@@ -150,7 +150,7 @@ def _characters(text: str) -> str:
 
 
 def _address(attributes: str) -> str:
-    """Return what the first `href` names, where that is on the web."""
+    """Return the first `href` if it is an http or https URL."""
     for name, *values in _ATTRIBUTE.findall(attributes):
         if name.lower() == "href":
             address = "".join(_characters("".join(values)).split())

@@ -107,6 +107,6 @@ def _insert_diagnostics(diagnostics: Diagnostics, diagnostic_id: str, now: datet
         shop_name=diagnostics.shop_name,
         granted_scopes=None if scopes is None else list(scopes),
         client_version=diagnostics.client_version,
-        diagnostics=dict(diagnostics.told),
+        diagnostics=dict(diagnostics.reported),
         created_at=now,
     ).execute()

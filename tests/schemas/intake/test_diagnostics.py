@@ -37,12 +37,12 @@ def problems(form: Form, body: Any) -> list[tuple[str, str]]:
     return sorted((each.path, each.code) for each in refused.value.problems)
 
 
-def cms(**told: Any) -> dict[str, Any]:
-    return cms_diagnostics(7, diagnostics={**CMS_TOLD, **told})
+def cms(**reported: Any) -> dict[str, Any]:
+    return cms_diagnostics(7, diagnostics={**CMS_TOLD, **reported})
 
 
-def shop(**told: Any) -> dict[str, Any]:
-    return storefront_diagnostics(7, diagnostics={**SHOP_TOLD, **told})
+def shop(**reported: Any) -> dict[str, Any]:
+    return storefront_diagnostics(7, diagnostics={**SHOP_TOLD, **reported})
 
 
 def test_the_plugins_form_of_the_specification_is_read() -> None:
@@ -51,7 +51,7 @@ def test_the_plugins_form_of_the_specification_is_read() -> None:
         project_id=7,
         report_id=3,
         client_version="2.0.1",
-        told=CMS_TOLD,
+        reported=CMS_TOLD,
         site_url="https://shop.example/",
     )
 
@@ -62,17 +62,17 @@ def test_the_apps_form_of_the_specification_is_read() -> None:
         project_id=7,
         report_id=3,
         client_version="3.1",
-        told=SHOP_TOLD,
+        reported=SHOP_TOLD,
         shop_domain="snow.shops.example",
         shop_name="Snow",
         granted_scopes=("read_content", "read_themes"),
     )
 
 
-@pytest.mark.parametrize(("form", "least", "told"), [(CMS, CMS_LEAST, CMS_TOLD), (SHOP, SHOP_LEAST, SHOP_TOLD)])
-def test_the_diagnostics_must_be_there_and_may_be_empty(form: Form, least: dict[str, Any], told: dict[str, Any]) -> None:
-    assert form.read(least).told == dict.fromkeys(told)
-    assert form.read({**least, "diagnostics": dict.fromkeys(told)}) == form.read(least)
+@pytest.mark.parametrize(("form", "least", "reported"), [(CMS, CMS_LEAST, CMS_TOLD), (SHOP, SHOP_LEAST, SHOP_TOLD)])
+def test_the_diagnostics_must_be_there_and_may_be_empty(form: Form, least: dict[str, Any], reported: dict[str, Any]) -> None:
+    assert form.read(least).reported == dict.fromkeys(reported)
+    assert form.read({**least, "diagnostics": dict.fromkeys(reported)}) == form.read(least)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_the_diagnostics_must_be_there_and_may_be_empty(form: Form, least: dict[
     ],
 )
 def test_symptoms_are_an_array_or_a_text(sent: Any, kept: list[str] | None) -> None:
-    assert CMS.read(cms(visible_browser_symptoms=sent)).told["visible_browser_symptoms"] == kept
-    assert SHOP.read(shop(visible_storefront_symptoms=sent)).told["visible_storefront_symptoms"] == kept
+    assert CMS.read(cms(visible_browser_symptoms=sent)).reported["visible_browser_symptoms"] == kept
+    assert SHOP.read(shop(visible_storefront_symptoms=sent)).reported["visible_storefront_symptoms"] == kept
 
 
 def test_an_empty_symptom_is_none() -> None:
@@ -216,7 +216,7 @@ def test_what_is_wrong_with_the_apps_is_named(body: Any, expected: list[tuple[st
 
 @pytest.mark.parametrize("count", [0, 1, MAX_ID])
 def test_any_number_of_themes_is_a_number(count: int) -> None:
-    assert SHOP.read(shop(theme_count=count)).told["theme_count"] == count
+    assert SHOP.read(shop(theme_count=count)).reported["theme_count"] == count
 
 
 @pytest.mark.parametrize(
@@ -228,17 +228,17 @@ def test_a_record_has_every_member_under_its_own_name(form: Form, sent: dict[str
 
 
 @pytest.mark.parametrize(
-    ("form", "least", "told", "optional"),
+    ("form", "least", "reported", "optional"),
     [(CMS, CMS_LEAST, CMS_TOLD, ("plugin_version",)), (SHOP, SHOP_LEAST, SHOP_TOLD, ("shop_name", "app_version"))],
 )
 def test_what_was_not_sent_is_there_as_null(
-    form: Form, least: dict[str, Any], told: dict[str, Any], optional: tuple[str, ...]
+    form: Form, least: dict[str, Any], reported: dict[str, Any], optional: tuple[str, ...]
 ) -> None:
     assert diagnostic_record(form.read(least), "dia_1", NOW) == {
         **least,
         **dict.fromkeys(optional),
         "report_id": None,
-        "diagnostics": dict.fromkeys(told),
+        "diagnostics": dict.fromkeys(reported),
         "id": "dia_1",
         "created_at": "2026-03-01T12:00:00.000Z",
     }
@@ -257,10 +257,10 @@ members = st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([(CMS, CMS_LEAST), (SHOP, SHOP_LEAST)]), members, members)
 def test_any_json_is_diagnostics_or_a_refusal_that_repeats_nothing(
-    which: tuple[Form, dict[str, Any]], changes: dict[str, Any], told: dict[str, Any]
+    which: tuple[Form, dict[str, Any]], changes: dict[str, Any], reported: dict[str, Any]
 ) -> None:
     form, least = which
-    found = read_or_refuse(form, {**least, "diagnostics": told, **changes})
+    found = read_or_refuse(form, {**least, "diagnostics": reported, **changes})
     if isinstance(found, ValidationFailed):
         assert found.problems
         assert MARK not in repr(found.problems)
