@@ -18,11 +18,11 @@ from bin.cli.number_types import LIMIT, ROW_ID
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
+from schemas.api.responses import RecoveryResponse, dump, dump_trace
 from schemas.base.principal import OPERATOR
 from schemas.base.strict_json import MalformedJson, parse
-from schemas.exports.attempt_record import trace_record
 from schemas.exports.record import Approval, export_record
-from schemas.exports.recoveries import RecoveryStatus, recovery_record, since_from
+from schemas.exports.recoveries import RecoveryStatus, since_from
 from schemas.settings.definitions import Settings
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
@@ -80,7 +80,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
     Responses are kept up to 2 KiB, without secrets. Only the operator sees them.
     """
     with opened():
-        records = [trace_record(each) for each in attempts.list_traces(export_id)]
+        records = [dump_trace(each) for each in attempts.list_traces(export_id)]
         columns = ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer")
         print_records(records, as_json, columns, "No attempts yet.")
 
@@ -216,9 +216,11 @@ def recover(
         if is_list:
             _list_recoveries(as_json)
         elif shown_id is not None:
-            print_record(recovery_record(recoveries.get(shown_id)), as_json)
+            print_record(dump(RecoveryResponse, recoveries.get(shown_id)), as_json)
         elif cancelled_id is not None:
-            print_record(recovery_record(build_operations(settings).recoveries.cancel(cancelled_id, OPERATOR)), as_json)
+            print_record(
+                dump(RecoveryResponse, build_operations(settings).recoveries.cancel(cancelled_id, OPERATOR)), as_json
+            )
         elif target_id is None or since is None:
             raise click.UsageError("Use --target and --since together.")
         else:
@@ -258,7 +260,7 @@ def _require_one(*asked: bool) -> None:
 
 
 def _list_recoveries(as_json: bool) -> None:
-    records = [recovery_record(each) for each in recoveries.list_page()]
+    records = [dump(RecoveryResponse, each) for each in recoveries.list_page()]
     columns = ("id", "target_id", "since", "status", "done", "total", "created_at", "finished_at")
     print_records(records, as_json, columns, "There are no recoveries.")
 
@@ -272,7 +274,7 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
         recoveries.release(held, utc_now())
         raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export recover --cancel {held.id}`.")
     recovery = recoveries.get(held.id)
-    print_record(recovery_record(recovery), as_json)
+    print_record(dump(RecoveryResponse, recovery), as_json)
     if progress is RecoveryProgress.HALTED:
         raise Refused(f"Target {target_id} was paused or disabled; a worker continues after `target resume {target_id}`.")
     if recovery.status is not RecoveryStatus.DONE:

@@ -8,10 +8,11 @@ from bin.cli.installation import Refused, opened
 from bin.cli.records import json_option, print_record, print_records
 from bin.command_table import summary_of
 from runtime.clock import utc_now
+from schemas.api.responses import dump_target
 from schemas.settings.definitions import Settings
 from schemas.settings.parsers import HOW_TO_MAKE_ONE, LEAST_SECRET_BYTES
 from schemas.settings.secret_text import MAX_SECRET, SecretFault, secret_from
-from schemas.targets.target import Target, target_record
+from schemas.targets.target import Target
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -90,7 +91,7 @@ def _targets(settings: Settings) -> list[dict[str, object]]:
 
 
 def _target(target: Target) -> dict[str, object]:
-    record = target_record(target, utc_now())
+    record = dump_target(target, utc_now())
     source = "database" if target.has_own_secret else "environment"
     return {
         "name": target.id,

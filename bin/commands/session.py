@@ -7,7 +7,8 @@ import click
 from bin.cli.installation import opened
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
-from schemas.base.console_session import Ended, Session, session_record
+from schemas.api.responses import ConsoleSessionResponse, dump
+from schemas.base.console_session import Ended, Session
 from storage.accounts import sessions
 from storage.accounts.accounts import user_by_email
 
@@ -34,7 +35,7 @@ def list_sessions(email: str | None, as_json: bool) -> None:
         if email is not None:
             user_by_email(email)
         found = sessions.list_live(utc_now(), _MOST, email=email)
-        print_records([session_record(each) for each in found], as_json, _COLUMNS, "Nobody is signed in.")
+        print_records([dump(ConsoleSessionResponse, each) for each in found], as_json, _COLUMNS, "Nobody is signed in.")
 
 
 @session.command(
@@ -55,11 +56,13 @@ def revoke(session_id: str | None, email: str | None, as_json: bool) -> None:
         raise click.UsageError("Name one session by its id, or a user with --user.")
     with opened():
         if session_id is not None:
-            print_record(session_record(_end(session_id)), as_json)
+            print_record(dump(ConsoleSessionResponse, _end(session_id)), as_json)
         elif email is not None:
             user_by_email(email)
             ended = [_end(each.id) for each in sessions.list_live(utc_now(), _MOST, email=email)]
-            print_records([session_record(each) for each in ended], as_json, _COLUMNS, "This user was signed in nowhere.")
+            print_records(
+                [dump(ConsoleSessionResponse, each) for each in ended], as_json, _COLUMNS, "This user was signed in nowhere."
+            )
 
 
 def _end(session_id: str) -> Session:

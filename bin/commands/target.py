@@ -8,9 +8,9 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.records import json_option, print_record, print_records
 from runtime.clock import utc_now
+from schemas.api.responses import PingOutcomeResponse, dump, dump_target
 from schemas.base.principal import OPERATOR
-from schemas.targets.pings import ping_record
-from schemas.targets.target import MAX_PER_MINUTE, target_record
+from schemas.targets.target import MAX_PER_MINUTE
 from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
 from storage.targets import targets
@@ -34,7 +34,7 @@ def list_targets(as_json: bool) -> None:
     """List targets, newest first."""
     with opened() as settings:
         fingerprint = build_operations(settings).targets.default_secret_fingerprint
-        records = [target_record(each, utc_now()) for each in targets.list_all(fingerprint)]
+        records = [dump_target(each, utc_now()) for each in targets.list_all(fingerprint)]
         print_records(records, as_json, _COLUMNS, "There are no targets.")
 
 
@@ -145,7 +145,7 @@ def ping(target_id: str, as_json: bool) -> None:
 
         run_once = compose_ping_task(settings, 1).run_once
         result = build_operations(settings).targets.ping(target_id, OPERATOR, run_once=run_once)
-        print_record(ping_record(result), as_json)
+        print_record(dump(PingOutcomeResponse, result), as_json)
     if not result.delivered:
         raise SystemExit(1)
 
@@ -153,11 +153,11 @@ def ping(target_id: str, as_json: bool) -> None:
 def _resume_all(operations: TargetOperations, as_json: bool) -> None:
     """Resume every paused target; print those resumed, and refuse with the reasons of the others."""
     resumed, refusals = operations.resume_all_paused(OPERATOR)
-    records = [target_record(operations.get(each, OPERATOR), utc_now()) for each in resumed]
+    records = [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed]
     print_records(records, as_json, _COLUMNS, "No target is paused.")
     if refusals:
         raise Refused(" ".join(map(str, refusals)))
 
 
 def _print(target_id: str, operations: TargetOperations, as_json: bool) -> None:
-    print_record(target_record(operations.get(target_id, OPERATOR), utc_now()), as_json)
+    print_record(dump_target(operations.get(target_id, OPERATOR), utc_now()), as_json)

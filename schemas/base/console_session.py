@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 from schemas.base.principal import TokenPrincipal
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
 
 
 class Ended(StrEnum):
@@ -41,17 +39,3 @@ class Session:
     seen_at: datetime
     ended_at: datetime | None = None
     ended: Ended | None = None
-
-
-def session_record(session: Session) -> dict[str, Any]:
-    """Return a session as the API and the command tell it; `seen_at` is known to the minute."""
-    return {
-        "id": session.id,
-        "user": session.email,
-        "token_id": session.principal.token_id,
-        "token_name": session.token_name,
-        "created_at": rfc3339(session.created_at),
-        "seen_at": rfc3339(session.seen_at),
-        "ended_at": rfc3339_or_none(session.ended_at),
-        "ended_reason": None if session.ended is None else session.ended.value,
-    }

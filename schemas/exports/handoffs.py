@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from schemas.base.timestamps import rfc3339
 from schemas.exports.ticket import Source
 
 #: The one status a handoff has: the export that it names tells the rest of the story.
@@ -21,16 +20,3 @@ class Handoff:
     report_id: int | None
     ticket_export_id: str
     created_at: datetime
-
-
-def handoff_record(handoff: Handoff) -> dict[str, Any]:
-    """Return the handoff as clients see it."""
-    return {
-        "id": handoff.id,
-        "source": handoff.source.record(),
-        "project_id": handoff.project_id,
-        "report_id": handoff.report_id,
-        "ticket_export_id": handoff.ticket_export_id,
-        "status": RECEIVED,
-        "created_at": rfc3339(handoff.created_at),
-    }

@@ -13,7 +13,7 @@ from marshmallow import post_load
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import Form, Text, problem
-from schemas.base.timestamps import moment_from, rfc3339, rfc3339_or_none
+from schemas.base.timestamps import moment_from
 from schemas.exports.record import MAX_ID_LENGTH
 
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -83,17 +83,3 @@ def since_from(text: str, now: datetime) -> datetime | None:
         return now - int(ago[1]) * _UNITS[ago[2]]
     except OverflowError:  # before the year 1
         return None
-
-
-def recovery_record(recovery: Recovery) -> dict[str, Any]:
-    """Return the recovery as clients and operators see it."""
-    return {
-        "id": recovery.id,
-        "target_id": recovery.target_id,
-        "since": rfc3339(recovery.since),
-        "status": recovery.status.value,
-        "total": recovery.total,
-        "done": recovery.done,
-        "created_at": rfc3339(recovery.created_at),
-        "finished_at": rfc3339_or_none(recovery.finished_at),
-    }

@@ -52,11 +52,6 @@ class EmailAccepted:
     is_duplicate: bool
 
 
-def email_answer(accepted: EmailAccepted) -> dict[str, object]:
-    """Return the body of the 202."""
-    return {"id": accepted.id, "status": "accepted", "duplicate": accepted.is_duplicate}
-
-
 def attachment_records(email: InboundEmail) -> list[dict[str, Any]]:
     """Return the attachments as JSON."""
     return [asdict(attachment) for attachment in email.attachments]

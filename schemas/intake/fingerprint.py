@@ -47,16 +47,6 @@ def by_fingerprint(page: ScannedPage, issues: Iterable[Issue]) -> dict[str, Issu
     }
 
 
-def postback_answer(result: PostbackResult) -> dict[str, object]:
-    """Return the body of the 202."""
-    return {
-        "scan_run_id": result.scan_run_id,
-        "status": "accepted",
-        "findings": {"new": result.new, "seen": result.seen},
-        "ticket_exports": list(result.ticket_exports),
-    }
-
-
 def _parts(page: ScannedPage, issue: Issue) -> tuple[str, str, str]:
     where = page_key(issue.url or page.normalized_url or page.url)
     return where, issue.code.strip().lower(), stable_selector(issue.location)

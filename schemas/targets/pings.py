@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import rfc3339
@@ -68,13 +68,3 @@ def ping_body(order: PingOrder) -> bytes:
             "target": {"id": order.target_id, "name": order.target_name},
         }
     )
-
-
-def ping_record(result: PingResult) -> dict[str, Any]:
-    """Return the result as clients see it."""
-    return {
-        "delivered": result.delivered,
-        "response_status": result.response_status,
-        "error_code": result.error_code,
-        "duration_ms": result.duration_ms,
-    }

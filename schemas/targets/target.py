@@ -1,6 +1,6 @@
 """A ticket export target: where tickets are delivered. Its record shows a secret's fingerprint, never the secret."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from marshmallow import post_load
 
 from schemas.base.fields import MAX_URL, Form, Text, WholeNumber
-from schemas.base.timestamps import rfc3339, rfc3339_or_none
 from schemas.settings.definitions import DeploymentMode
 
 PROVIDER_KEYS: Final = ("generic_webhook",)
@@ -85,6 +84,11 @@ class Target:
     failures_in_row: int
     max_per_minute: int | None
 
+    @property
+    def has_secret(self) -> bool:
+        """Whether a secret signs for it: its own or the default."""
+        return self.secret_fingerprint is not None
+
     def is_held(self, now: datetime) -> bool:
         """Tell whether nothing is sent at `now` although it is active."""
         return self.status is TargetStatus.ACTIVE and self.held_until is not None and self.held_until > now
@@ -115,35 +119,8 @@ class TargetForm(Form):
         return TargetRequest(**request)
 
 
-def target_record(target: Target, now: datetime) -> dict[str, Any]:
-    """Return the target as clients see it at `now`."""
+def as_shown(target: Target, now: datetime) -> Target:
+    """Return the target with the status that clients see at `now`, and `held_until` only while nothing is sent to it."""
     status, reason = target.shown_status(now)
-    return {
-        "id": target.id,
-        "provider_key": target.provider_key,
-        "base_url": target.base_url,
-        "deployment_mode": target.deployment_mode,
-        "name": target.name,
-        "status": status.value,
-        "status_reason": reason,
-        "secret": {"configured": target.secret_fingerprint is not None, "fingerprint": target.secret_fingerprint},
-        "connected": {"status": target.connected_status, "last_success_at": rfc3339_or_none(target.last_success_at)},
-        "last_validation": _validation(target),
-        "delivery": {
-            "concurrency": target.concurrency,
-            "failures_in_row": target.failures_in_row,
-            "max_per_minute": target.max_per_minute,
-            "waits_until": rfc3339_or_none(target.held_until if target.is_held(now) else None),
-        },
-        "created_at": rfc3339(target.created_at),
-    }
-
-
-def _validation(target: Target) -> dict[str, Any] | None:
-    if target.validation_status is None:
-        return None
-    return {
-        "status": target.validation_status,
-        "reason": target.validation_reason,
-        "checked_at": rfc3339_or_none(target.validated_at),
-    }
+    held_until = target.held_until if target.is_held(now) else None
+    return replace(target, status=status, status_reason=reason, held_until=held_until)

@@ -2,7 +2,7 @@
 
 import falcon
 
-from schemas.intake.email import email_answer
+from schemas.api.responses import EmailResponse, dump
 from schemas.intake.email_forms import EmailForm, inspected
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
@@ -31,4 +31,6 @@ class EmailWebhookResource:
         self._executor.respond(req, resp, lambda: self._accept(req))
 
     def _accept(self, req: falcon.Request) -> ApiResponse:
-        return ApiResponse(202, email_answer(self._intake.accept_email(req.context.payload, req.context.principal.key)))
+        return ApiResponse(
+            202, dump(EmailResponse, self._intake.accept_email(req.context.payload, req.context.principal.key))
+        )

@@ -8,10 +8,10 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
+from schemas.api.responses import AttemptResponse, dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
-from schemas.exports.attempt_record import attempt_record
 from schemas.exports.polled_record import PolledExport, entity_tag, record_json, wait_s
 from schemas.exports.record import PreparationForm, export_record
 from schemas.exports.state_machine import ExportStatus
@@ -124,7 +124,7 @@ class TicketExportAttemptsResource:
         """Return a page of the attempts, newest first."""
         page = read_page(req, identifiers.ATTEMPT)
         found = attempts.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
-        records: list[dict[str, Any]] = [attempt_record(each) for each in found]
+        records: list[dict[str, Any]] = [dump(AttemptResponse, each) for each in found]
         send_page(resp, f"{export_url(self._public_base_url, export_id)}/attempts", page, records)
 
     on_head = on_get

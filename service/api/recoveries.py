@@ -9,10 +9,11 @@ from typing import Final
 
 import falcon
 
+from schemas.api.responses import RecoveryResponse, dump
 from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import NoMembers, problem
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.recoveries import RecoveryForm, recovery_record
+from schemas.exports.recoveries import RecoveryForm
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
@@ -43,7 +44,7 @@ class RecoveriesResource:
         """Return a page of the recoveries of the account's targets, newest first."""
         page = read_page(req, identifiers.RECOVERY)
         found = recoveries.list_account_page(req.context.principal.account_id, page.fetch_limit, page.before)
-        send_page(resp, self._url, page, [recovery_record(each) for each in found])
+        send_page(resp, self._url, page, [dump(RecoveryResponse, each) for each in found])
 
     on_head = on_get
 
@@ -59,7 +60,7 @@ class RecoveriesResource:
         except TargetNotFound:
             raise ValidationFailed(problem("/target_id", "unknown_target")) from None
         headers = {"Location": f"{self._url}/{recovery.id}"}
-        return ApiResponse(202, recovery_record(recovery), headers, {"target_id": recovery.target_id})
+        return ApiResponse(202, dump(RecoveryResponse, recovery), headers, {"target_id": recovery.target_id})
 
 
 class RecoveryResource:
@@ -76,7 +77,7 @@ class RecoveryResource:
         """Return the record."""
         recovery = recoveries.get(recovery_id, req.context.principal.account_id)
         resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(recovery_record(recovery), ensure_ascii=False).encode()
+        resp.data = json.dumps(dump(RecoveryResponse, recovery), ensure_ascii=False).encode()
 
     on_head = on_get
 
@@ -98,7 +99,7 @@ class RecoveryCancellationResource:
         self._executor.respond(req, resp, lambda: self._cancel(req, recovery_id))
 
     def _cancel(self, req: falcon.Request, recovery_id: str) -> ApiResponse:
-        return ApiResponse(200, recovery_record(self._recoveries.cancel(recovery_id, req.context.principal)))
+        return ApiResponse(200, dump(RecoveryResponse, self._recoveries.cancel(recovery_id, req.context.principal)))
 
 
 def _reading() -> Operation:

@@ -2,7 +2,7 @@
 
 import falcon
 
-from schemas.intake.fingerprint import postback_answer
+from schemas.api.responses import PostbackResponse, dump
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
@@ -34,4 +34,4 @@ class ScannerResultsResource:
 
     def _record(self, req: falcon.Request, prepared: PreparedPostback) -> ApiResponse:
         result = self._intake.record_postback(prepared, req.context.principal.key)
-        return ApiResponse(202, postback_answer(result), log_fields={"count": len(result.ticket_exports)})
+        return ApiResponse(202, dump(PostbackResponse, result), log_fields={"count": len(result.ticket_exports)})

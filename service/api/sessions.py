@@ -6,7 +6,7 @@ Revoking a session that has ended returns it unchanged, because clients repeat r
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.console_session import session_record
+from schemas.api.responses import ConsoleSessionResponse, dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
@@ -34,7 +34,7 @@ class ConsoleSessionsResource:
         """Return a page of the list."""
         page = read_page(req, identifiers.SESSION)
         found = sessions.list_live(utc_now(), page.fetch_limit, page.before, req.context.principal.account_id)
-        send_page(resp, self._url, page, [session_record(session) for session in found])
+        send_page(resp, self._url, page, [dump(ConsoleSessionResponse, session) for session in found])
 
     on_head = on_get
 
@@ -52,5 +52,5 @@ class ConsoleSessionRevocationResource:
     def on_post(self, req: falcon.Request, resp: falcon.Response, session_id: str) -> None:
         """End the session, and return it."""
         self._executor.respond(
-            req, resp, lambda: ApiResponse(200, session_record(revoke(session_id, req.context.principal)))
+            req, resp, lambda: ApiResponse(200, dump(ConsoleSessionResponse, revoke(session_id, req.context.principal)))
         )

@@ -7,11 +7,10 @@ turn its targets off; resuming, validating and pinging need one that may use web
 import falcon
 
 from runtime.clock import utc_now
+from schemas.api.responses import PingOutcomeResponse, dump, dump_target
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
-from schemas.targets.pings import ping_record
-from schemas.targets.target import target_record
 from service.api.targets import TargetResource
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor, request_digest
@@ -35,7 +34,7 @@ class _TargetActionResource:
         self._targets = operations
 
     def _record(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        return ApiResponse(200, target_record(self._targets.get(target_id, req.context.principal), utc_now()))
+        return ApiResponse(200, dump_target(self._targets.get(target_id, req.context.principal), utc_now()))
 
 
 class TargetSwitchResource(_TargetActionResource):
@@ -99,7 +98,7 @@ class TargetPingResource(_TargetActionResource):
         self._executor.respond(
             req,
             resp,
-            lambda: ApiResponse(200, ping_record(req.context.ping_result)),
+            lambda: ApiResponse(200, dump(PingOutcomeResponse, req.context.ping_result)),
             lambda: self._ping(req, target_id),
         )
 

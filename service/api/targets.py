@@ -9,9 +9,10 @@ from typing import Final
 import falcon
 
 from runtime.clock import utc_now
+from schemas.api.responses import dump_target
 from schemas.base.principal import Ability, TokenKind
 from schemas.settings.definitions import RouteFamily
-from schemas.targets.target import TargetForm, TargetStatus, target_record
+from schemas.targets.target import TargetForm, TargetStatus
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page
@@ -44,7 +45,7 @@ class TargetsResource:
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
         account_id, fingerprint, now = req.context.principal.account_id, self._targets.default_secret_fingerprint, utc_now()
         found = targets.list_page(account_id, fingerprint, page.fetch_limit, now, page.before, status)
-        send_page(resp, self._url, page, [target_record(target, now) for target in found])
+        send_page(resp, self._url, page, [dump_target(target, now) for target in found])
 
     on_head = on_get
 
@@ -56,7 +57,7 @@ class TargetsResource:
     def _create(self, req: falcon.Request) -> ApiResponse:
         target = self._targets.create(req.context.payload, req.context.principal)
         headers = {"Location": f"{self._url}/{target.id}"}
-        return ApiResponse(201, target_record(target, utc_now()), headers, {"target_id": target.id})
+        return ApiResponse(201, dump_target(target, utc_now()), headers, {"target_id": target.id})
 
 
 class TargetResource:
@@ -74,6 +75,6 @@ class TargetResource:
         """Return the record."""
         target = self._targets.get(target_id, req.context.principal)
         resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(target_record(target, utc_now()), ensure_ascii=False).encode()
+        resp.data = json.dumps(dump_target(target, utc_now()), ensure_ascii=False).encode()
 
     on_head = on_get

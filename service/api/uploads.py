@@ -9,9 +9,10 @@ from typing import Any
 
 import falcon
 
+from schemas.api.responses import HandoffResponse, dump
 from schemas.base.fields import Form
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.handoffs import Handoff, handoff_record
+from schemas.exports.handoffs import Handoff
 from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnosticsForm, diagnostic_record
 from schemas.intake.evidence import CaptureForm, capture_record
 from schemas.intake.sources import InboundSource
@@ -34,7 +35,7 @@ class _UploadResource:
     def _respond(self, req: falcon.Request, resp: falcon.Response, body: Callable[[Handoff], Mapping[str, Any]]) -> None:
         def work() -> ApiResponse:
             handoff = record_upload(req.context.payload, req.context.principal)
-            content = {**body(handoff), "handoff": handoff_record(handoff)}
+            content = {**body(handoff), "handoff": dump(HandoffResponse, handoff)}
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
         require_grant(req.context.payload, req.context.principal)

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schemas.api.responses import RecoveryResponse, dump
 from schemas.base.errors import ValidationFailed
-from schemas.exports.recoveries import Recovery, RecoveryStatus, past_from, recovery_record, since_from
+from schemas.exports.recoveries import Recovery, RecoveryStatus, past_from, since_from
 from tests.support.factories import NOW
 
 # what is typed at noon of the 1st of March 2026 UTC, the moment that it means
@@ -41,7 +42,7 @@ def test_a_moment_is_typed_in_three_ways(text: str, moment: datetime | None) -> 
 
 def test_a_recovery_reads_as_an_operator_sees_it() -> None:
     running = Recovery("rec_1", "tgt_1", NOW, RecoveryStatus.RUNNING, 3, 1, NOW + timedelta(seconds=1), None)
-    assert recovery_record(running) == {
+    assert dump(RecoveryResponse, running) == {
         "id": "rec_1",
         "target_id": "tgt_1",
         "since": "2026-03-01T12:00:00.000Z",

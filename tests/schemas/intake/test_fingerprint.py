@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.intake.fingerprint import PostbackResult, by_fingerprint, fingerprint, postback_answer
+from schemas.api.responses import PostbackResponse, dump
+from schemas.intake.fingerprint import PostbackResult, by_fingerprint, fingerprint
 from schemas.intake.scanner import Issue, ScannedPage
 
 PAGE = ScannedPage("https://shop.example/cart?x=1", "https://shop.example/cart", 200, "cart", {})
@@ -124,7 +125,7 @@ def test_distinct_pages_rules_and_places_stay_distinct(flaws: list[tuple[str, st
 
 
 def test_the_answer_counts_findings_and_names_exports() -> None:
-    assert postback_answer(PostbackResult(42, 2, 1, ("exp_1", "exp_2"))) == {
+    assert dump(PostbackResponse, PostbackResult(42, 2, 1, ("exp_1", "exp_2"))) == {
         "scan_run_id": 42,
         "status": "accepted",
         "findings": {"new": 2, "seen": 1},

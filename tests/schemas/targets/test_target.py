@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from schemas.api.responses import dump_target
 from schemas.base.errors import ValidationFailed
-from schemas.targets.target import APPROVABLE, Target, TargetForm, TargetRequest, TargetStatus, target_record
+from schemas.targets.target import APPROVABLE, Target, TargetForm, TargetRequest, TargetStatus
 
 FORM = TargetForm()
 REQUEST = {"provider_key": "generic_webhook", "base_url": "https://tracker.example.com/hook", "name": "Tracker"}
@@ -89,7 +90,7 @@ def test_a_target_may_name_its_pace(limit: int | None) -> None:
 
 
 def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
-    assert target_record(TARGET, MADE) == {
+    assert dump_target(TARGET, MADE) == {
         "id": "tgt_1",
         "provider_key": "generic_webhook",
         "base_url": "https://tracker.example.com/hook",
@@ -107,7 +108,7 @@ def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
 
 def test_what_is_not_known_is_there_as_null() -> None:
     bare = replace(TARGET, secret_fingerprint=None, last_success_at=None, validation_status=None, connected_status="unknown")
-    record = target_record(bare, MADE)
+    record = dump_target(bare, MADE)
     assert record["secret"] == {"configured": False, "fingerprint": None}
     assert record["connected"] == {"status": "unknown", "last_success_at": None}
     assert record["last_validation"] is None
@@ -130,16 +131,16 @@ def test_a_record_shows_that_a_target_waits_and_until_when(
 ) -> None:
     until = MADE + timedelta(minutes=1)
     held = replace(TARGET, status=status[0], status_reason=status[1], held_until=until, held_reason=held_reason)
-    record = target_record(held, until - timedelta(milliseconds=1))
+    record = dump_target(held, until - timedelta(milliseconds=1))
     assert (record["status"], record["status_reason"]) == shown
     assert record["delivery"]["waits_until"] == ("2026-03-01T12:01:00.000Z" if is_told else None)
-    over = target_record(held, until)
+    over = dump_target(held, until)
     assert (over["status"], over["status_reason"]) == (status[0].value, status[1])
     assert over["delivery"]["waits_until"] is None
 
 
 def test_a_record_shows_what_a_target_is_sent_at_once() -> None:
-    record = target_record(replace(TARGET, concurrency=3, failures_in_row=4, max_per_minute=90), MADE)
+    record = dump_target(replace(TARGET, concurrency=3, failures_in_row=4, max_per_minute=90), MADE)
     assert record["delivery"] == {"concurrency": 3, "failures_in_row": 4, "max_per_minute": 90, "waits_until": None}
 
 

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import pytest
 
+from schemas.api.responses import AttemptResponse, dump, dump_trace
 from schemas.base.errors import ExportNotFound, ValidationFailed
-from schemas.exports.attempt_record import Attempt, Trace, attempt_record, trace_record
+from schemas.exports.attempt_record import Attempt, Trace
 from schemas.exports.delivery import Timings
 from schemas.exports.state_machine import Move
 from storage.db.engine import transaction
@@ -57,7 +58,7 @@ def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Cus
     [seen] = newest(customer, export_id)
     assert trace == Trace(seen, "192.0.2.1", "ab" * 16, "worker:host:1", "No such project.")
     own = {"address", "nonce", "worker", "answer"}
-    assert trace_record(trace).keys() - attempt_record(seen).keys() == own
+    assert dump_trace(trace).keys() - dump(AttemptResponse, seen).keys() == own
     with pytest.raises(ExportNotFound):
         attempts.list_traces("exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
 

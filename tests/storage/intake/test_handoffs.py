@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from schemas.api.responses import HandoffResponse, dump
 from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.principal import TokenKind, TokenPrincipal
 from schemas.base.timestamps import to_ms
-from schemas.exports.handoffs import Handoff, handoff_record
+from schemas.exports.handoffs import Handoff
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.ticket import Source
 from schemas.exports.ticket_text import ticket_for_capture, ticket_for_diagnostic
@@ -141,7 +142,7 @@ def test_the_apps_diagnostics_are_stored_as_they_were_sent(customer: Customer) -
 
 def test_a_handoff_names_what_it_ties_together() -> None:
     handoff = Handoff("hof_1", Source("diagnostics", "dia_1"), 7, None, "exp_1", NOW)
-    assert handoff_record(handoff) == {
+    assert dump(HandoffResponse, handoff) == {
         "id": "hof_1",
         "source": {"type": "diagnostics", "id": "dia_1"},
         "project_id": 7,
