@@ -1,48 +1,52 @@
-"""What a worker counts of its attempts, and the door by which a worker host without a service shows it.
+"""Counts attempts, and serves the counts on a worker host that has no service.
 
-The door is opened by `work` where WORKER_METRICS_BIND says so, once for all its processes, and says nothing of the database:
-that is the service's to say. Who only holds a connection open there loses it to the next one.
+`work` starts the server once for all its processes, at WORKER_METRICS_BIND. It shows nothing of the database; the service's
+page does.
 """
 
 import logging
 import socket
-import socketserver
 import threading
 import time
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Final
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, make_wsgi_app
+from prometheus_client.registry import Collector
 
 from runtime import metrics
 from runtime.metrics import PAGE_FOR_S, PREFIX, Role
 from schemas.exports.delivery import DELIVERED, CompletedAttempt
 
-#: From a receiver next door to the deadline of 15 s; what takes longer has waited for a thread besides.
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+#: From a receiver on the same network to the deadline of 15 s; a longer attempt has also waited for a thread.
 DELIVERY_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
-#: An attempt whose lease lapsed before its answer was written: it was made, and somebody else has the export.
+#: An attempt whose lease expired before its result was written: it was made, and another worker has the export.
 LATE: Final = "late"
-#: What an attempt comes to (`worker.delivery.outcomes`).
+#: The outcomes of an attempt (`worker.delivery.outcomes`).
 OUTCOMES: Final = (DELIVERED, "retryable", "rejected", "refused", "exhausted", LATE)
 
-#: A Prometheus or two, and a person who looks.
-_AT_ONCE: Final = 8
-#: A scrape is one line and a few headers.
-_SILENT_FOR_S: Final = 5
+#: Concurrent connections: a Prometheus or two, and a person.
+_MAX_CONNECTIONS: Final = 8
+#: A scrape sends one line and a few headers.
+_REQUEST_TIMEOUT_S: Final = 5
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Attempts:
-    """Counts attempts by what came of them; nothing that goes wrong with it is felt.
+    """Counts attempts by outcome; an error in counting affects no delivery.
 
-    `registry` is for tests; what is in files needs none.
+    `registry` is for tests; counters in files need none.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -50,15 +54,15 @@ class Attempts:
         self._seconds = _Seconds(
             f"{PREFIX}delivery_seconds", "Seconds an attempt took.", buckets=DELIVERY_BUCKETS_S, registry=registry
         )
-        # Each from the beginning: what has not happened yet is 0 and not unknown.
+        # All from the start: an outcome that has not occurred is 0, not absent.
         self._add: dict[str, Callable[[float], None]] = {outcome: total.labels(outcome).inc for outcome in OUTCOMES}
 
     def count(self, attempts: Sequence[CompletedAttempt], moved: Collection[str]) -> None:
-        """Count attempts that are written; those of exports that were not `moved` came too late."""
-        # Once a tick and not once an attempt: 0.8 µs each, not 4.
+        """Count attempts that are written; those of exports that were not `moved` were late."""
+        # Once per tick, not per attempt: 0.8 µs each, not 4.
         outcomes = Tally([each.verdict.outcome if each.claim.export_id in moved else LATE for each in attempts])
         for outcome, count in outcomes.items():
-            # One that is not among OUTCOMES must not cost the tick that has just been written.
+            # An outcome outside OUTCOMES must not fail the tick that has just been written.
             self._add.get(outcome, _nothing)(count)
         self._seconds.observe_all([each.outcome.timings.total_ms / 1000 for each in attempts])
 
@@ -78,80 +82,102 @@ def _nothing(_count: float) -> None:
 
 
 def serve(bind: str, data_dir: Path) -> int:
-    """Show what the workers with this DATA_DIR count at `bind` (HOST:PORT), on threads of its own; return the port.
+    """Serve the counts of all workers with this DATA_DIR at `bind` (HOST:PORT), on threads; return the port.
 
-    Raises OSError where the address cannot be had.
+    Raises OSError if the address cannot be bound.
     """
     host, _, port = bind.rpartition(":")
-    server = _Door((host.strip("[]"), int(port)), data_dir)
+    registry = CollectorRegistry()
+    registry.register(_WorkerCounts(data_dir))
+    server = _MetricsServer((host.strip("[]"), int(port)), _MetricsHandler)
+    server.set_app(_only_metrics(make_wsgi_app(registry)))
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return int(server.server_address[1])
+    return server.server_port
 
 
-class _Door(socketserver.ThreadingTCPServer):
-    """Serves a few at once; one more than that takes the place of who has been there longest."""
+class _WorkerCounts(Collector):
+    """Collects the counts at most once in PAGE_FOR_S, however often it is scraped."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._collected: list[Metric] = []
+        self._valid_until = 0.0
+
+    def collect(self) -> Iterable[Metric]:
+        if time.monotonic() >= self._valid_until:
+            self._collected = [metrics.build_info(), *metrics.counted(self._data_dir, [Role.WORKER])]
+            self._valid_until = time.monotonic() + PAGE_FOR_S
+        return self._collected
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing in advance, so that registering reads no files."""
+        return []
+
+
+def _only_metrics(pages: "WSGIApplication") -> "WSGIApplication":
+    """Return an application that answers `GET /metrics` alone: prometheus_client's answers on every path."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            # wsgiref's own Server header would name versions.
+            return start_response(status, [*headers, ("Server", "riskrelay")], *rest)
+
+        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] == "/metrics":
+            return pages(environ, start)
+        status = "404 Not Found" if environ["REQUEST_METHOD"] == "GET" else "501 Not Implemented"
+        start(status, [("Content-Type", "text/plain")])
+        return [b"Error response: only GET /metrics is served here.\n"]
+
+    return app
+
+
+class _MetricsServer(ThreadingMixIn, WSGIServer):
+    """Serves a few connections at once; beyond the limit, a new connection ends the oldest one."""
 
     daemon_threads = True
-    allow_reuse_address = True
-    #: Who comes while many hold on waits for a moment, not until the kernel tries again.
+    #: Connections above the limit wait for a moment, not until the kernel tries again.
     request_queue_size = 64
 
-    def __init__(self, address: tuple[str, int], data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self._page = b""
-        self._good_until = 0.0
-        self._open: deque[Any] = deque()
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self._connections: deque[Any] = deque()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, _Answer)
+        super().__init__(address, handler)
 
-    def page(self) -> bytes:
-        """Return what there is to show; however often somebody asks, it is put together once in PAGE_FOR_S."""
-        if time.monotonic() >= self._good_until:
-            found = [metrics.build_info(), *metrics.counted(self._data_dir, [Role.WORKER])]
-            self._page, self._good_until = metrics.exposition(found), time.monotonic() + PAGE_FOR_S
-        return self._page
+    def server_bind(self) -> None:
+        """Bind without asking DNS for the host's name, as WSGIServer does."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]  # of an internet address
+        self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._open.append(request)
-        if len(self._open) > _AT_ONCE:
-            with suppress(OSError):  # it has just hung up itself
-                self._open.popleft().shutdown(socket.SHUT_RDWR)
+        self._connections.append(request)
+        if len(self._connections) > _MAX_CONNECTIONS:
+            with suppress(OSError):  # the client has just closed it
+                self._connections.popleft().shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        with suppress(ValueError):  # it had to make room
-            self._open.remove(request)
+        with suppress(ValueError):  # a newer connection has ended it
+            self._connections.remove(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that hang up; Python would print a stack."""
-        _log.debug("a scrape broke off")
+        """Print no stack for clients that hang up, as Python would."""
+        _log.debug("scrape interrupted")
 
 
-class _Answer(BaseHTTPRequestHandler):
-    """Answers `GET /metrics`."""
+class _MetricsHandler(WSGIRequestHandler):
+    """Refuses malformed requests without repeating them."""
 
-    server: _Door
-    timeout = _SILENT_FOR_S
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404)
-            return
-        page = self.server.page()
-        self.send_response(200)
-        self.send_header("Content-Type", metrics.CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
+    timeout = _REQUEST_TIMEOUT_S
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse in the words of the status alone: Python's would repeat the line that was asked, in head and body."""
+        """Respond with the status alone: Python's text would repeat the request line, in head and body."""
         super().send_error(code)
 
     def version_string(self) -> str:
-        """Name no versions of what runs here."""
+        """Name no versions."""
         return "riskrelay"
 
     def log_message(self, *_: Any) -> None:
-        """Write no lines of scrapes; paths and clients are nobody's business."""
+        """Log no scrapes, whose paths and clients are private."""
