@@ -1,1 +1,1 @@
-"""What the service and the worker both need and no table holds: clock, logs, metrics, tracing, Redis, DNS, wake-ups."""
+"""Shared by service and worker, without tables: clock, logs, metrics, tracing, Redis, DNS, wake-ups."""

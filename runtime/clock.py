@@ -1,4 +1,4 @@
-"""The one reader of wall time; everything else is told what time it is."""
+"""The only module that reads the wall clock; other functions take `now` as an argument."""
 
 import time
 from datetime import UTC, datetime
@@ -10,5 +10,5 @@ def utc_now() -> datetime:
 
 
 def unix_now() -> float:
-    """Return the current instant as seconds since 1970-01-01 UTC, for lines of the log: half the price of `utc_now`."""
+    """Return the current instant as seconds since 1970-01-01 UTC, for log lines: half the cost of `utc_now`."""
     return time.time()

@@ -1,9 +1,8 @@
-"""Unexpected errors, reported to a Sentry where SENTRY_DSN names one: of which kinds, and where; never in their words.
+"""Reports unexpected errors to Sentry if SENTRY_DSN is set: their types and places, never their messages.
 
-A handler of the logs, so that nothing else needs to know: what is logged with its traceback at ERROR is reported. A report
-is built here from nothing but names: kinds of errors, frames (file, function, line), our ids. No message, no variable, no
-request, nothing that went before. Without a DSN Sentry's client is not imported. A Sentry that is slow or away costs
-reports, never time.
+A log handler: every record at ERROR with a traceback is reported. A report consists of names only: types of errors, frames
+(file, function, line), our ids. No message, no variable, no request, no breadcrumbs. Without a DSN Sentry's client is not
+imported. A slow or unavailable Sentry loses reports and delays nothing.
 """
 
 import atexit
@@ -20,19 +19,19 @@ from schemas.settings.definitions import Settings
 from schemas.version import VERSION
 
 if TYPE_CHECKING:
-    from runtime.sentry import Sentry
+    from runtime.sentry import SentryClient
 
-#: An error that comes with every request must not use up in an hour what a Sentry takes in a month.
+#: An error in every request must not use up a month's quota of Sentry in an hour.
 PER_MINUTE: Final = 30
-#: A recursion has a thousand frames; its first and its last ones tell the story.
+#: A recursion has a thousand frames; its first and last ones are enough.
 FRAMES: Final = 60
-#: Errors that were raised while others were handled.
+#: Chained errors in one report.
 CHAIN: Final = 10
 
-#: Fields of a log line by which errors are found again.
+#: Fields of a log line that a report carries as tags.
 _TAGS: Final = ("request_id", "trace_id", "export_id", "attempt_id", "target_id")
-#: What these log may be about the way to Sentry, and would come back as the next report.
-_OTHERS: Final = frozenset({"sentry_sdk", "urllib3", "opentelemetry"})
+#: Loggers of the connection to Sentry itself: their errors would come back as the next report.
+_EXCLUDED: Final = frozenset({"sentry_sdk", "urllib3", "opentelemetry"})
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -42,23 +41,23 @@ _reports: "_Reports | None" = None
 
 
 def configure(settings: Settings, role: str) -> None:
-    """Report this process's errors from now on, if a DSN is set; `role` is `service` or `worker`. After `logs.configure`.
+    """Report this process's errors from now on if a DSN is set; `role` is `service` or `worker`.
 
-    Raises ModuleNotFoundError where the package of the extra `sentry` is not installed.
+    Call it after `logs.configure`. Raises ModuleNotFoundError if the package of the extra `sentry` is not installed.
     """
     global _reports  # noqa: PLW0603 - as logs: of one process, to one place
     if settings.sentry_dsn is None:
         return
-    from runtime.sentry import Sentry  # noqa: PLC0415 - it needs a package that only the extra brings
+    from runtime.sentry import SentryClient  # noqa: PLC0415 - it needs a package that only the extra brings
 
-    _reports = _Reports(Sentry(settings.sentry_dsn, f"riskrelay@{VERSION}", settings.deployment_mode.value), role)
+    _reports = _Reports(SentryClient(settings.sentry_dsn, f"riskrelay@{VERSION}", settings.deployment_mode.value), role)
     logging.getLogger().addHandler(_reports)
-    # The error that ends a process is the one to hear of.
+    # The error that ends a process matters most.
     atexit.register(close)
 
 
 def close() -> None:
-    """Send what waits, for a moment at most, and report nothing more."""
+    """Send waiting reports, for a moment at most, and report nothing more."""
     global _reports
     reports, _reports = _reports, None
     if reports is not None:
@@ -67,9 +66,9 @@ def close() -> None:
 
 
 class _Reports(logging.Handler):
-    """Makes a report of each record that is an error with a traceback."""
+    """Reports each record that is an error with a traceback."""
 
-    def __init__(self, sentry: "Sentry", role: str) -> None:
+    def __init__(self, sentry: "SentryClient", role: str) -> None:
         super().__init__(logging.ERROR)
         self._sentry = sentry
         self._role = role
@@ -77,17 +76,17 @@ class _Reports(logging.Handler):
         self._reported = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Report one record; logging lets in one thread at a time."""
+        """Report one record; logging calls it from one thread at a time."""
         error = record.exc_info[1] if record.exc_info else None
-        if error is None or record.name.partition(".")[0] in _OTHERS or not self._may_report():
+        if error is None or record.name.partition(".")[0] in _EXCLUDED or not self._may_report():
             return
         try:
             self._sentry.send(_report(record, error, self._role))
-        except Exception as broken:  # noqa: BLE001 - the line about the error itself is written, and work goes on
+        except Exception as broken:  # noqa: BLE001 - the error itself is logged, and work goes on
             _log.warning("an error could not be reported", extra={"error": type(broken).__name__})
 
     def close(self) -> None:
-        """Wait for what is on its way, for a moment."""
+        """Wait briefly for reports that are being sent."""
         self._sentry.close()
         super().close()
 
@@ -105,24 +104,25 @@ def _report(record: logging.LogRecord, error: BaseException, role: str) -> dict[
         "level": "fatal" if record.levelno >= logging.CRITICAL else "error",
         "logger": record.name,
         # The first cause first, as Sentry reads it.
-        "exception": {"values": [_told(each) for each in _chain(error)][::-1]},
+        "exception": {"values": [_exception(each) for each in _chain(error)][::-1]},
         "tags": {"role": role, **{name: str(fields[name]) for name in _TAGS if name in fields}},
     }
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and what it was raised from or during, as a traceback would show them."""
-    told: BaseException | None = error
+    current: BaseException | None = error
     for _ in range(CHAIN):
-        if told is None:
+        if current is None:
             return
-        yield told
-        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
 
-def _told(error: BaseException) -> dict[str, Any]:
-    kind = type(error)
-    return {"type": kind.__qualname__, "module": kind.__module__, "stacktrace": {"frames": _frames(error.__traceback__)}}
+def _exception(error: BaseException) -> dict[str, Any]:
+    error_type = type(error)
+    frames = _frames(error.__traceback__)
+    return {"type": error_type.__qualname__, "module": error_type.__module__, "stacktrace": {"frames": frames}}
 
 
 def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
 
 
 def _frame(path: str, function: str, line: int | None) -> dict[str, Any]:
-    """Return a frame with its path as it is the same on every machine."""
+    """Return a frame, with a path that is the same on every machine."""
     library = path.rpartition("/site-packages/")[2]
     if library != path:
         return {"filename": library, "function": function, "lineno": line, "in_app": False}

@@ -1,10 +1,10 @@
-"""How many files and connections this process may have open at once."""
+"""The limit of open files and connections of this process."""
 
 import resource
 
 
-def allow_files(count: int) -> int:
-    """Raise the soft limit to `count`, as far as the hard one lets us; return how many are allowed now, `count` at most."""
+def raise_file_limit(count: int) -> int:
+    """Raise the soft limit to `count`, or to a lower hard limit; return the number that is allowed now, `count` at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return count

@@ -1,12 +1,11 @@
-"""Metrics: what processes count, in files under DATA_DIR/metrics that add up over all processes of a role.
+"""Metrics: counters of processes, in files under DATA_DIR/metrics that are summed over all processes of a role.
 
-Like logs they are what both doors ask of the outside, so they stand here. The files are those of prometheus_client's
-multiprocess mode, and this module does what that leaves to others: names that no second process has, though in containers
-every process may have the same number; room on the disk before it is written to, because a write to a mapped file that the
-disk has no room for ends the process; and what the dead have counted, which goes on in one file when the next process of
-their role starts. Where none of a role lives, everything begins at 0.
+The files are those of prometheus_client's multiprocess mode. This module adds what that mode leaves open: unique file names,
+since in containers every process may have the same id; allocated disk space, because a write to a mapped file on a full disk
+kills the process; and the counts of ended processes, which the next process of their role merges into one file. If no
+process of a role runs, its counters begin at 0.
 
-A folder that cannot be written to keeps nobody from answering or delivering: nothing is counted then, and a line says so.
+If the folder cannot be written to, nothing is counted, a warning is logged, and the process works on.
 """
 
 import fcntl
@@ -14,7 +13,6 @@ import logging
 import os
 import secrets
 import struct
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -26,63 +24,64 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from schemas.version import VERSION
 
-#: What every Prometheus reads.
+#: The text format that every Prometheus reads.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "riskrelay_"
-#: How long a page is good for: shorter than any interval of scraping, so that no scrape sees less than the one before.
+#: How long a page is reused: shorter than any scrape interval, so that no scrape sees less than the one before.
 PAGE_FOR_S: Final = 1.0
 
-#: Room for each kind of metric in each process: more than all series that the labels allow
+#: Bytes for each type of metric in each process: more than all series that the labels allow
 #: (tests/service/http/test_metrics.py).
 RESERVED_BYTES: Final[Mapping[str, int]] = {"counter": 256 * 1024, "histogram": 256 * 1024}
-#: What the dead have counted, in place of a process's name, which has a hyphen.
-_THE_DEAD: Final = "dead"
-#: A reading or a start takes milliseconds; who waits longer waits for a process that stands still.
-_TURN_WITHIN_S: Final = 1.0
-_ASK_AGAIN_S: Final = 0.005
+#: The name of the merged counts of ended processes; a process's name has a hyphen.
+_ENDED: Final = "dead"
+#: Reading or starting takes milliseconds; a longer wait means that another process is suspended.
+_LOCK_WITHIN_S: Final = 1.0
+_LOCK_RETRY_S: Final = 0.005
 
-#: What bytes that nobody of ours has written lead to.
+#: Errors of reading a damaged file.
 _DAMAGED: Final = (struct.error, ValueError, TypeError, RuntimeError)
 
-#: Keeps the locks on this process's files, by which the others know that it lives.
-_held_open: Final[list[int]] = []
+#: Holds the locks on this process's files, which show the others that it runs.
+_open_descriptors: Final[list[int]] = []
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Role(StrEnum):
-    """Whose counts they are; each role has a folder."""
+    """The processes that share counters; each role has a folder."""
 
     SERVICE = "service"
     WORKER = "worker"
 
 
 def open_files(data_dir: Path, role: Role) -> bool:
-    """Let what this process counts from now on be seen; tell whether it will be.
+    """Store this process's counters in files from now on; return whether that is possible.
 
-    Call it before the first counter is made, once a process and not before a fork.
+    Call it before the first counter is made, once per process and not before a fork.
     """
     folder = data_dir / "metrics" / role
     name = f"{os.getpid()}-{secrets.token_hex(4)}"
     try:
         _make_folders(data_dir, folder)
-        with _turn(folder, fcntl.LOCK_EX):
-            _settle(folder)
-            _held_open.extend(_reserved(folder, kind, name) for kind in RESERVED_BYTES)
+        with _folder_lock(folder, fcntl.LOCK_EX):
+            _merge_ended(folder)
+            _open_descriptors.extend(_reserved(folder, kind, name) for kind in RESERVED_BYTES)
     except OSError as failed:
-        _log.warning("metrics are not counted: their folder cannot be written to", extra={"error": type(failed).__name__})
+        _log.warning("metrics are not counted: DATA_DIR/metrics is not writable", extra={"error": type(failed).__name__})
         return False
-    # prometheus_client looks here whenever it opens a file.
+    # prometheus_client reads this whenever it opens a file.
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     values.ValueClass = values.MultiProcessValue(lambda: name)
     return True
 
 
 def counted(data_dir: Path, roles: Iterable[Role]) -> list[Metric]:
-    """Return what all processes of these roles have counted, as far as it can be read."""
+    """Return the sums of all processes of these roles, as far as they can be read."""
     return [metric for role in roles for metric in _counted(data_dir / "metrics" / role)]
 
 
@@ -93,26 +92,26 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
     return generate_latest(registry)
 
 
-def gauge(name: str, told: str, value: float) -> Metric:
-    """Return one figure as a metric."""
-    return GaugeMetricFamily(PREFIX + name, told, value=float(value))
+def gauge(name: str, documentation: str, value: float) -> Metric:
+    """Return one value as a metric."""
+    return GaugeMetricFamily(PREFIX + name, documentation, value=float(value))
 
 
-def gauges(name: str, told: str, label: str, by_label: Mapping[str, float]) -> Metric:
-    """Return a figure for each value of one label as a metric."""
-    family = GaugeMetricFamily(PREFIX + name, told, labels=(label,))
+def gauges(name: str, documentation: str, label: str, by_label: Mapping[str, float]) -> Metric:
+    """Return a metric with one value for each value of a label."""
+    family = GaugeMetricFamily(PREFIX + name, documentation, labels=(label,))
     for known, value in by_label.items():
         family.add_metric([known], float(value))
     return family
 
 
 def build_info() -> Metric:
-    """Return the version that runs here as a metric."""
+    """Return the running version as a metric."""
     return gauges("build_info", "1, labelled with the version.", "version", {VERSION: 1})
 
 
 class _Collected(Collector):
-    """What was collected already, in the form that prometheus_client writes out."""
+    """Metrics that were collected already, as a collector of prometheus_client."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -125,7 +124,7 @@ def _counted(folder: Path) -> list[Metric]:
     if not folder.is_dir():
         return []
     try:
-        with _turn(folder, fcntl.LOCK_SH):
+        with _folder_lock(folder, fcntl.LOCK_SH):
             return _merged(folder.glob("*.db"), accumulate=True)
     except OSError as failed:
         _log.warning("metrics cannot be read", extra={"error": type(failed).__name__})
@@ -133,27 +132,21 @@ def _counted(folder: Path) -> list[Metric]:
 
 
 @contextmanager
-def _turn(folder: Path, kind: int) -> Iterator[None]:
-    """Keep the set of files as it is while it is read, or to oneself while it changes. Raises TimeoutError."""
+def _folder_lock(folder: Path, kind: int) -> Iterator[None]:
+    """Keep the set of files as it is: LOCK_SH to read it, LOCK_EX to change it. Raises BlockingIOError."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Asleep between two attempts, so that the other greenlets of a service go on.
+    retrying = Retrying(
+        retry=retry_if_exception_type(BlockingIOError),
+        stop=stop_after_attempt(round(_LOCK_WITHIN_S / _LOCK_RETRY_S)),
+        wait=wait_fixed(_LOCK_RETRY_S),
+        reraise=True,
+    )
     try:
-        gives_up_at = time.monotonic() + _TURN_WITHIN_S
-        # Asleep between two tries, so that the other greenlets of a service go on.
-        while not _is_locked(descriptor, kind):
-            if time.monotonic() > gives_up_at:
-                raise TimeoutError
-            time.sleep(_ASK_AGAIN_S)
+        retrying(fcntl.flock, descriptor, kind | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)
-
-
-def _is_locked(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _make_folders(data_dir: Path, folder: Path) -> None:
@@ -162,14 +155,14 @@ def _make_folders(data_dir: Path, folder: Path) -> None:
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _settle(folder: Path) -> None:
-    """Put the dead's counts into one file, or begin anew where nobody lives; the caller has the turn.
+def _merge_ended(folder: Path) -> None:
+    """Merge the files of ended processes into one, or delete all if no process runs; the caller holds the lock.
 
-    Who is killed between the two last steps has counted twice what the dead left: too much once, never too little.
+    A process killed between the last two steps leaves these counts twice: too much once, never too little.
     """
     for unfinished in folder.glob("*.new"):
         unfinished.unlink()
-    gone = [file for file in folder.glob("*.db") if _is_of_the_dead(file)]
+    gone = [file for file in folder.glob("*.db") if _has_ended(file)]
     if len(gone) < len(list(folder.glob("*.db"))):
         for kind in RESERVED_BYTES:
             _fold(folder, kind, [file for file in gone if file.name.startswith(kind)])
@@ -178,24 +171,28 @@ def _settle(folder: Path) -> None:
         file.unlink()
 
 
-def _is_of_the_dead(file: Path) -> bool:
-    """Tell whether nobody holds a file; the kernel lets go of it for whoever ends, however that happens."""
+def _has_ended(file: Path) -> bool:
+    """Return whether no process holds a file; the kernel releases it however the process ends."""
     descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:
-        return _is_locked(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
     finally:
         os.close(descriptor)
 
 
 def _is_sum(file: Path) -> bool:
-    return file.stem.partition("_")[2] == _THE_DEAD
+    return file.stem.partition("_")[2] == _ENDED
 
 
 def _fold(folder: Path, kind: str, files: Sequence[Path]) -> None:
     if all(_is_sum(file) for file in files):
         return
     merged = _merged(files, accumulate=False)
-    beside = folder / f"{kind}_{_THE_DEAD}.new"
+    beside = folder / f"{kind}_{_ENDED}.new"
     _allocate(beside, RESERVED_BYTES[kind])
     sums = MmapedDict(str(beside))
     for metric in merged:
@@ -207,25 +204,25 @@ def _fold(folder: Path, kind: str, files: Sequence[Path]) -> None:
 
 
 def _merged(files: Iterable[Path], *, accumulate: bool) -> list[Metric]:
-    """Return the sums of what stands in files; one that is damaged does not hide the rest."""
+    """Return the sums of files; a damaged file does not hide the rest."""
     names = [str(file) for file in files]
     try:
         return list(MultiProcessCollector.merge(names, accumulate))
     except _DAMAGED:
-        return list(MultiProcessCollector.merge([name for name in names if _is_legible(name)], accumulate))
+        return list(MultiProcessCollector.merge([name for name in names if _is_readable(name)], accumulate))
 
 
-def _is_legible(name: str) -> bool:
+def _is_readable(name: str) -> bool:
     try:
         MultiProcessCollector.merge([name], accumulate=False)
     except _DAMAGED as damaged:
-        _log.warning("a file of metrics is damaged and left out", extra={"error": type(damaged).__name__})
+        _log.warning("damaged metrics file skipped", extra={"error": type(damaged).__name__})
         return False
     return True
 
 
 def _reserved(folder: Path, kind: str, name: str) -> int:
-    """Make a file with room for everything, and return the descriptor by which this process holds it."""
+    """Create a file with all its space, and return the descriptor with this process's lock."""
     path = folder / f"{kind}_{name}.db"
     beside = path.with_suffix(".new")
     _allocate(beside, RESERVED_BYTES[kind])

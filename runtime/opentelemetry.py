@@ -1,8 +1,8 @@
-"""The one module that knows OpenTelemetry; `runtime.tracing` loads it where an endpoint is set.
+"""The only module that imports OpenTelemetry; `runtime.tracing` loads it if an endpoint is set.
 
-Nothing of it is made global: no library that looks for a tracer finds one, so no span is recorded but ours. What it reads
-of the environment by itself (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, …) is the
-operator's. No collector, slow or away, is waited for: a batch has one short deadline, the queue is bounded, so is the end.
+Nothing is registered globally: no library finds a tracer, so only our own spans are recorded. The environment variables that
+OpenTelemetry reads (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, …) are the operator's.
+Nothing waits for a slow collector: a batch has one short deadline, the queue is bounded, and so is the wait at the end.
 """
 
 import logging
@@ -22,39 +22,39 @@ from runtime.outages import Outage
 from schemas.settings.definitions import DeploymentMode
 from schemas.version import VERSION
 
-#: What a collector that is away may cost: this many spans of about a kilobyte are kept, newer ones push out the oldest.
+#: Spans of about a kilobyte that are kept for an unavailable collector; newer ones replace the oldest.
 QUEUE: Final = 2048
 BATCH: Final = 512
-#: A batch leaves when it is full, and after so long.
+#: A batch is sent when it is full, and after so long.
 EVERY_MS: Final = 2000
-#: One batch, repeats included; nobody waits for it but the next one.
+#: One batch, retries included; only the next batch waits for it.
 TIMEOUT_S: Final = 3.0
-#: How long a process that stops waits for its last batch.
+#: How long a stopping process waits for its last batch.
 STOP_WITHIN_S: Final = 2.0
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Records the spans of one process and sends them to the collector at `endpoint`; made after the process was forked."""
+    """Records the spans of one process and sends them to the collector at `endpoint`; create it after a fork."""
 
     def __init__(self, endpoint: str, mode: DeploymentMode, role: str) -> None:
-        about = {
+        resource = {
             "service.name": f"riskrelay-{role}",
             "service.version": VERSION,
             "deployment.environment.name": mode.value,
         }
-        exporter = _Telling(OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S))
-        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+        exporter = _LoggingExporter(OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S))
+        self._provider = TracerProvider(resource=Resource.create(resource), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter, QUEUE, EVERY_MS, BATCH))
         self._tracer = self._provider.get_tracer("riskrelay", VERSION)
         self._propagator = TraceContextTextMapPropagator()
 
     def begin_inbound(self, name: str, traceparent: str | None) -> Span:
-        """Begin the span of a request, as a child of the caller's where a well-formed `traceparent` names one."""
+        """Begin the span of a request, as a child of the caller's if a well-formed `traceparent` names one."""
         parent = Context()
         if traceparent is not None:
-            # Of the caller's headers this one alone: `tracestate` and `baggage` have room for anything.
+            # This header alone: `tracestate` and `baggage` may contain anything.
             parent = self._propagator.extract({"traceparent": traceparent}, parent)
         return self._tracer.start_span(name, parent, SpanKind.SERVER)
 
@@ -63,30 +63,30 @@ class Recorder:
         return self._tracer.start_span(name, Context(), SpanKind.CLIENT)
 
     def trace_id(self, span: Span) -> str | None:
-        """Return the 32 hex digits that name the span's trace; None where the sampler leaves it out."""
+        """Return the 32 hex digits that name the span's trace; None if the sampler drops it."""
         return f"{span.get_span_context().trace_id:032x}" if span.is_recording() else None
 
     def end(self, span: Span, attributes: Mapping[str, str | int | None], *, has_failed: bool) -> None:
-        """End a span with these attributes; those that are None are left out."""
+        """End a span with these attributes, except those that are None."""
         span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         if has_failed:
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
     def close(self) -> None:
-        """Send what is left, for a moment at most, and record nothing more."""
+        """Send the remaining spans, within STOP_WITHIN_S, and record nothing more."""
         ending = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         ending.start()
         ending.join(STOP_WITHIN_S)
 
 
-class _Telling(SpanExporter):
-    """Passes batches on, and says in our log, seldom, that they are not taken."""
+class _LoggingExporter(SpanExporter):
+    """Passes batches on; logs, rarely, that they are not accepted."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
-        gone = "the collector of OTEL_EXPORTER_OTLP_ENDPOINT takes no spans, dropping them"
-        self._outage = Outage(_log, gone, "the collector takes spans again")
+        gone = "OTEL_EXPORTER_OTLP_ENDPOINT accepts no spans, dropping them"
+        self._outage = Outage(_log, gone, "OTEL_EXPORTER_OTLP_ENDPOINT accepts spans again")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)

@@ -1,4 +1,4 @@
-"""What many threads miss at once is told once: when it goes, once a minute while it is gone, and when it is back."""
+"""Logs an outage that many threads notice once: at its start, once a minute while it lasts, and at its end."""
 
 import logging
 import threading
@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: How often something that stays away is told again.
+#: How often a continuing outage is logged again.
 REMIND_S: Final = 60.0
-#: What answers some and refuses others is away still; it is back when nobody has missed it for so long.
-WELL_FOR_S: Final = 5.0
+#: A dependency that serves some requests and fails others is still out; it is back after so long without a failure.
+STABLE_FOR_S: Final = 5.0
 
 
 class Outage:
-    """The absence of one thing, such as the database; one for all threads of a process.
+    """The outage of one dependency, such as the database; one for all threads of a process.
 
-    `gone` and `back` are the lines that `log` gets; without `back` its return is not told.
+    `gone` and `back` are the messages that are logged; without `back` the end is not logged.
     """
 
     def __init__(
@@ -26,29 +26,29 @@ class Outage:
         self._back = back
         self._clock = clock
         self._lock = threading.Lock()
-        self._missed_at: float | None = None
-        self._told_at = 0.0
+        self._failed_at: float | None = None
+        self._logged_at = 0.0
 
     def note(self, error: BaseException | None = None) -> None:
-        """It was missed just now; the line names the kind of the error."""
+        """Record a failure just now; the line names the type of the error."""
         now = self._clock()
         with self._lock:
-            is_news = self._missed_at is None or now - self._told_at >= REMIND_S
-            self._missed_at = now
-            self._told_at = now if is_news else self._told_at
+            is_news = self._failed_at is None or now - self._logged_at >= REMIND_S
+            self._failed_at = now
+            self._logged_at = now if is_news else self._logged_at
         if is_news:
             self._log.warning(self._gone, extra={"error": None if error is None else type(error).__name__})
 
     def over(self) -> None:
-        """It was there just now."""
-        # Nearly always so, and asked after every piece of work: without the lock.
-        if self._missed_at is not None and self._has_returned() and self._back is not None:
+        """Record a success just now."""
+        # Called after every piece of work, nearly always without an outage: without the lock.
+        if self._failed_at is not None and self._has_ended() and self._back is not None:
             self._log.info(self._back)
 
-    def _has_returned(self) -> bool:
-        """Forget that it was away, once it has been there for a while; True for the one thread that did."""
+    def _has_ended(self) -> bool:
+        """End the outage after a while without failures; True for the one thread that ends it."""
         with self._lock:
-            has_returned = self._missed_at is not None and self._clock() - self._missed_at >= WELL_FOR_S
-            if has_returned:
-                self._missed_at = None
-        return has_returned
+            has_ended = self._failed_at is not None and self._clock() - self._failed_at >= STABLE_FOR_S
+            if has_ended:
+                self._failed_at = None
+        return has_ended

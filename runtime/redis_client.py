@@ -1,7 +1,7 @@
-"""The one way to a Redis: clients for every form of REDIS_URL, which fail soon and repeat nothing behind our back.
+"""Makes clients for every form of REDIS_URL, which fail soon and do not retry.
 
-Behind Sentinels a client asks them for the master whenever it opens a connection, so it finds the new one after a switch by
-itself. What they and the server may take together is what one server may take elsewhere.
+Behind Sentinels a client asks them for the master whenever it opens a connection, so it finds the new master after a
+failover. Sentinels and server together may take as long as one server does otherwise.
 """
 
 from contextlib import suppress
@@ -18,14 +18,14 @@ from schemas.settings.redis_url import RedisUrl, parse_redis_url
 
 #: A request waits no longer than this for Redis, up or down.
 TIMEOUT_S: Final = 0.5
-#: The Sentinels' part of the time to connect, shared out among them: one that hangs leaves time for the others.
-_TO_ASK: Final = 0.5
+#: The Sentinels' part of the time to connect, divided among them: one that hangs leaves time for the others.
+_SENTINELS_PART: Final = 0.5
 
 
 def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int | None = None) -> Redis:
     """Return a client of the Redis at `url`; nothing is connected yet. A failed command is not repeated.
 
-    `timeout_s` is how long an answer may take; with None it may take for ever, and only connecting has its usual limit.
+    `timeout_s` bounds each response; None removes that bound and keeps the usual one for connecting.
     Raises InvalidRedisUrl.
     """
     where = parse_redis_url(url)
@@ -38,9 +38,9 @@ def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int
 
 
 class _Sentinels:
-    """Sentinels that are asked with the servers' password, and without it where they want none.
+    """Sentinels that are asked with the servers' password first, then without it.
 
-    Of the two it is the usual one that Redis has a password and its Sentinels have not; they refuse one then.
+    Commonly Redis has a password and its Sentinels have none; they refuse one then.
     """
 
     def __init__(self, where: RedisUrl, timeout_s: float) -> None:
@@ -59,7 +59,7 @@ class _Sentinels:
 
 
 def _behind_sentinels(where: RedisUrl, service: str, timeout_s: float | None, limits: dict[str, Any]) -> ConnectionPool:
-    part_s = _TO_ASK * (timeout_s or TIMEOUT_S) / len(where.places)
+    part_s = _SENTINELS_PART * (timeout_s or TIMEOUT_S) / len(where.places)
     return SentinelConnectionPool(
         service,
         _Sentinels(where, part_s),
@@ -67,7 +67,7 @@ def _behind_sentinels(where: RedisUrl, service: str, timeout_s: float | None, li
         ssl=where.is_tls,
         **where.tls_files,
         **_credentials(where),
-        **_timeouts(timeout_s, 1.0 - _TO_ASK),
+        **_timeouts(timeout_s, 1.0 - _SENTINELS_PART),
         **limits,
     )
 
@@ -95,7 +95,7 @@ def _credentials(where: RedisUrl) -> dict[str, Any]:
 
 
 def _timeouts(timeout_s: float | None, part: float) -> dict[str, Any]:
-    """Return the limits for connecting, of which `part` is left, and for each answer."""
+    """Return the timeouts: a `part` of the time for connecting, and the time for each response."""
     return {"socket_connect_timeout": part * (timeout_s or TIMEOUT_S), "socket_timeout": timeout_s}
 
 

@@ -1,7 +1,7 @@
-"""The one module that knows Sentry's client; `runtime.error_reports` loads it where a DSN is set.
+"""The only module that imports Sentry's client; `runtime.error_reports` loads it if a DSN is set.
 
-The client is asked for one thing, to send what it is handed: no integration is switched on, since those patch libraries to
-see requests, queries and arguments, and what it adds by itself is taken out again before it leaves.
+The client only sends the reports it gets: no integration is enabled, since integrations patch libraries to read requests,
+queries and arguments, and the fields it adds by itself are removed before sending.
 """
 
 import logging
@@ -12,19 +12,19 @@ from sentry_sdk.transport import HttpTransport
 
 from runtime.outages import Outage
 
-#: Reports that wait to be sent; those that find no room are dropped.
+#: Reports waiting to be sent; further ones are dropped.
 QUEUE: Final = 50
-#: How long a process that stops waits for its last reports.
+#: How long a stopping process waits for its last reports.
 STOP_WITHIN_S: Final = 2.0
 
-#: What may leave. The client would add the machine's name and its own.
+#: Fields that are sent. The client would add the machine's name and its own.
 _ALLOWED: Final = ("event_id", "timestamp", "platform", "level", "logger", "release", "environment", "exception", "tags")
 
 _log: Final = logging.getLogger(__name__)
 
 
-class Sentry:
-    """Sends reports to the project that a DSN names, from a thread of its own."""
+class SentryClient:
+    """Sends reports to the project of a DSN, on a thread of its own."""
 
     def __init__(self, dsn: str, release: str, environment: str) -> None:
         self._client = Client(
@@ -32,8 +32,8 @@ class Sentry:
             release=release,
             environment=environment,
             server_name="",
-            transport=_Telling,
-            before_send=_stripped,
+            transport=_LoggingTransport,
+            before_send=_allowed_fields,
             default_integrations=False,
             auto_enabling_integrations=False,
             auto_session_tracking=False,
@@ -48,24 +48,24 @@ class Sentry:
         )
 
     def send(self, event: Any) -> None:
-        """Queue a report, or drop it where the queue is full; never waits for the network."""
+        """Queue a report, or drop it if the queue is full; never waits for the network."""
         self._client.capture_event(event)
 
     def close(self) -> None:
-        """Wait for what is on its way, for a moment."""
+        """Wait briefly for reports that are being sent."""
         self._client.close(timeout=STOP_WITHIN_S)
 
 
-class _Telling(HttpTransport):
-    """Says in our log, seldom, that reports are not taken."""
+class _LoggingTransport(HttpTransport):
+    """Logs, rarely, that reports are not accepted."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
-        self._outage = Outage(_log, "the Sentry of SENTRY_DSN takes no reports, dropping them")
+        self._outage = Outage(_log, "SENTRY_DSN accepts no reports, dropping them")
 
     def on_dropped_event(self, _reason: str) -> None:
         self._outage.note()
 
 
-def _stripped(event: Any, _hint: object) -> Any:
+def _allowed_fields(event: Any, _hint: object) -> Any:
     return {name: event[name] for name in _ALLOWED if name in event}

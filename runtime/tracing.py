@@ -1,8 +1,8 @@
-"""Spans of requests and delivery attempts, where OTEL_EXPORTER_OTLP_ENDPOINT names a collector.
+"""Spans of requests and delivery attempts, sent if OTEL_EXPORTER_OTLP_ENDPOINT is set.
 
-Only what is listed here is told of them: routes, never paths; our ids, statuses and times, never an address, a header or a
-body. Nothing is added to what is delivered. Without an endpoint OpenTelemetry is not imported, and a request pays for a
-look at None.
+A span carries only the attributes listed here: routes, never paths; our ids, statuses and durations, never an address, a
+header or a body. Deliveries carry no trace headers. Without an endpoint OpenTelemetry is not imported, and a request costs
+one comparison with None.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ _recorder: "Recorder | None" = None
 def configure(settings: Settings, role: str) -> None:
     """Record this process's spans from now on, if an endpoint is set; `role` is `service` or `worker`.
 
-    Raises ModuleNotFoundError where the packages of the extra `tracing` are not installed.
+    Raises ModuleNotFoundError if the packages of the extra `tracing` are not installed.
     """
     global _recorder  # noqa: PLW0603 - as logs: of one process, to one place
     if settings.otlp_endpoint is None:
@@ -33,7 +33,7 @@ def configure(settings: Settings, role: str) -> None:
 
 
 def close() -> None:
-    """Send what is left, for a moment at most, and record nothing more."""
+    """Send the remaining spans, for a moment at most, and record nothing more."""
     global _recorder
     recorder, _recorder = _recorder, None
     if recorder is not None:
@@ -41,44 +41,44 @@ def close() -> None:
 
 
 def request_began(method: str, traceparent: str | None) -> "Span | None":
-    """Begin the span of a request and let the log lines of this greenlet name its trace."""
+    """Begin the span of a request, and add its trace id to the log lines of this greenlet."""
     if _recorder is None:
         return None
     span = _recorder.begin_inbound(logs.known_method(method), traceparent)
-    logs.also_concern(trace_id=_recorder.trace_id(span))
+    logs.add_context(trace_id=_recorder.trace_id(span))
     return span
 
 
 def request_ended(span: "Span | None", method: str, route: str | None, status: int, request_id: str) -> None:
-    """End the span of a request; `route` is its template, None where the path leads nowhere."""
+    """End the span of a request; `route` is its template, None if no route matched."""
     if span is None or _recorder is None:
         return
     if route is not None:
         span.update_name(f"{logs.known_method(method)} {route}")
-    told = {
+    attributes = {
         "http.request.method": logs.known_method(method),
         "http.route": route,
         "http.response.status_code": status,
         "riskrelay.request_id": request_id,
     }
-    _recorder.end(span, told, has_failed=status >= 500)
+    _recorder.end(span, attributes, has_failed=status >= 500)
 
 
 def attempt_began() -> "Span | None":
-    """Begin the span of a delivery attempt and let the log lines of this thread name its trace."""
+    """Begin the span of a delivery attempt, and add its trace id to the log lines of this thread."""
     if _recorder is None:
         return None
     span = _recorder.begin_outbound("deliver")
-    logs.also_concern(trace_id=_recorder.trace_id(span))
+    logs.add_context(trace_id=_recorder.trace_id(span))
     return span
 
 
 def attempt_ended(span: "Span | None", attempted: CompletedAttempt) -> None:
-    """End the span of a delivery attempt: ids, number, what came of it, and how long each part took."""
+    """End the span of a delivery attempt: ids, number, outcome and durations."""
     if span is None or _recorder is None:
         return
     claim, outcome, verdict, timings = attempted.claim, attempted.outcome, attempted.verdict, attempted.outcome.timings
-    told = {
+    attributes = {
         "http.request.method": "POST",
         "http.response.status_code": outcome.status,
         "error.type": verdict.error_code,
@@ -93,10 +93,10 @@ def attempt_ended(span: "Span | None", attempted: CompletedAttempt) -> None:
         "riskrelay.first_byte_ms": timings.first_byte_ms,
         "riskrelay.total_ms": timings.total_ms,
     }
-    _recorder.end(span, told, has_failed=verdict.outcome != DELIVERED)
+    _recorder.end(span, attributes, has_failed=verdict.outcome != DELIVERED)
 
 
-def attempt_broke_off(span: "Span | None") -> None:
-    """End the span of an attempt that a bug of ours ended; the log and the report of the error say more."""
+def attempt_crashed(span: "Span | None") -> None:
+    """End the span of an attempt that crashed; the log and the error report say more."""
     if span is not None and _recorder is not None:
         _recorder.end(span, {"riskrelay.outcome": "broke_off"}, has_failed=True)

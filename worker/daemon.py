@@ -18,7 +18,7 @@ from typing import Final
 from tenacity import Retrying, retry_if_result, wait_fixed
 
 from runtime import error_reports, logs, metrics, tracing, wake_up_queue
-from runtime.file_limits import allow_files
+from runtime.file_limits import raise_file_limit
 from schemas.settings.definitions import Settings
 from storage.db.engine import close_database, open_database
 from storage.db.shared_clock import SharedClock
@@ -47,7 +47,7 @@ _log: Final = logging.getLogger(__name__)
 
 def run(settings: Settings) -> int:
     """Run the worker until SIGTERM or SIGINT; return the exit code."""
-    allow_files(_FILES)
+    raise_file_limit(_FILES)
     error_reports.configure(settings, "worker")
     tracing.configure(settings, "worker")
     metrics.open_files(settings.data_dir, metrics.Role.WORKER)

@@ -71,7 +71,7 @@ class IdempotentExecutor:
         if request is None:
             with engine.transaction():
                 response = work()
-            logs.also_concern(**response.log_fields)
+            logs.add_context(**response.log_fields)
             _send(resp, response.status, response.headers, _encode(response.body))
         else:
             self._run_once(resp, request, work)
@@ -90,7 +90,7 @@ class IdempotentExecutor:
             resp.set_header(REPLAYED, "true")
             _send(resp, stored.status, stored.headers, stored.body)
         else:
-            logs.also_concern(**response.log_fields)
+            logs.add_context(**response.log_fields)
             _send(resp, new.status, new.headers, new.body)
 
 

@@ -36,7 +36,7 @@ class RequestContext:
         context.request_id = request_id
         context.began_at = time.perf_counter()
         # Whatever is logged or reported until the answer, by whoever is called, says which request it is about.
-        logs.concern(request_id=request_id)
+        logs.set_context(request_id=request_id)
         context.span = tracing.request_began(req.method, req.env.get("HTTP_TRACEPARENT"))
         resp.set_header("X-Request-Id", request_id)
         resp.set_headers(SAFE_HEADERS)
@@ -50,7 +50,7 @@ class RequestContext:
         """Let the log name the rows that the path names; what has not the form of an id is the client's own word."""
         if params:
             named = {name: value for name, value in params.items() if name in _IDS and identifiers.is_id(_IDS[name], value)}
-            logs.also_concern(**named)
+            logs.add_context(**named)
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, _req_succeeded: bool) -> None:
         """Give the connection back, count, and write the access log.
@@ -64,5 +64,5 @@ class RequestContext:
         caller = None if principal is None else principal.key
         self._requests.count(req.method, route, resp.status_code, took_s)
         logs.access_log(req.method, route, resp.status_code, round(took_s * 1000, 1), req.context.request_id, caller)
-        logs.concern()
+        logs.set_context()
         tracing.request_ended(req.context.span, req.method, route, resp.status_code, req.context.request_id)

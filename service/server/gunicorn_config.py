@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 
 from runtime import error_reports, logs, tracing
-from runtime.file_limits import allow_files
+from runtime.file_limits import raise_file_limit
 from schemas.settings.definitions import InvalidSettings, load_settings
 
 try:
@@ -31,7 +31,7 @@ worker_class = "service.server.gunicorn_worker.ServiceWorker"
 #: and a crowd of clients that say nothing would turn everybody else away.
 _FILES_BESIDE = 200
 #: Connections one process serves at once.
-worker_connections = max(1, allow_files(_settings.web_threads + _FILES_BESIDE) - _FILES_BESIDE)
+worker_connections = max(1, raise_file_limit(_settings.web_threads + _FILES_BESIDE) - _FILES_BESIDE)
 #: A process that does not report for this long is replaced.
 timeout = 30
 #: What is being answered at SIGTERM may take as long.
@@ -65,4 +65,4 @@ def worker_exit(_server: Any, _worker: Any) -> None:
 
 
 def _tell_end(_context: object, _kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-    logs.tell_end(error, trace)
+    logs.log_crash(error, trace)

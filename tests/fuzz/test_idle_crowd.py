@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from runtime.file_limits import allow_files
+from runtime.file_limits import raise_file_limit
 from tests.support.factories import environment
 from tests.support.gunicorn_process import Service, read_answer
 from tests.support.raw_http import EXPORTS
@@ -75,7 +75,7 @@ def service(size: Size, tmp_path_factory: pytest.TempPathFactory, migrated_sqlit
 @contextmanager
 def crowd(port: int, count: int, said: bytes) -> Iterator[list[socket.socket]]:
     """Open `count` connections that say something and nothing more."""
-    allow_files(count + 1000)
+    raise_file_limit(count + 1000)
     there: list[socket.socket] = []
     try:
         for number in range(count):

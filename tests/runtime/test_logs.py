@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from runtime.logs import FIELDS, JsonLines, TextLines, access_log, also_concern, concern
+from runtime.logs import FIELDS, JsonFormatter, TextFormatter, access_log, add_context, set_context
 from schemas.exports.state_machine import ExportStatus
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def logger(stream: io.StringIO) -> Iterator[logging.Logger]:
     """A logger that writes JSON lines to the stream and to nobody else."""
     chosen = logging.getLogger("riskrelay.test")
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     chosen.addHandler(handler)
     chosen.propagate = False
     chosen.setLevel(logging.INFO)
@@ -97,7 +97,7 @@ MOMENTS: Final = [
 
 
 def test_a_line_says_when_it_was_told_to_the_millisecond() -> None:
-    lines = JsonLines()
+    lines = JsonFormatter()
     for created, at in MOMENTS:
         assert json.loads(lines.format(logging.makeLogRecord({"name": "x", "created": created})))["at"] == at
 
@@ -115,12 +115,12 @@ def test_an_exception_brings_its_place_and_type_and_never_its_text(logger: loggi
 
 
 def test_a_line_says_what_its_thread_is_at(logger: logging.Logger, stream: io.StringIO) -> None:
-    concern(request_id="req_1", secret="hunter2", target_id=None)
-    also_concern(export_id="exp_1")
+    set_context(request_id="req_1", secret="hunter2", target_id=None)
+    add_context(export_id="exp_1")
     with ThreadPoolExecutor(1) as another:
         another.submit(logger.info, "elsewhere").result()
     logger.info("here", extra={"export_id": "exp_2", "count": 3})
-    concern()
+    set_context()
     logger.info("after")
     elsewhere, here, after = map(json.loads, stream.getvalue().splitlines())
     assert (here["request_id"], here["export_id"], here["count"]) == ("req_1", "exp_2", 3)
@@ -132,7 +132,7 @@ def test_a_line_for_a_person_has_the_same_fields() -> None:
     record = logging.makeLogRecord(
         {"msg": "sent %s", "args": ("it",), "levelname": "INFO", "export_id": "exp_1", "secret": "x"}
     )
-    line = TextLines().format(record)
+    line = TextFormatter().format(record)
     assert line.endswith("info    sent it export_id=exp_1")
 
 
@@ -141,14 +141,14 @@ def test_the_access_log_tells_the_route_and_never_the_path(caplog: pytest.LogCap
         access_log("GET", "/api/ticket-exports/{export_id}", 200, 1.5, "req_1")
     [record] = caplog.records
     assert record.getMessage() == "GET /api/ticket-exports/{export_id} 200"
-    told = json.loads(JsonLines().format(record))
+    told = json.loads(JsonFormatter().format(record))
     assert (told["route"], told["duration_ms"], told["request_id"]) == ("/api/ticket-exports/{export_id}", 1.5, "req_1")
 
 
 def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "riskrelay.access"):
         access_log("HUNTER2", None, 400, 1.5, "req_1")
-    assert "HUNTER2" not in JsonLines().format(caplog.records[0])
+    assert "HUNTER2" not in JsonFormatter().format(caplog.records[0])
     assert caplog.messages == ["_OTHER None 400"]
 
 
@@ -191,7 +191,7 @@ def test_a_process_logs_to_standard_error_in_the_form_and_from_the_level_it_is_t
         # a warning
         ("import warnings; warnings.warn('hunter2', UserWarning)", "UserWarning at <string>:", None),
         # a line whose words and values do not fit
-        ("logging.getLogger('x').error('%d of %s', 'hunter2')", "a line could not be formed", None),
+        ("logging.getLogger('x').error('%d of %s', 'hunter2')", "a log line could not be formatted", None),
         # a library that quotes addresses and headers
         ("[logging.getLogger(f'{x}.y').error('hunter2') for x in ('urllib3', 'sentry_sdk', 'opentelemetry')]", None, None),
         # a thread that ends in order

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.outages import REMIND_S, WELL_FOR_S, Outage
+from runtime.outages import REMIND_S, STABLE_FOR_S, Outage
 
 GONE, BACK = "it is away", "it is back"
 
@@ -36,11 +36,11 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
         # missed for long: told again after a minute, not before
         ([(0, "missed"), (REMIND_S - 1, "missed"), (REMIND_S, "missed"), (REMIND_S + 1, "missed")], [GONE, GONE]),
         # back, which is told once
-        ([(0, "missed"), (WELL_FOR_S, "there"), (WELL_FOR_S, "there")], [GONE, BACK]),
+        ([(0, "missed"), (STABLE_FOR_S, "there"), (STABLE_FOR_S, "there")], [GONE, BACK]),
         # answers some and refuses others: still away
         ([(0, "missed"), (1, "there"), (2, "missed"), (3, "there"), (4, "missed")], [GONE]),
         # back, and away again within the minute: that is news
-        ([(0, "missed"), (WELL_FOR_S, "there"), (WELL_FOR_S + 1, "missed")], [GONE, BACK, GONE]),
+        ([(0, "missed"), (STABLE_FOR_S, "there"), (STABLE_FOR_S + 1, "missed")], [GONE, BACK, GONE]),
     ],
 )
 def test_what_is_told_of_an_absence(

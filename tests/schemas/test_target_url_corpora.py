@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
+from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
 from schemas.url_policy.addresses import check_addresses, classify
 from schemas.url_policy.policy import TargetPolicy, UrlRefusal, parse_ports
 from schemas.url_policy.target_url import TargetAddress, check_url
@@ -99,7 +99,7 @@ class Witness(DnsResolver):
         super().__init__()
         self.asked: list[tuple[str, int]] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
         self.asked.append((host, port))
         raise DnsError(DnsFailure.NOT_FOUND)
 

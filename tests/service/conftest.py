@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from falcon.testing import TestClient
 
-from runtime.logs import JsonLines
+from runtime.logs import JsonFormatter
 from service.app import create_app
 from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
@@ -19,7 +19,7 @@ class LogLines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.lines: list[str] = []
-        self.setFormatter(JsonLines())
+        self.setFormatter(JsonFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(self.format(record))

@@ -14,7 +14,7 @@ from typing import Self
 
 import falcon
 
-from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
+from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
 from runtime.wake_up_queue import Queued, WakeUpQueue
 from schemas.base.errors import RateLimited
 from service.http.rate_limits import RateLimits
@@ -55,7 +55,7 @@ class FakeResolver(DnsResolver):
         self.table = dict(table)
         self.asked: list[str] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
         self.asked.append(host)
         found = self.table.get(host, [host] if _is_literal(host) else DnsFailure.NOT_FOUND)
         if isinstance(found, DnsFailure):

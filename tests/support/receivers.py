@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from runtime.dns_resolver import Answer, DnsError, DnsFailure, DnsResolver
+from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
 from schemas.exports.delivery import Outcome
 from schemas.url_policy.policy import TargetPolicy
 from tests.support.fakes import FakeResolver, Peer
@@ -83,7 +83,7 @@ def silent_port(host: str) -> Iterator[int]:
 
 
 def always(status: int = 200, body: bytes = b"{}", **headers: str) -> Callable[[Peer], None]:
-    """Answer every request of a connection the same way."""
+    """Addresses every request of a connection the same way."""
 
     def behave(peer: Peer) -> None:
         while peer.read():
@@ -149,7 +149,7 @@ class RebindingResolver(DnsResolver):
         self.asked = 0
         self._lock = threading.Lock()
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
         with self._lock:
             self.asked += 1
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -64,17 +64,17 @@ class AttemptRunner:
         claim = seen
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
         # Whatever is logged or reported meanwhile, by whoever is called from here, says which delivery it is about.
-        logs.concern(export_id=claim.export_id, attempt_id=attempt_id, target_id=claim.target_id, attempt=claim.attempt)
+        logs.set_context(export_id=claim.export_id, attempt_id=attempt_id, target_id=claim.target_id, attempt=claim.attempt)
         span = tracing.attempt_began()
         try:
             attempted = self._attempted(claim, attempt_id, started_at)
         except Exception:
-            tracing.attempt_broke_off(span)
+            tracing.attempt_crashed(span)
             raise
         outcome, verdict = attempted.outcome, attempted.verdict
         logs.delivery_log(verdict.outcome, outcome.status, verdict.error_code, outcome.timings.total_ms)
         tracing.attempt_ended(span, attempted)
-        logs.concern()
+        logs.set_context()
         return attempted
 
     def _attempted(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:

@@ -44,7 +44,7 @@ class SenderPool:
             attempted = self._runner.deliver(claim)
         except Exception:  # noqa: BLE001 - the thread must go on; the claim's lease expires
             _log.exception("attempt crashed", extra={"export_id": claim.export_id, "target_id": claim.target_id})
-            logs.concern()
+            logs.set_context()
             return SendResult(claim, pauses_queue=True)
         if attempted is None:
             return SendResult(claim, is_unsent=True, pauses_queue=True)

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 from falcon.testing import Result, TestClient
 
-from runtime.dns_resolver import Answer, DnsFailure
+from runtime.dns_resolver import Addresses, DnsFailure
 from schemas.targets.target import Target
 from service.app import create_app
 from storage.db.engine import database as peewee_database
@@ -176,7 +176,7 @@ def test_what_somebody_turned_meanwhile_stays_as_it_is(
     customer: Customer, target: Target, tmp_path: Any, status: str, answered: int
 ) -> None:
     class Meanwhile(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
             # Nothing is held while a resolver is asked.
             assert peewee_database.is_closed()
             turn_to(target, status)

@@ -9,7 +9,7 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from runtime.dns_resolver import Answer, DnsFailure
+from runtime.dns_resolver import Addresses, DnsFailure
 from schemas.base.principal import Ability
 from schemas.targets.pings import BEGIN_WITHIN_S, PingResult
 from schemas.targets.target import Target
@@ -473,7 +473,7 @@ class WatchingResolver(FakeResolver):
         super().__init__({HOST: ["93.184.215.14"]})
         self.held: list[bool] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
         self.held.append(not peewee_database.is_closed())
         return super().resolve(host, port, timeout_s)
 

@@ -8,7 +8,7 @@ import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
-from runtime.dns_resolver import Answer, DnsFailure
+from runtime.dns_resolver import Addresses, DnsFailure
 from schemas.base.timestamps import rfc3339, to_ms
 from service.app import create_app
 from storage.db.engine import database as peewee_database
@@ -198,7 +198,7 @@ class SlowResolver(FakeResolver):
         super().__init__(NAMES)
         self.held: list[bool] = []
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
         self.held.append(not peewee_database.is_closed())
         return super().resolve(host, port, timeout_s)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from runtime.dns_resolver import Answer
+from runtime.dns_resolver import Addresses
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
 from tests.support.receivers import (
     BODY,
@@ -231,7 +231,7 @@ def test_connections_are_kept_and_one_post_takes_no_delayed_acknowledgement(clie
 
 def test_the_parts_of_a_first_post_are_timed_and_those_of_a_second_are_not_repeated() -> None:
     class Slow(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
             time.sleep(0.05)
             return super().resolve(host, port, timeout_s)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.dns_resolver import Answer, DnsResolver
+from runtime.dns_resolver import Addresses, DnsResolver
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer
 from tests.support.receivers import (
     DEADLINE_S,
@@ -124,7 +124,7 @@ def test_a_slow_name_server_is_left_at_the_deadline() -> None:
 
 def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
     class Slow(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
             time.sleep(DEADLINE_S * 0.9)
             return super().resolve(host, port, timeout_s)
 
@@ -137,7 +137,7 @@ def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
 
 def test_a_lookup_that_overstays_leaves_nothing_to_dial() -> None:
     class Late(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
             time.sleep(DEADLINE_S + 0.1)
             return super().resolve(host, port, timeout_s)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from runtime.dns_resolver import Answer, DnsFailure, DnsResolver
+from runtime.dns_resolver import Addresses, DnsFailure, DnsResolver
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer
 from tests.support.receivers import NAME, PATIENCE_S, RebindingResolver, made_client, make_certificate, post, until
 
@@ -192,7 +192,7 @@ def test_one_look_at_a_name_serves_all_its_connections() -> None:
 class CountingResolver(FakeResolver):
     """A lookup that takes a moment, during which others come with the same question."""
 
-    def resolve(self, host: str, port: int, timeout_s: float) -> Answer:
+    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
         time.sleep(0.002)
         return super().resolve(host, port, timeout_s)
 
