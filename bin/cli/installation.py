@@ -14,7 +14,7 @@ import click
 
 from bin.cli import extras
 from runtime import logs
-from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, strange_names
+from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db import locks, schema_version
 from storage.db.engine import DAMAGE, OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.db.locks import Lock
@@ -130,6 +130,6 @@ def require_fit() -> tuple[str, ...]:
 def warn_of_unknown_names() -> None:
     """Log a warning for each name in `.env` that is not a setting: a misspelled one has no other symptom."""
     env_file = find_env_file()
-    for name, meant in strange_names(env_file).items():
+    for name, meant in unknown_names(env_file).items():
         fix = f"did you mean {meant}?" if meant else "it has no effect."
         _log.warning("%s sets %s, which is not a setting of RiskRelay; %s", env_file, name, fix)

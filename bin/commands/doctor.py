@@ -17,7 +17,7 @@ from bin.checks import machine, stores
 from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
-from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, strange_names
+from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
 from storage.reporting import metrics_snapshot
 from storage.reporting.metrics_snapshot import MetricsSnapshot
@@ -91,7 +91,7 @@ def run_checks() -> Iterator[CheckResult]:
 
 
 def _settings() -> Iterator[CheckResult]:
-    unknown = strange_names()
+    unknown = unknown_names()
     for name, meant in unknown.items():
         fix = f"did you mean {meant}?" if meant else "remove it, if nothing else reads it"
         yield warning("settings", f".env sets {name!r}, which is not a setting of RiskRelay.", fix)

@@ -1,8 +1,8 @@
-"""The shape of the environment: every setting, its default and its limits, all mistakes in one report.
+"""Every setting with its default and its limits; all mistakes are reported at once.
 
-Values come from the process environment, then from a `.env` file; a setting, a secret above all, also from the file named by
-`<NAME>_FILE`. An empty value counts as unset. A wrong value is refused with the setting's name and not repeated. So is one
-that is there twice, by its name and by its file.
+Values come from the process environment, then from a `.env` file; each can also come from the file named by `<NAME>_FILE`.
+An empty value counts as unset. An invalid value is reported by the name of the setting, never quoted. A setting that has
+both a value and a file is a mistake.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ from schemas.settings import parsers as values
 from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
 from schemas.url_policy.policy import Network, TargetPolicy, parse_networks, parse_ports
 
-#: sun_path holds 108 bytes; Redis needs a little for itself.
+#: sun_path has 108 bytes; Redis needs a few of them.
 MAX_SOCKET_PATH_BYTES: Final = 100
 
-#: How people name variables: in capitals or in small letters, and not at the length of a key.
+#: The shape of variable names: all capitals or all small letters, and shorter than a key.
 _NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_[a-z]+)*)")
 
-#: A file instead of a value.
+#: The suffix of a setting that names a file with the value.
 FILE_SUFFIX: Final = "_FILE"
 
 
 class DeploymentMode(StrEnum):
-    """Which route families an installation serves."""
+    """The route families that an installation serves."""
 
     CLOUD = "cloud"
     SELF_HOSTED = "self-hosted"
@@ -44,7 +44,7 @@ class DeploymentMode(StrEnum):
 
 
 class RouteFamily(StrEnum):
-    """A group of routes that is switched on or off as one."""
+    """A group of routes that is enabled or disabled together."""
 
     EXPORTS = "exports"
     SCANNER = "scanner"
@@ -54,29 +54,29 @@ class RouteFamily(StrEnum):
     CONSOLE = "console"
 
 
-#: Families that webhook-only mode leaves off unless EXTRA_ROUTE_FAMILIES names them.
+#: Families that webhook-only mode serves only if EXTRA_ROUTE_FAMILIES lists them.
 OPTIONAL_FAMILIES: Final = frozenset({RouteFamily.SCANNER, RouteFamily.EMAIL})
 
 
 class InvalidSettings(Exception):
-    """The settings are wrong; `mistakes` maps each setting's name to what is wrong with it."""
+    """The settings are invalid; `mistakes` maps each setting to its problems."""
 
     def __init__(self, mistakes: Mapping[str, list[str]]) -> None:
         self.mistakes = dict(mistakes)
         super().__init__(self.report())
 
     def report(self) -> str:
-        """Return every mistake, a line each."""
-        lines = [f"  {name}: {' '.join(told)}" for name, told in sorted(self.mistakes.items())]
-        return "\n".join(["The settings are wrong:", *lines])
+        """Return every mistake, one per line."""
+        lines = [f"  {name}: {' '.join(problems)}" for name, problems in sorted(self.mistakes.items())]
+        return "\n".join(["Invalid settings:", *lines])
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: how its text is parsed, and what the documents say of it.
+    """One setting: its parser and its documentation.
 
-    `default` is the text that an unset one is parsed from, or None for one that is then absent. `shown` stands for it in
-    documents where it depends on something else. `member` is its name among the checked values.
+    `default` is the text that an unset setting is parsed from, or None if it is then absent. `shown` replaces the default in
+    the documentation if it depends on something else. `member` is the attribute of `Settings`.
     """
 
     name: str
@@ -88,15 +88,13 @@ class Setting:
     is_secret: bool = False
 
 
-_FAMILIES: Final = values.some_of(RouteFamily, OPTIONAL_FAMILIES, "Name route families from: scanner, email.")
-_NETWORKS: Final = values.refused_as("Give networks, comma-separated, such as 10.0.0.0/8, host bits zero.", parse_networks)
-_PORTS: Final = values.refused_as(
-    "Give ports or ranges from 1 to 65535, comma-separated, such as 443,8000-8999.", parse_ports
-)
+_FAMILIES: Final = values.some_of(RouteFamily, OPTIONAL_FAMILIES, "Use route families from: scanner, email.")
+_NETWORKS: Final = values.refused_as("Use comma-separated networks such as 10.0.0.0/8, with host bits zero.", parse_networks)
+_PORTS: Final = values.refused_as("Use comma-separated ports or ranges from 1 to 65535, such as 443,8000-8999.", parse_ports)
 
 
 def _redis_url(text: str) -> str:
-    """Return the URL where `schemas.settings.redis_url` can read it, which names what is wrong and quotes nothing."""
+    """Return the URL if `schemas.settings.redis_url` can parse it; its errors quote nothing."""
     try:
         if text:
             parse_redis_url(text)
@@ -105,28 +103,28 @@ def _redis_url(text: str) -> str:
     return text
 
 
-#: Every setting, in the order of the documents. Default and meaning are written here and nowhere else.
+#: Every setting, in the order of the documentation, which is generated from here.
 SETTINGS: Final = (
     Setting(
         "DEPLOYMENT_MODE",
         "deployment_mode",
         values.member_of(DeploymentMode),
         "self-hosted",
-        "`cloud`, `self-hosted`, `webhook-only`: which routes are served",
+        "`cloud`, `self-hosted` or `webhook-only`: the routes that are served",
     ),
     Setting(
         "EXTRA_ROUTE_FAMILIES",
         "extra_route_families",
         _FAMILIES,
         "",
-        "`scanner,email`: families that webhook-only mode serves all the same",
+        "`scanner,email`: route families that webhook-only mode serves in addition",
     ),
     Setting(
         "DATA_DIR",
         "data_dir",
         Path,
         "./data",
-        "SQLite file, embedded Redis, first token, backups; counts from the folder of the `.env` in use",
+        "folder of the SQLite file, embedded Redis, first token and backups; relative to the folder of the `.env` in use",
     ),
     Setting(
         "DATABASE_URL",
@@ -146,15 +144,15 @@ SETTINGS: Final = (
         shown="embedded",
         is_secret=True,
     ),
-    Setting("BIND", "bind", values.bind, "127.0.0.1:8000", "where the service listens"),
-    Setting("WEB_PROCESSES", "web_processes", values.whole(1), "2", "service processes"),
-    Setting("WEB_THREADS", "web_threads", values.whole(1), "1000", "connections that each service process serves at once"),
+    Setting("BIND", "bind", values.bind, "127.0.0.1:8000", "address and port of the service"),
+    Setting("WEB_PROCESSES", "web_processes", values.whole(1), "2", "number of service processes"),
+    Setting("WEB_THREADS", "web_threads", values.whole(1), "1000", "concurrent connections of each service process"),
     Setting(
         "PUBLIC_BASE_URL",
         "public_base_url",
         values.public_url,
         "",
-        "how clients reach the service",
+        "base URL of the service for clients",
         shown="`http://<BIND>`",
     ),
     Setting(
@@ -162,7 +160,7 @@ SETTINGS: Final = (
         "scanner_shared_secret",
         values.secret,
         None,
-        "`X-Scanner-Secret` of scanner postbacks",
+        "expected `X-Scanner-Secret` of scanner postbacks",
         shown="generated",
         is_secret=True,
     ),
@@ -171,7 +169,7 @@ SETTINGS: Final = (
         "email_webhook_secret",
         values.secret,
         None,
-        "`X-Email-Webhook-Secret` of inbound email",
+        "expected `X-Email-Webhook-Secret` of inbound email",
         shown="generated",
         is_secret=True,
     ),
@@ -180,7 +178,7 @@ SETTINGS: Final = (
         "storefront_webhook_secret",
         values.secret,
         None,
-        "signs storefront webhooks",
+        "verifies the signature of storefront webhooks",
         shown="generated",
         is_secret=True,
     ),
@@ -189,7 +187,7 @@ SETTINGS: Final = (
         "webhook_secret",
         values.secret,
         None,
-        "signs deliveries to targets without a secret of their own",
+        "signs deliveries to targets without their own secret",
         shown="generated",
         is_secret=True,
     ),
@@ -207,7 +205,7 @@ SETTINGS: Final = (
         "default_project_id",
         values.whole(1),
         None,
-        "the project of scan runs that nobody registered",
+        "project of scan runs that are not registered",
         shown="generated",
     ),
     Setting(
@@ -215,76 +213,76 @@ SETTINGS: Final = (
         "allowed_networks",
         _NETWORKS,
         "",
-        "private networks that deliveries may reach, such as `10.1.0.0/16`",
+        "private networks that deliveries may connect to, such as `10.1.0.0/16`",
     ),
     Setting(
         "TARGET_ALLOWED_PORTS",
         "allowed_ports",
         _PORTS,
         "443,8443",
-        "ports and ranges that deliveries may reach, such as `443,8000-8999`",
+        "ports and port ranges that deliveries may connect to, such as `443,8000-8999`",
     ),
-    Setting("TARGET_ALLOW_HTTP", "allow_http", values.truth, "false", "deliver over plain http as well"),
+    Setting("TARGET_ALLOW_HTTP", "allow_http", values.truth, "false", "allow targets with plain http"),
     Setting(
         "DELIVERY_TIMEOUT_S",
         "delivery_timeout_s",
         values.seconds(),
         "15",
-        "seconds: one deadline over name lookup, connect, TLS, headers and body",
+        "seconds; one deadline for DNS, connect, TLS, headers and body",
     ),
-    Setting("CONNECT_TIMEOUT_S", "connect_timeout_s", values.seconds(), "5", "seconds, for the connection alone"),
+    Setting("CONNECT_TIMEOUT_S", "connect_timeout_s", values.seconds(), "5", "seconds for connecting"),
     Setting(
         "RETRY_SCHEDULE",
         "retry_schedule_s",
         values.schedule,
         "5,30,120,600,1800,7200,18000,36000,50400,72000",
-        "seconds after each failure; ten entries are ten retries, over a little more than two days",
+        "seconds to wait after each failure; ten entries are ten retries, over a little more than two days",
     ),
-    Setting("MAX_AGE_HOURS", "max_age_hours", values.whole(1), "72", "an export older than this is given up"),
-    Setting("WORKER_PROCESSES", "worker_processes", values.whole(1), "1", "worker processes"),
+    Setting("MAX_AGE_HOURS", "max_age_hours", values.whole(1), "72", "exports older than this fail"),
+    Setting("WORKER_PROCESSES", "worker_processes", values.whole(1), "1", "number of worker processes"),
     Setting(
         "WORKER_CONCURRENCY",
         "worker_concurrency",
         values.whole(1),
         "32",
-        "deliveries that each worker process makes at once",
+        "concurrent deliveries of each worker process",
     ),
-    Setting("SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker looks for what is due without a wake-up"),
-    Setting("MAX_BODY_BYTES", "max_body_bytes", values.whole(1024), "1048576", "larger request bodies are refused"),
+    Setting("SWEEP_SECONDS", "sweep_s", values.seconds(), "1", "how often a worker polls for due exports without a wake-up"),
+    Setting("MAX_BODY_BYTES", "max_body_bytes", values.whole(1024), "1048576", "maximum size of a request body"),
     Setting(
         "RATE_LIMIT_PER_MINUTE",
         "rate_limit_per_minute",
         values.whole(1),
         "600",
-        "requests a minute of one token's user or one inbound sender",
+        "requests per minute of one user or one inbound sender",
     ),
     Setting(
         "AUTH_FAILURES_PER_MINUTE",
         "auth_failures_per_minute",
         values.whole(1),
         "20",
-        "failed authentications a minute of one address",
+        "failed authentications per minute of one address",
     ),
     Setting(
         "TRUSTED_PROXIES",
         "trusted_proxies",
         _NETWORKS,
         "",
-        "networks of reverse proxies whose `X-Forwarded-For` is believed, such as `127.0.0.1`",
+        "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`",
     ),
     Setting(
         "IDEMPOTENCY_TTL_HOURS",
         "idempotency_ttl_hours",
         values.whole(1),
         "72",
-        "how long an `Idempotency-Key` is remembered",
+        "how long an `Idempotency-Key` is stored",
     ),
     Setting(
         "RETENTION_DAYS",
         "retention_days",
         values.whole(1, 36_500),
         "90",
-        "how long finished and prepared exports, attempts, page results, uploads and emails are kept",
+        "how long finished and prepared exports, attempts, page results, uploads and emails are stored",
     ),
     Setting(
         "CONSOLE_ENABLED",
@@ -298,7 +296,7 @@ SETTINGS: Final = (
         "operator_account_id",
         values.whole(1),
         None,
-        "the account whose console shows the installation itself: settings, integrations, compliance, audit, queue",
+        "account whose console shows the pages of the installation: settings, integrations, compliance, audit, queue",
         shown="the first account; none in `cloud` mode",
     ),
     Setting(
@@ -306,14 +304,14 @@ SETTINGS: Final = (
         "worker_metrics_bind",
         values.bind,
         None,
-        "where a worker host without a service serves its metrics, such as `127.0.0.1:9108`",
+        "address for the metrics of a worker host without a service, such as `127.0.0.1:9108`",
     ),
     Setting(
         "SENTRY_DSN",
         "sentry_dsn",
         values.sentry_dsn,
         None,
-        "the DSN of the Sentry project that errors are reported to; off unless set, needs `make setup EXTRAS=1`",
+        "DSN of the Sentry project for error reports; off unless set, needs `make setup EXTRAS=1`",
         is_secret=True,
     ),
     Setting(
@@ -321,8 +319,7 @@ SETTINGS: Final = (
         "otlp_endpoint",
         values.otlp_endpoint,
         None,
-        "the OTLP/HTTP collector that traces are sent to, such as `http://127.0.0.1:4318`; off unless set, needs "
-        "`make setup EXTRAS=1`",
+        "OTLP/HTTP collector for traces, such as `http://127.0.0.1:4318`; off unless set, needs `make setup EXTRAS=1`",
     ),
     Setting(
         "LOG_LEVEL",
@@ -336,14 +333,14 @@ SETTINGS: Final = (
         "log_format",
         values.one_of("auto", "json", "text"),
         "auto",
-        "`json`, `text`; `auto` is text on a terminal",
+        "`json`, `text` or `auto`: text on a terminal, else JSON",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One installation's settings, checked; secrets stay out of `repr`."""
+    """The valid settings of an installation; `repr` omits secrets."""
 
     deployment_mode: DeploymentMode
     extra_route_families: frozenset[RouteFamily]
@@ -385,7 +382,7 @@ class Settings:
 
     @property
     def route_families(self) -> frozenset[RouteFamily]:
-        """The families that this deployment mode serves."""
+        """The route families that are served."""
         if self.deployment_mode is DeploymentMode.WEBHOOK_ONLY:
             return frozenset({RouteFamily.EXPORTS, RouteFamily.HEALTH}) | self.extra_route_families
         off = set() if self.console_enabled else {RouteFamily.CONSOLE}
@@ -395,29 +392,29 @@ class Settings:
 
     @property
     def max_age(self) -> timedelta:
-        """How old an export may get before it is given up."""
+        """The age at which an export fails."""
         return timedelta(hours=self.max_age_hours)
 
     @property
     def idempotency_ttl(self) -> timedelta:
-        """How long an idempotency key is remembered."""
+        """How long an idempotency key is stored."""
         return timedelta(hours=self.idempotency_ttl_hours)
 
     @property
     def retention(self) -> timedelta:
-        """How long what is finished is kept."""
+        """How long finished records are stored."""
         return timedelta(days=self.retention_days)
 
     @property
     def redis_socket(self) -> Path:
-        """Where the embedded Redis listens."""
+        """The socket of the embedded Redis."""
         return embedded_redis_socket(self.data_dir)
 
 
 def load_settings(env_file: Path | None = None) -> Settings:
-    """Read the environment, then `env_file`, and check everything.
+    """Load and validate the settings from the environment, then from `env_file`.
 
-    `env_file` defaults to `find_env_file()`. A relative DATA_DIR counts from the folder of the `.env` in use.
+    `env_file` defaults to `find_env_file()`. A relative DATA_DIR is relative to the folder of the `.env` in use.
     Raises InvalidSettings with every mistake.
     """
     env_file = env_file or find_env_file()
@@ -432,16 +429,16 @@ def load_settings(env_file: Path | None = None) -> Settings:
 
 
 def default_settings(folder: Path) -> Settings:
-    """Return the settings of an installation that is told nothing, in an absolute folder; the environment is not read."""
+    """Return the default settings of an installation in an absolute folder, without reading the environment."""
     read = {each.member: None if each.default is None else each.parse(each.default) for each in SETTINGS}
     return _settings(read, folder)
 
 
-def strange_names(env_file: Path | None = None) -> dict[str, str | None]:
-    """Return the names in `env_file` that are no setting's, each with the setting that may be meant, or None.
+def unknown_names(env_file: Path | None = None) -> dict[str, str | None]:
+    """Return the names in `env_file` that are not settings, each with a similar setting or None.
 
-    Of what has not the form of a name only the beginning is told: a secret that was broken over two lines looks like that.
-    `env_file` defaults to `find_env_file()`; call it after `load_settings`, which refuses a file that cannot be read.
+    A name without the shape of a name is shortened: it may be the second line of a secret. `env_file` defaults to
+    `find_env_file()`; call this after `load_settings`, which rejects an unreadable file.
     """
     env_file = env_file or find_env_file()
     env = _Environment()
@@ -452,14 +449,14 @@ def strange_names(env_file: Path | None = None) -> dict[str, str | None]:
 
 
 def find_env_file() -> Path:
-    """Return the `.env` of the current folder where there is one, else that of the checkout, else the current one's."""
+    """Return the path of `.env` in the current folder, or in the checkout if only that one exists."""
     here = Path.cwd() / ".env"
     checkout = Path(__file__).resolve().parents[2] / ".env"
     return checkout if checkout.is_file() and not here.is_file() else here
 
 
 def embedded_redis_socket(data_dir: Path) -> Path:
-    """Return the socket's path: in `data_dir` where that is short enough for a unix socket, else in the temporary folder."""
+    """Return the socket path: in `data_dir` if it is short enough for a unix socket, else in the temporary folder."""
     path = data_dir / "redis" / "redis.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
         return path
@@ -468,7 +465,7 @@ def embedded_redis_socket(data_dir: Path) -> Path:
 
 
 class _Environment(Env):
-    """Env that takes an empty value for unset, reads files, and keeps what is wrong with one for the report."""
+    """Env that treats empty values as unset, reads files, and collects their errors for the report."""
 
     def __init__(self) -> None:
         super().__init__(eager=False)
@@ -476,11 +473,11 @@ class _Environment(Env):
 
     @property
     def names(self) -> list[str]:
-        """What the file names."""
+        """The names in the file."""
         return list(self._environ)
 
     def read_file(self, path: Path) -> None:
-        """Take what a `.env` says for whatever the environment does not."""
+        """Add the values of a `.env` that the environment does not set."""
         try:
             if path.is_file():
                 self.read_env(path, recurse=False)
@@ -488,19 +485,19 @@ class _Environment(Env):
             self._errors[str(path)].append(f"Cannot be read: {_reason(unreadable)}.")
 
     def read(self, setting: Setting) -> Any:
-        """Return a setting's value; a mistake is kept until the environment is sealed."""
-        unset = setting.default is None and not self._said(setting.name) and not self._said(setting.name + FILE_SUFFIX)
+        """Return the value of a setting; mistakes are collected until the environment is sealed."""
+        unset = setting.default is None and not self._raw(setting.name) and not self._raw(setting.name + FILE_SUFFIX)
         return None if unset else self.value(setting.name, setting.default or "", parse=setting.parse)
 
     def _get_value(self, env_key: str, default: Any) -> Any:
-        # What is raised here would end the report at the first mistake.
-        value, path = self._said(env_key), self._said(env_key + FILE_SUFFIX)
+        # An exception here would end the report at the first mistake.
+        value, path = self._raw(env_key), self._raw(env_key + FILE_SUFFIX)
         if value and path:
-            self._errors[env_key].append(f"Set {env_key} or {env_key}{FILE_SUFFIX}, not both.")
+            self._errors[env_key].append(f"Set either {env_key} or {env_key}{FILE_SUFFIX}, not both.")
             return default
         return self._content(env_key + FILE_SUFFIX, path, default) if path else _line(value) or default
 
-    def _said(self, name: str) -> str:
+    def _raw(self, name: str) -> str:
         return os.environ.get(name, self._environ.get(name, ""))
 
     def _content(self, name: str, path: str, default: Any) -> Any:
@@ -512,17 +509,17 @@ class _Environment(Env):
 
 
 def _line(text: str) -> str:
-    """Return the text without the newline that editors put at a file's end."""
+    """Return the text without its final newline."""
     return text.removesuffix("\n").removesuffix("\r")
 
 
 def _reason(unreadable: OSError | ValueError) -> str:
-    """Return why, without a byte of what was read."""
-    return unreadable.strerror or "it is there no more" if isinstance(unreadable, OSError) else "it is not text in UTF-8"
+    """Return the reason, without any of the content."""
+    return unreadable.strerror or "it no longer exists" if isinstance(unreadable, OSError) else "it is not UTF-8 text"
 
 
 def _settings(read: dict[str, Any], folder: Path) -> Settings:
-    """Fill in what depends on other settings."""
+    """Derive the values that depend on other settings."""
     data_dir = folder / read.pop("data_dir")
     redis_url = read.pop("redis_url")
     read["database_url"] = read["database_url"] or f"sqlite:///{data_dir / 'riskrelay.db'}"
@@ -543,4 +540,4 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
 
 def _mistakes(invalid: EnvValidationError) -> dict[str, list[str]]:
     messages: Any = invalid.error_messages
-    return {str(name): [str(text) for text in told] for name, told in messages.items()}
+    return {str(name): [str(text) for text in problems] for name, problems in messages.items()}

@@ -1,4 +1,4 @@
-"""What the text of a setting means: a parser for each form of value.
+"""Parsers of settings, one per kind of value.
 
 Each takes the text and returns the value. Each refuses with a ValidationError that says what to write instead and never
 repeats what was written, which may be a secret in the wrong place.
@@ -18,13 +18,13 @@ Parse = Callable[[str], Any]
 #: AES-256.
 KEY_BYTES: Final = 32
 
-#: A shared secret is refused below this. It can be tried over the network alone, some twenty times a minute, and eight
-#: characters by chance outlast that by far; what people think of while they try things out is shorter.
+#: Shorter shared secrets are rejected. They can only be guessed over the network, some twenty times a minute, which eight
+#: random characters resist by far; placeholders that people type are shorter.
 LEAST_SECRET_BYTES: Final = 8
 #: Below this a secret that signs could be tried out elsewhere by whoever saw one signed message: it is taken, and told of.
 ENOUGH_SECRET_BYTES: Final = 16
 #: What to do about a secret that is too short.
-HOW_TO_MAKE_ONE: Final = "`openssl rand -hex 32` makes one"
+HOW_TO_MAKE_ONE: Final = "`openssl rand -hex 32` prints one"
 
 #: Hosts may be several, with a port each, none at all, or a socket's folder in percents.
 _POSTGRESQL_URL: Final = re.compile(
@@ -36,14 +36,14 @@ _POSTGRESQL_URL: Final = re.compile(
 
 
 def secret(value: str) -> str:
-    """Return the secret as it is: text of LEAST_SECRET_BYTES bytes or more, or nothing."""
+    """Return the secret unchanged: at least LEAST_SECRET_BYTES bytes of text, or empty."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         # Bytes of the environment that are no UTF-8; nobody could compare or sign with it later.
-        raise ValidationError("A secret is text in UTF-8.") from None
+        raise ValidationError("A secret must be UTF-8 text.") from None
     if 0 < size < LEAST_SECRET_BYTES:
-        raise ValidationError(f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}.")
+        raise ValidationError(f"A secret must have at least {LEAST_SECRET_BYTES} bytes; {HOW_TO_MAKE_ONE}.")
     return value
 
 
@@ -58,12 +58,12 @@ def seconds() -> Parse:
 
 
 def truth(value: str) -> Any:
-    """Return whether the text says yes: true, yes, on, 1, or their opposites."""
+    """Return a boolean: true, yes, on, 1, or their opposites."""
     return fields.Boolean().deserialize(value)
 
 
 def one_of(*words: str) -> Parse:
-    """Return a parser that takes one of a few words."""
+    """Return a parser that accepts one of a few words."""
     return fields.String(validate=validate.OneOf(words)).deserialize
 
 
@@ -86,11 +86,11 @@ def some_of(kind: Callable[[str], Any], words: Iterable[str], refusal: str) -> P
 
 
 def url_of(*beginnings: str) -> Parse:
-    """Return a parser that takes a URL with one of these beginnings, or nothing."""
+    """Return a parser that accepts a URL with one of these prefixes, or an empty value."""
 
     def parsed(value: str) -> str:
         if value and not value.startswith(beginnings):
-            raise ValidationError(f"Give a URL that begins with one of: {', '.join(beginnings)}")
+            raise ValidationError(f"Use a URL that starts with one of: {', '.join(beginnings)}")
         return value
 
     return parsed
@@ -101,14 +101,14 @@ _PUBLIC_PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*/?")
 
 
 def public_url(value: str) -> str:
-    """Return the base of every address that clients are told, or nothing: it stands in answers, so no credentials in it."""
+    """Return the base of all URLs in responses, or an empty value; credentials are rejected, since clients see it."""
     if not value:
         return value
     parts = _address(value)
-    is_told = parts is not None and "@" not in parts.netloc and _PUBLIC_PATH.fullmatch(parts.path) is not None
-    if not is_told or "?" in value or "#" in value or not (value.isascii() and value.isprintable()):
+    is_valid = parts is not None and "@" not in parts.netloc and _PUBLIC_PATH.fullmatch(parts.path) is not None
+    if not is_valid or "?" in value or "#" in value or not (value.isascii() and value.isprintable()):
         raise ValidationError(
-            "Give http://HOST or https://HOST, where needed with a port and a plain path: without user or password, "
+            "Use http://HOST or https://HOST, optionally with a port and a plain path, without user or password, "
             "query and fragment; an international name as xn--…"
         )
     return value
@@ -121,7 +121,7 @@ def sentry_dsn(value: str) -> str:
     parts = _address(value)
     project = parts.path.rpartition("/")[2] if parts is not None else ""
     if parts is None or not (parts.username and project.isascii() and project.isdecimal()):
-        raise ValidationError("Give the DSN as Sentry shows it: https://KEY@HOST/PROJECT.")
+        raise ValidationError("Use the DSN as Sentry shows it: https://KEY@HOST/PROJECT.")
     return value
 
 
@@ -131,9 +131,9 @@ def otlp_endpoint(value: str) -> str:
         return value
     parts = _address(value)
     if parts is not None and "@" in parts.netloc:
-        raise ValidationError("Leave user and password out: a collector's token goes into OTEL_EXPORTER_OTLP_HEADERS.")
+        raise ValidationError("Omit user and password; set a collector's token in OTEL_EXPORTER_OTLP_HEADERS.")
     if parts is None or parts.query or parts.fragment or parts.path.rstrip("/").endswith("/v1/traces"):
-        raise ValidationError("Give the collector's base URL, such as http://127.0.0.1:4318, without /v1/traces.")
+        raise ValidationError("Use the collector's base URL, such as http://127.0.0.1:4318, without /v1/traces.")
     return value
 
 
@@ -142,7 +142,7 @@ def database_url(value: str) -> str:
     url_of("postgresql://", "postgres://", "sqlite:///")(value)
     if value.startswith("postgres") and not _POSTGRESQL_URL.fullmatch(value):
         raise ValidationError(
-            "Give postgresql://USER:PASSWORD@HOST:PORT/DATABASE. In a user or password, "
+            "Use postgresql://USER:PASSWORD@HOST:PORT/DATABASE. In a user or password, "
             "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, a space as %20."
         )
     return value
@@ -164,7 +164,7 @@ def bind(value: str) -> str:
     """Return HOST:PORT."""
     host, colon, port = value.rpartition(":")
     if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValidationError("Give HOST:PORT, such as 127.0.0.1:8000.")
+        raise ValidationError("Use HOST:PORT, such as 127.0.0.1:8000.")
     return value
 
 
@@ -173,7 +173,7 @@ def schedule(value: str) -> tuple[int, ...]:
     try:
         delays = tuple(int(part) for part in value.split(","))
     except ValueError:
-        raise ValidationError("Give whole seconds, comma-separated.") from None
+        raise ValidationError("Use comma-separated whole seconds.") from None
     if any(delay < 0 for delay in delays):
         raise ValidationError("Seconds cannot be negative.")
     return delays

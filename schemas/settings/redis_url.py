@@ -72,7 +72,7 @@ def _split(text: str) -> SplitResult:
     found = _URL.fullmatch(text)
     if found is None or found["scheme"].lower() not in _SCHEMES:
         forms = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://"
-        raise InvalidRedisUrl(f"Give a URL that begins with one of: {forms}")
+        raise InvalidRedisUrl(f"Use a URL that starts with one of: {forms}")
     if "#" in text:
         raise InvalidRedisUrl(f"It has a # in it. {_ENCODED}")
     return SplitResult(found["scheme"].lower(), found["netloc"], found["path"], found["query"] or "", "")
@@ -104,7 +104,7 @@ def _place(text: str, usual_port: int) -> tuple[str, int]:
     found = _PLACE.fullmatch(text)
     port = int(found["port"] or usual_port) if found else 0
     if found is None or not 0 < port < 65536:
-        raise InvalidRedisUrl(f"Give HOST or HOST:PORT after the user and password. {_ENCODED}")
+        raise InvalidRedisUrl(f"Use HOST or HOST:PORT after the user and password. {_ENCODED}")
     return found["six"] or unquote(found["name"]), port
 
 

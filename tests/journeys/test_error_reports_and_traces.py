@@ -296,7 +296,7 @@ def test_a_setting_whose_package_is_missing_is_refused(
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.splitlines() == [
-        "The settings are wrong:",
+        "Invalid settings:",
         f"  {name}: It needs the package {package}, which is not installed; run: make setup EXTRAS=1",
     ]
 

@@ -181,7 +181,7 @@ def test_wrong_settings_stop_the_start_with_every_mistake_and_exit_code_2(tmp_pa
         ended = typed(tmp_path, verb, settings(tmp_path, WEBHOOK_SECRET="", **wrong))
         assert (ended.returncode, ended.stdout) == (2, "")
         assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == [
-            "The settings are wrong",
+            "Invalid settings",
             *sorted(wrong),
         ]
     assert files(tmp_path) == {}
@@ -199,7 +199,7 @@ def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 2
-    assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == ["The settings are wrong", "BIND"]
+    assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == ["Invalid settings", "BIND"]
 
 
 # --- a full disk, as a limit on the size of files

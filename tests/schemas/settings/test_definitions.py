@@ -21,7 +21,7 @@ from schemas.settings.definitions import (
     embedded_redis_socket,
     find_env_file,
     load_settings,
-    strange_names,
+    unknown_names,
 )
 from schemas.url_policy.policy import parse_networks, parse_ports
 
@@ -320,7 +320,7 @@ def test_a_secret_that_is_there_twice_is_a_mistake_wherever_either_stands(load: 
     (tmp_path / "secret").write_text("hunter2")
     (tmp_path / ".env").write_text(f"{name}=hunter2\n")
     told = mistakes(load, **{f"{name}_FILE": str(tmp_path / "secret")})
-    assert told == {name: [f"Set {name} or {name}_FILE, not both."]}
+    assert told == {name: [f"Set either {name} or {name}_FILE, not both."]}
 
 
 def test_an_empty_value_of_the_environment_takes_one_of_two_away(load: Load, tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Loa
     ]
     (tmp_path / ".env").write_text("\n".join(lines))
     assert load().bind == "127.0.0.1:9000"
-    assert strange_names(tmp_path / ".env") == {
+    assert unknown_names(tmp_path / ".env") == {
         "WORKER_PROCESES": "WORKER_PROCESSES",
         "webhook_secret": "WEBHOOK_SECRET",
         "DATABASE_URL_FIEL": "DATABASE_URL_FILE",
@@ -471,14 +471,14 @@ def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_told(
 ) -> None:
     (tmp_path / ".env").write_text(f"ENCRYPTION_KEYS={KEY},\n{line}\n")
     assert len(load().encryption_keys) == 1
-    assert strange_names(tmp_path / ".env") == {told: None}
+    assert unknown_names(tmp_path / ".env") == {told: None}
 
 
 def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:
-    assert strange_names(tmp_path / "none") == {}
+    assert unknown_names(tmp_path / "none") == {}
     names = [setting.name + suffix for setting in SETTINGS for suffix in ("", "_FILE")]
     (tmp_path / ".env").write_text("".join(f"{name}=x\n" for name in names))
-    assert strange_names(tmp_path / ".env") == {}
+    assert unknown_names(tmp_path / ".env") == {}
 
 
 EVERYTHING = frozenset(RouteFamily)

@@ -48,9 +48,9 @@ def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("http://:hunter2@cache", "begins with"),
-        ("redis:hunter2@cache", "begins with"),
-        ("hunter2", "begins with"),
+        ("http://:hunter2@cache", "starts with"),
+        ("redis:hunter2@cache", "starts with"),
+        ("hunter2", "starts with"),
         # what stands raw in a password ends the place where it stands
         ("redis://:hunt/er2@cache", "%2F"),
         ("redis://:hunt?er2@cache", "%3F"),
