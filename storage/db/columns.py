@@ -72,9 +72,14 @@ class EnumField(TextField):
         return None if value is None else self._members(value)
 
 
+def field_names(shape: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass or named tuple, in order."""
+    return tuple(field.name for field in fields(shape)) if is_dataclass(shape) else shape._fields
+
+
 def columns(shape: type, model: Any, **others: Any) -> list[Any]:
     """Return what to select for the fields of `shape`, in order: columns of `model`, or of an alias of it, and `others`."""
-    return [others[name] if name in others else getattr(model, _column(model, name).name) for name in _field_names(shape)]
+    return [others[name] if name in others else getattr(model, _column(model, name).name) for name in field_names(shape)]
 
 
 def read(shape: Callable[..., Record], query: Any) -> list[Record]:
@@ -93,16 +98,12 @@ def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -
     `tables` are models by their alias in the statement: the first one with such a column gives it. `others` are expressions
     for fields that are no columns.
     """
-    return ", ".join(others.get(name) or _qualified(name, tables) for name in _field_names(shape))
+    return ", ".join(others.get(name) or _qualified(name, tables) for name in field_names(shape))
 
 
 def column_types(model: type[Model], names: Iterable[str]) -> list[str]:
     """Return the SQL types of columns of `model`."""
     return [_sql_type(_column(model, name)) for name in names]
-
-
-def _field_names(shape: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(shape)) if is_dataclass(shape) else shape._fields
 
 
 def _qualified(name: str, tables: Mapping[str, type[Model]]) -> str:

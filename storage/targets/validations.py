@@ -1,52 +1,34 @@
-"""Validations of targets: asked for by a request, or due by themselves a day after a target was last heard from.
+"""Validations of targets: requested, or due a day after a target was last heard from.
 
-One worker at a time looks at a target: it is claimed by compare-and-swap, under a lease, and who holds that lease writes
-what was found. A worker that dies loses nothing: the lease lapses and the target is due again. Who asked takes back what no
-worker took in time, and records what it found itself. Targets that are off are looked at only when somebody asks.
+One worker at a time validates a target: it claims it by compare-and-swap, under a lease, and the holder of that lease writes
+the result. If a worker dies, the lease lapses and the target is due again. A request takes back what no worker claimed in
+time, and records its own finding. Targets that are turned off are validated only on request.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
-from schemas.base.timestamps import from_ms, to_ms
-from schemas.targets.target import APPROVABLE, TargetStatus
+from peewee import Case, fn
+
+from schemas.base.timestamps import to_ms
+from schemas.targets.target import APPROVABLE
 from schemas.targets.validations import VALID_FOR, Validation
 from storage.accounts.audit_log import append
-from storage.db import identifiers
-from storage.db.engine import execute, rows, transaction
+from storage.db.engine import transaction
+from storage.db.leases import LeasedJobs, compare_and_swap
+from storage.db.models import TargetRow
 from storage.targets import targets
 
-#: When something is due that somebody waits for: at once by any worker's clock, and before whatever is due by itself.
+#: When a requested validation is due: at once by any worker's clock, and before those that are due by themselves.
 _AT_ONCE: Final = 0
 
-#: Who asks while another one waits, or while a worker is looking, hears what comes of that.
-_ASK: Final = """
-UPDATE targets SET validation_asked_at = COALESCE(validation_asked_at, ?),
-    validation_due_at = CASE WHEN validation_lease IS NULL THEN ? ELSE validation_due_at END
-WHERE id = ? RETURNING validation_asked_at"""
-
-_DUE: Final = """
-SELECT id, base_url, status, validation_due_at, validation_asked_at, last_success_at FROM targets
-WHERE validation_due_at <= ? ORDER BY validation_due_at LIMIT 1"""
-
-#: Who else might have won: another worker, somebody who asks, or who takes that back; each of them moves it.
-_BEGIN: Final = """
-UPDATE targets SET validation_lease = ?, validation_due_at = ? WHERE id = ? AND validation_due_at = ?"""
-_MOVE_ON: Final = """
-UPDATE targets SET validation_lease = NULL, validation_due_at = ?
-WHERE id = ? AND validation_due_at = ? AND validation_asked_at IS NULL"""
-
-_END: Final = """
-UPDATE targets SET validation_lease = NULL, validation_asked_at = NULL WHERE id = ? AND validation_lease = ?"""
-
-_TAKE_BACK: Final = "UPDATE targets SET validation_asked_at = NULL WHERE id = ? AND validation_asked_at = ?"
-_HAS_NOT_BEGUN: Final = " AND (validation_lease IS NULL OR validation_due_at <= ?)"
+_jobs: Final = LeasedJobs(TargetRow, "validation_lease", "validation_due_at")
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationJob:
-    """A target as a worker takes it for a look; `lease` is what it writes with."""
+    """A target that a worker validates under a lease."""
 
     target_id: str
     base_url: str
@@ -55,87 +37,88 @@ class ValidationJob:
 
 @dataclass(frozen=True, slots=True)
 class RequestedValidation:
-    """A look that was asked for, as its request sees it."""
+    """A requested validation, as its request sees it."""
 
     has_begun: bool
     is_over: bool
 
 
 def request(target_id: str, account_id: int | None, now: datetime, actor: str) -> datetime:
-    """Ask a worker to look at one of the account's targets; return since when that is asked for, perhaps by another one.
+    """Let a worker validate one of the account's targets; return since when that is requested, perhaps by another request.
 
     Raises TargetNotFound.
     """
     with transaction():
         targets.get(target_id, None, account_id)
-        [(asked_at,)] = rows(_ASK, (to_ms(now), _AT_ONCE, target_id))
+        # A request while another one waits, or while a worker validates, gets the same result.
+        asked_at = fn.COALESCE(TargetRow.validation_asked_at, to_ms(now))
+        due_at = Case(None, [(TargetRow.validation_lease.is_null(), _AT_ONCE)], TargetRow.validation_due_at)
+        compare_and_swap(TargetRow, target_id, validation_asked_at=asked_at, validation_due_at=due_at)
         append(now, actor, "ask_validation", target_id)
-    return from_ms(int(asked_at))
+        requested_at: datetime = TargetRow.get_by_id(target_id).validation_asked_at
+    return requested_at
 
 
 def get(target_id: str, asked_at: datetime, now: datetime) -> RequestedValidation:
-    """Return what has become of the look that is asked for since `asked_at`."""
-    [(asked_ms, lease, due_at)] = rows(
-        "SELECT validation_asked_at, validation_lease, validation_due_at FROM targets WHERE id = ?", (target_id,)
-    )
-    return RequestedValidation(has_begun=lease is not None and due_at > to_ms(now), is_over=asked_ms != to_ms(asked_at))
+    """Return the state of the validation that is requested since `asked_at`."""
+    row = TargetRow.get_by_id(target_id)
+    has_begun = row.validation_lease is not None and row.validation_due_at > now
+    return RequestedValidation(has_begun, is_over=row.validation_asked_at != asked_at)
 
 
 def withdraw(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bool:
-    """Take back what no worker has begun, and tell whether that came in time.
+    """Take back a validation that no worker has begun; return whether that was in time.
 
-    What the asker found itself is recorded then: nothing against the target.
+    The request's own finding is recorded then: nothing against the target.
     """
-    return _take_back(_TAKE_BACK + _HAS_NOT_BEGUN, (target_id, to_ms(asked_at), to_ms(now)), now, actor)
+    has_not_begun = TargetRow.validation_lease.is_null() | (TargetRow.validation_due_at <= now)
+    return _take_back(target_id, asked_at, now, actor, has_not_begun)
 
 
 def give_up(target_id: str, asked_at: datetime, now: datetime, actor: str) -> bool:
-    """Wait no longer for a worker that has begun, as `withdraw` does; what it finds still counts should it come back."""
-    return _take_back(_TAKE_BACK, (target_id, to_ms(asked_at)), now, actor)
+    """Stop waiting for a worker that has begun, as `withdraw` does; its result still counts if it returns."""
+    return _take_back(target_id, asked_at, now, actor)
 
 
 def claim_next(now: datetime, lease_s: float) -> ValidationJob | None:
-    """Take the target whose look is due longest, what is asked for first; None where none is.
+    """Claim the target whose validation is due longest, requested ones first; None where none is due.
 
-    The claim lapses `lease_s` seconds after `now`. What need not be looked at by itself is moved on.
+    The claim lapses `lease_s` seconds after `now`. Targets that need no validation by themselves are postponed.
     """
-    while found := rows(_DUE, (to_ms(now),)):
-        target_id, base_url, status, due_at, asked_at, last_success_at = found[0]
-        spared_until = None if asked_at is not None else _spared_until(status, from_ms(last_success_at), now)
-        if spared_until is not None:
-            _write(_MOVE_ON, (to_ms(spared_until), target_id, due_at))
-            continue
-        lease = identifiers.new_id(identifiers.LEASE, now)
-        if _write(_BEGIN, (lease, to_ms(now + timedelta(seconds=lease_s)), target_id, due_at)):
-            return ValidationJob(target_id, base_url, lease)
+    due = TargetRow.select().where(TargetRow.validation_due_at <= now).order_by(TargetRow.validation_due_at)
+    while (row := due.clone().first()) is not None:
+        spared_until = None if row.validation_asked_at is not None else _spared_until(row, now)
+        with transaction():
+            if spared_until is not None:
+                unchanged = (TargetRow.validation_due_at == row.validation_due_at) & TargetRow.validation_asked_at.is_null()
+                compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=spared_until)
+            # Another worker, a request or its withdrawal may have won.
+            elif lease := _jobs.claim(row.id, row.validation_due_at, now, lease_s):
+                return ValidationJob(row.id, row.base_url, lease)
     return None
 
 
-def finish(look: ValidationJob, validation: Validation, now: datetime, worker: str) -> bool:
-    """Write what a look found; False where its lease lapsed and another worker has taken the target."""
+def finish(job: ValidationJob, validation: Validation, now: datetime, worker: str) -> bool:
+    """Store the result of a validation; False where its lease lapsed and another worker has claimed the target."""
     with transaction():
-        if not execute(_END, (look.target_id, look.lease)):
+        if not _jobs.finish(job.target_id, job.lease, due_at=now + VALID_FOR, validation_asked_at=None):
             return False
-        targets.record_validation(look.target_id, None, validation, now, worker)
+        targets.record_validation(job.target_id, None, validation, now, worker)
     return True
 
 
-def _spared_until(status: str, last_success_at: datetime | None, now: datetime) -> datetime | None:
-    """Return until when a target need not be looked at by itself; None where it is to be looked at now."""
-    if TargetStatus(status) not in APPROVABLE:
+def _spared_until(row: TargetRow, now: datetime) -> datetime | None:
+    """Return until when a target needs no validation by itself; None where it is to be validated now."""
+    if row.status not in APPROVABLE:
         return now + VALID_FOR
-    heard_until = None if last_success_at is None else last_success_at + VALID_FOR
-    return heard_until if heard_until is not None and heard_until > now else None
+    valid_until = None if row.last_success_at is None else row.last_success_at + VALID_FOR
+    return valid_until if valid_until is not None and valid_until > now else None
 
 
-def _take_back(statement: str, parameters: tuple[Any, ...], now: datetime, actor: str) -> bool:
+def _take_back(target_id: str, asked_at: datetime, now: datetime, actor: str, *expected: Any) -> bool:
     with transaction():
-        if not execute(statement, parameters):
+        is_same = TargetRow.validation_asked_at == asked_at
+        if not compare_and_swap(TargetRow, target_id, is_same, *expected, validation_asked_at=None):
             return False
-        targets.record_validation(str(parameters[0]), None, Validation(), now, actor)
+        targets.record_validation(target_id, None, Validation(), now, actor)
     return True
-
-
-def _write(statement: str, parameters: tuple[Any, ...]) -> bool:
-    with transaction():
-        return bool(execute(statement, parameters))
