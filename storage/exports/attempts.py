@@ -1,23 +1,16 @@
-"""Attempts, read back; `storage.exports.transitions` writes them, together with what they did to their export."""
+"""Reads attempts; `storage.exports.claims_sql` writes them, together with the change of their export."""
 
 from typing import Any, Final
 
 from schemas.base.errors import ExportNotFound, ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.timestamps import from_ms
 from schemas.exports.attempt_record import Attempt, Trace
 from schemas.exports.delivery import Timings
 from storage.db import identifiers
-from storage.db.engine import rows
+from storage.db.models import AttemptRow, ExportRow
+from storage.db.queries import tuples
 
-_COLUMNS: Final = (
-    "id, number, started_at, outcome, response_status, error_code, retry_after_s, "
-    "dns_ms, connect_ms, tls_ms, first_byte_ms, total_ms"
-)
-_NEWEST: Final = f"SELECT {_COLUMNS} FROM attempts WHERE export_id = ? AND number < ? ORDER BY number DESC LIMIT ?"  # noqa: S608 - our own names
-_TRACES: Final = f"SELECT {_COLUMNS}, address, nonce, worker, answer FROM attempts WHERE export_id = ?"  # noqa: S608 - our own names
-
-#: Behind every number: what the column holds at most.
+#: After every number: the greatest value of the column.
 _AFTER_ALL: Final = 2**31 - 1
 
 
@@ -26,51 +19,57 @@ def list_page(export_id: str, account_id: int, limit: int, before: str | None = 
 
     Raises ExportNotFound, and ValidationFailed on `/cursor` where `before` is no attempt of this export.
     """
-    _require_export(export_id, account_id)
-    return [_attempt(row) for row in rows(_NEWEST, (export_id, _number_before(before, export_id), limit))]
+    return [_attempt(row) for row in _page(export_id, account_id, limit, before)]
 
 
 def list_traces(export_id: str) -> list[Trace]:
-    """Return every attempt of an export with what is the operator's, newest first. Raises ExportNotFound."""
-    if not (identifiers.is_id(identifiers.EXPORT, export_id) and rows("SELECT 1 FROM exports WHERE id = ?", (export_id,))):
-        raise ExportNotFound
-    return [_trace(row) for row in rows(f"{_TRACES} ORDER BY number DESC", (export_id,))]
+    """Return every attempt of an export with the operator's fields, newest first. Raises ExportNotFound."""
+    _require_export(export_id, None)
+    return [_trace(row) for row in _attempts(export_id)]
 
 
 def list_traces_page(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Trace]:
-    """Return attempts as `newest` does, with what is the operator's; the caller shows that to nobody else."""
+    """Return attempts as `list_page` does, with the operator's fields; the caller shows those to nobody else."""
+    return [_trace(row) for row in _page(export_id, account_id, limit, before)]
+
+
+def _page(export_id: str, account_id: int, limit: int, before: str | None) -> Any:
     _require_export(export_id, account_id)
-    asked = f"{_TRACES} AND number < ? ORDER BY number DESC LIMIT ?"
-    return [_trace(row) for row in rows(asked, (export_id, _number_before(before, export_id), limit))]
+    return _attempts(export_id).where(AttemptRow.number < _number_before(before, export_id)).limit(limit)
 
 
-def _require_export(export_id: str, account_id: int) -> None:
-    asked = "SELECT 1 FROM exports WHERE id = ? AND account_id = ?"
-    if not (identifiers.is_id(identifiers.EXPORT, export_id) and rows(asked, (export_id, account_id))):
+def _attempts(export_id: str) -> Any:
+    return AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number.desc())
+
+
+def _require_export(export_id: str, account_id: int | None) -> None:
+    found = ExportRow.select(ExportRow.id).where(ExportRow.id == export_id)
+    found = found if account_id is None else found.where(ExportRow.account == account_id)
+    if not (identifiers.is_id(identifiers.EXPORT, export_id) and tuples(found)):
         raise ExportNotFound
 
 
 def _number_before(attempt_id: str | None, export_id: str) -> int:
     if attempt_id is None:
         return _AFTER_ALL
-    found = rows("SELECT number FROM attempts WHERE id = ? AND export_id = ?", (attempt_id, export_id))
+    found = tuples(AttemptRow.select(AttemptRow.number).where(AttemptRow.id == attempt_id, AttemptRow.export == export_id))
     if not found:
         raise ValidationFailed(problem("/cursor", "invalid_cursor"))
     return int(found[0][0])
 
 
-def _trace(row: tuple[Any, ...]) -> Trace:
-    return Trace(_attempt(row[:-4]), *row[-4:])
+def _trace(row: AttemptRow) -> Trace:
+    return Trace(_attempt(row), row.address, row.nonce, row.worker, row.answer)
 
 
-def _attempt(row: tuple[Any, ...]) -> Attempt:
+def _attempt(row: AttemptRow) -> Attempt:
     return Attempt(
-        id=row[0],
-        number=row[1],
-        started_at=from_ms(row[2]),
-        outcome=row[3],
-        response_status=row[4],
-        error_code=row[5],
-        retry_after_s=row[6],
-        timings=Timings(*row[7:]),
+        id=row.id,
+        number=row.number,
+        started_at=row.started_at,
+        outcome=row.outcome,
+        response_status=row.response_status,
+        error_code=row.error_code,
+        retry_after_s=row.retry_after_s,
+        timings=Timings(row.dns_ms, row.connect_ms, row.tls_ms, row.first_byte_ms, row.total_ms),
     )

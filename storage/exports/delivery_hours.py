@@ -1,8 +1,7 @@
-"""What attempts came to, by target and hour: a day of a target is read from a few rows, however many attempts it had.
+"""Counts of attempts by target and hour: a day of a target is read from a few rows, however many attempts it had.
 
-Counted in the transaction that writes the attempts, so that both say the same whatever is tried again or comes too late.
-Each worker counts in rows of its own, since two that counted in one would wait for each other. An attempt belongs to the
-hour in which it began.
+Counted in the transaction that writes the attempts, so that both agree whatever is repeated or stale. Each worker counts in
+rows of its own, since two that counted in one would wait for each other. An attempt belongs to the hour in which it began.
 """
 
 from collections import Counter
@@ -11,31 +10,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from peewee import JOIN, fn
+
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.delivery import DELIVERED, CompletedAttempt
-from storage.db.bulk_sql import execute_over, rows_over
-from storage.db.engine import rows
+from storage.db.engine import Row
+from storage.db.models import DeliveryHourRow, TargetRow
+from storage.db.queries import tuples
+from storage.exports.delivery_hours_sql import count
 
-#: What is shown of the past: this many hours, the one that runs among them.
+#: Charts show this many hours, including the present one.
 DAY_HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000
 
-_COLUMNS: Final = ("TEXT", "BIGINT", "TEXT", "INTEGER", "INTEGER")
-_COUNT: Final = """
-INSERT INTO delivery_hours (target_id, hour_at, worker, delivered, failed) {rows}
-ON CONFLICT (target_id, hour_at, worker) DO UPDATE SET
-    delivered = delivery_hours.delivered + excluded.delivered, failed = delivery_hours.failed + excluded.failed"""
-
-_OF_EACH: Final = """
-WITH r (id) AS ({rows})
-SELECT d.target_id, SUM(d.delivered), SUM(d.failed) FROM r CROSS JOIN delivery_hours d
-WHERE d.target_id = r.id AND d.hour_at BETWEEN ? AND ? GROUP BY d.target_id"""
-_OF_TARGET: Final = """
-SELECT hour_at, SUM(delivered), SUM(failed) FROM delivery_hours
-WHERE target_id = ? AND hour_at BETWEEN ? AND ? GROUP BY hour_at"""
-_OF_ACCOUNT: Final = """
-SELECT d.hour_at, SUM(d.delivered), SUM(d.failed) FROM targets t CROSS JOIN delivery_hours d
-WHERE t.account_id = ? AND d.target_id = t.id AND d.hour_at BETWEEN ? AND ? GROUP BY d.hour_at"""
+_D: Final = DeliveryHourRow
+_SUMS: Final = (fn.SUM(_D.delivered), fn.SUM(_D.failed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +54,36 @@ class DeliveryHour:
 
 
 def count_attempts(attempts: Iterable[CompletedAttempt], worker: str) -> None:
-    """Count attempts that moved their exports; the caller holds the transaction that writes them."""
+    """Count attempts that changed their exports; the caller holds the transaction that writes them."""
     counted = Counter(_place(attempt) for attempt in attempts)
     places = sorted({(target_id, hour_at) for target_id, hour_at, _ in counted})
-    execute_over(_COUNT, _COLUMNS, [(*place, worker, counted[(*place, True)], counted[(*place, False)]) for place in places])
+    count([(*place, worker, counted[(*place, True)], counted[(*place, False)]) for place in places])
 
 
 def count_last_day(target_ids: Collection[str], now: datetime) -> dict[str, AttemptCounts]:
-    """Return what the last DAY_HOURS came to for each of these targets; one question for all of them."""
-    found = dict.fromkeys(target_ids, AttemptCounts())
-    asked = [(target_id,) for target_id in sorted(found)]
-    for target_id, delivered, failed in rows_over(_OF_EACH, ("TEXT",), asked, _day_until(now)):
-        found[target_id] = AttemptCounts(int(delivered), int(failed))
-    return found
+    """Return the counts of the last DAY_HOURS for each of these targets; one query for all of them."""
+    query = _D.select(_D.target, *_SUMS).where(_D.target.in_(target_ids), _D.hour_at.between(*_day_until(now)))
+    found = tuples(query.group_by(_D.target)) if target_ids else []
+    counts = {target_id: AttemptCounts(int(delivered), int(failed)) for target_id, delivered, failed in found}
+    return {target_id: counts.get(target_id, AttemptCounts()) for target_id in target_ids}
 
 
 def hours(target_id: str, now: datetime) -> list[DeliveryHour]:
-    """Return the last DAY_HOURS of a target, the oldest first, empty ones among them."""
-    return _filled(rows(_OF_TARGET, (target_id, *_day_until(now))), now)
+    """Return the last DAY_HOURS of a target, the oldest first, including empty ones."""
+    query = _D.select(_D.hour_at, *_SUMS).where(_D.target == target_id, _D.hour_at.between(*_day_until(now)))
+    return _filled(tuples(query.group_by(_D.hour_at)), now)
 
 
 def hours_of_account(account_id: int, now: datetime) -> list[DeliveryHour]:
-    """Return the last DAY_HOURS of all targets of an account, the oldest first, empty ones among them."""
-    return _filled(rows(_OF_ACCOUNT, (account_id, *_day_until(now))), now)
+    """Return the last DAY_HOURS of all targets of an account, the oldest first, including empty ones."""
+    # From target to target: only CROSS JOIN keeps SQLite to this order.
+    query = TargetRow.select(_D.hour_at, *_SUMS).join(_D, JOIN.CROSS).where(TargetRow.account == account_id)
+    of_day = query.where(_D.target == TargetRow.id, _D.hour_at.between(*_day_until(now)))
+    return _filled(tuples(of_day.group_by(_D.hour_at)), now)
 
 
 def total(shown: Iterable[DeliveryHour]) -> AttemptCounts:
-    """Return what hours came to together."""
+    """Return the sum of hours."""
     tallies = [hour.tally for hour in shown]
     return AttemptCounts(sum(tally.delivered for tally in tallies), sum(tally.failed for tally in tallies))
 
@@ -102,13 +94,14 @@ def _place(attempt: CompletedAttempt) -> tuple[str, int, bool]:
 
 
 def _day_until(now: datetime) -> tuple[int, int]:
-    """Return the first and the last hour of a day; what was counted while a clock was ahead is in none yet."""
+    """Return the first and the last hour of a day; what was counted by a clock that is ahead is in none yet."""
     at = to_ms(now)
     last = at - at % _HOUR_MS
     return last - (DAY_HOURS - 1) * _HOUR_MS, last
 
 
-def _filled(found: Sequence[tuple[int, int, int]], now: datetime) -> list[DeliveryHour]:
-    known = {int(at): AttemptCounts(int(delivered), int(failed)) for at, delivered, failed in found}
+def _filled(found: Sequence[Row], now: datetime) -> list[DeliveryHour]:
+    known = {at: AttemptCounts(int(delivered), int(failed)) for at, delivered, failed in found}
     first, last = _day_until(now)
-    return [DeliveryHour(from_ms(at), known.get(at, AttemptCounts())) for at in range(first, last + 1, _HOUR_MS)]
+    moments = [from_ms(at) for at in range(first, last + 1, _HOUR_MS)]
+    return [DeliveryHour(at, known.get(at, AttemptCounts())) for at in moments]

@@ -1,4 +1,4 @@
-"""Idempotency keys: the key, the work and the answer commit together, so that a repeat finds all three or none."""
+"""Idempotency keys: the key, the work and the response commit together, so that a repeat finds all three or none."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,25 +9,19 @@ from peewee import OperationalError
 from schemas.base.errors import IdempotencyConflict, IdempotencyInProgress
 from schemas.base.timestamps import to_ms
 from storage.db.columns import JsonField
-from storage.db.engine import execute, rows
+from storage.db.models import IdempotencyKeyRow
+from storage.exports.idempotency_sql import claim, store
 
-#: PostgreSQL's SQLSTATE for a lock that did not come in time: here, the first request with this key is still at work.
+#: PostgreSQL's SQLSTATE for a lock timeout: here, the first request with this key is still running.
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
-#: A key whose time is over is new again; in one statement, as every keyed request pays for it.
-_CLAIM: Final = """
-INSERT INTO idempotency_keys (principal, method, route, key, payload_sha256, created_at) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (principal, method, route, key) DO UPDATE SET
-    payload_sha256 = excluded.payload_sha256, created_at = excluded.created_at,
-    response_status = NULL, response_headers = NULL, response_body = NULL
-WHERE idempotency_keys.created_at < ?"""
 
 _json: Final = JsonField()
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """What makes a keyed request itself: who, what, which key, and the digest of the payload."""
+    """The identity of a keyed request: principal, method, route, key; and the digest of its payload."""
 
     principal: str
     method: str
@@ -38,7 +32,7 @@ class KeyedRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """An answer as it was given the first time."""
+    """A response as it was given the first time."""
 
     status: int
     headers: dict[str, str]
@@ -46,7 +40,7 @@ class StoredResponse:
 
 
 def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredResponse | None:
-    """Claim the key within the caller's transaction; return the stored answer where the work was done before.
+    """Claim the key in the caller's transaction; return the stored response if the work was done before.
 
     Raises IdempotencyConflict for another payload, IdempotencyInProgress when the first request takes too long.
     """
@@ -54,32 +48,25 @@ def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredRespons
 
 
 def recall(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredResponse | None:
-    """Return the stored answer where the work was done before; claims nothing. Raises IdempotencyConflict."""
-    found = rows(
-        "SELECT payload_sha256, response_status, response_headers, response_body FROM idempotency_keys "
-        "WHERE principal = ? AND method = ? AND route = ? AND key = ? AND created_at >= ?",
-        (*_identity(request), to_ms(now - ttl)),
-    )
-    if not found:
+    """Return the stored response if the work was done before; claims nothing. Raises IdempotencyConflict."""
+    k = IdempotencyKeyRow
+    same = (k.principal == request.principal, k.method == request.method, k.route == request.route, k.key == request.key)
+    row = k.select().where(*same, k.created_at >= now - ttl).first()
+    if row is None:
         return None
-    payload_sha256, status, headers, body = found[0]
-    if payload_sha256 != request.payload_sha256:
+    if row.payload_sha256 != request.payload_sha256:
         raise IdempotencyConflict
-    return StoredResponse(status, _json.python_value(headers), body)
+    return StoredResponse(row.response_status, row.response_headers, row.response_body)
 
 
-def finish(request: KeyedRequest, answer: StoredResponse) -> None:
-    """Store the answer beside the key, within the same transaction as the work."""
-    execute(
-        "UPDATE idempotency_keys SET response_status = ?, response_headers = ?, response_body = ? "
-        "WHERE principal = ? AND method = ? AND route = ? AND key = ?",
-        (answer.status, _json.db_value(answer.headers), answer.body, *_identity(request)),
-    )
+def finish(request: KeyedRequest, response: StoredResponse) -> None:
+    """Store the response beside the key, in the same transaction as the work."""
+    store(_identity(request), response.status, _json.db_value(response.headers), response.body)
 
 
 def _claim(request: KeyedRequest, now: datetime, ttl: timedelta) -> bool:
     try:
-        return bool(execute(_CLAIM, (*_identity(request), request.payload_sha256, to_ms(now), to_ms(now - ttl))))
+        return claim(_identity(request), request.payload_sha256, to_ms(now), to_ms(now - ttl))
     except OperationalError as failed:
         if getattr(failed.__cause__ or failed.__context__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
             raise IdempotencyInProgress from None

@@ -142,12 +142,15 @@ def count_waiting(target_id: str, limit: int) -> int:
 
 def count_due(now: datetime, limit: int) -> int:
     """Return how many exports may be claimed at `now`, counting no further than `limit`."""
-    is_open = (TargetRow.status == TargetStatus.ACTIVE.value) & (
-        TargetRow.held_until.is_null() | (TargetRow.held_until <= now)
-    )
     # From target to target: only CROSS JOIN keeps SQLite to this order.
-    due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS)
-    return count_up_to(due.where(ExportRow.target == TargetRow.id, is_open, ExportRow.due_at <= now), limit)
+    due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS).where(ExportRow.target == TargetRow.id)
+    return count_up_to(due.where(is_open(now), ExportRow.due_at <= now), limit)
+
+
+def is_open(now: datetime) -> Any:
+    """Return the condition that an attempt may start for a target at `now`."""
+    is_free = TargetRow.held_until.is_null() | (TargetRow.held_until <= now)
+    return (TargetRow.status == TargetStatus.ACTIVE.value) & is_free
 
 
 def count_up_to(query: Any, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""Workers that are alive, as far as they say so: by that, each knows its share of what a target may be sent at once."""
+"""Heartbeats of worker processes; by them, each worker knows its share of a target's concurrency."""
 
 import os
 import secrets
@@ -6,28 +6,27 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from schemas.base.timestamps import from_ms, to_ms
+from peewee import fn
+
 from schemas.targets.throttle_state import WorkerShare
-from storage.db.engine import execute, rows, transaction
+from storage.db.engine import transaction
+from storage.db.models import WorkerRow
+from storage.db.queries import tuples
 
-#: As long as a lease: who has said nothing for so long has lost what it held.
+#: As long as a lease: a worker without a heartbeat for so long has lost its claims.
 ALIVE_FOR: Final = timedelta(seconds=6)
-#: Rows of workers that were killed are swept away by the others after a while.
+#: The other workers delete the rows of workers that were killed.
 FORGOTTEN_AFTER: Final = timedelta(minutes=10)
 
 #: More than anybody runs; a list of them stays a page.
 MAX_LISTED: Final = 200
 
-_BEAT: Final = """
-INSERT INTO workers (name, started_at, seen_at) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"""
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerHeartbeat:
-    """A worker process that has said that it is alive; `is_alive` where it did so lately."""
+    """The last heartbeat of a worker process; `is_alive` if it was recent."""
 
     name: str
     started_at: datetime
@@ -37,60 +36,59 @@ class WorkerHeartbeat:
 
 @cache
 def process_name(kind: str) -> str:
-    """Return the name of this process as a `kind` of worker; no other one, on whatever host, ever has the same.
+    """Return the name of this process as a `kind` of worker, unique over all hosts and times.
 
-    Containers may all be host `app` with process 1, and a system gives a dead process's number to the next one: two workers
-    of one name would count as one, and each would take the share of both.
+    Containers may all be host `app` with process 1, and a system reuses process ids: two workers of one name would count as
+    one, and each would take the share of both.
     """
     return f"{kind}:{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def beat(name: str, now: datetime) -> WorkerShare:
-    """Say that a worker is alive and return its place among those that are."""
+    """Record that a worker is alive and return its place among those that are."""
     with transaction():
-        execute(_BEAT, (name, to_ms(now), to_ms(now)))
-        execute("DELETE FROM workers WHERE seen_at < ?", (to_ms(now - FORGOTTEN_AFTER),))
+        new = WorkerRow.insert(name=name, started_at=now, seen_at=now)
+        new.on_conflict(conflict_target=[WorkerRow.name], update={WorkerRow.seen_at: now}).execute()
+        WorkerRow.delete().where(WorkerRow.seen_at < now - FORGOTTEN_AFTER).execute()
     return share(name, now)
 
 
 def share(name: str, now: datetime) -> WorkerShare:
-    """Return a worker's place among those that were seen lately, itself always among them."""
-    # Not later than now either: before a clock was set back, the dead were seen at times that are still to come.
-    lately = (to_ms(now - ALIVE_FOR), to_ms(now + ALIVE_FOR))
-    found = {row[0] for row in rows("SELECT name FROM workers WHERE seen_at > ? AND seen_at < ?", lately)} | {name}
+    """Return a worker's place among those with a recent heartbeat, itself always among them."""
+    found = {row[0] for row in tuples(WorkerRow.select(WorkerRow.name).where(_is_alive(now)))} | {name}
     return WorkerShare(sorted(found).index(name), len(found))
 
 
 def count_alive(now: datetime) -> int:
-    """Return how many workers were seen lately."""
-    lately = (to_ms(now - ALIVE_FOR), to_ms(now + ALIVE_FOR))
-    return int(rows("SELECT COUNT(*) FROM workers WHERE seen_at > ? AND seen_at < ?", lately)[0][0])
+    """Return how many workers have a recent heartbeat."""
+    return int(WorkerRow.select().where(_is_alive(now)).count())
 
 
 def last_seen() -> datetime | None:
-    """Return when a worker was last seen; None where none was within FORGOTTEN_AFTER."""
-    [(seen_at,)] = rows("SELECT MAX(seen_at) FROM workers")
-    return None if seen_at is None else from_ms(seen_at)
+    """Return the time of the last heartbeat of any worker; None where none is younger than FORGOTTEN_AFTER."""
+    seen_at: datetime | None = WorkerRow.select(fn.MAX(WorkerRow.seen_at)).scalar()
+    return seen_at
 
 
 def list_recent(now: datetime) -> list[WorkerHeartbeat]:
-    """Return up to MOST_KNOWN workers that said something within FORGOTTEN_AFTER, who spoke last first."""
-    found = rows("SELECT name, started_at, seen_at FROM workers ORDER BY seen_at DESC, name LIMIT ?", (MAX_LISTED,))
-    return [
-        WorkerHeartbeat(name, from_ms(started_at), from_ms(seen_at), abs(now - from_ms(seen_at)) < ALIVE_FOR)
-        for name, started_at, seen_at in found
-    ]
+    """Return up to MAX_LISTED workers with a heartbeat younger than FORGOTTEN_AFTER, the latest heartbeat first."""
+    found = WorkerRow.select().order_by(WorkerRow.seen_at.desc(), WorkerRow.name).limit(MAX_LISTED)
+    return [WorkerHeartbeat(row.name, row.started_at, row.seen_at, abs(now - row.seen_at) < ALIVE_FOR) for row in found]
 
 
 def on_this_host_since_before(moment: datetime, now: datetime) -> list[str]:
-    """Return the living workers of this host that started before `moment`."""
-    asked = "SELECT name FROM workers WHERE seen_at > ? AND started_at < ?"
-    began_before = rows(asked, (to_ms(now - ALIVE_FOR), to_ms(moment)))
+    """Return the names of the living workers of this host that started before `moment`."""
+    living = WorkerRow.select(WorkerRow.name).where(WorkerRow.seen_at > now - ALIVE_FOR, WorkerRow.started_at < moment)
     here = f"worker:{socket.gethostname()}:"
-    return sorted(name for (name,) in began_before if name.startswith(here))
+    return sorted(name for (name,) in tuples(living) if name.startswith(here))
 
 
 def remove(name: str) -> None:
-    """Say that a worker has ended; the others share what it had from their next beat on."""
+    """Record that a worker has ended; the others share its concurrency from their next heartbeat on."""
     with transaction():
-        execute("DELETE FROM workers WHERE name = ?", (name,))
+        WorkerRow.delete().where(WorkerRow.name == name).execute()
+
+
+def _is_alive(now: datetime) -> Any:
+    # Not later than now either: before a clock was set back, dead workers were seen at times in the future.
+    return (WorkerRow.seen_at > now - ALIVE_FOR) & (WorkerRow.seen_at < now + ALIVE_FOR)

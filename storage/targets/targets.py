@@ -1,27 +1,28 @@
-"""Ticket export targets: made by clients, given secrets by the operator, marked by what deliveries meet."""
+"""Ticket export targets: created by clients; operators set their secrets; workers and requests change their status."""
 
 from datetime import datetime
 from typing import Any, Final
 
 from schemas.base.errors import Conflict, TargetNotFound
-from schemas.base.timestamps import to_ms
 from schemas.targets.target import ASKED_FOR, RESUMABLE, Target, TargetRequest, TargetStatus
 from schemas.targets.validations import VALID_FOR, Validation
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.db.bulk_sql import lock_row
+from storage.db.columns import LAST_ULID
+from storage.db.engine import transaction
+from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
 from storage.secrets.encrypted_columns import TARGET_SECRET
 from storage.secrets.vault import Vault
 
-#: From which states a verb may start, and where it leads.
-_TURNS: Final = {
+#: From which states a verb may start, and the state it leads to.
+_CHANGES: Final = {
     "pause": (frozenset({TargetStatus.ACTIVE}), TargetStatus.PAUSED),
     "resume": (RESUMABLE, TargetStatus.ACTIVE),
     "disable": (frozenset(TargetStatus) - {TargetStatus.DISABLED}, TargetStatus.DISABLED),
 }
-#: Sorts behind every id in any collation: the greatest ULID there is.
-_AFTER_ALL: Final = f"{identifiers.TARGET}_7{'Z' * 25}"
+_AFTER_ALL: Final = f"{identifiers.TARGET}_{LAST_ULID}"
 
 
 def create(
@@ -32,9 +33,9 @@ def create(
     now: datetime,
     actor: str,
 ) -> Target:
-    """Store a validated target: `active` where a secret signs for it, else `inactive` until it gets one.
+    """Store a validated target: `active` if a secret signs for it, else `inactive` until it gets one.
 
-    `deployment_mode` stands in where the request names none; `default_secret_fingerprint` is that of WEBHOOK_SECRET.
+    `deployment_mode` applies where the request names none; `default_secret_fingerprint` is that of WEBHOOK_SECRET.
     """
     status = TargetStatus.ACTIVE if default_secret_fingerprint else TargetStatus.INACTIVE
     with transaction():
@@ -79,7 +80,7 @@ def list_page(
 ) -> list[Target]:
     """Return up to `limit` of an account's targets, the newest first, older than the one with the id `before`.
 
-    `status` is the one that they show at `now`.
+    `status` is the one that is shown at `now`.
     """
     wanted = (TargetRow.account == account_id) & (TargetRow.id < (before or _AFTER_ALL))
     if status is not None:
@@ -98,7 +99,7 @@ def set_secret(
     fingerprint = vault.fingerprint(secret)
     with transaction():
         _row(target_id, account_id)
-        # Only these columns, and the status only where it still is what it was: a worker may be marking the target now.
+        # Only these columns, and the status only where it is unchanged: a worker may be writing to the target now.
         sealed = vault.seal(secret, secret_context(target_id))
         _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
         _change(target_id, when=TargetStatus.INACTIVE, status=TargetStatus.ACTIVE.value, status_reason=None)
@@ -116,37 +117,37 @@ def change_status(
     has_default_secret: bool = True,
     account_id: int | None = None,
 ) -> None:
-    """Pause, resume or disable a target, of one account where `account_id` is given; where it is so already, change nothing.
+    """Pause, resume or disable a target, of one account where `account_id` is given; no change if it is so already.
 
-    `reason` tells who turned it off. Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not
+    `reason` says who turned it off. Without a default secret (WEBHOOK_SECRET), a target that has none of its own is not
     resumed. Raises TargetNotFound, Conflict when its state does not allow that.
     """
-    sources, status = _TURNS[verb]
+    sources, status = _CHANGES[verb]
     with transaction():
-        row = _held(target_id, account_id)
+        row = _locked(target_id, account_id)
         if verb == "resume":
-            # Who resumes a target wants it tried now, whatever its receiver or its breaker asked for.
+            # A resumed target is tried now, whatever its receiver or its breaker asked for.
             _change(target_id, held_until=None, held_reason=None, failures_in_row=0, failing_since=None, ramp=1)
         if row.status == status.value:
             return
-        if TargetStatus(row.status) not in sources:
+        if row.status not in sources:
             raise Conflict(f"Target {target_id} is {row.status}; {verb} needs {' or '.join(sorted(sources))}.")
         if status is TargetStatus.ACTIVE and row.secret_sealed is None and not has_default_secret:
             raise Conflict(f"Target {target_id} has no secret to sign with; give it one with `secret set target`.")
-        told = None if status is TargetStatus.ACTIVE else reason
-        _change(target_id, status=status.value, status_reason=told, updated_at=now)
+        status_reason = None if status is TargetStatus.ACTIVE else reason
+        _change(target_id, status=status.value, status_reason=status_reason, updated_at=now)
         append(now, actor, f"{verb}_target", target_id, reason)
 
 
 def record_validation(target_id: str, account_id: int | None, validation: Validation, now: datetime, actor: str) -> None:
-    """Write what a look at a target found, of one account where `account_id` is given.
+    """Store the result of a validation of a target, of one account where `account_id` is given.
 
-    Only a refusal by our own policy turns an active or paused target off; whatever else failed shows as `failing`, and
-    having passed turns nothing on. It is next looked at in a day; what a worker is asked for or holds, it still looks at.
+    Only a refusal by our own policy turns an active or paused target off; other failures show as `failing`, and a passed
+    validation turns nothing on. The next validation is due in a day; one that is requested or under way keeps its due time.
     Raises TargetNotFound.
     """
     with transaction():
-        row = _held(target_id, account_id)
+        row = _locked(target_id, account_id)
         is_awaited = row.validation_asked_at is not None or row.validation_lease is not None
         _change(
             target_id,
@@ -163,29 +164,27 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
 
 
 def turn_off(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
-    """Block or disable an active or paused target, and tell whether it was one; one that is turned off stays as it is.
+    """Block or disable an active or paused target; return whether it was one. One that is turned off stays as it is.
 
     The caller holds the transaction.
     """
-    turned = execute(
-        "UPDATE targets SET status = ?, status_reason = ?, updated_at = ? WHERE id = ? AND status IN ('active', 'paused')",
-        (status.value, reason, to_ms(now), target_id),
-    )
+    is_on = TargetRow.status.in_((TargetStatus.ACTIVE.value, TargetStatus.PAUSED.value))
+    turned = compare_and_swap(TargetRow, target_id, is_on, status=status.value, status_reason=reason, updated_at=now)
     if turned:
         append(now, actor, f"target_{status.value}", target_id, reason)
-    return bool(turned)
+    return turned
 
 
 def set_limit(target_id: str, max_per_minute: int | None, now: datetime, actor: str) -> None:
     """Set how many attempts a minute a target gets over all workers, or no limit. Raises TargetNotFound."""
     with transaction():
-        _held(target_id, None)
+        _locked(target_id, None)
         _change(target_id, max_per_minute=max_per_minute, paced_until=None, updated_at=now)
         append(now, actor, "limit_target", target_id, None if max_per_minute is None else f"{max_per_minute}/min")
 
 
 def secret_context(target_id: str) -> str:
-    """Return what a target's sealed secret is bound to."""
+    """Return the context that a target's sealed secret is bound to."""
     return TARGET_SECRET.context(target_id)
 
 
@@ -201,18 +200,15 @@ def _shows(status: TargetStatus, now: datetime) -> Any:
     return has_status
 
 
-def _change(target_id: str, when: TargetStatus | None = None, **columns: object) -> bool:
-    """Write these columns alone, where the target still has the status `when`; tell whether it had."""
-    condition = TargetRow.id == target_id
-    if when is not None:
-        condition &= TargetRow.status == when.value
-    return bool(TargetRow.update(**columns).where(condition).execute())
+def _change(target_id: str, when: TargetStatus | None = None, **changes: object) -> None:
+    """Write these columns alone, only if the target still has the status `when`."""
+    compare_and_swap(TargetRow, target_id, *([] if when is None else [TargetRow.status == when.value]), **changes)
 
 
-def _held(target_id: str, account_id: int | None) -> TargetRow:
+def _locked(target_id: str, account_id: int | None) -> TargetRow:
     """Return a row and keep others from changing it until the transaction ends, so that a repeat sees the change."""
-    if not is_sqlite() and identifiers.is_id(identifiers.TARGET, target_id):
-        rows("SELECT 1 FROM targets WHERE id = ? FOR UPDATE", (target_id,))
+    if identifiers.is_id(identifiers.TARGET, target_id):
+        lock_row(TargetRow, target_id)
     return _row(target_id, account_id)
 
 
@@ -225,7 +221,7 @@ def _row(target_id: str, account_id: int | None = None) -> TargetRow:
 
 
 def _account_id(row: TargetRow) -> int:
-    """Return the column as it is; `row.account` would ask for the account's row, once for every target."""
+    """Return the column itself; `row.account` would query the account's row, once for every target."""
     return int(row.__data__["account"])
 
 
