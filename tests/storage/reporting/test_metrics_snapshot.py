@@ -227,7 +227,7 @@ def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> 
 
     of_exports = {sql: each for each in asked if "exports" in (sql := each.sql)}
     [ready] = [each for sql, each in of_exports.items() if "ready" in sql]
-    [waiting] = [each for sql, each in of_exports.items() if "waiting" in sql]
+    [waiting] = [each for sql, each in of_exports.items() if "_wrapped" in sql]
     [part] = [each for sql, each in of_exports.items() if "part" in sql]
     assert not read_whole(ready)
     assert "exports_waiting" in indexes_read(ready)
