@@ -61,7 +61,7 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
     """
     with opened() as settings:
         until = _until(settings, days)
-        counts = retention.planned(until, limit) if dry_run else _remove(until, limit, folder)
+        counts = retention.count_expired(until, limit) if dry_run else _remove(until, limit, folder)
         print_record({name: counts[name] for name in retention.COUNTED}, as_json)
 
 
@@ -97,9 +97,9 @@ def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str
     """Delete batch after batch with a pause for other writers; a terminal shows a progress bar."""
     is_watched, counts = sys.stderr.isatty(), Counter[str]()
     # Counting everything first costs time that only a progress bar is worth.
-    length = retention.planned(until, limit).total() if is_watched else 0
+    length = retention.count_expired(until, limit).total() if is_watched else 0
     with click.progressbar(length=length, label="Rows", file=sys.stderr, hidden=not is_watched) as bar:
-        for gone in retention.removed(until, limit, archive):
+        for gone in retention.purge(until, limit, archive):
             counts += gone
             bar.update(gone.total())
             time.sleep(_PAUSE_S)

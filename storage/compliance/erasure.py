@@ -280,7 +280,7 @@ def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterat
     while True:
         rows_of_shop = _rows_with_text(table, shop_domain, after).select(model.id, fn.LOWER(text).alias("said"))
         slice_ = rows_of_shop.order_by(model.id).limit(SLICE).cte("slice", materialized=True)
-        may_mention = _may_mention(slice_.c.said, mentions)
+        may_mention = _may_mention(slice_.c.said, mentions).alias("may_mention")
         found = tuples(slice_.select_from(slice_.c.id, may_mention).order_by(slice_.c.id))
         if not found:
             return

@@ -294,7 +294,7 @@ def list_page(
 
 def _requests() -> "ModelSelect[ComplianceRequestRow]":
     row = ComplianceRequestRow
-    has_report = row.report_sealed.is_null(False)
+    has_report = row.report_sealed.is_null(False).converter(bool).alias("has_report")
     return row.select(*columns(ComplianceRequest, row, has_report=has_report, received_at=row.created_at))
 
 

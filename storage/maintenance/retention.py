@@ -1,46 +1,65 @@
-"""Retention: what has been over for long enough goes, a batch at a time, each batch one short transaction.
+"""Retention: removes records that have been finished for long enough, in batches of one short transaction each.
 
 An export goes with its attempts, its handoff and the upload or email that it was prepared from, or all of it stays. Batches
-are found without a lock, by the order of ids or by an index, and are removed as far as they still are what they were when
-they were found: who retries, approves or recovers an export meanwhile keeps it, and what somebody else has locked stays for
-the next time.
+are found without a lock, by the order of ids or by an index, and a row is removed only if it has not changed since: an
+export that is retried, approved or recovered meanwhile stays, and a locked row stays until the next run.
 
-Never removed, however old: what waits, is being sent or is being recovered; findings, which are the memory that a problem
-was told already, and scan runs, by which a late result finds its project; both ledgers and the journal of redactions.
+Never removed, at any age: what waits, is being sent or is being recovered; findings, which keep a known problem from being
+reported again, and scan runs, by which a late result finds its project; the audit log, compliance requests and the erasure
+log.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from peewee import OperationalError
+from peewee import OP, SQL, Expression, OperationalError, fn
 
-from schemas.base.timestamps import to_ms
+from schemas.exports.recoveries import RecoveryStatus
+from schemas.exports.state_machine import FINISHED, ExportStatus
 from storage.db import identifiers
-from storage.db.engine import execute, is_sqlite, rows, transaction, values_list
-from storage.maintenance.archive import Archive, kept_columns
+from storage.db.engine import execute, is_sqlite, transaction
+from storage.db.models import (
+    AttemptRow,
+    ComplianceRequestRow,
+    ConsoleSessionRow,
+    DeliveryHourRow,
+    DiagnosticRow,
+    EvidenceCaptureRow,
+    ExportRow,
+    HandoffRow,
+    IdempotencyKeyRow,
+    InboundEmailRow,
+    PageResultRow,
+    PingRow,
+    RecoveryRow,
+    TokenRow,
+)
+from storage.db.queries import for_update, tuples
+from storage.maintenance.archive import Archive, archived_fields
 
-#: Exports of a batch, each with an attempt or two and perhaps what it came from: some 10 ms of SQLite's one writer.
+#: Exports of a batch, each with an attempt or two and perhaps its source: some 10 ms of SQLite's one writer.
 EXPORTS_AT_ONCE: Final = 100
 #: Rows of a batch of another table.
 ROWS_AT_ONCE: Final = 250
-#: After the last look of somebody: long enough to ask who was signed in when something was done.
+#: After a session was last used: long enough to find out who was signed in when something was done.
 SESSIONS_KEPT_FOR: Final = timedelta(days=30)
 #: No limit.
 ALL: Final = 2**63 - 1
 
-#: A redaction locks the same rows in another order. Waiting for it so much shorter than PostgreSQL waits before it ends one
-#: of two that wait for each other (a second), it is always the batch that gives way.
+#: An erasure locks the same rows in another order. PostgreSQL ends one of two transactions that wait for each other after a
+#: second; a batch waits so much shorter that it is always the one to give way.
 _LOCK_WAIT: Final = "SET LOCAL lock_timeout = '100ms'"
 #: PostgreSQL's SQLSTATEs for a lock that did not come in time, and for two that waited for each other.
 _BUSY: Final = frozenset({"55P03", "40P01"})
+_SKIP_LOCKED: Final = "FOR UPDATE SKIP LOCKED"
 
-#: The sealed contents of the ledger's lines, which themselves stay.
+#: The encrypted reports of compliance requests; the requests themselves stay.
 REPORTS: Final = "compliance_reports"
-#: What is counted, in the order in which it goes.
+#: What is counted, in the order in which it is removed.
 COUNTED: Final = (
     "exports",
     "attempts",
@@ -58,30 +77,15 @@ COUNTED: Final = (
     REPORTS,
 )
 
-#: Where an export's source is kept, by its type; a finding stays, and what is made by hand has no other row.
-_SOURCES: Final = {"evidence_capture": "evidence_captures", "diagnostics": "diagnostics"}
-
-# Whether an export `e` is over since before two cutoffs that are the same, and no recovery is to come to it.
-_IS_OVER: Final = """(
-    e.status = 'prepared' AND e.created_at < ?
-    OR e.status IN ('exported', 'failed', 'blocked', 'dismissed') AND e.finished_at < ?
-) AND NOT EXISTS (
-    SELECT 1 FROM recoveries r WHERE r.target_id = e.target_id AND r.status = 'running'
-    AND e.status IN ('failed', 'blocked') AND r.since <= e.finished_at
-)"""
-# Nothing ends before it begins, and ids sort by that: an export of a later id is not over yet.
-_SLICE: Final = f"""
-SELECT e.id, e.version, e.source_type, e.source_id, {_IS_OVER},
-    (SELECT COUNT(*) FROM attempts a WHERE a.export_id = e.id),
-    (SELECT COUNT(*) FROM handoffs h WHERE h.export_id = e.id),
-    (SELECT COUNT(*) FROM inbound_emails m WHERE m.export_id = e.id)
-FROM exports e WHERE e.id > ? AND e.id < ? ORDER BY e.id LIMIT ?"""  # noqa: S608 - our own names
-_STILL_OVER: Final = f"SELECT e.id, e.version FROM exports e WHERE {_IS_OVER} AND e.id IN "  # noqa: S608 - our own names
+#: The table of an export's source by its type; a finding stays, and a ticket written by hand has no other row.
+_SOURCES: Final[Mapping[str, Any]] = {"evidence_capture": EvidenceCaptureRow, "diagnostics": DiagnosticRow}
+#: The tables whose rows go with their export.
+_OF_EXPORT: Final[Sequence[Any]] = (AttemptRow, HandoffRow, InboundEmailRow)
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoffs:
-    """Before when what was over goes; requests' answers, with what is of no use after them; and sessions, once seen last."""
+    """The moments before which records are removed: finished ones, stored responses, and sessions by their last use."""
 
     over: datetime
     answered: datetime
@@ -89,157 +93,187 @@ class Cutoffs:
 
 
 def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> Cutoffs:
-    """Return what goes at `now`.
+    """Return the cutoffs at `now`.
 
-    An export is kept as long as the stored answers that repeat its ticket, whatever `retention` says: a redaction finds them
+    An export is kept as long as the stored responses that repeat its ticket, whatever `retention` is: an erasure finds them
     by their export.
     """
     over = now - max(retention, idempotency_ttl)
-    # No later than its token, which nobody is seen with once it is over.
+    # No later than its token, which nobody uses once it has expired.
     return Cutoffs(over=over, answered=now - idempotency_ttl, sessions=max(over, now - SESSIONS_KEPT_FOR))
 
 
-def planned(until: Cutoffs, limit: int = ALL) -> Counter[str]:
-    """Count what `removed` would remove now, by table."""
+def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:
+    """Count what `purge` would remove now, by table."""
     counts = Counter[str]()
-    for part in _over(until):
+    for part in _expired_exports(until):
         counts += _total(_within(part, limit - counts.total()))
-    for shelf in _shelves(until):
-        counts[shelf.told_as] += shelf.count(limit - counts.total())
+    for rule in _rules(until):
+        counts[rule.counted_as] += rule.count(limit - counts.total())
     return counts
 
 
-def removed(until: Cutoffs, limit: int = ALL, archive: Archive | None = None) -> Iterator[Counter[str]]:
-    """Remove up to `limit` rows, batch by batch; yields after each what went with it, by table, which may be nothing.
+def purge(until: Cutoffs, limit: int = ALL, archive: Archive | None = None) -> Iterator[Counter[str]]:
+    """Remove up to `limit` rows in batches; yields after each batch the rows removed by table, which may be none.
 
-    The caller holds a connection and no transaction while the next batch is asked for, and lets others have their turn
-    between two. With an archive a batch is on the disk before it goes. Raises OSError where that cannot be written; then
-    the batch stays.
+    While the next batch is asked for, the caller holds a connection and no transaction; between two batches it lets others
+    write. With an archive a batch is on the disk before it is removed. Raises OSError if that cannot be written; then the
+    batch stays.
     """
     left = limit
-    for part in _over(until):
+    for part in _expired_exports(until):
         counts = _remove(_within(part, left), until, archive)
         left -= counts.total()
         yield counts
         if not left:
             return
-    for shelf in _shelves(until):
-        for counts in shelf.emptied(left, archive):
+    for rule in _rules(until):
+        for counts in rule.purge(left, archive):
             left -= counts.total()
             yield counts
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """An export that is over, as it was when it was found, and what goes with it."""
+class _ExpiredExport:
+    """An export that may be removed, as it was when it was found."""
 
     id: str
     version: int
     source_type: str
     source_id: str
-    #: Rows by table.
+    #: Rows that are removed with it, by table.
     counts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
-    """A table of which single rows go."""
+class PurgeRule:
+    """Which rows of a table are removed one by one, without others."""
 
-    table: str
-    told_as: str
-    #: Which rows go, and what stands in its places.
-    condition: str
-    parameters: tuple[Any, ...]
+    model: Any
+    condition: Any
     #: A column that the condition's index is sorted by.
-    order: str
-    #: What is done to those that go, up to their ids.
-    remove: str
-    is_archived: bool = True
-    #: What one row is known by.
-    key: str = "id"
+    order: Any
+    #: What identifies one row.
+    key: Any
+    counted_as: str
+    #: The column to empty; without one the rows are deleted.
+    empties: Any = None
 
     def count(self, limit: int) -> int:
-        """Count the rows that go, no further than `limit`."""
-        counted = f"SELECT COUNT(*) FROM (SELECT 1 FROM {self.table} WHERE {self.condition} LIMIT ?) AS found"  # noqa: S608 - our own names
-        return int(rows(counted, (*self.parameters, limit))[0][0])
+        """Count the rows that match, `limit` at most."""
+        return int(self.model.select(SQL("1")).where(self.condition).limit(limit).count())
 
-    def emptied(self, limit: int, archive: Archive | None) -> Iterator[Counter[str]]:
-        """Remove up to `limit` of its rows, as `removed` does."""
-        asked = f"SELECT {self.key} FROM {self.table} WHERE {self.condition} ORDER BY {self.order} LIMIT ?"  # noqa: S608 - our own names
-        while found := [row[0] for row in rows(asked, (*self.parameters, min(limit, ROWS_AT_ONCE)))]:
-            if archive is not None and self.is_archived:
-                _write(archive, self.table, self.key, found)
+    def purge(self, limit: int, archive: Archive | None) -> Iterator[Counter[str]]:
+        """Remove up to `limit` of the rows that match, as the function `purge` does."""
+        query = self.model.select(self.key).where(self.condition).order_by(self.order)
+        while found := list(query.limit(min(limit, ROWS_AT_ONCE)).scalars()):
+            if archive is not None and self.empties is None:
+                _write(archive, self.model, self.key, found)
                 archive.settle()
             counts = _unless_busy(partial(self._take, found))
             limit -= counts.total()
             yield counts
             if not counts:
-                # All of them are in somebody's hands, and would be found again and again.
+                # Other transactions have locked all of them; they would be found again and again.
                 return
 
     def _take(self, ids: Sequence[Any]) -> Counter[str]:
-        within = values_list(len(ids), 1)
-        still = f"SELECT {self.key} FROM {self.table} WHERE {self.condition} AND {self.key} IN {within}{_lock()}"  # noqa: S608 - our own names
-        held = [row[0] for row in rows(still, (*self.parameters, *ids))]
-        return Counter({self.told_as: execute(self.remove + values_list(len(held), 1), held)} if held else {})
+        still = self.model.select(self.key).where(self.condition, self.key.in_(ids))
+        locked = [row[0] for row in tuples(for_update(still, _SKIP_LOCKED))]
+        if not locked:
+            return Counter()
+        removal = self.model.delete() if self.empties is None else self.model.update({self.empties: None})
+        return Counter({self.counted_as: removal.where(self.key.in_(locked)).execute()})
 
 
-def _shelves(until: Cutoffs) -> list[_Shelf]:
-    """Return the tables but exports and what goes with them, in the order in which they are emptied."""
-    over, answered = to_ms(until.over), to_ms(until.answered)
-    recovery_id = identifiers.first_id(identifiers.RECOVERY, until.over)
-    ping_id = identifiers.first_id(identifiers.PING, until.answered)
-    # Sessions go before their tokens; a token waits for one that somebody holds. For NOT EXISTS PostgreSQL reads them all.
-    unused = "(SELECT s.id FROM console_sessions s WHERE s.token_id = tokens.id ORDER BY s.id LIMIT 1) IS NULL"
-    revoked = "revoked_at < ? AND (expires_at IS NULL OR expires_at >= ?)"
+def _rules(until: Cutoffs) -> list[PurgeRule]:
+    """Return the rules for all tables but exports and what goes with them, in the order in which they are applied."""
+    # Sessions go before their tokens; a token stays while it has a session. For NOT EXISTS PostgreSQL reads all sessions.
+    session = ConsoleSessionRow.select(ConsoleSessionRow.id).where(ConsoleSessionRow.token == TokenRow.id)
+    is_unused = Expression(session.order_by(ConsoleSessionRow.id).limit(1), OP.IS, None)
+    expires_later = TokenRow.expires_at.is_null() | (TokenRow.expires_at >= until.over)
+    reports = ComplianceRequestRow
+    # No column of several that make up a key is an id; the database's own row address is.
+    hour = SQL("rowid" if is_sqlite() else "ctid")
+    oldest_ping = identifiers.first_id(identifiers.PING, until.answered)
+    oldest_recovery = identifiers.first_id(identifiers.RECOVERY, until.over)
     return [
-        _shelf("page_results", "received_at < ?", (over,), "received_at"),
-        # Also one that never ended: nobody waits for it any more, and no worker sends one so old.
-        _shelf("pings", "id < ?", (ping_id,), "id"),
-        _shelf("recoveries", "id < ? AND finished_at < ?", (recovery_id, over), "id"),
-        _shelf("idempotency_keys", "created_at < ?", (answered,), "created_at"),
-        # Of several columns that name a row together none is its id; where the database has put it is.
-        _shelf("delivery_hours", "hour_at < ?", (over,), "hour_at", "rowid" if is_sqlite() else "ctid"),
-        _shelf("console_sessions", "seen_at < ?", (to_ms(until.sessions),), "seen_at"),
-        _shelf("tokens", f"expires_at < ? AND {unused}", (over,), "expires_at"),
-        _shelf("tokens", f"{revoked} AND {unused}", (over, over), "revoked_at"),
-        _Shelf(
-            table="compliance_requests",
-            told_as=REPORTS,
-            condition="finished_at < ? AND report_sealed IS NOT NULL",
-            parameters=(over,),
-            order="finished_at",
-            remove="UPDATE compliance_requests SET report_sealed = NULL WHERE id IN ",
-            is_archived=False,
+        _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
+        # Unfinished ones as well: no request waits for them any more, and no worker sends a ping that old.
+        _rule(PingRow, PingRow.id < oldest_ping, PingRow.id),
+        _rule(RecoveryRow, (RecoveryRow.id < oldest_recovery) & (RecoveryRow.finished_at < until.over), RecoveryRow.id),
+        _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.answered, IdempotencyKeyRow.created_at),
+        PurgeRule(DeliveryHourRow, DeliveryHourRow.hour_at < until.over, DeliveryHourRow.hour_at, hour, "delivery_hours"),
+        _rule(ConsoleSessionRow, ConsoleSessionRow.seen_at < until.sessions, ConsoleSessionRow.seen_at),
+        _rule(TokenRow, (TokenRow.expires_at < until.over) & is_unused, TokenRow.expires_at),
+        _rule(TokenRow, (TokenRow.revoked_at < until.over) & expires_later & is_unused, TokenRow.revoked_at),
+        PurgeRule(
+            reports,
+            (reports.finished_at < until.over) & reports.report_sealed.is_null(False),
+            reports.finished_at,
+            reports.id,
+            REPORTS,
+            empties=reports.report_sealed,
         ),
     ]
 
 
-def _shelf(table: str, condition: str, parameters: tuple[Any, ...], order: str, key: str = "id") -> _Shelf:
-    remove = f"DELETE FROM {table} WHERE {key} IN "  # noqa: S608 - our own names
-    return _Shelf(table, table, condition, parameters, order, remove, key=key)
+def _rule(model: Any, condition: Any, order: Any) -> PurgeRule:
+    return PurgeRule(model, condition, order, model.id, _name(model))
 
 
-def _over(until: Cutoffs) -> Iterator[list[_Found]]:
-    """Look through the exports that are old enough; yields, slice by slice, those that are over."""
-    over, after = to_ms(until.over), ""
-    before = identifiers.first_id(identifiers.EXPORT, until.over)
-    while slice_ := rows(_SLICE, (over, over, after, before, EXPORTS_AT_ONCE)):
+def _name(model: Any) -> str:
+    return str(model._meta.table_name)
+
+
+def _is_over(until: Cutoffs) -> Any:
+    """Return the condition that an export finished before the cutoff, and that no recovery will reach it."""
+    export = ExportRow
+    recovery = RecoveryRow.select(RecoveryRow.id).where(
+        RecoveryRow.target == export.target,
+        RecoveryRow.status == RecoveryStatus.RUNNING,
+        export.status.in_([ExportStatus.FAILED, ExportStatus.BLOCKED]),
+        RecoveryRow.since <= export.finished_at,
+    )
+    is_old = (export.status == ExportStatus.PREPARED) & (export.created_at < until.over)
+    is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
+    return (is_old | is_finished) & ~fn.EXISTS(recovery)
+
+
+def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
+    """Read the exports that are old enough; yields, slice by slice, those that may be removed."""
+    export, after = ExportRow, ""
+    # Without an alias SQLite would name such a column after its last word, and Peewee would read it as the id.
+    counts = [
+        model.select(fn.COUNT(SQL("*"))).where(model.export == export.id).alias(f"{_name(model)}_count")
+        for model in _OF_EXPORT
+    ]
+    query = (
+        export.select(
+            export.id, export.version, export.source_type, export.source_id, *counts, _is_over(until).alias("is_over")
+        )
+        # Nothing ends before it begins, and ids sort by that: an export of a later id is not over yet.
+        .where(export.id < identifiers.first_id(identifiers.EXPORT, until.over))
+        .order_by(export.id)
+        .limit(EXPORTS_AT_ONCE)
+    )
+    while slice_ := tuples(query.where(export.id > after)):
         after = slice_[-1][0]
-        yield [_found(row) for row in slice_ if row[4]]
+        yield [_expired_export(*row) for *row, is_over in slice_ if is_over]
 
 
-def _found(row: tuple[Any, ...]) -> _Found:
-    export_id, version, source_type, source_id, _, attempts, handoffs, emails = row
+def _expired_export(
+    export_id: str, version: int, source_type: str, source_id: str, attempts: int, handoffs: int, emails: int
+) -> _ExpiredExport:
     counts = Counter(exports=1, attempts=attempts, handoffs=handoffs, inbound_emails=emails)
     if source_type in _SOURCES:
-        # A redaction deletes both.
-        counts[_SOURCES[source_type]] = handoffs
-    return _Found(export_id, version, source_type, source_id, counts)
+        # An erasure deletes both.
+        counts[_name(_SOURCES[source_type])] = handoffs
+    return _ExpiredExport(export_id, version, source_type, source_id, counts)
 
 
-def _within(found: Sequence[_Found], limit: int) -> list[_Found]:
-    """Return those that come to no more than `limit` rows together; one that is too large is passed over."""
+def _within(found: Sequence[_ExpiredExport], limit: int) -> list[_ExpiredExport]:
+    """Return those that have no more than `limit` rows together; one that is too large is passed over."""
     chosen = []
     for each in found:
         if each.counts.total() <= limit:
@@ -248,67 +282,62 @@ def _within(found: Sequence[_Found], limit: int) -> list[_Found]:
     return chosen
 
 
-def _total(found: Sequence[_Found]) -> Counter[str]:
+def _total(found: Sequence[_ExpiredExport]) -> Counter[str]:
     return sum((each.counts for each in found), Counter())
 
 
-def _remove(found: Sequence[_Found], until: Cutoffs, archive: Archive | None) -> Counter[str]:
+def _remove(found: Sequence[_ExpiredExport], until: Cutoffs, archive: Archive | None) -> Counter[str]:
     if not found:
         return Counter()
     if archive is not None:
-        _keep(found, archive)
+        ids = [each.id for each in found]
+        _write(archive, ExportRow, ExportRow.id, ids)
+        for model in _OF_EXPORT:
+            _write(archive, model, model.export, ids)
+        for source_type, model in _SOURCES.items():
+            _write(archive, model, model.id, _source_ids(found, source_type))
+        archive.settle()
     return _unless_busy(partial(_take, found, until))
 
 
-def _keep(found: Sequence[_Found], archive: Archive) -> None:
-    ids = [each.id for each in found]
-    _write(archive, "exports", "id", ids)
-    for table in ("attempts", "handoffs", "inbound_emails"):
-        _write(archive, table, "export_id", ids)
-    for source_type, table in _SOURCES.items():
-        _write(archive, table, "id", [each.source_id for each in found if each.source_type == source_type])
-    archive.settle()
-
-
-def _write(archive: Archive, table: str, column: str, values: Sequence[Any]) -> None:
+def _write(archive: Archive, model: Any, key: Any, values: Sequence[Any]) -> None:
     if values:
-        columns = kept_columns(table)
-        asked = f"SELECT {', '.join(columns)} FROM {table} WHERE {column} IN {values_list(len(values), 1)}"  # noqa: S608 - our own names
-        archive.write(table, columns, rows(asked, values))
+        archive.write(model, tuples(model.select(*archived_fields(model)).where(key.in_(values))))
 
 
-def _take(found: Sequence[_Found], until: Cutoffs) -> Counter[str]:
-    """Remove exports, as far as they are as they were found, with what goes with them; the caller holds the transaction."""
-    held = _unchanged(found, until)
-    ids = [each.id for each in held]
-    counts = Counter({table: _delete(table, "export_id", ids) for table in ("attempts", "handoffs", "inbound_emails")})
-    for source_type, table in _SOURCES.items():
-        counts[table] = _delete(table, "id", [each.source_id for each in held if each.source_type == source_type])
-    counts["exports"] = _delete("exports", "id", ids)
+def _take(found: Sequence[_ExpiredExport], until: Cutoffs) -> Counter[str]:
+    """Remove the exports that have not changed since they were found, with what belongs to them."""
+    locked = _unchanged(found, until)
+    ids = [each.id for each in locked]
+    counts = Counter({_name(model): _delete(model, model.export, ids) for model in _OF_EXPORT})
+    for source_type, model in _SOURCES.items():
+        counts[_name(model)] = _delete(model, model.id, _source_ids(locked, source_type))
+    counts["exports"] = _delete(ExportRow, ExportRow.id, ids)
     return counts
 
 
-def _unchanged(found: Sequence[_Found], until: Cutoffs) -> list[_Found]:
-    """Return which are as they were found, and keep others from moving them.
+def _unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> list[_ExpiredExport]:
+    """Lock the exports that have not changed since they were found, and return them.
 
-    Who else might have won: a retry, an approval, a recovery; or a redaction, after which the row says something else.
+    A retry, an approval or a recovery may have won; or an erasure, after which the row holds something else.
     """
-    ids, over = [each.id for each in found], to_ms(until.over)
-    still = _STILL_OVER + values_list(len(ids), 1) + " ORDER BY e.id" + _lock(" OF e")
-    held = dict(rows(still, (over, over, *ids)))
-    return [each for each in found if held.get(each.id) == each.version]
+    export = ExportRow
+    ids = [each.id for each in found]
+    still = export.select(export.id, export.version).where(_is_over(until), export.id.in_(ids)).order_by(export.id)
+    versions: dict[str, int] = dict(tuples(for_update(still, _SKIP_LOCKED)))
+    return [each for each in found if versions.get(each.id) == each.version]
 
 
-def _delete(table: str, column: str, values: Sequence[Any]) -> int:
-    return execute(f"DELETE FROM {table} WHERE {column} IN {values_list(len(values), 1)}", values) if values else 0  # noqa: S608 - our own names
+def _source_ids(found: Sequence[_ExpiredExport], source_type: str) -> list[str]:
+    return [each.source_id for each in found if each.source_type == source_type]
 
 
-def _lock(of: str = "") -> str:
-    return "" if is_sqlite() else f" FOR UPDATE{of} SKIP LOCKED"
+def _delete(model: Any, key: Any, values: Sequence[Any]) -> int:
+    return int(model.delete().where(key.in_(values)).execute()) if values else 0
 
 
 def _unless_busy(take: Callable[[], Counter[str]]) -> Counter[str]:
-    """Take rows as one transaction; nothing where somebody else is at them and at what belongs to them."""
+    """Remove rows in one transaction; none if another transaction has locked rows that belong to them."""
     try:
         with transaction():
             if not is_sqlite():

@@ -705,7 +705,7 @@ class Machine(RuleBasedStateMachine):
             self.step_clock(max(FORWARDS_S))
         until = retention.cutoffs(self.clock.at, self.settings.retention, self.settings.idempotency_ttl)
         with connection():
-            for _ in retention.removed(until):
+            for _ in retention.purge(until):
                 pass
         self.model.pruned(until.over)
         self._forget_answers(until.answered)

@@ -46,7 +46,7 @@ class RetentionTask:
         if self._batches is None and not self._is_due():
             return False
         # If this batch fails, the next call begins a new run.
-        batches, self._batches = self._batches or retention.removed(self._cutoffs(self._now())), None
+        batches, self._batches = self._batches or retention.purge(self._cutoffs(self._now())), None
         gone = self._next(batches)
         if gone is None:
             self._pause_for_an_hour()

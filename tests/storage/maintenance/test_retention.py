@@ -26,10 +26,11 @@ from storage.accounts import sessions, tokens
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.db.models import ComplianceRequestRow, TargetRow
 from storage.exports import attempts, claims_sql, idempotency, queries, recoveries, transitions
 from storage.intake import emails, handoffs
 from storage.maintenance import retention
-from storage.maintenance.archive import Archive, UnsafeFolder, kept_columns
+from storage.maintenance.archive import Archive, UnsafeFolder, archived_fields
 from storage.maintenance.retention import COUNTED, EXPORTS_AT_ONCE, ROWS_AT_ONCE, Cutoffs
 from storage.secrets.vault import Vault
 from storage.targets import pings
@@ -71,13 +72,13 @@ def target(customer: Customer) -> Target:
 def prune(until: Cutoffs = UNTIL, limit: int = retention.ALL, archive: Archive | None = None) -> dict[str, int]:
     """Remove what goes; return what is told of it, without zeros."""
     counts = Counter[str]()
-    for gone in retention.removed(until, limit, archive):
+    for gone in retention.purge(until, limit, archive):
         counts += gone
     return dict(counts)
 
 
 def planned(until: Cutoffs = UNTIL, limit: int = retention.ALL) -> dict[str, int]:
-    return dict(+retention.planned(until, limit))
+    return dict(+retention.count_expired(until, limit))
 
 
 def count(table: str) -> int:
@@ -369,7 +370,7 @@ def test_a_report_is_emptied_and_its_line_of_the_ledger_stays(database: str) -> 
 
 def test_everything_that_goes_is_counted(customer: Customer, target: Target) -> None:
     delivered(customer, target)
-    counts = retention.planned(UNTIL)
+    counts = retention.count_expired(UNTIL)
     assert set(counts) <= set(COUNTED)
     assert len(COUNTED) == len(set(COUNTED))
 
@@ -397,7 +398,7 @@ def test_many_go_a_batch_at_a_time_and_what_stays_is_passed_over(customer: Custo
     kept = ids[:: EXPORTS_AT_ONCE // 10]
     for export_id in kept:
         turn_to(export_id, target, "approved", None)
-    gone = [counts["exports"] for counts in retention.removed(UNTIL)]
+    gone = [counts["exports"] for counts in retention.purge(UNTIL)]
     assert sum(gone) == len(ids) - len(kept)
     assert max(gone) <= EXPORTS_AT_ONCE
     assert left() == set(kept)
@@ -405,7 +406,7 @@ def test_many_go_a_batch_at_a_time_and_what_stays_is_passed_over(customer: Custo
 
 def test_single_rows_go_a_batch_at_a_time(database: str) -> None:
     make_keys(ROWS_AT_ONCE + 3)
-    assert [counts.total() for counts in retention.removed(UNTIL)] == [ROWS_AT_ONCE, 3]
+    assert [counts.total() for counts in retention.purge(UNTIL)] == [ROWS_AT_ONCE, 3]
 
 
 # limit, what goes: an export with its two attempts, one alone, then two keys
@@ -599,9 +600,9 @@ def test_an_archive_is_for_its_owner_alone(customer: Customer, tmp_path: Path) -
 
 
 def test_what_is_sealed_is_in_no_archive() -> None:
-    assert "secret_fingerprint" in kept_columns("targets")
-    for table in ("targets", "compliance_requests"):
-        assert [name for name in kept_columns(table) if "sealed" in name] == []
+    assert TargetRow.secret_fingerprint in {*archived_fields(TargetRow)}
+    for model in (TargetRow, ComplianceRequestRow):
+        assert [field.name for field in archived_fields(model) if "sealed" in field.name] == []
 
 
 def test_a_batch_that_cannot_be_archived_stays(customer: Customer, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def require_no_scan(found: list[Statement]) -> None:
 def test_what_is_over_is_found_and_removed_by_an_index(until: retention.Cutoffs) -> None:
     gone = 0
     with statements() as found, taken_back():
-        for counts in retention.removed(until):
+        for counts in retention.purge(until):
             gone += counts.total()
     assert gone == OVER * 12
     assert len(found) > LOOKS
@@ -137,14 +137,14 @@ def test_what_is_over_is_found_and_removed_by_an_index(until: retention.Cutoffs)
 
 def test_a_count_reads_no_more_than_goes(until: retention.Cutoffs) -> None:
     with statements() as found:
-        assert retention.planned(until).total() == OVER * 12
+        assert retention.count_expired(until).total() == OVER * 12
     require_no_scan(found)
 
 
 def test_a_look_that_finds_nothing_is_a_statement_a_table(until: retention.Cutoffs) -> None:
     before_all = retention.Cutoffs(from_ms(0), from_ms(0), from_ms(0))
     with statements() as found:
-        assert sum(counts.total() for counts in retention.removed(before_all)) == 0
+        assert sum(counts.total() for counts in retention.purge(before_all)) == 0
     assert len(found) == LOOKS
 
 
