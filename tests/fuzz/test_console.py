@@ -42,7 +42,7 @@ NAMES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ConsoleAccounts:
     """Two accounts with rows of every kind that the console shows, and a person of each; the first is the operator's."""
 
     operator: Person
@@ -61,7 +61,7 @@ def ids_of(customer: Customer) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def desk(module_database: Path) -> Desk:
+def console(module_database: Path) -> ConsoleAccounts:
     first, second = make_customer(), make_customer()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeResolver({}))
@@ -72,7 +72,7 @@ def desk(module_database: Path) -> Desk:
     assert min(len(pages), len(forms)) > 10
     for person, text in zip(people, (make_console_token(first), token), strict=True):
         assert person.sign_in(text).status_code == 303
-    return Desk(people[0], people[1], token, pages, forms, ids_of(second), ids_of(first))
+    return ConsoleAccounts(people[0], people[1], token, pages, forms, ids_of(second), ids_of(first))
 
 
 def paths(routes: Iterable[RouteInfo], method: str) -> tuple[str, ...]:
@@ -81,9 +81,9 @@ def paths(routes: Iterable[RouteInfo], method: str) -> tuple[str, ...]:
     return tuple(route.path.removeprefix("/console") for route in served)
 
 
-def words(desk: Desk) -> st.SearchStrategy[str]:
+def words(console: ConsoleAccounts) -> st.SearchStrategy[str]:
     """Return what may stand wherever somebody writes something."""
-    known = st.sampled_from([*desk.own, *desk.others, *ExportStatus, *SOURCE_TYPES, "1", "24h", "approved", ""])
+    known = st.sampled_from([*console.own, *console.others, *ExportStatus, *SOURCE_TYPES, "1", "24h", "approved", ""])
     injected = st.sampled_from([*INJECTED, *MARKUP])
     cursors = (known | injected).map(cursor)
     return known | injected | st.text(max_size=40) | cursors | st.tuples(known, injected).map("".join)
@@ -97,10 +97,10 @@ def filled(path: str, word: str) -> str:
 
 def look(person: Person, path: str, query: Mapping[str, str]) -> Result:
     """Look at a page, which may say that there is none, and is in no case anything but one."""
-    told = "&".join(f"{quote(name, errors='replace')}={quote(text, errors='replace')}" for name, text in query.items())
-    answer = person.get(path, told)
-    assert answer.status_code in SHOWN, (path, told, answer.text)
-    assert not [each for each in ALIVE if each in answer.text], (path, told)
+    shown = "&".join(f"{quote(name, errors='replace')}={quote(text, errors='replace')}" for name, text in query.items())
+    answer = person.get(path, shown)
+    assert answer.status_code in SHOWN, (path, shown, answer.text)
+    assert not [each for each in ALIVE if each in answer.text], (path, shown)
     return answer
 
 
@@ -110,44 +110,44 @@ def elsewhere(answer: Result) -> str:
 
 
 @given(data=st.data())
-def test_no_address_breaks_a_page_or_shows_what_is_anothers(desk: Desk, data: st.DataObject) -> None:
-    query = data.draw(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=10), words(desk), max_size=4))
-    word = data.draw(words(desk))
-    for path in desk.pages:
-        look(desk.operator, filled(path, word), query)
+def test_no_address_breaks_a_page_or_shows_what_is_anothers(console: ConsoleAccounts, data: st.DataObject) -> None:
+    query = data.draw(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=10), words(console), max_size=4))
+    word = data.draw(words(console))
+    for path in console.pages:
+        look(console.operator, filled(path, word), query)
         asked = filled(path, word)
-        shown = look(desk.person, asked, query)
+        shown = look(console.person, asked, query)
         said = f"{asked} {query}"
-        assert not [each for each in desk.others if each in shown.text and each not in said], said
+        assert not [each for each in console.others if each in shown.text and each not in said], said
         assert elsewhere(shown) == ""
 
 
 @given(data=st.data())
-def test_no_form_breaks_or_moves_what_is_anothers(desk: Desk, data: st.DataObject) -> None:
-    fields = data.draw(st.dictionaries(st.sampled_from(NAMES[1:]), words(desk), max_size=4))
-    word = data.draw(words(desk).filter(lambda text: text not in desk.own))
+def test_no_form_breaks_or_moves_what_is_anothers(console: ConsoleAccounts, data: st.DataObject) -> None:
+    fields = data.draw(st.dictionaries(st.sampled_from(NAMES[1:]), words(console), max_size=4))
+    word = data.draw(words(console).filter(lambda text: text not in console.own))
     before = stored()
-    for path in desk.forms:
-        answer = desk.person.post(filled(path, word), **fields)
+    for path in console.forms:
+        answer = console.person.post(filled(path, word), **fields)
         assert answer.status_code in DECIDED - {303}, (path, word, fields, answer.text)
         assert not [each for each in ALIVE if each in answer.text], (path, word, fields)
     assert stored() == before
 
 
 @given(data=st.data())
-def test_no_form_breaks_ones_own_either(desk: Desk, data: st.DataObject) -> None:
-    fields = data.draw(st.dictionaries(st.sampled_from(NAMES), words(desk), max_size=4))
+def test_no_form_breaks_ones_own_either(console: ConsoleAccounts, data: st.DataObject) -> None:
+    fields = data.draw(st.dictionaries(st.sampled_from(NAMES), words(console), max_size=4))
     others = theirs()
-    for path, each in own_forms(desk):
-        answer = desk.person.post(filled(path, each), **fields)
+    for path, each in own_forms(console):
+        answer = console.person.post(filled(path, each), **fields)
         assert answer.status_code in DECIDED, (path, each, fields, answer.text)
         assert elsewhere(answer) == ""
     assert theirs() == others
 
 
 @given(there=st.text(max_size=60) | st.sampled_from([*MARKUP, *INJECTED, "/exports", "/\\evil.example", "@evil.example"]))
-def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(desk: Desk, there: str) -> None:
-    answer = Person(desk.person.client).sign_in(desk.token, next=there)
+def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(console: ConsoleAccounts, there: str) -> None:
+    answer = Person(console.person.client).sign_in(console.token, next=there)
     # A NUL is in no form of a browser's.
     assert answer.status_code == (422 if "\0" in there else 303), answer.text
     if answer.status_code == 303:
@@ -155,13 +155,13 @@ def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(desk: Desk, there
         assert elsewhere(answer) == ""
 
 
-def own_forms(desk: Desk) -> Iterator[tuple[str, str]]:
+def own_forms(console: ConsoleAccounts) -> Iterator[tuple[str, str]]:
     """Yield each form with an id of one's own that it is about; those that would wait for a worker are left out."""
     kinds = {"exports": "exp_", "targets": "tgt_", "recoveries": "rec_"}
-    for path in desk.forms:
+    for path in console.forms:
         prefix = kinds.get(path.split("/")[1])
         if prefix is not None and path.rpartition("/")[2] not in {"ping", "validate"}:
-            yield path, next(each for each in desk.own if each.startswith(prefix))
+            yield path, next(each for each in console.own if each.startswith(prefix))
 
 
 def stored() -> Mapping[str, object]:

@@ -43,7 +43,7 @@ WITHIN_S: Final = 30.0
 LOOKS_EVERY_MS: Final = 200
 
 
-class Receiver(LoopbackServer):
+class ConsoleReceiver(LoopbackServer):
     """Verifies whatever it is sent, with the secret that it has at the time, and answers as it is told."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Receiver(LoopbackServer):
             peer.answer(self.status if verdict.ok else 401, b'{"id": "T-1"}')
 
 
-class Operator:
+class ConsoleUi:
     """Somebody at the console, as they use it: by what is written on it."""
 
     def __init__(self, page: Page, home: str) -> None:
@@ -171,8 +171,8 @@ def worker(start: Any) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as made:
+def receiver() -> Iterator[ConsoleReceiver]:
+    with ConsoleReceiver() as made:
         yield made
 
 
@@ -185,18 +185,18 @@ def prepare(customer: Customer, *titles: str) -> None:
 
 
 @contextmanager
-def at_the_console(browser: Browser, service: Service, **how: Any) -> Iterator[tuple[Operator, Watch]]:
+def at_the_console(browser: Browser, service: Service, **how: Any) -> Iterator[tuple[ConsoleUi, Watch]]:
     """Let somebody have a browser; at the end nothing went on that should not."""
     home = f"http://127.0.0.1:{service.port}"
     context = browser.new_context(reduced_motion="reduce", **how)
     seen = watch(context)
-    yield Operator(context.new_page(), home), seen
+    yield ConsoleUi(context.new_page(), home), seen
     assert seen.complaints(home) == []
     assert service.log.read_text().count('"level": "error"') == 0
     context.close()
 
 
-def signs_out(operator: Operator) -> None:
+def signs_out(operator: ConsoleUi) -> None:
     """Sign out, and try the cookie that was good until then."""
     context = operator.page.context
     kept = context.cookies()
@@ -210,7 +210,7 @@ def signs_out(operator: Operator) -> None:
     expect(operator.page.get_by_role("alert")).to_have_text("This session was signed out.")
 
 
-def goes_the_core_path(operator: Operator, receiver: Receiver, token: str, target_id: str) -> None:
+def goes_the_core_path(operator: ConsoleUi, receiver: ConsoleReceiver, token: str, target_id: str) -> None:
     """Sign in, approve, see it delivered; see another one fail, retry it; pause, see one wait; resume."""
     operator.sign_in(token)
     first = operator.approve("The price is missing", "Tracker")
@@ -248,7 +248,7 @@ def goes_the_core_path(operator: Operator, receiver: Receiver, token: str, targe
 CORE: Final = ("The price is missing", "The cart is empty", "The form has no name", "The picture has no text")
 
 
-def changes_the_secret(operator: Operator, receiver: Receiver, target_id: str) -> None:
+def changes_the_secret(operator: ConsoleUi, receiver: ConsoleReceiver, target_id: str) -> None:
     """Set another secret, which the page does not show and the next delivery is signed with."""
     operator.open(f"/targets/{target_id}")
     before = operator.fingerprint
@@ -263,7 +263,7 @@ def changes_the_secret(operator: Operator, receiver: Receiver, target_id: str) -
 
 
 def recovers_a_window(
-    operator: Operator, receiver: Receiver, worker: WorkerProcess, customer: Customer, target_id: str
+    operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, customer: Customer, target_id: str
 ) -> None:
     """Put back what failed in the last hour, following it to its end."""
     lost = fails(operator, receiver, customer, target_id, 3)
@@ -279,7 +279,7 @@ def recovers_a_window(
 
 
 def cancels_a_recovery(
-    operator: Operator, receiver: Receiver, worker: WorkerProcess, customer: Customer, target_id: str
+    operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, customer: Customer, target_id: str
 ) -> None:
     """Begin another one, and cancel it before anything is put back."""
     lost = fails(operator, receiver, customer, target_id, 1)
@@ -293,7 +293,7 @@ def cancels_a_recovery(
     assert [len(receiver.of(export_id)) for export_id in lost] == [1]
 
 
-def fails(operator: Operator, receiver: Receiver, customer: Customer, target_id: str, count: int) -> list[str]:
+def fails(operator: ConsoleUi, receiver: ConsoleReceiver, customer: Customer, target_id: str, count: int) -> list[str]:
     """Let a receiver refuse so many exports for good, and return their ids."""
     receiver.status = 404
     lost = [make_approved(customer, target_id, utc_now()) for _ in range(count)]
@@ -304,7 +304,7 @@ def fails(operator: Operator, receiver: Receiver, customer: Customer, target_id:
     return lost
 
 
-def begins_a_recovery(operator: Operator, worker: WorkerProcess, target_id: str) -> Operator:
+def begins_a_recovery(operator: ConsoleUi, worker: WorkerProcess, target_id: str) -> ConsoleUi:
     """Order a recovery of the last hour while the worker stands still, and see it wait."""
     worker.signal(signal.SIGSTOP)
     operator.open(f"/targets/{target_id}")
@@ -322,7 +322,12 @@ STORIES: Final = [pytest.param("sqlite", DESKTOP, id="light"), pytest.param("pos
 @pytest.mark.timeout(300)  # a whole day, page by page
 @pytest.mark.parametrize(("database_url", "how"), STORIES, indirect=["database_url"])
 def test_somebody_looks_decides_and_acts_at_the_console(
-    how: dict[str, Any], browser: Browser, customer: Customer, service: Service, worker: WorkerProcess, receiver: Receiver
+    how: dict[str, Any],
+    browser: Browser,
+    customer: Customer,
+    service: Service,
+    worker: WorkerProcess,
+    receiver: ConsoleReceiver,
 ) -> None:
     prepare(customer, *CORE, "The link leads nowhere", "The page is slow")
     target = make_target(customer, receiver.url())
@@ -335,13 +340,13 @@ def test_somebody_looks_decides_and_acts_at_the_console(
         cancels_a_recovery(operator, receiver, worker, customer, target.id)
         signs_out(operator)
         assert any(asked.endswith("/console/static/console.js") for asked in seen.asked)
-    told = service.log.read_text() + worker.log.read_text()
-    assert [secret for secret in (token, NEW_SECRET, WEBHOOK_SECRET) if secret in told] == []
+    shown = service.log.read_text() + worker.log.read_text()
+    assert [secret for secret in (token, NEW_SECRET, WEBHOOK_SECRET) if secret in shown] == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_everything_on_the_core_path_works_without_javascript(
-    browser: Browser, customer: Customer, service: Service, worker: WorkerProcess, receiver: Receiver
+    browser: Browser, customer: Customer, service: Service, worker: WorkerProcess, receiver: ConsoleReceiver
 ) -> None:
     prepare(customer, *CORE)
     target = make_target(customer, receiver.url())

@@ -162,7 +162,7 @@ SHOWN: Final = {
 }
 
 
-class Planter:
+class TextPlanter:
     """Puts hostile texts into the open database, each with a tag before it; `texts` are they, by their tags."""
 
     def __init__(self, strings: Sequence[str]) -> None:
@@ -213,7 +213,7 @@ class Planter:
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class HostileInstallation:
     """An installation full of hostile texts: a token of its operator, the texts, and the paths of its pages."""
 
     settings: dict[str, str]
@@ -223,7 +223,7 @@ class Installation:
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Installation:
+def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> HostileInstallation:
     folder = tmp_path_factory.mktemp("hostile")
     shutil.copyfile(migrated_sqlite, folder / "riskrelay.db")
     url = f"sqlite:///{folder / 'riskrelay.db'}"
@@ -232,12 +232,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
         customer = make_customer()
         token = make_console_token(customer)
         fill()
-        planter = Planter(naughty_strings())
+        planter = TextPlanter(naughty_strings())
         planter.plant()
         let_the_operator_see_it(customer)
         paths = pages_of(folder)
     close_database()
-    return Installation(environment(folder, DATABASE_URL=url, WEB_PROCESSES="1"), token, planter.texts, paths)
+    return HostileInstallation(environment(folder, DATABASE_URL=url, WEB_PROCESSES="1"), token, planter.texts, paths)
 
 
 def let_the_operator_see_it(customer: Customer) -> None:
@@ -275,13 +275,13 @@ def pages_of(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def service(installation: Installation) -> Iterator[Service]:
+def service(installation: HostileInstallation) -> Iterator[Service]:
     with Service(installation.settings) as running:
         yield running
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class PageReader:
     """Somebody who reads what strangers wrote; nothing gets out of their browser."""
 
     page: Page
@@ -309,7 +309,7 @@ class Reader:
     def complaints(self) -> list[str]:
         """Return what should not have gone on; a page that is refused is logged by the browser itself."""
         refused = "error: Failed to load resource: the server responded with a status of 4"
-        return [told for told in self.seen.complaints(self.home) if not told.startswith((refused, "4"))]
+        return [expected for expected in self.seen.complaints(self.home) if not expected.startswith((refused, "4"))]
 
 
 @pytest.fixture(scope="module")
@@ -319,17 +319,19 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def reader(browser: Browser, service: Service) -> Iterator[Reader]:
+def reader(browser: Browser, service: Service) -> Iterator[PageReader]:
     home = f"http://127.0.0.1:{service.port}"
     context = browser.new_context()
     seen = watch(context)
     # What is not ours is noted, and goes no further.
     context.route(lambda url: not url.startswith(f"{home}/"), lambda route: route.abort())
-    yield Reader(context.new_page(), home, seen)
+    yield PageReader(context.new_page(), home, seen)
     context.close()
 
 
-def test_whatever_strangers_wrote_is_shown_to_the_letter_and_never_done(installation: Installation, reader: Reader) -> None:
+def test_whatever_strangers_wrote_is_shown_to_the_letter_and_never_done(
+    installation: HostileInstallation, reader: PageReader
+) -> None:
     reader.sign_in(installation.token)
     assert len(installation.paths) > 30
     shown: set[str] = set()
@@ -342,11 +344,11 @@ def test_whatever_strangers_wrote_is_shown_to_the_letter_and_never_done(installa
 
 def read(page: Page, path: str, texts: Mapping[str, str]) -> set[str]:
     """Find every text that a page shows to stand there as it was planted; return the columns that they are of."""
-    told = plain(page.evaluate(READ))
+    content = plain(page.evaluate(READ))
     shown: set[str] = set()
-    for found in _TAG.finditer(told):
+    for found in _TAG.finditer(content):
         forms = spellings(texts[found[1]])
-        assert any(told.startswith(form, found.end()) for form in forms), (path, found[0], told[found.end() :][:3000])
+        assert any(content.startswith(form, found.end()) for form in forms), (path, found[0], content[found.end() :][:3000])
         shown.add(found[1].partition("#")[0])
     return shown
 
@@ -363,7 +365,7 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", RUNS)
-def test_what_is_not_escaped_would_be_noticed(text: str, reader: Reader) -> None:
+def test_what_is_not_escaped_would_be_noticed(text: str, reader: PageReader) -> None:
     """On a page of the console's own kind, so that the test above can fail."""
     raw = f"<!doctype html><title>T</title><input value=\"{text}\"><input value='{text}'><p>{text}</p>"
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Content-Type": "text/html; charset=utf-8"}
@@ -375,7 +377,7 @@ def test_what_is_not_escaped_would_be_noticed(text: str, reader: Reader) -> None
     assert reader.seen.outside(reader.home) != []
 
 
-def test_whatever_stands_in_an_address_is_not_done_either(installation: Installation, reader: Reader) -> None:
+def test_whatever_stands_in_an_address_is_not_done_either(installation: HostileInstallation, reader: PageReader) -> None:
     many = [" ".join(texts) for texts in (RUNS[:8], RUNS[8:], ODD)]
     for text in many:
         assert reader.open("/console/sign-in?" + urlencode({"next": "/exports?" + text, "why": text, "done": text})) == 200
@@ -394,7 +396,7 @@ def test_whatever_stands_in_an_address_is_not_done_either(installation: Installa
     assert reader.complaints() == []
 
 
-def test_a_refused_form_repeats_nothing_of_what_it_held(reader: Reader) -> None:
+def test_a_refused_form_repeats_nothing_of_what_it_held(reader: PageReader) -> None:
     going_to = "/exports?" + "".join(re.findall(r"[!-\[\]-~]", "".join(RUNS)))[:900]
     reader.open(f"/console/sign-in?{urlencode({'next': going_to})}")
     reader.page.get_by_label("API token").fill("".join(RUNS))

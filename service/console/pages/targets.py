@@ -106,7 +106,7 @@ class TargetPage(ConsolePage):
         }
 
 
-class TargetForm(Action):
+class TargetPageAction(Action):
     """A form on a target's page."""
 
     def __init__(self, layout: PageLayout, operations: TargetOperations) -> None:
@@ -114,7 +114,7 @@ class TargetForm(Action):
         self._targets = operations
 
 
-class StopTarget(TargetForm):
+class StopTarget(TargetPageAction):
     """Pauses or disables a target, which every account may do."""
 
     _DONE: Final = {"pause": "paused", "disable": "disabled"}
@@ -130,7 +130,7 @@ class StopTarget(TargetForm):
         return _to_page(ids["target_id"], self._DONE[self._verb])
 
 
-class ResumeTarget(TargetForm):
+class ResumeTarget(TargetPageAction):
     """Resumes a target after its address passes the policy again."""
 
     path = f"{TARGET}/resume"
@@ -148,7 +148,7 @@ class ResumeTarget(TargetForm):
         return _to_page(ids["target_id"], "resumed")
 
 
-class ValidateTarget(TargetForm):
+class ValidateTarget(TargetPageAction):
     """Validates a target's address and certificate."""
 
     path = f"{TARGET}/validate"
@@ -161,7 +161,7 @@ class ValidateTarget(TargetForm):
         return _to_page(ids["target_id"], "validated" if why_not is None else "validation_failed")
 
 
-class PingTarget(TargetForm):
+class PingTarget(TargetPageAction):
     """Sends a signed test event through a worker."""
 
     path = f"{TARGET}/ping"
@@ -173,7 +173,7 @@ class PingTarget(TargetForm):
         return _to_page(ids["target_id"], "pinged" if found.delivered else "ping_failed")
 
 
-class SetTargetSecret(TargetForm):
+class SetTargetSecret(TargetPageAction):
     """Sets a target's own signing secret; no page or command shows it again."""
 
     path = f"{TARGET}/secret"

@@ -37,7 +37,7 @@ OPEN: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AccessRow:
     """A page or a form, by its path beneath the console."""
 
     method: str
@@ -48,37 +48,39 @@ class Row:
 
 
 ROWS: Final = [
-    Row("GET", ""),
-    Row("GET", "/exports"),
-    Row("GET", "/exports/{export_id}"),
-    Row("GET", "/targets"),
-    Row("GET", "/targets/{target_id}"),
-    Row("GET", "/recoveries"),
-    Row("GET", "/recoveries/{recovery_id}"),
-    Row("GET", "/findings"),
-    Row("GET", "/sessions"),
-    Row("GET", "/integrations", is_for_operator=True),
-    Row("GET", "/compliance", is_for_operator=True),
-    Row("GET", "/audit", is_for_operator=True),
-    Row("GET", "/queue", is_for_operator=True),
-    Row("GET", "/settings", is_for_operator=True),
-    Row("POST", "/exports/{export_id}/approve", fields={"target_id": "{target_id}", "ticket_digest": f"sha256:{'0' * 64}"}),
-    Row("POST", "/exports/{export_id}/retry"),
-    Row("POST", "/exports/{export_id}/dismiss"),
-    Row("POST", "/targets/{target_id}/validate"),
-    Row("POST", "/targets/{target_id}/ping"),
-    Row("POST", "/targets/{target_id}/pause"),
-    Row("POST", "/targets/{target_id}/resume"),
-    Row("POST", "/targets/{target_id}/secret", fields={"secret": "a secret that is long enough"}),
-    Row("POST", "/targets/{target_id}/recover", fields={"since": "24h"}),
-    Row("POST", "/targets/{target_id}/disable"),
-    Row("POST", "/recoveries/{recovery_id}/cancel"),
-    Row("POST", "/sessions/{session_id}/revoke"),
+    AccessRow("GET", ""),
+    AccessRow("GET", "/exports"),
+    AccessRow("GET", "/exports/{export_id}"),
+    AccessRow("GET", "/targets"),
+    AccessRow("GET", "/targets/{target_id}"),
+    AccessRow("GET", "/recoveries"),
+    AccessRow("GET", "/recoveries/{recovery_id}"),
+    AccessRow("GET", "/findings"),
+    AccessRow("GET", "/sessions"),
+    AccessRow("GET", "/integrations", is_for_operator=True),
+    AccessRow("GET", "/compliance", is_for_operator=True),
+    AccessRow("GET", "/audit", is_for_operator=True),
+    AccessRow("GET", "/queue", is_for_operator=True),
+    AccessRow("GET", "/settings", is_for_operator=True),
+    AccessRow(
+        "POST", "/exports/{export_id}/approve", fields={"target_id": "{target_id}", "ticket_digest": f"sha256:{'0' * 64}"}
+    ),
+    AccessRow("POST", "/exports/{export_id}/retry"),
+    AccessRow("POST", "/exports/{export_id}/dismiss"),
+    AccessRow("POST", "/targets/{target_id}/validate"),
+    AccessRow("POST", "/targets/{target_id}/ping"),
+    AccessRow("POST", "/targets/{target_id}/pause"),
+    AccessRow("POST", "/targets/{target_id}/resume"),
+    AccessRow("POST", "/targets/{target_id}/secret", fields={"secret": "a secret that is long enough"}),
+    AccessRow("POST", "/targets/{target_id}/recover", fields={"since": "24h"}),
+    AccessRow("POST", "/targets/{target_id}/disable"),
+    AccessRow("POST", "/recoveries/{recovery_id}/cancel"),
+    AccessRow("POST", "/sessions/{session_id}/revoke"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class AccessScene:
     """An installation with two accounts; the first one, which is the operator's, has one of everything."""
 
     client: TestClient
@@ -86,7 +88,7 @@ class Scene:
     other: Customer
     ids: Mapping[str, str]
 
-    def ask(self, person: Person, row: Row) -> Result:
+    def ask(self, person: Person, row: AccessRow) -> Result:
         path = row.path.format(**self.ids)
         if row.method == "GET":
             return person.get(path)
@@ -100,7 +102,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 @pytest.fixture
-def scene(customer: Customer, tmp_path: Path) -> Scene:
+def scene(customer: Customer, tmp_path: Path) -> AccessScene:
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     client = TestClient(create_app(make_settings(tmp_path, unlimited), FakeWakeUpQueue(), resolver))
@@ -110,10 +112,10 @@ def scene(customer: Customer, tmp_path: Path) -> Scene:
         "recovery_id": recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test").id,
         "session_id": make_session(customer),
     }
-    return Scene(client, customer, make_customer(), ids)
+    return AccessScene(client, customer, make_customer(), ids)
 
 
-def test_every_page_and_form_has_its_row(scene: Scene) -> None:
+def test_every_page_and_form_has_its_row(scene: AccessScene) -> None:
     app = scene.client.app
     routes = {
         (method.method, route.path.removeprefix("/console"))
@@ -166,14 +168,14 @@ STRANGERS: Final[dict[str, tuple[Spoil, str | None]]] = {
 }
 
 
-def signed_in(scene: Scene, customer: Customer) -> Person:
+def signed_in(scene: AccessScene, customer: Customer) -> Person:
     person = Person(scene.client)
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_nobody_else_gets_anywhere(name: str, scene: Scene) -> None:
+def test_nobody_else_gets_anywhere(name: str, scene: AccessScene) -> None:
     spoil, why = STRANGERS[name]
     person = signed_in(scene, scene.customer)
     spoil(person)
@@ -196,14 +198,14 @@ def test_nobody_else_gets_anywhere(name: str, scene: Scene) -> None:
         assert after == before
 
 
-def test_an_api_token_in_its_header_is_no_session(scene: Scene) -> None:
+def test_an_api_token_in_its_header_is_no_session(scene: AccessScene) -> None:
     bearer = {"Authorization": f"Bearer {make_console_token(scene.customer)}"}
     for row in ROWS:
         answer = scene.client.simulate_request(row.method, f"/console{row.path.format(**scene.ids)}", headers=bearer)
         assert answer.status_code == (303 if row.method == "GET" else 401), row
 
 
-def test_a_session_is_no_api_token(scene: Scene) -> None:
+def test_a_session_is_no_api_token(scene: AccessScene) -> None:
     person = signed_in(scene, scene.customer)
     for headers in ({"Cookie": f"riskrelay_session={person.cookie}"}, {"Authorization": f"Bearer {person.cookie}"}):
         assert scene.client.simulate_get("/api/console-sessions", headers=headers).status_code == 401
@@ -212,10 +214,12 @@ def test_a_session_is_no_api_token(scene: Scene) -> None:
 # --- who is let in where
 
 
-def test_another_account_sees_its_own_and_nothing_of_the_installation(scene: Scene) -> None:
+def test_another_account_sees_its_own_and_nothing_of_the_installation(scene: AccessScene) -> None:
     person = signed_in(scene, scene.other)
     before = everything_stored()
-    nowhere = Scene(scene.client, scene.customer, scene.other, {name: _unlike(each) for name, each in scene.ids.items()})
+    nowhere = AccessScene(
+        scene.client, scene.customer, scene.other, {name: _unlike(each) for name, each in scene.ids.items()}
+    )
     for row in ROWS:
         answer = scene.ask(person, row)
         is_open = not row.is_for_operator and "{" not in row.path
@@ -223,7 +227,7 @@ def test_another_account_sees_its_own_and_nothing_of_the_installation(scene: Sce
         assert not any(each in answer.text for each in scene.ids.values()) or row.method == "POST", row
         if "{" in row.path:
             # What is not theirs and what is not there look the same.
-            assert told_by(nowhere.ask(person, row), nowhere) == told_by(answer, scene), row
+            assert rows_by(nowhere.ask(person, row), nowhere) == rows_by(answer, scene), row
     assert everything_stored() == before
 
 
@@ -231,7 +235,7 @@ def _unlike(row_id: str) -> str:
     return row_id[:-1] + ("0" if row_id[-1] != "0" else "1")
 
 
-def told_by(answer: Result, scene: Scene) -> str:
+def rows_by(answer: Result, scene: AccessScene) -> str:
     """Return what a page says but for its own id and for what was asked for."""
     text = answer.text.replace(answer.headers["x-request-id"], "")
     for row_id in scene.ids.values():
@@ -239,7 +243,7 @@ def told_by(answer: Result, scene: Scene) -> str:
     return text
 
 
-def test_the_operators_account_sees_everything_and_may_do_it(scene: Scene) -> None:
+def test_the_operators_account_sees_everything_and_may_do_it(scene: AccessScene) -> None:
     person = signed_in(scene, scene.customer)
     for row in ROWS:
         answer = scene.ask(person, row)
@@ -279,7 +283,7 @@ def test_the_installation_itself_is_shown_to_the_operators_account_alone(
         assert ("/console/settings" in menu) is (name == who)
 
 
-def test_a_token_that_runs_out_while_somebody_looks_ends_it(scene: Scene) -> None:
+def test_a_token_that_runs_out_while_somebody_looks_ends_it(scene: AccessScene) -> None:
     text = tokens.create(scene.customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "short", timedelta(days=1))[1]
     person = Person(scene.client)
     person.sign_in(text)

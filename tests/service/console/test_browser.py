@@ -226,7 +226,7 @@ def at_bare(browser: Browser, bare: Installed) -> Iterator[BrowserContext]:
 
 
 @dataclass
-class Visit:
+class PageVisit:
     """A page, and what went on in it."""
 
     page: Page
@@ -237,10 +237,10 @@ class Visit:
 
 
 @contextmanager
-def visit(context: BrowserContext, url: str, status: int = 200) -> Iterator[Visit]:
+def visit(context: BrowserContext, url: str, status: int = 200) -> Iterator[PageVisit]:
     """Open a page; until the block ends it asks nobody else for anything, and nothing stands on the browser's console."""
     page = context.new_page()
-    seen = Visit(page)
+    seen = PageVisit(page)
     page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: seen.console.append(str(error)))
     page.on("request", lambda request: seen.asked.append(request.url))
@@ -303,7 +303,7 @@ _HANDLER: Final = re.compile(r"<[^>]*\s(on[a-z]+|style|srcdoc)\s*=", re.IGNORECA
 _START: Final = re.compile(r"<([a-z][a-z0-9]*)[\s>/]", re.IGNORECASE)
 
 
-def assert_is_well_made(seen: Visit, path: str) -> None:
+def assert_is_well_made(seen: PageVisit, path: str) -> None:
     """Fails where a page's own text or structure is not as every page's is to be."""
     page = seen.page
     assert seen.headers["content-security-policy"] == POLICY
@@ -371,9 +371,9 @@ def test_the_door_is_a_page_for_everybody(furnished: Installed, browser: Browser
 def test_no_two_pages_have_the_same_title(furnished: Installed, at_furnished: BrowserContext) -> None:
     titles = {}
     for path in [*PATHS, "/sign-in", "/nowhere"]:
-        told = re.search("<title>(.*?)</title>", at_furnished.request.get(furnished.at(path)).text())
-        assert told is not None, path
-        titles[path] = told[1]
+        shown = re.search("<title>(.*?)</title>", at_furnished.request.get(furnished.at(path)).text())
+        assert shown is not None, path
+        titles[path] = shown[1]
     assert len({*titles.values()}) == len(titles), titles
     assert {title.rpartition(" · ")[2] for title in titles.values()} == {"RiskRelay"}
 
@@ -385,12 +385,12 @@ def a_list(page: Page) -> Any:
     return page.locator("[data-list]").first
 
 
-def turn_it(page: Page) -> None:
+def reload_list(page: Page) -> None:
     """Have the list fetched again: by its filters, or by the way back where it has none."""
     if page.locator("[data-filters]").count():
         page.locator("[data-filters] button").first.click()
     else:
-        page.evaluate("window.turned = (window.turned ?? 6) + 1; history.replaceState(null, '', `?limit=${turned}`)")
+        page.evaluate("window.reloads = (window.reloads ?? 6) + 1; history.replaceState(null, '', `?limit=${reloads}`)")
         page.evaluate("dispatchEvent(new Event('popstate'))")
 
 
@@ -453,19 +453,19 @@ def test_a_list_tells_that_it_is_being_loaded_and_that_it_could_not_be(
 
     held: list[Route] = []
     page.route(re.compile(re.escape(url) + r"(\?.*)?$"), answer)
-    turn_it(page)
+    reload_list(page)
     expect(a_list(page).locator('[data-state="loading"]')).to_be_visible()
     expect(a_list(page)).to_have_attribute("aria-busy", "true")
     held[0].continue_()
     expect(a_list(page)).not_to_have_attribute("aria-busy", "true")
     assert a_list(page).locator("tbody tr").count() == shown
-    for told in ("The service did not respond.", "The service responded with 503.", "Come back later."):
-        if told == "The service did not respond.":
-            turn_it(page)
+    for expected in ("The service did not respond.", "The service responded with 503.", "Come back later."):
+        if expected == "The service did not respond.":
+            reload_list(page)
         else:
             a_list(page).get_by_role("button", name="Try again").click()
         failed = a_list(page).locator('[data-state="error"][role=alert]')
-        expect(failed).to_contain_text(told)
+        expect(failed).to_contain_text(expected)
     a_list(page).get_by_role("button", name="Try again").click()
     expect(a_list(page).locator('[data-state="error"]')).to_have_count(0)
     assert a_list(page).locator("tbody tr").count() == shown
@@ -517,9 +517,9 @@ class MadeUp:
 def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at("/exports")) as seen:
         made = seen.page.locator("time").last
-        told = made.get_attribute("title")
-        assert told is not None
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", told)
+        shown = made.get_attribute("title")
+        assert shown is not None
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", shown)
         # 5 h 30 min ahead, all year.
         here = "(e) => (Date.parse(e.textContent.replace(' ', 'T') + 'Z') - Date.parse(e.dateTime)) / 60000"
         assert made.evaluate(here) == 330

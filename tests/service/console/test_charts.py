@@ -31,7 +31,7 @@ def hours(*tallies: AttemptCounts) -> list[DeliveryHour]:
 
 
 @pytest.mark.parametrize(("most", "end"), ENDS)
-def test_an_axis_ends_at_a_round_number(most: int, end: int) -> None:
+def test_an_axis_ends_at_an_even_number(most: int, end: int) -> None:
     assert charts.axis_end(most) == end
 
 

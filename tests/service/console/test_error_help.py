@@ -1,4 +1,4 @@
-"""Whoever sees the code of a failure at the console is told what it means and what to do."""
+"""Every documented error code has an explanation with its cause and fix."""
 
 import re
 from pathlib import Path
@@ -20,21 +20,21 @@ def documented(*sections: str) -> set[str]:
     return found
 
 
-def test_every_documented_code_of_a_failure_is_told_in_words_of_its_own() -> None:
+def test_every_documented_failure_code_has_its_own_explanation() -> None:
     shared = {help_for("address_private"), help_for("no such code")}
     codes = documented(*SECTIONS)
     assert {"connect_refused", "attempts_exhausted", "breaker_open"} <= codes
     assert [code for code in sorted(codes) if help_for(code) in shared] == []
 
 
-def test_every_documented_code_of_an_address_speaks_of_the_address() -> None:
+def test_every_documented_address_code_has_the_shared_explanation() -> None:
     codes = documented("Of addresses")
     assert {"address_private", "port_not_allowed", "backslash"} <= codes
     assert [code for code in sorted(codes) if help_for(code) != help_for("address_private")] == []
     assert help_for("no such code") != help_for("address_private")
 
 
-def test_what_is_told_are_sentences() -> None:
+def test_explanations_are_sentences() -> None:
     for code in [*documented(*SECTIONS), "address_private", "no such code"]:
         why, to_do = help_for(code)
         assert why[0].isupper()

@@ -32,8 +32,8 @@ def database_url(sqlite_url: str) -> str:
 def send(person: Person, body: bytes, **headers: str) -> Result:
     """Send a form to one's own session's end, with its headers by name, `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    told = {"User-Agent": BROWSER, "Cookie": f"riskrelay_session={person.cookie}", "Origin": ORIGIN, "Content-Type": FORM}
-    return person.client.simulate_post("/console/sign-out", body=body, headers={**told, **named})
+    shown = {"User-Agent": BROWSER, "Cookie": f"riskrelay_session={person.cookie}", "Origin": ORIGIN, "Content-Type": FORM}
+    return person.client.simulate_post("/console/sign-out", body=body, headers={**shown, **named})
 
 
 def is_signed_in(person: Person) -> bool:
@@ -273,8 +273,8 @@ def test_a_canary_in_cookies_headers_and_fields_is_never_seen_again(
         for answer in answers:
             assert answer.status_code < 500
             # Where a person was going is where the sign-in leads, and that is the person's own address bar.
-            told = {name: value for name, value in answer.headers.items() if name != "location"}
-            assert CANARY not in f"{answer.text} {told}"
+            shown = {name: value for name, value in answer.headers.items() if name != "location"}
+            assert CANARY not in f"{answer.text} {shown}"
     assert CANARY not in log_lines.text
     assert [name for name, data in columns().items() if is_in(data, CANARY)] == []
 

@@ -57,11 +57,13 @@ def test_a_template_has_neither_script_nor_style_inside_it(name: str) -> None:
 
 
 def test_a_filter_offers_its_values_and_has_the_chosen_one() -> None:
-    told = part('choice("status", "Status", values, "b_c")', values=["a", "b_c", HOSTILE])
-    assert told.startswith('<label>Status <select name="status"> <option value="">All</option> <option value="a">a</option>')
-    assert '<option value="b_c" selected>b c</option>' in told
-    assert told.count("selected") == 1
-    assert "<script>" not in told
+    shown = part('choice("status", "Status", values, "b_c")', values=["a", "b_c", HOSTILE])
+    assert shown.startswith(
+        '<label>Status <select name="status"> <option value="">All</option> <option value="a">a</option>'
+    )
+    assert '<option value="b_c" selected>b c</option>' in shown
+    assert shown.count("selected") == 1
+    assert "<script>" not in shown
 
 
 def test_an_empty_list_tells_why_it_is_empty() -> None:
@@ -88,18 +90,18 @@ def test_an_empty_list_tells_why_it_is_empty() -> None:
     ],
 )
 def test_a_list_leads_to_its_other_pages(next_query: str | None, is_first: bool, links: list[str]) -> None:
-    told = part('pager("/here", query, first, "/newest")', query=next_query, first=is_first)
-    assert re.findall('href="([^"]*)"', told) == links
-    assert ('<nav class="pager" aria-label="Pages">' in told) is bool(links)
+    shown = part('pager("/here", query, first, "/newest")', query=next_query, first=is_first)
+    assert re.findall('href="([^"]*)"', shown) == links
+    assert ('<nav class="pager" aria-label="Pages">' in shown) is bool(links)
 
 
 def test_a_button_sends_its_sessions_token() -> None:
-    told = part('action("/base", user, "/do", label, "danger")', user={"csrf": "abc"}, label=HOSTILE)
-    assert told.startswith(
+    shown = part('action("/base", user, "/do", label, "danger")', user={"csrf": "abc"}, label=HOSTILE)
+    assert shown.startswith(
         '<form class="action" method="post" action="/base/do"> <input type="hidden" name="csrf" value="abc">'
     )
-    assert '<button class="danger">&#34;' in told
-    assert "<script>" not in told
+    assert '<button class="danger">&#34;' in shown
+    assert "<script>" not in shown
 
 
 def test_the_script_makes_no_markup_and_asks_nobody_else() -> None:

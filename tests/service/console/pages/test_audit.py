@@ -47,8 +47,15 @@ def test_it_shows_who_did_what_to_which_record_and_why(person: Person, customer:
         line("user:99999999999999999999", "approve", "a_client"),
     )
     text = person.get("/audit").text
-    for told in (customer.email, "worker:host-1", "because", "user:999999", "user:99999999999999999999", "somebody_elses"):
-        assert f"<td>{told}</td>" in text
+    for expected in (
+        customer.email,
+        "worker:host-1",
+        "because",
+        "user:999999",
+        "user:99999999999999999999",
+        "somebody_elses",
+    ):
+        assert f"<td>{expected}</td>" in text
     assert '<span class="status calm">prepared</span> → <span class="status busy">approved</span>' in text
     assert text.index("somebody_elses") < text.index("because") < text.index("approved</span>")
     assert f'href="/console/exports/{export_id}">{export_id}</a>' in text
@@ -68,15 +75,15 @@ def test_only_what_the_visitor_may_open_is_a_link(person: Person, customer: Cust
 
 def test_it_is_paged_and_each_line_comes_once(person: Person) -> None:
     append(*(line(subject=f"subject-{number:03}") for number in range(125)))
-    told: list[str] = []
+    shown: list[str] = []
     query = "limit=50"
     for _ in range(4):
         text = person.get("/audit", query).text
-        told += [part[:3] for part in text.split("<td>subject-")[1:]]
+        shown += [part[:3] for part in text.split("<td>subject-")[1:]]
         if 'rel="next"' not in text:
             break
         query = text.split('rel="next" href="/console/audit?')[1].split('"')[0].replace("&amp;", "&")
-    assert told == [f"{number:03}" for number in reversed(range(125))]
+    assert shown == [f"{number:03}" for number in reversed(range(125))]
 
 
 def test_one_record_is_looked_for_and_the_filter_goes_along(person: Person) -> None:

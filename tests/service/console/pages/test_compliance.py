@@ -30,8 +30,8 @@ def test_it_tells_what_came_of_each_and_names_nobody(person: Person) -> None:
     receive(Topic.CUSTOMER_REDACT, VAULT, BOB, "other.shops.example")
     execute("UPDATE compliance_requests SET last_error = 'OperationalError', attempts = 2 WHERE id <> ?", (done,))
     text = person.get("/compliance").text
-    for told in ("customers/data request", "customers/redact", "snow.shops.example", "other.shops.example", "reported"):
-        assert f">{told}<" in text
+    for expected in ("customers/data request", "customers/redact", "snow.shops.example", "other.shops.example", "reported"):
+        assert f">{expected}<" in text
     assert "<summary>4 records</summary>" in text
     assert "<dt>inbound emails</dt><dd>1</dd>" in text
     assert f"bin/riskrelay compliance show {done} --report" in text
@@ -76,7 +76,7 @@ def test_filters_narrow_it(person: Person) -> None:
         assert ('data-state="filtered"' in answer.text) == (not shops), query
 
 
-def test_nothing_yet_is_told_and_filters_are_checked(person: Person) -> None:
+def test_an_empty_list_says_so_and_filters_are_checked(person: Person) -> None:
     assert 'data-state="unused"' in person.get("/compliance").text
     for query in ("status=lost", "topic=%00", "status=done&status=done", "cursor=cpl_1", "limit=0"):
         assert person.get("/compliance", query).status_code == 422

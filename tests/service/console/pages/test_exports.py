@@ -121,8 +121,8 @@ def test_the_list_tells_of_each_export_what_one_looks_for(person: Person, custom
     page = person.get("/exports")
     assert listed(page) == [failed, waiting]
     [first, second] = re.findall(r"<tr>\n<td>.*?</tr>", page.text, re.DOTALL)
-    for told in ("Missing name", "failed", "receiver gone", "high", "manual", "tracker.example.com:8443", ">2<"):
-        assert told in first
+    for expected in ("Missing name", "failed", "receiver gone", "high", "manual", "tracker.example.com:8443", ">2<"):
+        assert expected in first
     assert f'href="/console/targets/{target.id}"' in first
     assert "prepared" in second
     assert "tracker" not in second
@@ -210,7 +210,7 @@ def test_an_export_is_opened_by_its_id(person: Person, customer: Customer) -> No
     assert person.get("/exports", "id=").status_code == 200
 
 
-def test_an_id_that_is_not_there_is_told_kindly(person: Person) -> None:
+def test_an_unknown_id_is_explained(person: Person) -> None:
     for sought in [*BAD_IDS, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA&id=x", "<script>alert(1)</script>"]:
         page = person.get("/exports", f"id={sought}")
         assert page.status_code == 404, sought
@@ -297,7 +297,7 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, 
     )
     before = person.get(f"/exports/{export_id}")
     export = queries.get(export_id)
-    for told in (
+    for expected in (
         "The total is wrong",
         "It counts\ntwice.",
         "high",
@@ -306,7 +306,7 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, 
         '"rule": "label"',
         export.ticket_digest,
     ):
-        assert told in unescape(before.text)
+        assert expected in unescape(before.text)
     link = 'href="https://shop.example/cart" rel="noreferrer noopener nofollow" target="_blank">Open shop.example</a>'
     assert link in before.text
     assert '"target_id": "(the selected target)"' in unescape(before.text)
@@ -319,7 +319,7 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, 
     assert f"{len(frozen):,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + " bytes" in after
 
 
-def test_what_happened_is_told_newest_first(person: Person, customer: Customer) -> None:
+def test_the_timeline_is_newest_first(person: Person, customer: Customer) -> None:
     page = person.get(f"/exports/{tried(customer)}")
     timeline = main_of(page).partition('aria-label="Timeline"')[2]
     steps = re.findall(r"<tr>\n<td><time.*?</td>\n<td>(.*?)</td>\n<td>(.*?)</td>", timeline)
@@ -350,12 +350,20 @@ def test_a_long_timeline_is_cut_and_says_so(person: Person, customer: Customer) 
     assert ">prepare<" not in page.text
 
 
-def test_attempts_are_told_with_their_times_a_page_at_a_time(person: Person, customer: Customer) -> None:
+def test_attempts_are_listed_with_their_timings_in_pages(person: Person, customer: Customer) -> None:
     export_id = tried(customer, 3)
     page = person.get(f"/exports/{export_id}", "limit=2")
     assert re.findall(r'<tr>\n<td class="number">(\d)</td>', page.text) == ["3", "2"]
-    for told in ("503", "http 503", ">30<", "192.0.2.1", WORKER, "No such project.", 'aria-label="DNS 1 ms, connect 2 ms'):
-        assert told in page.text
+    for expected in (
+        "503",
+        "http 503",
+        ">30<",
+        "192.0.2.1",
+        WORKER,
+        "No such project.",
+        'aria-label="DNS 1 ms, connect 2 ms',
+    ):
+        assert expected in page.text
     [query] = re.findall(r'rel="next" href="/console/exports/[^"?]+\?([^"]+)"', page.text)
     older = person.get(f"/exports/{export_id}", unescape(query))
     assert re.findall(r'<tr>\n<td class="number">(\d)</td>', older.text) == ["1"]
@@ -513,7 +521,7 @@ def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer,
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("changes", "status", "told"),
+    ("changes", "status", "expected"),
     [
         ({"ticket_digest": "sha256:" + "0" * 64}, 409, "is not the one with this digest"),
         ({"ticket_digest": ""}, 422, "<code>/ticket_digest</code>"),
@@ -525,12 +533,12 @@ def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer,
     ],
 )
 def test_an_approval_of_something_else_is_refused(
-    changes: Mapping[str, str], status: int, told: str, person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
+    changes: Mapping[str, str], status: int, expected: str, person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = prepared(customer)
     seen = {"target_id": make_target(customer).id, "ticket_digest": queries.get(export_id).ticket_digest}
     page = person.post(f"/exports/{export_id}/approve", **{**seen, **changes})
-    assert (page.status_code, told in page.text) == (status, True)
+    assert (page.status_code, expected in page.text) == (status, True)
     assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.PREPARED, 0)
 
 
@@ -795,7 +803,7 @@ REASONS: Final = {
 
 @on_sqlite
 @pytest.mark.parametrize("case", REASONS)
-def test_what_went_wrong_is_told_in_words_with_what_to_do(case: str, person: Person, customer: Customer) -> None:
+def test_a_failure_is_explained_with_its_fix(case: str, person: Person, customer: Customer) -> None:
     move, reason, code, why, to_do = REASONS[case]
     began = utc_now()
     export_id = make_approved(customer, make_target(customer).id, began)

@@ -27,12 +27,12 @@ def titles(page: Result) -> list[str]:
     return [unescape(title) for title in re.findall(r"<tr>\n<td><bdi>([^<]*)</bdi>", page.text)]
 
 
-def test_a_finding_is_told_with_the_export_that_it_became(person: Person, customer: Customer) -> None:
+def test_a_finding_is_listed_with_its_export(person: Person, customer: Customer) -> None:
     [export_id] = scanned(customer.project_id, 1, issue("img-alt", title="No alternative text", severity="critical"))
     scanned(customer.project_id, 2, issue("img-alt", title="No alternative text", severity="critical"), minutes=5)
     page = person.get("/findings")
     [row] = re.findall(r"<tr>\n<td><bdi>.*?</tr>", page.text, re.DOTALL)
-    for told in (
+    for expected in (
         "No alternative text",
         "img-alt",
         "critical",
@@ -41,7 +41,7 @@ def test_a_finding_is_told_with_the_export_that_it_became(person: Person, custom
         "12:05:00 UTC",
         ">2<",
     ):
-        assert told in row
+        assert expected in row
     assert f'<a href="/console/exports/{export_id}"><span class="status calm">prepared</span></a>' in row
     execute("DELETE FROM audit_entries")
     execute("DELETE FROM exports")

@@ -69,15 +69,15 @@ def visitor(customer: Customer, folder: Path, **changes: str) -> Person:
 def sections(text: str) -> dict[InboundSource, str]:
     """Return the part of the page that is about each source."""
     parts = re.findall(r'<section id="([a-z-]+)"(.*?)</section>', text, re.DOTALL)
-    return {InboundSource(name): told for name, told in parts}
+    return {InboundSource(name): expected for name, expected in parts}
 
 
 def section(person: Person, source: InboundSource) -> str:
     return sections(person.get("/integrations").text)[source]
 
 
-def sample(told: str) -> str:
-    [found] = _SAMPLE.findall(told)
+def sample(expected: str) -> str:
+    [found] = _SAMPLE.findall(expected)
     return unescape(found)
 
 
@@ -89,15 +89,15 @@ def test_every_source_is_there_with_its_secret_as_a_fingerprint(customer: Custom
     shared = SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32]))
     shared.set(Integration.EMAIL, "another-email-secret", NOW)
     text = person.get("/integrations").text
-    told = sections(text)
-    assert set(told) == set(InboundSource)
+    shown = sections(text)
+    assert set(shown) == set(InboundSource)
     by_name = {state.name: state for state in shared.states()}
     for source, name, place in (
         (InboundSource.SCANNER, "scanner", "environment"),
         (InboundSource.EMAIL, "email", "database"),
         (InboundSource.COMPLIANCE, "storefront", "environment"),
     ):
-        assert f"<code>{by_name[name].fingerprint}</code>, set in the {place}" in told[source]
+        assert f"<code>{by_name[name].fingerprint}</code>, set in the {place}" in shown[source]
     for secret in (SCANNER_SECRET, "another-email-secret", *SECRETS.values()):
         assert secret not in text
 
@@ -105,23 +105,23 @@ def test_every_source_is_there_with_its_secret_as_a_fingerprint(customer: Custom
 @on_sqlite
 def test_what_is_not_configured_and_what_is_not_served_say_what_to_do(customer: Customer, tmp_path: Path) -> None:
     changes = {"EMAIL_WEBHOOK_SECRET": "", "DEPLOYMENT_MODE": "self-hosted"}
-    told = sections(visitor(customer, tmp_path, **changes).get("/integrations").text)
-    assert "bin/riskrelay secret set email" in told[InboundSource.EMAIL]
+    shown = sections(visitor(customer, tmp_path, **changes).get("/integrations").text)
+    assert "bin/riskrelay secret set email" in shown[InboundSource.EMAIL]
     for source in (*PLATFORM, InboundSource.COMPLIANCE):
-        assert "set <code>DEPLOYMENT_MODE=cloud</code>" in told[source]
-    assert [source for source, part in told.items() if _SAMPLE.search(part)] == [InboundSource.SCANNER]
+        assert "set <code>DEPLOYMENT_MODE=cloud</code>" in shown[source]
+    assert [source for source, part in shown.items() if _SAMPLE.search(part)] == [InboundSource.SCANNER]
 
 
-def test_live_tokens_are_counted_and_without_one_the_way_to_one_is_told(customer: Customer, tmp_path: Path) -> None:
+def test_live_tokens_are_counted_and_without_one_the_commands_are_shown(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path)
     make_platform_token(customer, Ability.UPLOAD_EVIDENCE)
     make_platform_token(customer)
     for ended in ("revoked_at", "expires_at"):
         make_platform_token(customer)
         execute(f"UPDATE tokens SET {ended} = 1 WHERE id = (SELECT MAX(id) FROM tokens)")  # noqa: S608 - our own names
-    told = sections(person.get("/integrations").text)
-    assert "<dd>2 with the ability <code>browser-extension:evidence-upload</code>" in told[InboundSource.BROWSER_EXTENSION]
-    assert "<dd>1 with the ability <code>cms-plugin:diagnostics-upload</code>" in told[InboundSource.CMS_PLUGIN]
+    shown = sections(person.get("/integrations").text)
+    assert "<dd>2 with the ability <code>browser-extension:evidence-upload</code>" in shown[InboundSource.BROWSER_EXTENSION]
+    assert "<dd>1 with the ability <code>cms-plugin:diagnostics-upload</code>" in shown[InboundSource.CMS_PLUGIN]
     execute("UPDATE tokens SET revoked_at = 1 WHERE kind = 'platform'")
     other = section(person, InboundSource.CMS_PLUGIN)
     making = f"token create --user {customer.email} --kind platform --ability cms-plugin:diagnostics-upload"
@@ -143,31 +143,31 @@ def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Cus
 
 def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
-    told = sections(person.get("/integrations").text)
-    assert all("None yet" in part for part in told.values())
+    shown = sections(person.get("/integrations").text)
+    assert all("None yet" in part for part in shown.values())
     execute(
         "INSERT INTO evidence_captures (id, project_id, page_url, created_at) VALUES (?, ?, 'https://shop.example/', ?)",
         (new_id(CAPTURE, NOW), customer.project_id, 1_700_000_000_000),
     )
     sent = person.client.simulate_post("/api/scanner/results", headers={"X-Scanner-Secret": SCANNER_SECRET}, json=postback())
     assert sent.status_code == 202
-    told = sections(person.get("/integrations").text)
-    assert '<time datetime="2023-11-14T22:13:20Z"' in told[InboundSource.BROWSER_EXTENSION]
-    assert "<dt>Last accepted</dt><dd><time" in told[InboundSource.SCANNER]
-    assert "None yet" in told[InboundSource.CMS_PLUGIN]
+    shown = sections(person.get("/integrations").text)
+    assert '<time datetime="2023-11-14T22:13:20Z"' in shown[InboundSource.BROWSER_EXTENSION]
+    assert "<dt>Last accepted</dt><dd><time" in shown[InboundSource.SCANNER]
+    assert "None yet" in shown[InboundSource.CMS_PLUGIN]
 
 
 @on_sqlite
 @pytest.mark.parametrize("fault", CredentialFault)
-def test_the_last_refusal_is_told_in_words(customer: Customer, tmp_path: Path, fault: CredentialFault) -> None:
+def test_the_last_rejection_is_explained(customer: Customer, tmp_path: Path, fault: CredentialFault) -> None:
     person = visitor(customer, tmp_path)
     for source, header in ((InboundSource.SCANNER, "X-Scanner-Secret"), (InboundSource.CMS_PLUGIN, "Authorization")):
         field = RejectedField(f"/{header}", fault.value)
         rejections.record([Rejection(source, NOW, 401, "UNAUTHORIZED", (field,), "req_of_the_log")])
-        told = section(person, source)
-        assert "<code>401 UNAUTHORIZED</code>" in told
-        assert "<code>req_of_the_log</code>" in told
-        why = re.findall(rf"<li><code>/{header}</code> (.*?)</li>", told)
+        shown = section(person, source)
+        assert "<code>401 UNAUTHORIZED</code>" in shown
+        assert "<code>req_of_the_log</code>" in shown
+        why = re.findall(rf"<li><code>/{header}</code> (.*?)</li>", shown)
         assert len(why) == 1
         assert why != [fault.value]
     assert '<dt>Last rejected</dt>\n<dd><span class="none">None yet</span></dd>' in section(person, InboundSource.EMAIL)
@@ -180,9 +180,9 @@ def test_what_a_running_service_refused_is_shown_once_it_is_written(
         answer = service.request("POST", "/api/scanner/results", {"X-Scanner-Secret": "wrong-secret"}, {})
         assert answer.status == 401
         wait_until(lambda: InboundSource.SCANNER in rejections.last())
-    told = section(visitor(customer, tmp_path), InboundSource.SCANNER)
-    assert "<li><code>/X-Scanner-Secret</code> the value does not match</li>" in told
-    assert answer.headers["x-request-id"] in told
+    shown = section(visitor(customer, tmp_path), InboundSource.SCANNER)
+    assert "<li><code>/X-Scanner-Secret</code> the value does not match</li>" in shown
+    assert answer.headers["x-request-id"] in shown
 
 
 @on_sqlite
@@ -209,8 +209,8 @@ def test_the_page_asks_a_few_indexed_questions(customer: Customer, tmp_path: Pat
 # --- samples
 
 
-class Desk(NamedTuple):
-    """Where an operator sits: a page in one window, a shell beside `bin` and `.env` in the other."""
+class SampleShell(NamedTuple):
+    """The integrations page of an operator, and a shell next to `bin` and `.env`."""
 
     person: Person
     folder: Path
@@ -218,7 +218,7 @@ class Desk(NamedTuple):
 
     def samples(self) -> dict[InboundSource, str]:
         """Return the sample of each source."""
-        return {source: sample(told) for source, told in sections(self.person.get("/integrations").text).items()}
+        return {source: sample(expected) for source, expected in sections(self.person.get("/integrations").text).items()}
 
     def paste(self, script: str, typed: str = "") -> str:
         """Paste a sample into bash, where no secret is a variable, and type what it asks for; return what is printed."""
@@ -238,7 +238,7 @@ class Desk(NamedTuple):
 
 
 @pytest.fixture
-def desk(sqlite_url: str, tmp_path: Path) -> Iterator[Desk]:
+def shell(sqlite_url: str, tmp_path: Path) -> Iterator[SampleShell]:
     """A real service that serves everything, and somebody who looks at it and manages nothing yet."""
     open_database(sqlite_url)
     customer = make_customer()
@@ -251,7 +251,7 @@ def desk(sqlite_url: str, tmp_path: Path) -> Iterator[Desk]:
     execute("DELETE FROM grants")
     with Service(given) as service:
         changes = {"PUBLIC_BASE_URL": f"http://127.0.0.1:{service.port}", "DEFAULT_PROJECT_ID": str(customer.project_id)}
-        yield Desk(visitor(customer, tmp_path, **changes), folder, given)
+        yield SampleShell(visitor(customer, tmp_path, **changes), folder, given)
     close_database()
 
 
@@ -262,27 +262,27 @@ def _programs() -> None:
         pytest.skip(f"There is no {' and no '.join(missing)}.")
 
 
-def test_each_sample_works_as_pasted(desk: Desk, tmp_path: Path) -> None:
+def test_each_sample_works_as_pasted(shell: SampleShell, tmp_path: Path) -> None:
     before = stored()
-    for source, script in desk.samples().items():
+    for source, script in shell.samples().items():
         # One that made a grant before leaves the next one nothing to grant, and says so.
-        printed = desk.paste(script)
+        printed = shell.paste(script)
         assert printed.endswith("\n200\n"), f"{source}: {printed}"
     after = stored()
     # What three of them made to have a token; of what was handed in, nothing.
     assert {name for name in after if after[name] != before[name]} == {"tokens", "grants", "audit_entries"}
-    work_in_earnest_with_what_is_typed(desk, SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32])))
+    work_in_earnest_with_what_is_typed(shell, SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32])))
 
 
-def work_in_earnest_with_what_is_typed(desk: Desk, shared: SharedSecrets) -> None:
+def work_in_earnest_with_what_is_typed(shell: SampleShell, shared: SharedSecrets) -> None:
     """What stands in no `.env` is asked for: a secret that an operator has set, a token that somebody has."""
     for integration in Integration:
         shared.set(integration, TYPED, NOW)
     [(email,)] = rows("SELECT email FROM users")
     token = tokens.create(email, TokenKind.PLATFORM, NOW)[1]
-    for source, script in desk.samples().items():
+    for source, script in shell.samples().items():
         assert "read -rs" in script
-        printed = desk.paste(script.replace("?dry_run=true", ""), f"{token if source in PLATFORM else TYPED}\n")
+        printed = shell.paste(script.replace("?dry_run=true", ""), f"{token if source in PLATFORM else TYPED}\n")
         assert re.search(r"\n20[124]\n$", printed), f"{source}: {printed}"
     assert all(at is not None for at in integrations.last_accepted().values())
 
@@ -329,8 +329,8 @@ def test_without_a_project_there_is_no_sample_but_the_way_to_one(customer: Custo
 def test_an_email_that_a_shell_would_read_otherwise_is_quoted(customer: Customer, tmp_path: Path) -> None:
     odd = "o'neil+$(id)`id`;x@example.com"
     accounts.add_user(odd, customer.account_id, NOW)
-    told = sample(section(visitor(replace(customer, email=odd), tmp_path), InboundSource.CMS_PLUGIN))
-    printf = re.sub(r"bin/riskrelay (grant add|token create)", "printf '%s|'", told.rpartition("curl -s")[0])
+    shown = sample(section(visitor(replace(customer, email=odd), tmp_path), InboundSource.CMS_PLUGIN))
+    printf = re.sub(r"bin/riskrelay (grant add|token create)", "printf '%s|'", shown.rpartition("curl -s")[0])
     done = subprocess.run(
         ["bash", "-c", f'{printf}\nprintf %s "$TOKEN"'], capture_output=True, text=True, timeout=30, check=True
     )

@@ -68,7 +68,7 @@ def hours_in(html: str) -> list[tuple[int, int]]:
 
 
 @on_sqlite
-def test_an_account_with_nothing_is_told_what_to_do_first(person: Person) -> None:
+def test_an_empty_account_shows_the_first_steps(person: Person) -> None:
     page = person.get()
     assert page.status_code == 200
     assert "Get started" in page.text
@@ -123,7 +123,7 @@ def test_a_schema_of_another_version_leaves_the_health(person: Person, customer:
 
 
 @on_sqlite
-def test_whoever_is_no_operator_is_told_whom_to_ask(person: Person) -> None:
+def test_other_users_are_referred_to_the_operator(person: Person) -> None:
     other = make_customer()
     stranger = Person(person.client)
     stranger.sign_in(make_console_token(other))

@@ -52,12 +52,12 @@ def signed_in(customer: Customer, tmp_path: Path, wake_ups: WakeUpQueue) -> Pers
 def test_an_installation_at_rest(person: Person) -> None:
     page = person.get("/queue")
     assert page.status_code == 200
-    told = facts(page.text)
-    assert told["Due now"] == "0"
-    assert told["Oldest overdue export"] == "None"
-    assert told["Last sweep"] == "None in the last 10 minutes"
-    assert told["Compliance requests"] == "0 pending , none overdue"
-    assert told["Redis"] == "ok"
+    shown = facts(page.text)
+    assert shown["Due now"] == "0"
+    assert shown["Oldest overdue export"] == "None"
+    assert shown["Last sweep"] == "None in the last 10 minutes"
+    assert shown["Compliance requests"] == "0 pending , none overdue"
+    assert shown["Redis"] == "ok"
     assert "No worker is running" in page.text
     assert "No running recoveries." in page.text
     assert "All targets accept deliveries." in page.text
@@ -83,7 +83,7 @@ def test_a_worker_that_was_seen_at_a_time_that_is_still_to_come_is_not_alive(per
     assert facts(html)["Last sweep"] == "0 s ago"
 
 
-def test_what_is_due_is_told_apart_from_what_is_held_back(person: Person, customer: Customer) -> None:
+def test_due_and_held_back_exports_are_counted_separately(person: Person, customer: Customer) -> None:
     now = utc_now()
     active, paused, held = (make_target(customer, name=name).id for name in ("active", "paused", "held"))
     for _ in range(3):
@@ -98,20 +98,20 @@ def test_what_is_due_is_told_apart_from_what_is_held_back(person: Person, custom
         (to_ms(now + timedelta(hours=1)), held),
     )
     html = person.get("/queue").text
-    told = facts(html)
-    assert told["Due now"] == "2"
-    assert told["Held back"].startswith("2 due")
-    assert told["In delivery"] == "1"
-    assert told["Oldest overdue export"].startswith("due 10 min")
-    assert told["Paused, by hand"] == "1"
-    assert told["Paused, breaker open"] == "1"
+    shown = facts(html)
+    assert shown["Due now"] == "2"
+    assert shown["Held back"].startswith("2 due")
+    assert shown["In delivery"] == "1"
+    assert shown["Oldest overdue export"].startswith("due 10 min")
+    assert shown["Paused, by hand"] == "1"
+    assert shown["Paused, breaker open"] == "1"
 
 
 def test_targets_that_are_turned_off_are_counted_by_status(person: Person, customer: Customer) -> None:
     many_targets(customer, 0, 2, URL, TargetStatus.BLOCKED)
     many_targets(make_customer(), 2, 3, URL, TargetStatus.DISABLED)
-    told = facts(person.get("/queue").text)
-    assert (told["Blocked"], told["Disabled"]) == ("2", "3")
+    shown = facts(person.get("/queue").text)
+    assert (shown["Blocked"], shown["Disabled"]) == ("2", "3")
 
 
 def test_a_recovery_that_runs_leads_to_its_page_where_it_is_the_visitors(person: Person, customer: Customer) -> None:
@@ -152,10 +152,10 @@ def test_what_rq_knows_is_read_from_redis(customer: Customer, tmp_path: Path, re
         wake_ups.notify()
         listener = SimpleWorker([wake_up_queue.queue(client)], connection=client)
         listener.register_birth()  # type: ignore[no-untyped-call]  # RQ has no annotations here
-        told = facts(person.get("/queue").text)
-        assert told["Waiting jobs"] == "2"
-        assert told["Running jobs"] == told["Failed jobs"] == "0"
-        assert told["Listening workers"].startswith("1 ")
+        shown = facts(person.get("/queue").text)
+        assert shown["Waiting jobs"] == "2"
+        assert shown["Running jobs"] == shown["Failed jobs"] == "0"
+        assert shown["Listening workers"].startswith("1 ")
         listener.register_death()  # type: ignore[no-untyped-call]  # RQ has no annotations here
         assert facts(person.get("/queue").text)["Listening workers"].startswith("0 ")
 

@@ -87,13 +87,13 @@ def test_another_accounts_session_is_not_there(person: Person, bearer: dict[str,
 def test_the_api_lists_and_revokes_the_same(person: Person, customer: Customer, bearer: dict[str, str]) -> None:
     listed = person.client.simulate_get(SESSIONS, headers=bearer)
     assert listed.status_code == 200
-    [told] = listed.json["items"]
-    assert told["id"] == mine(person)
-    assert (told["user"], told["token_name"], told["ended_at"]) == (customer.email, "console", None)
-    path = f"{SESSIONS}/{told['id']}/revoke"
+    [shown] = listed.json["items"]
+    assert shown["id"] == mine(person)
+    assert (shown["user"], shown["token_name"], shown["ended_at"]) == (customer.email, "console", None)
+    path = f"{SESSIONS}/{shown['id']}/revoke"
     revoked = person.client.simulate_post(path, headers=bearer)
     assert (revoked.status_code, revoked.json["ended_reason"]) == (200, "revoked")
-    # Whoever repeats it is told the same, and nothing happens twice.
+    # Whoever repeats it is shown the same, and nothing happens twice.
     assert person.client.simulate_post(path, headers=bearer).json == revoked.json
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session'") == [(1,)]
     assert person.client.simulate_get(SESSIONS, headers=bearer).json["items"] == []

@@ -58,14 +58,14 @@ def test_values_are_shown_as_they_are_typed(customer: Customer, tmp_path: Path) 
         "LOG_LEVEL": "debug",
         "WORKER_METRICS_BIND": "127.0.0.1:9108",
     }
-    told = values(shown(customer, tmp_path, **changes))
-    assert {name: told[name] for name in changes} == {**changes, "TRUSTED_PROXIES": "127.0.0.1/32"}
-    assert told["PUBLIC_BASE_URL"] == "http://127.0.0.1:9000"
-    assert told["DATA_DIR"] == str(tmp_path)
-    assert told["DEPLOYMENT_MODE"] == "self-hosted"
+    content = values(shown(customer, tmp_path, **changes))
+    assert {name: content[name] for name in changes} == {**changes, "TRUSTED_PROXIES": "127.0.0.1/32"}
+    assert content["PUBLIC_BASE_URL"] == "http://127.0.0.1:9000"
+    assert content["DATA_DIR"] == str(tmp_path)
+    assert content["DEPLOYMENT_MODE"] == "self-hosted"
     # Whatever is not there has its default.
-    assert told["RETENTION_DAYS"] == "90"
-    assert told["EXTRA_ROUTE_FAMILIES"] == told["SENTRY_DSN"] == told["DEFAULT_PROJECT_ID"] == "not set"
+    assert content["RETENTION_DAYS"] == "90"
+    assert content["EXTRA_ROUTE_FAMILIES"] == content["SENTRY_DSN"] == content["DEFAULT_PROJECT_ID"] == "not set"
 
 
 #: The setting, the text that it is set to, and what is shown of it. WORD stands for what must not be seen.
@@ -108,10 +108,10 @@ PLACES = {
 @on_sqlite
 @pytest.mark.parametrize("case", PLACES)
 def test_of_a_url_is_shown_where_it_leads_and_nothing_else(case: str, customer: Customer, tmp_path: Path) -> None:
-    name, text, told = PLACES[case]
+    name, text, content = PLACES[case]
     word = WORD.format(1)
     html = shown(customer, tmp_path, **{name: text.format(w=word)})
-    assert values(html)[name] == told
+    assert values(html)[name] == content
     assert traces({"page": html.encode()}, [word]) == []
 
 
@@ -139,11 +139,11 @@ def test_of_a_secret_nothing_is_shown_but_its_fingerprint(by_file: bool, custome
     else:
         given = changes
     html = shown(customer, tmp_path, **given)
-    told, vault = values(html), Vault(KEYS)
+    content, vault = values(html), Vault(KEYS)
     for name, secret in secrets.items():
-        assert vault.fingerprint(secret) in told[name]
-        assert told[name].startswith("configured, ")
-    assert told["ENCRYPTION_KEYS"] == f"2 keys, {key_fingerprint(KEYS[0])}, {key_fingerprint(KEYS[1])}"
+        assert vault.fingerprint(secret) in content[name]
+        assert content[name].startswith("configured, ")
+    assert content["ENCRYPTION_KEYS"] == f"2 keys, {key_fingerprint(KEYS[0])}, {key_fingerprint(KEYS[1])}"
     pieces = [*secrets.values(), *(key.decode() for key in KEYS), *changes["ENCRYPTION_KEYS"].split(",")]
     assert traces({"page": html.encode()}, pieces) == []
 
@@ -165,9 +165,9 @@ def test_a_secret_of_the_database_counts_before_the_environments(customer: Custo
 
 @on_sqlite
 def test_without_keys_a_secret_is_only_said_to_be_there(customer: Customer, tmp_path: Path) -> None:
-    told = values(shown(customer, tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET=""))
-    assert told["SCANNER_SHARED_SECRET"] == "configured"
-    assert told["ENCRYPTION_KEYS"] == told["WEBHOOK_SECRET"] == "not set"
+    content = values(shown(customer, tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET=""))
+    assert content["SCANNER_SHARED_SECRET"] == "configured"
+    assert content["ENCRYPTION_KEYS"] == content["WEBHOOK_SECRET"] == "not set"
 
 
 def test_the_facts_name_versions(customer: Customer, tmp_path: Path) -> None:

@@ -90,13 +90,13 @@ def test_the_cookie_is_for_our_own_pages_alone(
     person = Person(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base.lower().removesuffix("/riskrelay/"))
     came_in = person.sign_in(make_console_token(customer))
     assert came_in.headers["location"] == path
-    value, told = cookie_of(came_in)
+    value, shown = cookie_of(came_in)
     attributes = {"HttpOnly", "SameSite=Strict", f"Path={path}", *(("Secure",) if is_secure else ())}
-    assert told == attributes
+    assert shown == attributes
     assert (len(value), value[:4]) == (47, "rrs_")
     person.get("/sessions")
-    value, told = cookie_of(person.post("/sign-out"))
-    assert (value, told) == ("", {*attributes, "expires=Thu, 01 Jan 1970 00:00:00 GMT"})
+    value, shown = cookie_of(person.post("/sign-out"))
+    assert (value, shown) == ("", {*attributes, "expires=Thu, 01 Jan 1970 00:00:00 GMT"})
 
 
 def test_what_is_kept_of_a_session_opens_nothing(person: Person) -> None:
@@ -169,8 +169,8 @@ def test_who_tries_too_many_tokens_waits_with_the_right_one_too(
     signed_in = Person(client)
     signed_in.sign_in(make_console_token(customer))
     guesser = Person(client)
-    told = [guesser.post("/sign-in", token=f"rrt_{number}").status_code for number in range(5)]
-    assert told == [401, 401, 401, 429, 429]
+    shown = [guesser.post("/sign-in", token=f"rrt_{number}").status_code for number in range(5)]
+    assert shown == [401, 401, 401, 429, 429]
     refused = guesser.post("/sign-in", token=make_console_token(customer))
     assert refused.status_code == 429
     assert 1 <= int(refused.headers["retry-after"]) <= 61
@@ -209,9 +209,9 @@ def test_a_person_has_a_count_of_their_own_beside_the_api(customer: Customer, tm
     person = Person(client)
     assert person.sign_in(make_console_token(customer)).status_code == 303
     # Two were spent by signing in.
-    told = [person.get("/exports") for _ in range(4)]
-    assert [each.status_code for each in told] == [200, 200, 200, 429]
-    assert int(told[-1].headers["retry-after"]) >= 1
+    shown = [person.get("/exports") for _ in range(4)]
+    assert [each.status_code for each in shown] == [200, 200, 200, 429]
+    assert int(shown[-1].headers["retry-after"]) >= 1
     assert '"too_often"' in log_lines.text
     # Leaving is not among what is counted: whose stolen cookie asks too often could not end it otherwise.
     assert person.post("/sign-out").headers["location"] == "/console/sign-in?done=signed_out"
@@ -278,7 +278,7 @@ def make_it_up(person: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "why", "told"),
+    ("done", "why", "expected"),
     [
         (revoke_token, "token_over", "the token was revoked"),
         (expire_token, "token_over", "has expired"),
@@ -287,14 +287,14 @@ def make_it_up(person: Person) -> None:
         (make_it_up, "unknown", "no longer exists"),
     ],
 )
-def test_who_looks_with_a_session_that_is_over_is_led_to_the_sign_in_and_told_why(
-    done: Callable[[Person], None], why: str, told: str, person: Person, log_lines: LogLines
+def test_an_ended_session_is_redirected_to_the_sign_in_with_its_reason(
+    done: Callable[[Person], None], why: str, expected: str, person: Person, log_lines: LogLines
 ) -> None:
     done(person)
     cookie = person.cookie
     answer = person.get("/exports")
     assert (answer.status_code, answer.headers["location"]) == (303, f"/console/sign-in?next=%2Fexports&why={why}")
-    assert told in person.get("/sign-in", f"why={why}").text
+    assert expected in person.get("/sign-in", f"why={why}").text
     assert f'"session_{why}"' in log_lines.text
     assert cookie not in log_lines.text
 

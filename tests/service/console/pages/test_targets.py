@@ -133,7 +133,7 @@ def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer,
     )
     answer = person.get(f"/targets/{target.id}")
     said = words(answer)
-    for told in (
+    for expected in (
         "Tracker paused",
         "at the receiver's request ( rate_limited )",
         "Consecutive failures 3",
@@ -143,7 +143,7 @@ def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer,
         f"ID {target.id}",
         "from WEBHOOK_SECRET",
     ):
-        assert told in said
+        assert expected in said
     assert f'href="/console/exports?target={target.id}&amp;status=failed"' in answer.text
     counted = person.get(f"/targets/{target.id}", "since=3d")
     assert "the time since 3d: 3" in words(counted)
@@ -154,7 +154,7 @@ def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer,
         assert (refused.status_code, code in refused.text) == (422, True)
 
 
-def test_a_hold_that_is_over_is_not_told(person: Person, target: Target) -> None:
+def test_an_expired_hold_is_not_shown(person: Person, target: Target) -> None:
     over = to_ms(utc_now() - timedelta(seconds=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
     said = words(person.get(f"/targets/{target.id}"))
@@ -192,8 +192,8 @@ def test_a_target_is_paused_resumed_and_disabled(
             True,
         )
     assert wake_ups.notifications == 1
-    told = rows("SELECT action FROM audit_entries WHERE actor = ? ORDER BY id", (f"user:{customer.user_id}",))
-    assert [action for (action,) in told if action.endswith("_target")] == [
+    shown = rows("SELECT action FROM audit_entries WHERE actor = ? ORDER BY id", (f"user:{customer.user_id}",))
+    assert [action for (action,) in shown if action.endswith("_target")] == [
         "pause_target",
         "validate_target",
         "resume_target",
@@ -366,7 +366,7 @@ def test_another_accounts_target_is_not_there(person: Person, verb: str) -> None
 
 
 @on_sqlite
-def test_an_account_without_webhooks_may_only_turn_its_targets_off(client: TestClient, customer: Customer) -> None:
+def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClient, customer: Customer) -> None:
     poor = make_customer(may_use_webhooks=False)
     target = make_target(poor)
     person = Person(client)
