@@ -107,7 +107,8 @@ def test_a_cursor_that_was_not_made_here_is_refused_and_not_repeated(person: Per
         answer = person.get("/audit", urlencode({"cursor": cursor}))
         assert answer.status_code == 422, cursor
         assert "/cursor" in answer.text, cursor
-        assert escape(cursor) not in answer.text
+        # A short cursor may occur in the random CSRF token.
+        assert escape(cursor) not in answer.text.replace(person.csrf, "")
 
 
 def test_a_subject_that_no_record_has_is_refused_or_found_nowhere(person: Person) -> None:

@@ -548,7 +548,7 @@ def test_another_accounts_target_is_unknown(person: Person, customer: Customer) 
     strange = make_target(make_customer())
     digest = queries.get(export_id).ticket_digest
     page = person.post(f"/exports/{export_id}/approve", target_id=strange.id, ticket_digest=digest)
-    assert (page.status_code, "no such target" in page.text) == (422, True)
+    assert (page.status_code, "No target has this id" in page.text) == (422, True)
 
 
 def test_what_failed_is_retried_once(person: Person, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
