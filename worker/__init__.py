@@ -1,1 +1,1 @@
-"""The outbound door: the RQ daemon that signs and delivers exports. It never imports the service."""
+"""Outbound HTTP: the daemon that signs and delivers exports. It never imports the service."""

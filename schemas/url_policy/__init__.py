@@ -1,1 +1,1 @@
-"""Where tickets may be sent: the form of a target URL and the classes of addresses."""
+"""Where tickets may be sent: target URLs, address classes, the operator's policy."""

@@ -1,4 +1,4 @@
-"""Whether an address may be dialed, by the list below and nothing else.
+"""Classifies addresses: the list below alone decides which may be dialed.
 
 The standard library's `is_global` passes multicast, 6to4, NAT64 and metadata addresses.
 """
@@ -9,8 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from schemas.url_policy.policy import Address, RefusalReason, TargetPolicy, UrlRefusal
 
-# Instance metadata hands out credentials to whoever can reach it: shut even where the operator opened the
-# network.
+# Instance metadata services give credentials to every client: refused even if the operator allows the network.
 _METADATA = frozenset(
     ipaddress.ip_address(text)
     for text in (
@@ -31,15 +30,13 @@ _METADATA = frozenset(
     )
 )
 
-# Not the address of one host, so there is nothing to open; connecting to 0.0.0.0 even reaches the machine
-# itself.
-_NEVER_OPENED = frozenset(
+# Addresses of no single host, which no setting allows; connecting to 0.0.0.0 even reaches the machine itself.
+_NEVER_ALLOWED = frozenset(
     {RefusalReason.ADDRESS_UNSPECIFIED, RefusalReason.ADDRESS_BROADCAST, RefusalReason.ADDRESS_MULTICAST}
 )
 
-# The first row that holds an address names it. Sources: IANA's special-purpose registries (RFC 6890) unless
-# noted. What they call globally reachable is refused as well where it is a sink or a relay, for no receiver
-# lives there.
+# The first row that contains an address classifies it. Sources: IANA's special-purpose registries (RFC 6890) unless noted.
+# Sinks and relays are refused although the registries call them globally reachable: no receiver is there.
 _V4_CLASSES = tuple(
     (IPv4Network(network), reason)
     for network, reason in (
@@ -88,12 +85,12 @@ _V6_CLASSES = tuple(
     )
 )
 
-# RFC 4291: all global unicast that IANA hands out. The rest (100::/64 that discards, 5f00::/16 of segment
-# routing, whatever is assigned next year) stays shut without a row.
+# RFC 4291: all global unicast that IANA assigns. The rest (100::/64 that discards, 5f00::/16 of segment routing, future
+# assignments) is refused without a row.
 _V6_GLOBAL_UNICAST = IPv6Network("2000::/3")
 
-# Prefixes whose addresses lead to the IPv4 address at one known place: shift to the right by that many bits.
-_V6_CARRIERS = tuple(
+# Prefixes whose addresses contain an IPv4 address at a fixed place: shift to the right by that many bits.
+_V6_EMBEDDING = tuple(
     (IPv6Network(network), shift)
     for network, shift in (
         ("::/96", 0),
@@ -109,16 +106,16 @@ _LOW_56_BITS = (1 << 56) - 1
 
 
 def classify(address: Address, policy: TargetPolicy) -> RefusalReason | None:
-    """Say why `address` must not be dialled, or None if it may be."""
+    """Return why `address` must not be dialed, or None if it may be."""
     if isinstance(address, IPv4Address):
         return _classify_v4(address, policy)
-    return _classify_v6(IPv6Address(int(address)), policy)  # a scope id would hide it from the sets below
+    return _classify_v6(IPv6Address(int(address)), policy)  # a scope id would hide it from the sets above
 
 
 def check_addresses(addresses: Iterable[Address], policy: TargetPolicy) -> UrlRefusal | None:
-    """Judge all that a name resolved to: one bad answer refuses the whole, and no answer is `name_not_found`.
+    """Classify all addresses of a name: one forbidden address refuses the name, and none is `name_not_found`.
 
-    Returns None if every address may be dialled.
+    Returns None if every address may be dialed.
     """
     verdicts = [classify(address, policy) for address in addresses]
     if not verdicts:
@@ -130,20 +127,20 @@ def _classify_v4(address: IPv4Address, policy: TargetPolicy) -> RefusalReason | 
     if address in _METADATA:
         return RefusalReason.ADDRESS_METADATA
     reason = next((reason for network, reason in _V4_CLASSES if address in network), None)
-    return None if _is_opened(address, reason, policy) else reason
+    return None if _is_allowed(address, reason, policy) else reason
 
 
 def _classify_v6(address: IPv6Address, policy: TargetPolicy) -> RefusalReason | None:
-    """Judge by the list, then by the IPv4 address inside: an opened prefix is no way around the list."""
+    """Classify by the list, then by the embedded IPv4 address: an allowed prefix is no way around the list."""
     if address.ipv4_mapped:
-        return _classify_v4(address.ipv4_mapped, policy)  # the kernel dials that one, so nothing else counts
-    carried = _carried(address)
-    if address in _METADATA or not _METADATA.isdisjoint(carried + _perhaps_carried(address)):
+        return _classify_v4(address.ipv4_mapped, policy)  # the kernel dials that one, so nothing else matters
+    embedded = _embedded(address)
+    if address in _METADATA or not _METADATA.isdisjoint(embedded + _possibly_embedded(address)):
         return RefusalReason.ADDRESS_METADATA
     reason = _v6_class(address)
-    if not _is_opened(address, reason, policy):
+    if not _is_allowed(address, reason, policy):
         return reason
-    return next(filter(None, (_classify_v4(inner, policy) for inner in carried)), None)
+    return next(filter(None, (_classify_v4(inner, policy) for inner in embedded)), None)
 
 
 def _v6_class(address: IPv6Address) -> RefusalReason | None:
@@ -153,25 +150,25 @@ def _v6_class(address: IPv6Address) -> RefusalReason | None:
     return None if address in _V6_GLOBAL_UNICAST else RefusalReason.ADDRESS_RESERVED
 
 
-def _is_opened(address: Address, reason: RefusalReason | None, policy: TargetPolicy) -> bool:
+def _is_allowed(address: Address, reason: RefusalReason | None, policy: TargetPolicy) -> bool:
     if reason is None:
         return True
-    return reason not in _NEVER_OPENED and any(address in network for network in policy.allowed_networks)
+    return reason not in _NEVER_ALLOWED and any(address in network for network in policy.allowed_networks)
 
 
-def _carried(address: IPv6Address) -> tuple[IPv4Address, ...]:
-    """The IPv4 address that packets to `address` end up at, for prefixes that fix its place."""
+def _embedded(address: IPv6Address) -> tuple[IPv4Address, ...]:
+    """Return the IPv4 address that packets to `address` reach, for prefixes with a fixed place."""
     if address.is_loopback or address.is_unspecified:
-        return ()  # they lie in the compatible range and carry nothing
-    shifts = (shift for network, shift in _V6_CARRIERS if address in network)
+        return ()  # they are in the compatible range and embed nothing
+    shifts = (shift for network, shift in _V6_EMBEDDING if address in network)
     return tuple(IPv4Address(int(address) >> shift & _V4_MASK) for shift in shifts)
 
 
-def _perhaps_carried(address: IPv6Address) -> tuple[IPv4Address, ...]:
-    """IPv4 addresses that `address` may stand for, where only the local network knows which.
+def _possibly_embedded(address: IPv6Address) -> tuple[IPv4Address, ...]:
+    """Return the IPv4 addresses that `address` may embed, where only the local network knows which.
 
-    Teredo names a server and, inverted, a client. Local NAT64 may use any prefix length of RFC 6052 from
-    /48 on, which leaves bits 64 to 71 empty.
+    Teredo contains a server and, inverted, a client. Local NAT64 may use any prefix length of RFC 6052 from /48 on, which
+    leaves bits 64 to 71 empty.
     """
     bits = int(address)
     if address in _TEREDO:

@@ -1,4 +1,4 @@
-"""What may be dialed, and why not: the reasons of a refusal, the operator's policy and its lists of ports and networks."""
+"""The operator's policy for targets, its lists of ports and networks, and the reasons of a refusal."""
 
 import ipaddress
 import re
@@ -61,8 +61,8 @@ class RefusalReason(StrEnum):
 class TargetPolicy:
     """What the operator allows beyond https to public addresses on ports 443 and 8443.
 
-    `allowed_ports` holds inclusive ranges. `allowed_networks` opens addresses that the list below would
-    refuse, except metadata services and what is no single host's address.
+    `allowed_ports` holds inclusive ranges. `allowed_networks` allows addresses that `schemas.url_policy.addresses` would
+    refuse, except metadata services and addresses that belong to no single host.
     """
 
     allow_http: bool = False
@@ -72,24 +72,20 @@ class TargetPolicy:
 
 @dataclass(frozen=True)
 class UrlRefusal:
-    """A URL or an answer that must not be dialled."""
+    """The verdict on a URL or an address that must not be dialed."""
 
     reason: RefusalReason
 
 
 def parse_ports(text: str) -> PortSet:
-    """Read ports and inclusive ranges such as "443,8443,8000-8999".
-
-    Raises ValueError, which quotes the entry that is wrong.
-    """
+    """Parse ports and inclusive ranges such as "443,8443,8000-8999". Raises ValueError, which quotes the wrong entry."""
     return tuple(_port_range(entry.strip()) for entry in text.split(","))
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Read networks in CIDR form such as "127.0.0.0/8,fd00::/8".
+    """Parse networks in CIDR form such as "127.0.0.0/8,fd00::/8"; an address alone is a network of one.
 
-    A bare address stands for itself, empty text for none. Raises ValueError, which quotes the entry that is
-    wrong.
+    Returns none for empty text. Raises ValueError, which quotes the wrong entry.
     """
     return tuple(_network(entry.strip()) for entry in text.split(",")) if text.strip() else ()
 

@@ -29,23 +29,21 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?(?P<auth
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*)(?::(?P<port>.*))?", re.DOTALL)
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
-# What inet_aton, and the WHATWG's URL parser after it, take for the last part of an IPv4 address.
+# What inet_aton, and the WHATWG's URL parser after it, accept as the last part of an IPv4 address.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
-# Characters that leave no mark though Unicode does not call them format characters: joiners, fillers,
-# variation selectors.
-_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+# Invisible characters outside Unicode's category of format characters: joiners, fillers, variation selectors.
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _CATEGORY_REASONS = {
     "Cc": RefusalReason.CONTROL_CHARACTER,
-    "Cs": RefusalReason.CONTROL_CHARACTER,  # half a surrogate pair: no bytes stand for it
+    "Cs": RefusalReason.CONTROL_CHARACTER,  # half a surrogate pair, which UTF-8 cannot encode
     "Zl": RefusalReason.CONTROL_CHARACTER,
     "Zp": RefusalReason.CONTROL_CHARACTER,
     "Zs": RefusalReason.WHITESPACE,
     "Cf": RefusalReason.ZERO_WIDTH,
 }
 
-# Names that the public DNS cannot hold or must not answer, and names that networks use for their own
-# machines.
+# Names that the public DNS cannot contain or must not answer, and names that networks use for their own machines.
 _LOCAL_SUFFIXES = frozenset(
     {
         "localhost",  # RFC 6761
@@ -73,10 +71,10 @@ _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"  # RFC 3986 pchar, and the slash; percent 
 
 @dataclass(frozen=True)
 class TargetAddress:
-    """A URL in the one form that is stored and dialed.
+    """A URL in the normal form that is stored and dialed.
 
-    `host` is ASCII and lower-case, without brackets or trailing dot. `address` is set where the host is a
-    literal, which has been classified already. `url` leaves out a port that its scheme implies.
+    `host` is ASCII and lower-case, without brackets or trailing dot. `address` is set if the host is a
+    literal, which has been classified already. `url` omits the default port of its scheme.
     """
 
     scheme: str
@@ -88,7 +86,7 @@ class TargetAddress:
 
 
 def check_url(url: str, policy: TargetPolicy) -> TargetAddress | UrlRefusal:
-    """Judge the form of `url`, and a literal host's address too. Takes any text and never raises."""
+    """Check the form of `url`, and the address of a literal host. Takes any text and never raises."""
     try:
         return _read_url(url, policy)
     except _Refused as refused:
@@ -107,11 +105,11 @@ def _read_url(url: str, policy: TargetPolicy) -> TargetAddress:
     written_host, port = _split_authority(authority, scheme, policy)
     host, address = _read_host(written_host)
     normal = f"{scheme}://{_netloc(scheme, host, port)}{path_and_query}"
-    if len(normal) > MAX_URL_CHARACTERS:  # encoding makes up to nine characters of one
+    if len(normal) > MAX_URL_CHARACTERS:  # encoding turns one character into up to nine
         raise _Refused(RefusalReason.TOO_LONG)
     target = TargetAddress(scheme, host, port, path_and_query, normal, address)
-    _refuse_second_reading(url, written_host.strip("[]"), port, scheme)
-    _refuse_second_reading(target.url, host, port, scheme)
+    _refuse_ambiguity(url, written_host.strip("[]"), port, scheme)
+    _refuse_ambiguity(target.url, host, port, scheme)
     _refuse_address(address, policy)
     return target
 
@@ -123,14 +121,14 @@ def _refuse_characters(url: str) -> None:
         reason = _CATEGORY_REASONS.get(unicodedata.category(character))
         if reason:
             raise _Refused(reason)
-    if _UNSEEN.search(url):
+    if _INVISIBLE.search(url):
         raise _Refused(RefusalReason.ZERO_WIDTH)
     if "\\" in url:
         raise _Refused(RefusalReason.BACKSLASH)
 
 
 def _split(url: str, policy: TargetPolicy) -> tuple[str, str, str]:
-    """Cut `url` into a scheme, an authority, and a path with its query. Characters have been checked."""
+    """Split `url` into a scheme, an authority, and a path with its query; its characters have been checked."""
     match = _URL.fullmatch(url)
     if not match:
         raise _Refused(RefusalReason.SCHEME_MISSING)
@@ -145,10 +143,10 @@ def _split(url: str, policy: TargetPolicy) -> tuple[str, str, str]:
 
 
 def _read_path(rest: str) -> str:
-    """Bring path and query into the form in which they are sent: RFC 3986, section 6.2.2.
+    """Normalize path and query as they are sent: RFC 3986, section 6.2.2.
 
-    A path that begins with two slashes can be taken for an authority, and dot segments are resolved by some
-    and sent by others: both are refused.
+    A path that begins with two slashes can be mistaken for an authority, and some clients resolve dot segments while others
+    send them: both are refused.
     """
     path, _, query = _PERCENT.sub(_normal_percent, rest).partition("?")
     if path.startswith("//") or not {".", ".."}.isdisjoint(path.split("/")):
@@ -206,7 +204,7 @@ def _read_v6(text: str) -> IPv6Address:
 
 
 def _v6_text(address: IPv6Address) -> str:
-    """RFC 5952, with a mapped address in hexadecimal: Python's versions differ in how they write that one."""
+    """Format by RFC 5952, with a mapped address in hexadecimal: Python's versions differ in how they write that one."""
     if address.ipv4_mapped:
         embedded = int(address.ipv4_mapped)
         return f"::ffff:{embedded >> 16:x}:{embedded & 0xFFFF:x}"
@@ -226,7 +224,7 @@ def _plain_dotted_quad(text: str) -> IPv4Address | None:
 
 
 def _read_name(written: str) -> str:
-    """Turn a host name into ASCII, then judge the result: IDNA maps wide digits and dots to plain ones."""
+    """Convert a host name to ASCII, then check the result: IDNA maps wide digits and dots to plain ones."""
     name = _to_ascii(written).removesuffix(".")
     labels = name.split(".")
     if _NUMBER.fullmatch(labels[-1]):
@@ -241,9 +239,9 @@ def _read_name(written: str) -> str:
 
 
 def _to_ascii(written: str) -> str:
-    """Apply UTS-46 where there is something to map or to verify.
+    """Apply UTS-46 if there is something to map or to verify.
 
-    Plain ASCII stays out of it: IDNA refuses hyphens in third and fourth place, which hosts in use have.
+    Plain ASCII is exempt: IDNA refuses hyphens in third and fourth place, which existing hosts have.
     """
     lowered = written.lower()
     if written.isascii() and not any(label.startswith("xn--") for label in lowered.split(".")):
@@ -254,8 +252,8 @@ def _to_ascii(written: str) -> str:
         raise _Refused(RefusalReason.HOST_NOT_IDNA) from None
 
 
-def _refuse_second_reading(url: str, host: str, port: int, scheme: str) -> None:
-    """Let an independent parser read `url`, and refuse unless it finds the same host and port."""
+def _refuse_ambiguity(url: str, host: str, port: int, scheme: str) -> None:
+    """Refuse `url` unless an independent parser finds the same host and port in it."""
     try:
         parts = urlsplit(url)
         reading = (parts.hostname, parts.port or DEFAULT_PORTS[scheme], parts.username)

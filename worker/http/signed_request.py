@@ -1,6 +1,7 @@
-"""What every request to a receiver has in common: the secret that signs for its target, the headers, one POST.
+"""Signs a message with its target's secret and posts it.
 
-A target's own secret wins over the default. What cannot be signed is not sent. Whatever happens comes back as an outcome.
+A target's own secret takes precedence over the default. A message that cannot be signed is not sent. Every result is an
+outcome, not an exception.
 """
 
 import logging
@@ -19,22 +20,22 @@ from storage.targets.targets import secret_context
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 USER_AGENT: Final = f"RiskRelay/{VERSION}"
-#: 128 bits in hex, as the contract says.
+#: 128 bits, in hex.
 _NONCE_BYTES: Final = 16
-#: Opening a sealed secret costs more than signing with it; a rotated one has other bytes and is opened anew.
+#: Decrypting a secret costs more than signing with it; a rotated one has other bytes and is decrypted again.
 _OPEN_SECRETS: Final = 1024
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Post(Protocol):
-    """Sends one request within a deadline and says what it met; never raises for what the network does."""
+    """Sends one request within a deadline and returns its outcome; never raises for what the network does."""
 
     def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome: ...
 
 
 class Message(NamedTuple):
-    """One request to a target: `key` is the same for every attempt, `id` and `nonce` are this one's alone."""
+    """One request to a target: `key` is the same for every attempt, `id` and `nonce` are unique to this one."""
 
     id: str
     key: str
@@ -55,20 +56,20 @@ class SignedPost:
         self._open = lru_cache(maxsize=_OPEN_SECRETS)(vault.open)
 
     def send(self, message: Message) -> Outcome:
-        """Send one message and return what it met; never raises."""
+        """Send one message and return its outcome; never raises."""
         try:
             secret = self._secret(message)
             if secret is None:
                 return Outcome(error="no_secret")
             outcome = self._post(message.url, signed_headers(message, secret), message.body)
         except RiskRelayError as broken:
-            _log.error("delivery not possible", extra={**_named(message), "error": type(broken).__name__})
+            _log.error("message cannot be signed", extra={**_named(message), "error": type(broken).__name__})
             return Outcome(error="secret_unreadable")
-        except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it is judged like an answer that did not come
-            _log.exception("delivery broke", extra=_named(message))
+        except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it counts as a missing response
+            _log.exception("sending failed", extra=_named(message))
             return Outcome(error="internal_error")
         clean = without_secret(outcome.body, secret)
-        # A secret of some letters, as could be given once, stands in any answer: what it says of the ticket has to last.
+        # A secret of a few letters, as older versions allowed, occurs in any response: its ticket fields must survive.
         is_short = len(secret.encode()) < LEAST_SECRET_BYTES
         return outcome._replace(body=outcome.body if is_short else clean, kept=_kept(clean, message))
 
@@ -100,8 +101,8 @@ def signed_headers(message: Message, secret: str) -> dict[str, str]:
 def _kept(body: bytes, message: Message) -> str | None:
     try:
         return kept_answer(body)
-    except Exception:  # noqa: BLE001 - a bug of ours in reading an answer must not make it one that never came
-        _log.exception("answer not kept", extra=_named(message))
+    except Exception:  # noqa: BLE001 - a bug of ours in reading a response must not count as a missing response
+        _log.exception("response excerpt failed", extra=_named(message))
         return None
 
 

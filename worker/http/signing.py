@@ -1,12 +1,10 @@
-"""Sign a delivery, and verify one.
+"""Signs deliveries and verifies them.
 
-Both directions stand side by side, so that they cannot drift apart. What is
-signed is the text `timestamp.nonce.body`, keyed with the secret that sender
-and receiver share; the body counts as raw bytes and is never re-encoded.
+Both directions are in one module, so that they stay consistent. The signed text is `timestamp.nonce.body`, keyed with the
+secret that sender and receiver share; the body is raw bytes and is never re-encoded.
 
-Refused: a nonce with a dot, which would let bytes move between nonce and body
-under one signature; an empty secret, with which anybody could sign; a header
-that is there twice, where two readers could each see another one.
+Refused: a nonce with a dot, which would let bytes move between nonce and body under one signature; an empty secret, with
+which anybody could sign; a repeated header, of which two readers could each see another value.
 """
 
 import hmac
@@ -19,7 +17,7 @@ SIGNATURE_HEADER = "X-Service-Signature"
 TIMESTAMP_HEADER = "X-Service-Timestamp"
 NONCE_HEADER = "X-Service-Nonce"
 
-# Five minutes forgive a drifting clock, and bound how long a receiver has to remember nonces.
+# Five minutes tolerate a drifting clock, and bound how long a receiver must remember nonces.
 DEFAULT_TOLERANCE_S = 300
 
 # One spelling per number: without leading zeros or signs the parsed integer is the signed text.
@@ -30,7 +28,7 @@ _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 
 
 class SignatureVerdict(StrEnum):
-    """What verification found: `ok`, or the part that failed and how."""
+    """The result of verification: `ok`, or the part that failed and why."""
 
     OK = "ok"
     SIGNATURE_MISSING = "signature_missing"
@@ -49,15 +47,15 @@ class SignatureVerdict(StrEnum):
 
     @property
     def ok(self) -> bool:
-        """Whether the request may be accepted."""
+        """Whether the request is authentic."""
         return self is SignatureVerdict.OK
 
 
 class Headers(Protocol):
-    """Request headers: any mapping, or a message whose items() shows a repeated header twice."""
+    """Request headers: any mapping, or a message whose items() yields a repeated header twice."""
 
     def items(self) -> Iterable[tuple[str, str]]:
-        """All pairs of name and value."""
+        """Return all pairs of name and value."""
 
 
 def sign(secret: bytes, timestamp: int, nonce: str, body: bytes) -> str:
@@ -65,10 +63,10 @@ def sign(secret: bytes, timestamp: int, nonce: str, body: bytes) -> str:
 
     `timestamp` is in unix seconds, `nonce` ASCII without a dot, `body` the raw bytes on the wire.
     Returns the value of X-Service-Signature: `sha256=` and 64 lower-case hex digits.
-    Raises ValueError for an empty secret or a nonce that could not be told from the body.
+    Raises ValueError for an empty secret or a nonce that contains a dot.
     """
     if "." in nonce:
-        raise ValueError("A nonce holds a dot; use 32 hex digits.")
+        raise ValueError("The nonce contains a dot; use 32 hex digits.")
     return "sha256=" + hmac_sha256(secret, f"{timestamp}.{nonce}.".encode("ascii") + body).hex()
 
 
@@ -80,19 +78,18 @@ def verify(
     seen: Callable[[str], bool],
     tolerance_s: int = DEFAULT_TOLERANCE_S,
 ) -> SignatureVerdict:
-    """Judge one received request.
+    """Verify one received request.
 
-    `secrets` is one secret, or several while a rotation lasts. `now` is in unix seconds.
-    `seen(nonce)` remembers the nonce and answers whether it was known, in one step, so that two
-    copies at the same moment cannot both pass; it has to remember for 2 * `tolerance_s`. It is
-    asked last, about signed nonces only: a forger can neither fill it nor burn a nonce.
-    Returns a verdict whatever the headers hold. Raises ValueError without a usable secret.
+    `secrets` is one secret, or several during a rotation. `now` is in unix seconds.
+    `seen(nonce)` stores the nonce and returns whether it was stored before, in one step, so that two copies at the same
+    moment cannot both pass; it must store it for 2 * `tolerance_s`. It is called last, with signed nonces only: a forger can
+    neither fill it nor use up a nonce. Returns a verdict for any headers. Raises ValueError without a usable secret.
     """
     values, refusal = _read(headers)
     if refusal is not None:
         return refusal
     signature, timestamp_text, nonce = values
-    refusal = _judge_form(signature, timestamp_text, nonce) or _judge_age(int(timestamp_text), now, tolerance_s)
+    refusal = _check_form(signature, timestamp_text, nonce) or _check_age(int(timestamp_text), now, tolerance_s)
     if refusal is not None:
         return refusal
     if not _matches(_as_sequence(secrets), signature, int(timestamp_text), nonce, body):
@@ -103,11 +100,11 @@ def verify(
 def hmac_sha256(secret: bytes, message: bytes) -> bytes:
     """Compute the 32 bytes of HMAC-SHA-256.
 
-    Raises ValueError for an empty secret. Source: RFC 2104 and FIPS 180-4, as the standard library has them.
+    Raises ValueError for an empty secret. Source: RFC 2104 and FIPS 180-4, as implemented by the standard library.
     """
     if not secret:
         raise ValueError("The signing secret is empty; set one before signing or verifying.")
-    # No cache of keyed states: of some 8 µs for 2 KiB it would save one, and keep rotated secrets in memory.
+    # No cache of keyed states: it would save 1 µs of 8 for 2 KiB, and keep rotated secrets in memory.
     return hmac.digest(secret, message, "sha256")
 
 
@@ -119,7 +116,7 @@ _READ_IN_ORDER = (
 
 
 def _read(headers: Headers) -> tuple[list[str], SignatureVerdict | None]:
-    """The three values in the order of _READ_IN_ORDER, or the first thing that is wrong with them."""
+    """Return the three values in the order of _READ_IN_ORDER, or the first verdict against them."""
     found: dict[str, list[str]] = {}
     for name, value in headers.items():
         found.setdefault(name.lower(), []).append(value)
@@ -135,7 +132,7 @@ def _read(headers: Headers) -> tuple[list[str], SignatureVerdict | None]:
     return values, None
 
 
-def _judge_form(signature: str, timestamp: str, nonce: str) -> SignatureVerdict | None:
+def _check_form(signature: str, timestamp: str, nonce: str) -> SignatureVerdict | None:
     if not _TIMESTAMP.fullmatch(timestamp):
         return SignatureVerdict.TIMESTAMP_MALFORMED
     if not _NONCE.fullmatch(nonce):
@@ -145,7 +142,7 @@ def _judge_form(signature: str, timestamp: str, nonce: str) -> SignatureVerdict 
     return None
 
 
-def _judge_age(timestamp: int, now: int, tolerance_s: int) -> SignatureVerdict | None:
+def _check_age(timestamp: int, now: int, tolerance_s: int) -> SignatureVerdict | None:
     if now - timestamp > tolerance_s:
         return SignatureVerdict.TIMESTAMP_STALE
     if timestamp - now > tolerance_s:
@@ -156,12 +153,12 @@ def _judge_age(timestamp: int, now: int, tolerance_s: int) -> SignatureVerdict |
 def _as_sequence(secrets: bytes | Sequence[bytes]) -> Sequence[bytes]:
     sequence = (secrets,) if isinstance(secrets, bytes) else secrets
     if not sequence:
-        raise ValueError("Verifying needs at least one secret.")
+        raise ValueError("Verification needs at least one secret.")
     return sequence
 
 
 def _matches(secrets: Sequence[bytes], signature: str, timestamp: int, nonce: str, body: bytes) -> bool:
     given = signature.encode("ascii")
-    # A list, not a generator: every secret is tried, so the time taken does not tell which one matched.
+    # A list, not a generator: every secret is tried, so the duration does not reveal which one matched.
     expected = [sign(secret, timestamp, nonce, body).encode("ascii") for secret in secrets]
     return any([hmac.compare_digest(given, one) for one in expected])  # noqa: C419 - see above

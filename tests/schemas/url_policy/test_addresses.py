@@ -85,7 +85,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_may_be_dialled(address: str) -> None:
+def test_a_public_address_may_be_dialed(address: str) -> None:
     assert classify(ip_address(address), STRICT) is None
 
 
@@ -155,7 +155,7 @@ def test_no_answer_is_no_permission() -> None:
 
 
 @given(st.ip_addresses())
-def test_what_the_standard_library_calls_private_is_never_dialled(address: Any) -> None:
+def test_what_the_standard_library_calls_private_is_never_dialed(address: Any) -> None:
     refused = address.is_private or address.is_multicast or address.is_link_local or address.is_unspecified
     if refused and not getattr(address, "ipv4_mapped", None):
         assert classify(address, STRICT) is not None
