@@ -82,9 +82,7 @@ class DnsResolver:
         if queue is None:
             # Read here, not at import: gevent may have patched the socket module since.
             getaddrinfo = self._getaddrinfo or socket.getaddrinfo
-            queue = self._queues.setdefault(
-                os.getpid(), _LookupQueue(self._max_workers, self._max_waiting, getaddrinfo)
-            )
+            queue = self._queues.setdefault(os.getpid(), _LookupQueue(self._max_workers, self._max_waiting, getaddrinfo))
         return queue
 
 

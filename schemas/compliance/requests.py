@@ -158,17 +158,21 @@ class _CustomerForm(Form):
     class Meta:
         unknown = EXCLUDE
 
-    id = Identifier(load_default=None, allow_none=True)
-    email = Text(load_default=None, allow_none=True, max_length=MAX_ADDRESS)
-    phone = Text(load_default=None, allow_none=True, max_length=MAX_PHONE)
+    id = Identifier(load_default=None, allow_none=True, metadata={"description": "The platform's id of the person."})
+    email = Text(
+        load_default=None, allow_none=True, max_length=MAX_ADDRESS, metadata={"description": "The person's email address."}
+    )
+    phone = Text(
+        load_default=None, allow_none=True, max_length=MAX_PHONE, metadata={"description": "The person's phone number."}
+    )
 
     @post_load
     def _make(self, customer: dict[str, Any], **_: Any) -> Subject:
         return Subject(customer["id"], _said(customer["email"]), _said(customer["phone"]))
 
 
-def _orders() -> Several:
-    return Several(Identifier(), at_most=MAX_ORDERS, load_default=None, allow_none=True)
+def _orders(**options: Any) -> Several:
+    return Several(Identifier(), at_most=MAX_ORDERS, load_default=None, allow_none=True, **options)
 
 
 class ComplianceForm(Form):
@@ -177,11 +181,21 @@ class ComplianceForm(Form):
     class Meta:
         unknown = EXCLUDE
 
-    shop_domain = Text(required=True, max_length=MAX_CHARACTERS + 1)
-    customer = fields.Nested(_CustomerForm, load_default=None, allow_none=True)
-    orders_requested = _orders()
-    orders_to_redact = _orders()
-    data_request = AnyObject(load_default=None, allow_none=True)
+    shop_domain = Text(
+        required=True,
+        max_length=MAX_CHARACTERS + 1,
+        metadata={"description": "The shop; equal to `X-Platform-Shop-Domain`."},
+    )
+    customer = fields.Nested(
+        _CustomerForm, load_default=None, allow_none=True, metadata={"description": "The person; absent with `shop/redact`."}
+    )
+    orders_requested = _orders(metadata={"description": "The person's orders, with `customers/data_request`."})
+    orders_to_redact = _orders(metadata={"description": "The person's orders, with `customers/redact`."})
+    data_request = AnyObject(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The platform's own record of the request, with `customers/data_request`."},
+    )
 
     @post_load
     def _make(self, body: dict[str, Any], **_: Any) -> ComplianceBody:

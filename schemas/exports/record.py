@@ -125,12 +125,20 @@ class _Evidence(AnyObject):
 
 
 class _TicketForm(Form):
-    title = Title(required=True, max_length=MAX_TITLE)
-    description = Text(load_default=None)
-    severity = Severity(load_default=None)
-    page_url = WebUrl(load_default=None)
-    labels = Several(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, load_default=None)
-    evidence = _Evidence(load_default=None)
+    title = Title(required=True, max_length=MAX_TITLE, metadata={"description": "The title, a single line."})
+    description = Text(load_default=None, metadata={"description": "The description."})
+    severity = Severity(
+        load_default=None,
+        metadata={"description": "The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."},
+    )
+    page_url = WebUrl(load_default=None, metadata={"description": "The URL of the page."})
+    labels = Several(
+        Text(min_length=1, max_length=MAX_LABEL),
+        at_most=MAX_LABELS,
+        load_default=None,
+        metadata={"description": "Labels to sort tickets by."},
+    )
+    evidence = _Evidence(load_default=None, metadata={"description": "Supporting data, up to 8 KiB of JSON."})
 
     @post_load
     def _make(self, ticket: dict[str, Any], **_: Any) -> Ticket:
@@ -145,16 +153,23 @@ class _TicketForm(Form):
 
 
 class _SourceForm(Form):
-    type = Text(load_default=MANUAL, allowed=(MANUAL,))
-    id = Text(load_default=None, min_length=1, max_length=MAX_SOURCE_ID)
+    type = Text(load_default=MANUAL, allowed=(MANUAL,), metadata={"description": "The kind of source; always `manual`."})
+    id = Text(
+        load_default=None,
+        min_length=1,
+        max_length=MAX_SOURCE_ID,
+        metadata={"description": "The ticket's key in the system it was written in."},
+    )
 
 
 class PreparationForm(Form):
     """The body of `POST /api/ticket-exports`."""
 
-    ticket = fields.Nested(_TicketForm, required=True)
-    source = fields.Nested(_SourceForm, load_default=None)
-    project_id = WholeNumber(minimum=1, load_default=None)
+    ticket = fields.Nested(_TicketForm, required=True, metadata={"description": "The ticket."})
+    source = fields.Nested(
+        _SourceForm, load_default=None, metadata={"description": "The source; by default the export itself."}
+    )
+    project_id = WholeNumber(minimum=1, load_default=None, metadata={"description": "The project, one of the account's."})
 
     @post_load
     def _make(self, preparation: dict[str, Any], **_: Any) -> Preparation:
@@ -165,8 +180,17 @@ class PreparationForm(Form):
 class ApprovalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/approve`."""
 
-    target_id = Text(required=True, min_length=1, max_length=MAX_ID_LENGTH)
-    ticket_digest = Text(load_default=None, max_length=100)
+    target_id = Text(
+        required=True,
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        metadata={"description": "An active or paused target of the account."},
+    )
+    ticket_digest = Text(
+        load_default=None,
+        max_length=100,
+        metadata={"description": "The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."},
+    )
 
     @post_load
     def _make(self, approval: dict[str, Any], **_: Any) -> Approval:

@@ -56,8 +56,20 @@ class RecoveryRequest:
 class RecoveryForm(Form):
     """The body of `POST /api/ticket-export-recoveries`."""
 
-    target_id = Text(required=True, max_length=MAX_ID_LENGTH)
-    since = Text(required=True, max_length=MAX_SINCE)
+    target_id = Text(
+        required=True,
+        max_length=MAX_ID_LENGTH,
+        metadata={
+            "description": "An active or paused target of the account, whose failed and blocked exports are redelivered."
+        },
+    )
+    since = Text(
+        required=True,
+        max_length=MAX_SINCE,
+        metadata={
+            "description": "Finished then or later: an RFC 3339 timestamp, a date (UTC) or an age (`7d`, `12h`, `30m`)."
+        },
+    )
 
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> RecoveryRequest:

@@ -77,8 +77,8 @@ class ShopDomain(fields.Field[str]):
 class Symptoms(Several):
     """An array of texts, or one text, which becomes an array of one."""
 
-    def __init__(self) -> None:
-        super().__init__(Text(max_length=MAX_SYMPTOM), at_most=MAX_SYMPTOMS, load_default=None)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(Text(max_length=MAX_SYMPTOM), at_most=MAX_SYMPTOMS, load_default=None, **options)
         self._prose = Text()
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:
@@ -87,43 +87,55 @@ class Symptoms(Several):
         return super()._deserialize(value, attr, data, **kwargs)
 
 
-def _name() -> Text:
-    return Text(max_length=MAX_NAME, load_default=None)
+def _name(**options: Any) -> Text:
+    return Text(max_length=MAX_NAME, load_default=None, **options)
 
 
-def _version() -> Text:
-    return Text(max_length=MAX_VERSION, load_default=None)
+def _version(**options: Any) -> Text:
+    return Text(max_length=MAX_VERSION, load_default=None, **options)
 
 
 class _CmsToldForm(Form):
-    cms_version = _version()
-    commerce_plugin_version = _version()
-    active_theme = _name()
-    active_plugin_names = Several(Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, load_default=None)
-    checkout_page_url = WebUrl(load_default=None)
-    commerce_plugin_status = _name()
-    visible_browser_symptoms = Symptoms()
+    cms_version = _version(metadata={"description": "The version of the CMS."})
+    commerce_plugin_version = _version(metadata={"description": "The version of the commerce plugin."})
+    active_theme = _name(metadata={"description": "The active theme."})
+    active_plugin_names = Several(
+        Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, load_default=None, metadata={"description": "The active plugins."}
+    )
+    checkout_page_url = WebUrl(load_default=None, metadata={"description": "The URL of the checkout page."})
+    commerce_plugin_status = _name(metadata={"description": "The status of the commerce plugin."})
+    visible_browser_symptoms = Symptoms(
+        metadata={"description": "Problems that people saw in the browser: a list of texts, or one text."}
+    )
 
 
 class _StorefrontToldForm(Form):
-    primary_domain = Text(max_length=MAX_LINE, load_default=None)
-    published_theme_name = _name()
-    theme_count = WholeNumber(load_default=None)
-    product_count_bucket = Text(max_length=MAX_BUCKET, load_default=None)
-    checkout_profile_status = _name()
-    app_embed_status = _name()
-    visible_storefront_symptoms = Symptoms()
+    primary_domain = Text(max_length=MAX_LINE, load_default=None, metadata={"description": "The domain that customers use."})
+    published_theme_name = _name(metadata={"description": "The published theme."})
+    theme_count = WholeNumber(load_default=None, metadata={"description": "The number of themes."})
+    product_count_bucket = Text(
+        max_length=MAX_BUCKET,
+        load_default=None,
+        metadata={"description": "The approximate number of products, such as `100-500`."},
+    )
+    checkout_profile_status = _name(metadata={"description": "The status of the checkout profile."})
+    app_embed_status = _name(metadata={"description": "The status of the app embed."})
+    visible_storefront_symptoms = Symptoms(
+        metadata={"description": "Problems that people saw in the storefront: a list of texts, or one text."}
+    )
 
 
 class CmsDiagnosticsForm(Form):
     """The body of `POST /api/cms-plugins/cms-commerce/diagnostics`."""
 
-    project_id = WholeNumber(minimum=1, required=True)
-    report_id = WholeNumber(minimum=1, load_default=None)
-    platform = Text(required=True, allowed=(Platform.CMS_COMMERCE.value,))
-    site_url = WebUrl(required=True)
-    plugin_version = _version()
-    diagnostics = fields.Nested(_CmsToldForm, required=True)
+    project_id = WholeNumber(minimum=1, required=True, metadata={"description": "The project."})
+    report_id = WholeNumber(
+        minimum=1, load_default=None, metadata={"description": "The report; it must belong to the project."}
+    )
+    platform = Text(required=True, allowed=(Platform.CMS_COMMERCE.value,), metadata={"description": "The platform."})
+    site_url = WebUrl(required=True, metadata={"description": "The URL of the site."})
+    plugin_version = _version(metadata={"description": "The version of the plugin."})
+    diagnostics = fields.Nested(_CmsToldForm, required=True, metadata={"description": "The diagnostics."})
 
     @post_load
     def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:
@@ -140,13 +152,23 @@ class CmsDiagnosticsForm(Form):
 class StorefrontDiagnosticsForm(Form):
     """The body of `POST /api/storefront-app/diagnostics`."""
 
-    project_id = WholeNumber(minimum=1, required=True)
-    report_id = WholeNumber(minimum=1, load_default=None)
-    shop_domain = ShopDomain(required=True)
-    shop_name = Text(max_length=MAX_NAME, load_default=None)
-    granted_scopes = Several(Text(allowed=SAFE_SCOPES), at_least=1, at_most=MAX_SCOPES, required=True)
-    app_version = _version()
-    diagnostics = fields.Nested(_StorefrontToldForm, required=True)
+    project_id = WholeNumber(minimum=1, required=True, metadata={"description": "The project."})
+    report_id = WholeNumber(
+        minimum=1, load_default=None, metadata={"description": "The report; it must belong to the project."}
+    )
+    shop_domain = ShopDomain(
+        required=True, metadata={"description": "The shop; it must be the project's, if the project has one."}
+    )
+    shop_name = Text(max_length=MAX_NAME, load_default=None, metadata={"description": "The name of the shop."})
+    granted_scopes = Several(
+        Text(allowed=SAFE_SCOPES),
+        at_least=1,
+        at_most=MAX_SCOPES,
+        required=True,
+        metadata={"description": "The scopes that the shop granted, read-only ones."},
+    )
+    app_version = _version(metadata={"description": "The version of the app."})
+    diagnostics = fields.Nested(_StorefrontToldForm, required=True, metadata={"description": "The diagnostics."})
 
     @post_load
     def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:

@@ -94,9 +94,11 @@ class _ReceivedAt(AnyText):
 
 
 class _PlainAttachmentForm(LenientForm):
-    name = Text(max_length=MAX_FILE_NAME, load_default=None, allow_none=True)
-    content_type = Text(max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True)
-    size_bytes = WholeNumber(load_default=None, allow_none=True)
+    name = Text(max_length=MAX_FILE_NAME, load_default=None, allow_none=True, metadata={"description": "The file's name."})
+    content_type = Text(
+        max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True, metadata={"description": "The media type."}
+    )
+    size_bytes = WholeNumber(load_default=None, allow_none=True, metadata={"description": "The size in bytes."})
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -104,14 +106,38 @@ class _PlainAttachmentForm(LenientForm):
 
 
 class _PlainForm(LenientForm):
-    message_id = _MessageId(max_length=MAX_MESSAGE_ID, min_length=1, required=True)
-    sender = Mailboxes(data_key="from", required=True)
-    recipients = Mailboxes(data_key="to", required=True, may_be_array=True)
-    subject = _Words(max_length=MAX_SUBJECT, load_default=None, allow_none=True)
-    text = Text(load_default=None, allow_none=True)
-    html = AnyText(load_default=None, allow_none=True)
-    received_at = _ReceivedAt(load_default=None, allow_none=True)
-    attachments = Several(fields.Nested(_PlainAttachmentForm), at_most=MAX_ATTACHMENTS, load_default=None, allow_none=True)
+    message_id = _MessageId(
+        max_length=MAX_MESSAGE_ID,
+        min_length=1,
+        required=True,
+        metadata={"description": "The email's `Message-ID`; accepted once per project."},
+    )
+    sender = Mailboxes(data_key="from", required=True, metadata={"description": "The sender's mailbox."})
+    recipients = Mailboxes(
+        data_key="to", required=True, may_be_array=True, metadata={"description": "The recipients' mailboxes."}
+    )
+    subject = _Words(
+        max_length=MAX_SUBJECT,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The subject; encoded words are decoded."},
+    )
+    text = Text(load_default=None, allow_none=True, metadata={"description": "The text part."})
+    html = AnyText(
+        load_default=None, allow_none=True, metadata={"description": "The HTML part; used only if there is no text."}
+    )
+    received_at = _ReceivedAt(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "When it was received: RFC 3339, or a mail header's date."},
+    )
+    attachments = Several(
+        fields.Nested(_PlainAttachmentForm),
+        at_most=MAX_ATTACHMENTS,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The attachments; their contents are not stored."},
+    )
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> InboundEmail:
@@ -132,9 +158,23 @@ class _PlainForm(LenientForm):
 class _PostmarkMailboxForm(LenientForm):
     """A mailbox as Postmark parses it; `MailboxHash` is the tag of the address."""
 
-    address = Text(data_key="Email", max_length=MAX_NAME, load_default=None, allow_none=True)
-    name = Text(data_key="Name", max_length=MAX_NAME, load_default=None, allow_none=True)
-    tag = Text(data_key="MailboxHash", max_length=MAX_NAME, load_default=None, allow_none=True)
+    address = Text(
+        data_key="Email", max_length=MAX_NAME, load_default=None, allow_none=True, metadata={"description": "The address."}
+    )
+    name = Text(
+        data_key="Name",
+        max_length=MAX_NAME,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The name before the address."},
+    )
+    tag = Text(
+        data_key="MailboxHash",
+        max_length=MAX_NAME,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The tag in the address."},
+    )
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> tuple[Mailbox | None, str]:
@@ -142,11 +182,30 @@ class _PostmarkMailboxForm(LenientForm):
 
 
 class _PostmarkAttachmentForm(LenientForm):
-    name = Text(data_key="Name", max_length=MAX_FILE_NAME, load_default=None, allow_none=True)
-    content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, load_default=None, allow_none=True)
-    size_bytes = WholeNumber(data_key="ContentLength", load_default=None, allow_none=True)
-    content = AnyText(data_key="Content", load_default=None, allow_none=True)
-    data = AnyText(data_key="Data", load_default=None, allow_none=True)
+    name = Text(
+        data_key="Name",
+        max_length=MAX_FILE_NAME,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The file's name."},
+    )
+    content_type = Text(
+        data_key="ContentType",
+        max_length=MAX_CONTENT_TYPE,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The media type."},
+    )
+    size_bytes = WholeNumber(
+        data_key="ContentLength", load_default=None, allow_none=True, metadata={"description": "The size in bytes."}
+    )
+    content = AnyText(
+        data_key="Content",
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The file in base64; only its size is used."},
+    )
+    data = AnyText(data_key="Data", load_default=None, allow_none=True, metadata={"description": "The same as `Content`."})
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -157,34 +216,73 @@ class _PostmarkAttachmentForm(LenientForm):
         return Attachment(data["name"] or "", data["content_type"] or "", size_bytes)
 
 
-def _several_mailboxes(data_key: str) -> Several:
+def _several_mailboxes(data_key: str, **options: Any) -> Several:
     return Several(
-        fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, load_default=None, allow_none=True
+        fields.Nested(_PostmarkMailboxForm),
+        at_most=MAX_RECIPIENTS,
+        data_key=data_key,
+        load_default=None,
+        allow_none=True,
+        **options,
     )
 
 
 class _PostmarkForm(LenientForm):
-    message_id = _MessageId(data_key="MessageID", max_length=MAX_MESSAGE_ID, min_length=1, required=True)
-    sender = Mailboxes(data_key="From", required=True)
-    sender_full = fields.Nested(_PostmarkMailboxForm, data_key="FromFull", load_default=None, allow_none=True)
-    to = Mailboxes(data_key="To", load_default=None, allow_none=True)
-    to_full = _several_mailboxes("ToFull")
-    cc = Mailboxes(data_key="Cc", load_default=None, allow_none=True)
-    cc_full = _several_mailboxes("CcFull")
-    bcc = Mailboxes(data_key="Bcc", load_default=None, allow_none=True)
-    bcc_full = _several_mailboxes("BccFull")
-    original = Mailboxes(data_key="OriginalRecipient", load_default=None, allow_none=True)
-    tag = Text(data_key="MailboxHash", load_default=None, allow_none=True)
-    subject = _Words(data_key="Subject", max_length=MAX_SUBJECT, load_default=None, allow_none=True)
-    text = Text(data_key="TextBody", load_default=None, allow_none=True)
-    html = AnyText(data_key="HtmlBody", load_default=None, allow_none=True)
-    date = AnyText(data_key="Date", load_default=None, allow_none=True)
+    message_id = _MessageId(
+        data_key="MessageID",
+        max_length=MAX_MESSAGE_ID,
+        min_length=1,
+        required=True,
+        metadata={"description": "Postmark's id of the email; accepted once per project."},
+    )
+    sender = Mailboxes(data_key="From", required=True, metadata={"description": "The sender's mailbox."})
+    sender_full = fields.Nested(
+        _PostmarkMailboxForm,
+        data_key="FromFull",
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The sender's mailbox, parsed by Postmark."},
+    )
+    to = Mailboxes(data_key="To", load_default=None, allow_none=True, metadata={"description": "The recipients' mailboxes."})
+    to_full = _several_mailboxes("ToFull", metadata={"description": "The recipients' mailboxes, parsed by Postmark."})
+    cc = Mailboxes(data_key="Cc", load_default=None, allow_none=True, metadata={"description": "The Cc mailboxes."})
+    cc_full = _several_mailboxes("CcFull", metadata={"description": "The Cc mailboxes, parsed by Postmark."})
+    bcc = Mailboxes(data_key="Bcc", load_default=None, allow_none=True, metadata={"description": "The Bcc mailboxes."})
+    bcc_full = _several_mailboxes("BccFull", metadata={"description": "The Bcc mailboxes, parsed by Postmark."})
+    original = Mailboxes(
+        data_key="OriginalRecipient",
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The recipient that the email was sent to."},
+    )
+    tag = Text(
+        data_key="MailboxHash",
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The tag in the address of that recipient."},
+    )
+    subject = _Words(
+        data_key="Subject",
+        max_length=MAX_SUBJECT,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The subject."},
+    )
+    text = Text(data_key="TextBody", load_default=None, allow_none=True, metadata={"description": "The text part."})
+    html = AnyText(
+        data_key="HtmlBody",
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The HTML part; used only if there is no text."},
+    )
+    date = AnyText(data_key="Date", load_default=None, allow_none=True, metadata={"description": "The sender's date."})
     attachments = Several(
         fields.Nested(_PostmarkAttachmentForm),
         at_most=MAX_ATTACHMENTS,
         data_key="Attachments",
         load_default=None,
         allow_none=True,
+        metadata={"description": "The attachments; their contents are not stored."},
     )
 
     @post_load

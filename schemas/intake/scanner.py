@@ -91,12 +91,16 @@ class _IssueForm(Form):
     class Meta:
         unknown = INCLUDE
 
-    code = Text(max_length=200)
-    title = Text(max_length=500)
-    severity = Text(max_length=100, allow_none=True)
-    description = Text(allow_none=True)
-    location = Text(max_length=2000, allow_none=True)
-    url = WebUrl(allow_none=True)
+    code = Text(max_length=200, metadata={"description": "The rule that is broken; a code or a title is required."})
+    title = Text(max_length=500, metadata={"description": "The issue in one line."})
+    severity = Text(
+        max_length=100,
+        allow_none=True,
+        metadata={"description": "The severity in the scanner's own term; an unknown term becomes `info`."},
+    )
+    description = Text(allow_none=True, metadata={"description": "The issue in full."})
+    location = Text(max_length=2000, allow_none=True, metadata={"description": "The location on the page."})
+    url = WebUrl(allow_none=True, metadata={"description": "The URL of the page, if it differs from the postback's."})
 
     @pre_load
     def _fold_aliases(self, entry: Any, **_: Any) -> Any:
@@ -134,11 +138,33 @@ class _IssueForm(Form):
 
 
 class _PageForm(LenientForm):
-    url = WebUrl(required=True)
-    normalized_url = WebUrl(data_key="normalizedUrl", load_default=None, allow_none=True)
-    status_code = WholeNumber(data_key="statusCode", minimum=100, maximum=999, load_default=None, allow_none=True)
-    page_type = Text(data_key="pageType", max_length=100, load_default=None, allow_none=True)
-    response_headers = AnyObject(data_key="responseHeaders", load_default=dict)
+    url = WebUrl(required=True, metadata={"description": "The URL that was scanned."})
+    normalized_url = WebUrl(
+        data_key="normalizedUrl",
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The scanner's normalized URL of the page."},
+    )
+    status_code = WholeNumber(
+        data_key="statusCode",
+        minimum=100,
+        maximum=999,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The page's HTTP status."},
+    )
+    page_type = Text(
+        data_key="pageType",
+        max_length=100,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The kind of page."},
+    )
+    response_headers = AnyObject(
+        data_key="responseHeaders",
+        load_default=dict,
+        metadata={"description": "The page's response headers; the scanner must remove `Set-Cookie`."},
+    )
 
     @post_load
     def _make(self, page: dict[str, Any], **_: Any) -> ScannedPage:
@@ -146,17 +172,39 @@ class _PageForm(LenientForm):
 
 
 class _ArtifactsForm(LenientForm):
-    screenshot_path = Text(data_key="screenshotPath", max_length=1000, load_default=None, allow_none=True)
+    screenshot_path = Text(
+        data_key="screenshotPath",
+        max_length=1000,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "The path of the screenshot in the scanner's storage."},
+    )
 
 
 class PostbackForm(LenientForm):
     """The body of `POST /api/scanner/results`."""
 
-    scan_run_id = WholeNumber(data_key="scanRunId", minimum=1, required=True)
-    status = Text(required=True, allowed=RUN_STATUSES)
-    page = fields.Nested(_PageForm, required=True)
-    artifacts = fields.Nested(_ArtifactsForm, load_default=dict)
-    issues = Several(fields.Nested(_IssueForm), at_most=MAX_ISSUES, load_default=list)
+    scan_run_id = WholeNumber(
+        data_key="scanRunId",
+        minimum=1,
+        required=True,
+        metadata={"description": "The scan run; an unregistered one belongs to the default project."},
+    )
+    status = Text(
+        required=True,
+        allowed=RUN_STATUSES,
+        metadata={"description": "The status of the run; only `completed` and `partial` create findings."},
+    )
+    page = fields.Nested(_PageForm, required=True, metadata={"description": "The scanned page."})
+    artifacts = fields.Nested(
+        _ArtifactsForm, load_default=dict, metadata={"description": "References to artifacts of the scanner."}
+    )
+    issues = Several(
+        fields.Nested(_IssueForm),
+        at_most=MAX_ISSUES,
+        load_default=list,
+        metadata={"description": "The issues found on the page."},
+    )
 
     @post_load
     def _make(self, postback: dict[str, Any], **_: Any) -> ScanPostback:

@@ -108,11 +108,24 @@ def host_of(base_url: str) -> str:
 class TargetForm(Form):
     """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it."""
 
-    provider_key = Text(required=True, allowed=PROVIDER_KEYS)
-    base_url = Text(required=True, max_length=MAX_URL)
-    deployment_mode = Text(load_default=None, allowed=[mode.value for mode in DeploymentMode])
-    name = Text(required=True, min_length=1, max_length=200)
-    max_per_minute = WholeNumber(load_default=None, minimum=1, maximum=MAX_PER_MINUTE)
+    provider_key = Text(required=True, allowed=PROVIDER_KEYS, metadata={"description": "The kind of receiver."})
+    base_url = Text(
+        required=True,
+        max_length=MAX_URL,
+        metadata={"description": "The URL that deliveries are posted to: https, a public address, an allowed port."},
+    )
+    deployment_mode = Text(
+        load_default=None,
+        allowed=[mode.value for mode in DeploymentMode],
+        metadata={"description": "The deployment mode it is meant for; by default that of this installation."},
+    )
+    name = Text(required=True, min_length=1, max_length=200, metadata={"description": "The name."})
+    max_per_minute = WholeNumber(
+        load_default=None,
+        minimum=1,
+        maximum=MAX_PER_MINUTE,
+        metadata={"description": "The most delivery attempts a minute."},
+    )
 
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:

@@ -19,7 +19,7 @@ from service.http.request_pipeline import Body, Operation
 from service.openapi import deliveries, error_responses, exports, health, intake, recoveries, sessions, targets, uploads
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
-from service.openapi.request_bodies import described_members, own_schema, with_aliases
+from service.openapi.request_bodies import own_schema, with_aliases
 
 _OPERATIONS: Final = {
     **exports.OPERATIONS,
@@ -156,7 +156,6 @@ class _Writer:
         schemas = whole["components"]["schemas"]
         if "IssueInput" in schemas:
             schemas["IssueInput"] = with_aliases(schemas["IssueInput"])
-        described_members(schemas)
         components = whole["components"]
         components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
         components["securitySchemes"] = _asked_for(components["securitySchemes"], whole["paths"])

@@ -1,7 +1,4 @@
-"""What may come in, as JSON Schema: how our own fields read, and what each member means.
-
-The forms stay as they are; apispec knows marshmallow's fields, and this says what ours add to them.
-"""
+"""The JSON Schema of request bodies: what the project's own fields add to what apispec knows of marshmallow's."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,7 +12,6 @@ from schemas.intake import diagnostics, email_forms
 from schemas.intake.diagnostics import MAX_SYMPTOM, MAX_SYMPTOMS
 from schemas.intake.email_forms import MAX_RECIPIENTS
 from schemas.intake.scanner import ISSUE_ALIASES, SEVERITY_SYNONYMS
-from service.openapi.field_descriptions import MEMBERS
 
 #: Something that is no white space.
 _SAYS_SOMETHING: Final = r"\S"
@@ -103,10 +99,3 @@ def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
     said = {"type": ["string", "integer"], "pattern": _SAYS_SOMETHING}
     named = [{"required": [name], "properties": {name: said}} for name in naming]
     return {**issue, "properties": members, "anyOf": named}
-
-
-def described_members(schemas: dict[str, Any]) -> None:
-    """Write what each member of the inputs means into `schemas`."""
-    for name, members in MEMBERS.items():
-        for member, description in members.items() if name in schemas else ():
-            schemas[name]["properties"][member]["description"] = description
