@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.counterpart import Receiver, receiver
+from bench.counterpart import BenchReceiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, listening, prepare, wait_until, workers
 from bench.serving import Served, serving
@@ -51,7 +51,7 @@ def bench(database: str, approvals: int) -> None:
     figures.write("approval", told)
 
 
-def approve_one_by_one(installation: Crowd, there: Receiver, count: int) -> tuple[list[float], list[float]]:
+def approve_one_by_one(installation: Crowd, there: BenchReceiver, count: int) -> tuple[list[float], list[float]]:
     """Return, in ms, how long each request took to the receiver, and how long each approval took to be answered."""
     with transaction():
         target_id = make_target(installation.customer, there.url).id
@@ -64,7 +64,9 @@ def approve_one_by_one(installation: Crowd, there: Receiver, count: int) -> tupl
     return [took for took, _ in pairs], [answered for _, answered in pairs]
 
 
-def _approved(installation: Crowd, served: Served, there: Receiver, export_id: str, target_id: str) -> tuple[float, float]:
+def _approved(
+    installation: Crowd, served: Served, there: BenchReceiver, export_id: str, target_id: str
+) -> tuple[float, float]:
     there.clear()
     time.sleep(random.uniform(*_IDLE_S))
     client = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)

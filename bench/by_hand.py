@@ -9,17 +9,17 @@ a 500. `bench.same_work` holds what it leaves behind against the product's.
 import falcon
 from redis import Redis
 
-from bench.by_hand_clients import Approval, Captures, Targets
+from bench.by_hand_clients import ApprovalRoute, Captures, Targets
 from bench.by_hand_postbacks import ScannerResults
-from bench.by_hand_record import TicketExport
-from bench.stores import Store, open_store
+from bench.by_hand_record import HandWrittenExport
+from bench.stores import SqlStore, open_store
 from schemas.settings.definitions import Settings, load_settings
 from storage.secrets.vault import Vault
 
 App = falcon.App[falcon.Request, falcon.Response]
 
 
-def create_app(settings: Settings | None = None, store: Store | None = None) -> App:
+def create_app(settings: Settings | None = None, store: SqlStore | None = None) -> App:
     """Return the application of an installation whose database is migrated; its settings are the environment's by default.
 
     `store` stands in for the database that they name.
@@ -31,8 +31,10 @@ def create_app(settings: Settings | None = None, store: Store | None = None) -> 
     assert settings.default_project_id
     base_url, fingerprint = settings.public_base_url, Vault(settings.encryption_keys).fingerprint(settings.webhook_secret)
     app: App = falcon.App()
-    app.add_route("/api/ticket-exports/{export_id}", TicketExport(store))
-    app.add_route("/api/ticket-exports/{export_id}/approve", Approval(store, base_url, Redis.from_url(settings.redis_url)))
+    app.add_route("/api/ticket-exports/{export_id}", HandWrittenExport(store))
+    app.add_route(
+        "/api/ticket-exports/{export_id}/approve", ApprovalRoute(store, base_url, Redis.from_url(settings.redis_url))
+    )
     app.add_route("/api/ticket-export-targets", Targets(store, base_url, fingerprint, settings.deployment_mode.value))
     app.add_route("/api/browser-extension/evidence-captures", Captures(store))
     scanner = ScannerResults(store, settings.scanner_shared_secret, settings.default_project_id)

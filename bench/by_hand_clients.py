@@ -9,9 +9,21 @@ import falcon
 from redis import Redis
 
 from bench.by_hand_record import EXPORT, record_of
-from bench.by_hand_rows import Answered, Draft, Holder, audit, canonical, compact, holder_of, new_id, now_ms, once, prepare
+from bench.by_hand_rows import (
+    Answered,
+    DraftExport,
+    Holder,
+    audit,
+    canonical,
+    compact,
+    holder_of,
+    new_id,
+    now_ms,
+    once,
+    prepare,
+)
 from bench.by_hand_rows import time_text as told_time
-from bench.stores import Execute, PostgresStore, Row, Store
+from bench.stores import Execute, PostgresStore, Row, SqlStore
 
 #: A target is looked at again a day after it passed.
 _VALID_FOR_MS: Final = 24 * 3600 * 1000
@@ -58,7 +70,7 @@ _RINGS: Final = "bench:rings"
 class Targets:
     """Makes targets; the address is taken as it comes."""
 
-    def __init__(self, store: Store, base_url: str, fingerprint: str, deployment_mode: str) -> None:
+    def __init__(self, store: SqlStore, base_url: str, fingerprint: str, deployment_mode: str) -> None:
         self._store = store
         self._url = f"{base_url}/api/ticket-export-targets"
         self._fingerprint = fingerprint
@@ -98,10 +110,10 @@ class Targets:
         }
 
 
-class Approval:
+class ApprovalRoute:
     """Approves exports, and tells a worker once that is committed."""
 
-    def __init__(self, store: Store, base_url: str, redis: Redis) -> None:
+    def __init__(self, store: SqlStore, base_url: str, redis: Redis) -> None:
         self._store = store
         self._url = f"{base_url}/api/ticket-exports"
         self._redis = redis
@@ -145,7 +157,7 @@ class Approval:
 class Captures:
     """Takes captures of the browser extension."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -165,7 +177,7 @@ def _record_capture(execute: Execute, holder: Holder, capture: dict[str, Any]) -
     facts = {**{name: capture[name] for name in _CAPTURED}, "captured_at": told_time(captured_ms)}
     capture_id, handoff_id = new_id("evc", at_ms), new_id("hof", at_ms)
     execute(_CAPTURE, _capture_row(capture_id, capture, captured_ms, at_ms))
-    draft = Draft("evidence_capture", capture_id, None, _capture_ticket(facts))
+    draft = DraftExport("evidence_capture", capture_id, None, _capture_ticket(facts))
     [export_id] = prepare(execute, holder.account_id, project_id, [draft], at_ms, holder.key)
     execute(_HANDOFF, (handoff_id, capture_id, project_id, holder.user_id, export_id, at_ms))
     audit(execute, [(at_ms, holder.key, "hand_off", handoff_id, None, "received")])

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import falcon
 
-from bench.by_hand_rows import Answered, Draft, new_id, now_ms, once, prepare
-from bench.stores import Execute, Row, Store
+from bench.by_hand_rows import Answered, DraftExport, new_id, now_ms, once, prepare
+from bench.stores import Execute, Row, SqlStore
 
 _SEVERITIES: Final = {"serious": "high", "minor": "low", "moderate": "medium", "critical": "critical"}
 
@@ -45,7 +45,7 @@ _Issues = dict[str, dict[str, Any]]
 class ScannerResults:
     """Takes postbacks."""
 
-    def __init__(self, store: Store, secret: str, project_id: int) -> None:
+    def __init__(self, store: SqlStore, secret: str, project_id: int) -> None:
         self._store = store
         self._secret = secret.encode()
         self._project_id = project_id
@@ -69,7 +69,8 @@ class ScannerResults:
             told = (run_id, run_id, run_id, at_ms, project_id, *seen)
             execute(_SEEN.format(", ".join("?" * len(seen))), told)
         drafts = [
-            Draft("finding", finding_id, run_id, _ticket(page, issues[mark], run_id)) for mark, finding_id in new.items()
+            DraftExport("finding", finding_id, run_id, _ticket(page, issues[mark], run_id))
+            for mark, finding_id in new.items()
         ]
         exports = prepare(execute, account_id, project_id, drafts, at_ms, "scanner")
         counts = {"new": len(new), "seen": len(seen)}

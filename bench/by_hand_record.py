@@ -7,7 +7,7 @@ from typing import Any, Final
 import falcon
 
 from bench.by_hand_rows import holder_of, now_ms, time_text
-from bench.stores import Row, Store
+from bench.stores import Row, SqlStore
 
 #: A target that waits moves the next attempt, and a finding tells when it was seen: the record says both.
 EXPORT: Final = """
@@ -24,10 +24,10 @@ FROM exports e
 WHERE e.id = ? AND e.account_id = ?"""
 
 
-class TicketExport:
+class HandWrittenExport:
     """Answers polls."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:

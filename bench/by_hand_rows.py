@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import falcon
 
-from bench.stores import Execute, Row, Store
+from bench.stores import Execute, Row, SqlStore
 
 #: What a piece of work answers: the body, and headers that belong to it.
 Answered = tuple[dict[str, Any], dict[str, str]]
@@ -58,7 +58,7 @@ class Holder(NamedTuple):
         return f"user:{self.user_id}"
 
 
-class Draft(NamedTuple):
+class DraftExport(NamedTuple):
     """An export to be."""
 
     source_type: str
@@ -67,7 +67,7 @@ class Draft(NamedTuple):
     ticket: dict[str, Any]
 
 
-def holder_of(store: Store, req: falcon.Request, kind: str, ability: str) -> Holder:
+def holder_of(store: SqlStore, req: falcon.Request, kind: str, ability: str) -> Holder:
     """Look the token up, each time anew."""
     token = (req.get_header("Authorization") or "").removeprefix("Bearer ")
     found = store.row(_HOLDER, (hashlib.sha256(token.encode()).hexdigest(), now_ms()))
@@ -79,7 +79,7 @@ def holder_of(store: Store, req: falcon.Request, kind: str, ability: str) -> Hol
 
 
 def once(
-    store: Store,
+    store: SqlStore,
     req: falcon.Request,
     resp: falcon.Response,
     principal: str,
@@ -106,7 +106,7 @@ def once(
 
 
 def prepare(
-    execute: Execute, account_id: int, project_id: int, drafts: Sequence[Draft], at_ms: int, actor: str
+    execute: Execute, account_id: int, project_id: int, drafts: Sequence[DraftExport], at_ms: int, actor: str
 ) -> list[str]:
     """Store exports and their entries in the ledger; return the ids."""
     ids = [new_id("exp", at_ms) for _ in drafts]

@@ -40,7 +40,7 @@ def pipe(end: IO[str] | None) -> IO[str]:
     return end
 
 
-class Receiver:
+class BenchReceiver:
     """The receiver in a process of its own, and what it counted; each of its `urls` is an origin of its own.
 
     `port` takes questions; it is no target, and speaks no TLS.
@@ -71,12 +71,12 @@ class Receiver:
 
 
 @contextmanager
-def receiver(delay_ms: int, origins: int = 1, certificate: Path | None = None) -> Iterator[Receiver]:
+def receiver(delay_ms: int, origins: int = 1, certificate: Path | None = None) -> Iterator[BenchReceiver]:
     """Run a receiver that answers after `delay_ms`, on as many ports as `origins`; over TLS with a `certificate`."""
     words = [str(delay_ms / 1000), str(origins), *([] if certificate is None else [str(certificate)])]
     with child("instant_receiver", *words) as process:
         port, *targets = [int(port) for port in pipe(process.stdout).readline().split()]
-        yield Receiver(port, targets, "http" if certificate is None else "https")
+        yield BenchReceiver(port, targets, "http" if certificate is None else "https")
 
 
 def rate(arrivals: dict[str, Any]) -> float:

@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 import click
 from redis import Redis
 
-from bench.counterpart import ROOT, Receiver, child, pipe, rate
+from bench.counterpart import ROOT, BenchReceiver, child, pipe, rate
 from bench.process_cost import cpu_s, resident_mb
 from bin.commands.work import WORK_ALONE
 from bin.processes import child_process
@@ -63,7 +63,7 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Seeded:
+class SeededTargets:
     """Whose exports wait, and for which targets."""
 
     customer: Customer
@@ -76,7 +76,7 @@ class Seeded:
                 targets.change_status(target_id, verb, utc_now(), "bench")
 
 
-class Installation:
+class BenchInstallation:
     """A throw-away installation with exports waiting for paused targets; every run starts from a copy of it."""
 
     def __init__(
@@ -88,13 +88,13 @@ class Installation:
         self._concurrency = concurrency
         self._seeded = self._new_database()
 
-    def seed(self, urls: Sequence[str], count: int) -> Seeded:
+    def seed(self, urls: Sequence[str], count: int) -> SeededTargets:
         """Store `count` approved exports for paused targets at `urls`, in turns, through the storage verbs."""
         open_database(self._seeded)
         schema_version.migrate()
         with connection(), transaction():
             customer = make_customer()
-            seeded = Seeded(customer, [make_target(customer, url).id for url in urls])
+            seeded = SeededTargets(customer, [make_target(customer, url).id for url in urls])
             for start in range(0, count, _CHUNK):
                 approve(prepare(customer, min(_CHUNK, count - start), start), customer, seeded.target_ids)
             seeded.turn("pause")
@@ -153,7 +153,11 @@ def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> No
 
 
 def deliver(
-    installation: Installation, seeded: Seeded, receiver: Receiver, count: int, command: Sequence[str] = WORK_ALONE
+    installation: BenchInstallation,
+    seeded: SeededTargets,
+    receiver: BenchReceiver,
+    count: int,
+    command: Sequence[str] = WORK_ALONE,
 ) -> Delivered:
     """Let workers (Python with the words of `command`) deliver what is seeded; the tables must agree with what arrived."""
     receiver.clear()
@@ -169,7 +173,7 @@ def deliver(
         return Delivered(rate(arrivals), cpu_ms, memory, (arrivals["cpu_s"] - receiver_before_s) * 1000 / count)
 
 
-def send_plainly(loop: str, receiver: Receiver, count: int, threads: int = CONCURRENCY) -> float:
+def send_plainly(loop: str, receiver: BenchReceiver, count: int, threads: int = CONCURRENCY) -> float:
     """Send as many requests by `session_loop` or `prepared_loop`, on as many threads; return requests a second."""
     receiver.clear()
     share = str(count // PROCESSES)
@@ -231,7 +235,7 @@ def processes(
             process.wait()
 
 
-def agreed(receiver: Receiver, count: int) -> dict[str, Any]:
+def agreed(receiver: BenchReceiver, count: int) -> dict[str, Any]:
     """Return what arrived, held against the tables: every export once, and nothing else."""
     arrivals = receiver.arrivals()
     delivered = rows("SELECT count(*), count(DISTINCT export_id) FROM attempts WHERE outcome = 'delivered'")[0]

@@ -18,15 +18,15 @@ from statistics import median, quantiles
 from typing import Final
 
 from bench import approval
-from bench.counterpart import Receiver, rate, receiver
+from bench.counterpart import BenchReceiver, rate, receiver
 from bench.crowd import crowd
 from bench.deliveries import (
     BODY_BYTES,
     CONCURRENCY,
     PROCESSES,
+    BenchInstallation,
     Delivered,
-    Installation,
-    Seeded,
+    SeededTargets,
     approve,
     deliver,
     finished,
@@ -72,7 +72,7 @@ wrk.headers["X-Service-Signature"] = "sha256=" .. string.rep("0", 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReceiverCase:
     """One kind of receiver, and what is sent to it: how many targets, WORKER_CONCURRENCY, exports a run, rounds of each."""
 
     name: str
@@ -84,12 +84,12 @@ class Case:
     rounds: dict[Extent, int]
 
 
-def _case(delay_ms: int, is_tls: bool, exports: tuple[int, int], rounds: tuple[int, int]) -> Case:
+def _case(delay_ms: int, is_tls: bool, exports: tuple[int, int], rounds: tuple[int, int]) -> ReceiverCase:
     """Name a case; `exports` and `rounds` are the quick ones and the full ones. No rounds: it is left out."""
     words = ["delivery", *([f"{delay_ms}ms"] if delay_ms else []), *(["tls"] if is_tls else [])]
     targets, concurrency = (100, 128) if delay_ms else (20, CONCURRENCY)
     counts = dict(zip(Extent, exports, strict=True)), dict(zip(Extent, rounds, strict=True))
-    return Case("_".join(words), delay_ms, is_tls, targets, concurrency, *counts)
+    return ReceiverCase("_".join(words), delay_ms, is_tls, targets, concurrency, *counts)
 
 
 FAST: Final = _case(0, False, (3000, 6000), (1, 5))
@@ -109,8 +109,8 @@ _AIMS: Final = {"delivery_50ms_per_s": 3000.0}
 class _Stage:
     """One receiver, and an installation with exports for it on each database."""
 
-    receiver: Receiver
-    installations: dict[str, tuple[Installation, Seeded]]
+    receiver: BenchReceiver
+    installations: dict[str, tuple[BenchInstallation, SeededTargets]]
     #: Words of Python that run a worker that trusts the receiver.
     command: Sequence[str]
 
@@ -157,7 +157,7 @@ def approvals(extent: Extent) -> list[Figure]:
     return [figure for database in DATABASES for figure in _approved_when_idle(database, 100)]
 
 
-def _other(case: Case, extent: Extent, databases: Sequence[str]) -> list[Figure]:
+def _other(case: ReceiverCase, extent: Extent, databases: Sequence[str]) -> list[Figure]:
     count = case.exports[extent]
     delivered: dict[str, list[Delivered]] = {database: [] for database in databases}
     with _stage(case, count, databases) as stage:
@@ -168,7 +168,7 @@ def _other(case: Case, extent: Extent, databases: Sequence[str]) -> list[Figure]
 
 
 @contextmanager
-def _stage(case: Case, count: int, databases: Sequence[str] = DATABASES) -> Iterator[_Stage]:
+def _stage(case: ReceiverCase, count: int, databases: Sequence[str] = DATABASES) -> Iterator[_Stage]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
         certificate, command = None, tuple(WORK_ALONE)
@@ -182,7 +182,7 @@ def _stage(case: Case, count: int, databases: Sequence[str] = DATABASES) -> Iter
         installations = {}
         for database in databases:
             postgres = stack.enter_context(DurablePostgres()) if database == "postgresql" else None
-            installation = Installation(folder, redis, postgres, case.concurrency)
+            installation = BenchInstallation(folder, redis, postgres, case.concurrency)
             installations[database] = (installation, installation.seed(urls, count))
         yield _Stage(there, installations, command)
 
@@ -191,7 +191,7 @@ def _delivered(stage: _Stage, database: str, count: int) -> Delivered:
     return deliver(*stage.installations[database], stage.receiver, count, stage.command)
 
 
-def _by_wrk(there: Receiver) -> list[float]:
+def _by_wrk(there: BenchReceiver) -> list[float]:
     """Post by wrk to the same receiver: what this machine can do at most; nothing where wrk is not installed."""
     wrk = shutil.which("wrk")
     if wrk is None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.counterpart import receiver
 from bench.crowd import crowd
-from bench.deliveries import BODY_BYTES, PROCESSES, Seeded, agreed, finished, listening, wait_until, workers
+from bench.deliveries import BODY_BYTES, PROCESSES, SeededTargets, agreed, finished, listening, wait_until, workers
 from bench.figures import Extent, Figure
 from bench.process_cost import resident_mb
 from runtime.clock import utc_now
@@ -42,7 +42,7 @@ def _drained(database: str, count: int) -> list[Figure]:
             for number, url in enumerate(there.urls)
             for target_id in many_targets(installation.customer, number * share, share, url)
         ]
-        seeded = Seeded(installation.customer, ids)
+        seeded = SeededTargets(installation.customer, ids)
         seeded.turn("pause")
         due_at = utc_now() - timedelta(minutes=1)
         for first in range(0, count, _CHUNK):

@@ -37,7 +37,7 @@ _BEGINNINGS: Final = (_HEAD + b"X-Slow: ", _HEAD + b"Content-Length: 100000\r\n\
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServiceAddress:
     """Where a service is reached: a port of loopback, and whom to believe there over TLS, by which name."""
 
     port: int
@@ -67,7 +67,7 @@ def _context(authority: str) -> ssl.SSLContext:
 
 
 @contextmanager
-def dripping(place: Place, count: int, sources: list[str]) -> Iterator[list[int]]:
+def dripping(place: ServiceAddress, count: int, sources: list[str]) -> Iterator[list[int]]:
     """Keep `count` connections dripping, from `sources` in turns; at the end the list holds how many were opened anew."""
     told: list[int] = []
     with child("dripping") as process:
@@ -84,7 +84,7 @@ def dripping(place: Place, count: int, sources: list[str]) -> Iterator[list[int]
 class _Slow:
     """One slow client, which comes back when it is thrown out."""
 
-    def __init__(self, place: Place, source: str, beginning: bytes) -> None:
+    def __init__(self, place: ServiceAddress, source: str, beginning: bytes) -> None:
         self._place = place
         self._source = source
         self._beginning = beginning
@@ -124,7 +124,7 @@ def _drip(slow: list[_Slow]) -> int:
 
 
 def _main(asked: dict[str, Any]) -> None:
-    place = Place(asked["port"], asked["authority"], asked["name"])
+    place = ServiceAddress(asked["port"], asked["authority"], asked["name"])
     sources = list(islice(cycle(asked["sources"]), asked["count"]))
     # As many of each kind from each source.
     kinds = [_BEGINNINGS[number // len(asked["sources"]) % len(_BEGINNINGS)] for number in range(len(sources))]

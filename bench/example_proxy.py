@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.counterpart import ROOT
-from bench.dripping import Place
+from bench.dripping import ServiceAddress
 from bin.processes import child_process
 from tests.support.receivers import make_certificate
 from tests.support.servers import free_port
@@ -51,7 +51,7 @@ def is_here() -> bool:
 
 
 @contextmanager
-def example_proxy(service_port: int) -> Iterator[Place]:
+def example_proxy(service_port: int) -> Iterator[ServiceAddress]:
     """Run nginx before the service on this port, and say where it is reached. Needs nginx: see `is_here`."""
     nginx = shutil.which("nginx")
     assert nginx is not None, "nginx is not installed."
@@ -66,7 +66,7 @@ def example_proxy(service_port: int) -> Iterator[Place]:
         process = child_process.start(command, output=subprocess.DEVNULL)
         try:
             _wait_for(port, process, folder)
-            yield Place(port, authority, NAME)
+            yield ServiceAddress(port, authority, NAME)
         finally:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import questions
-from bench.counterpart import ROOT, Receiver, rate, receiver
+from bench.counterpart import ROOT, BenchReceiver, rate, receiver
 from bench.deliveries import BODY_BYTES, PROCESSES, listening, wait_until, workers
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
@@ -98,7 +98,7 @@ class _Place:
     folder: Path
     redis: RedisServer
     postgres: PostgresServer | None
-    receiver: Receiver
+    receiver: BenchReceiver
 
     def environment(self, url: str) -> dict[str, str]:
         """Return the environment of workers and service on the database at `url`."""

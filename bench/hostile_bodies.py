@@ -17,7 +17,7 @@ from typing import Final
 
 import click
 
-from bench.dripping import Place
+from bench.dripping import ServiceAddress
 from bench.figures import Figure, machine, tell, write
 from bench.slow_clients import PATIENCE_S, PAUSE_S, ask, read_of, service
 from tests.support.factories import SCANNER_SECRET
@@ -73,7 +73,7 @@ def bench() -> None:
     """Measure ordinary clients beside one that sends hostile bodies."""
     body = hostile_body()
     with service() as (served, seeded):
-        place, sent = Place(served.port), read_of(seeded)
+        place, sent = ServiceAddress(served.port), read_of(seeded)
         quiet = ask(place, sent, CLIENTS, _ASK_S / 3, PATIENCE_S, PAUSE_S)
         with sending(served.port, body) as answers:
             time.sleep(_SETTLE_S)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.counterpart import Receiver, receiver
+from bench.counterpart import BenchReceiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, listening, wait_until, workers
 from runtime.clock import utc_now
@@ -71,7 +71,7 @@ def bench(database: str, rounds: int, exports: int, every_ms: int, timeout_s: fl
     figures.write("isolation", told)
 
 
-def _in_turns(installation: Crowd, there: Receiver, pattern: Pattern, rounds: int) -> dict[str, float]:
+def _in_turns(installation: Crowd, there: BenchReceiver, pattern: Pattern, rounds: int) -> dict[str, float]:
     measured: dict[str, list[Waited]] = {side: [] for side in _SIDES}
     for number in range(rounds):
         # The side that begins changes, so that a machine that grows busier favours neither.
@@ -85,7 +85,7 @@ def _in_turns(installation: Crowd, there: Receiver, pattern: Pattern, rounds: in
     return told
 
 
-def _waited(installation: Crowd, there: Receiver, pattern: Pattern, *, hangs: bool) -> Waited:
+def _waited(installation: Crowd, there: BenchReceiver, pattern: Pattern, *, hangs: bool) -> Waited:
     installation.begin_anew()
     there.clear()
     if hangs:
@@ -102,7 +102,7 @@ def _waited(installation: Crowd, there: Receiver, pattern: Pattern, *, hangs: bo
         return _from_due_to_arrival(there, pattern, begins_at)
 
 
-def _from_due_to_arrival(there: Receiver, pattern: Pattern, begins_at: datetime) -> Waited:
+def _from_due_to_arrival(there: BenchReceiver, pattern: Pattern, begins_at: datetime) -> Waited:
     times, begins_ms = there.times(), to_ms(begins_at)
     took_ms = [times[export_id(HANGING + n)] - (begins_ms + n * pattern.every_ms) for n in range(pattern.exports)]
     return Waited(median(took_ms), quantiles(took_ms, n=20)[-1])

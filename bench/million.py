@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from bench import figures
-from bench.counterpart import Receiver, rate, receiver
+from bench.counterpart import BenchReceiver, rate, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, listening, wait_until, workers
 from bench.process_cost import proportional_mb, resident_mb
@@ -51,7 +51,7 @@ def bench(database: str, exports: int, seconds: int, body_bytes: int) -> None:
     figures.write("million", {**figures.machine(), **asked, **measured})
 
 
-def _fill(installation: Crowd, there: Receiver, exports: int, body_bytes: int) -> None:
+def _fill(installation: Crowd, there: BenchReceiver, exports: int, body_bytes: int) -> None:
     for number, url in enumerate(there.urls):
         many_targets(installation.customer, number, 1, url)
     due_at = utc_now() - timedelta(minutes=1)
@@ -61,7 +61,7 @@ def _fill(installation: Crowd, there: Receiver, exports: int, body_bytes: int) -
     settle()
 
 
-def _measured(installation: Crowd, there: Receiver, exports: int, seconds: int) -> dict[str, float]:
+def _measured(installation: Crowd, there: BenchReceiver, exports: int, seconds: int) -> dict[str, float]:
     resident, proportional = 0.0, 0.0
     with workers(installation.env) as pids:
         redis_url = installation.env["REDIS_URL"]

@@ -18,7 +18,7 @@ from typing import Final
 import requests
 from requests.adapters import HTTPAdapter
 
-from bench.stores import PostgresStore, SqliteStore, Store, open_store
+from bench.stores import PostgresStore, SqliteStore, SqlStore, open_store
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 _DATABASE_URL: Final = os.environ["DATABASE_URL"]
@@ -81,11 +81,11 @@ def _prepared(url: str) -> requests.PreparedRequest:
     return requests.Request("POST", url, headers={"Content-Type": "application/json"}).prepare()
 
 
-def _store() -> Store:
+def _store() -> SqlStore:
     """Return this thread's connection to SQLite, or the process's few to PostgreSQL."""
     if not _DATABASE_URL.startswith("sqlite:///"):
         return _postgres()
-    store: Store | None = getattr(_of_thread, "store", None)
+    store: SqlStore | None = getattr(_of_thread, "store", None)
     if store is None:
         store = _of_thread.store = open_store(_DATABASE_URL)
     return store
@@ -96,7 +96,7 @@ def _postgres() -> PostgresStore:
     return PostgresStore(_DATABASE_URL)
 
 
-def _turn(store: Store) -> AbstractContextManager[object]:
+def _turn(store: SqlStore) -> AbstractContextManager[object]:
     return _sqlite_turn if isinstance(store, SqliteStore) else nullcontext()
 
 

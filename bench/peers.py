@@ -24,11 +24,11 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from bench.counterpart import ROOT, Receiver, rate, receiver
+from bench.counterpart import ROOT, BenchReceiver, rate, receiver
 from bench.deliveries import (
     PROCESSES,
-    Installation,
-    Seeded,
+    BenchInstallation,
+    SeededTargets,
     agreed,
     deliver,
     finished,
@@ -63,7 +63,7 @@ PROMISED: Final = tuple(name for name, _ in AIMS.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PeerResult:
     """One run: deliveries a second, and the processor time of one in the workers."""
 
     per_s: float
@@ -74,9 +74,9 @@ class Measured:
 class Stage:
     """What every side works on."""
 
-    installation: Installation
-    seeded: Seeded
-    receiver: Receiver
+    installation: BenchInstallation
+    seeded: SeededTargets
+    receiver: BenchReceiver
 
 
 def measure(extent: Extent) -> list[Figure]:
@@ -96,10 +96,10 @@ def _python_for_celery() -> str | None:
 
 
 def _measured(database: str, exports: dict[str, int], rounds: int, python: str | None) -> list[Figure]:
-    sides: dict[str, Callable[[Stage, int], Measured]] = {"rq": _with_rq, "product": _with_product}
+    sides: dict[str, Callable[[Stage, int], PeerResult]] = {"rq": _with_rq, "product": _with_product}
     if python is not None:
         sides["celery"] = lambda stage, count: _with_celery(stage, count, python)
-    measured: dict[str, list[Measured]] = {side: [] for side in sides}
+    measured: dict[str, list[PeerResult]] = {side: [] for side in sides}
     with ExitStack() as stack:
         stage = _stage(stack, database, max(exports.values()))
         for _ in range(rounds):
@@ -109,7 +109,7 @@ def _measured(database: str, exports: dict[str, int], rounds: int, python: str |
     return [figure for side in AIMS for figure in _beside(side, prefix, measured)]
 
 
-def _beside(side: str, prefix: str, measured: dict[str, list[Measured]]) -> list[Figure]:
+def _beside(side: str, prefix: str, measured: dict[str, list[PeerResult]]) -> list[Figure]:
     """Return what a side did, and the product as times of it; PostgreSQL has no aims of its own."""
     runs = measured.get(side, [])
     name, aim = AIMS[side]
@@ -126,16 +126,16 @@ def _stage(stack: ExitStack, database: str, count: int) -> Stage:
     there = stack.enter_context(receiver(0, TARGETS))
     redis = stack.enter_context(RedisServer())
     postgres = stack.enter_context(DurablePostgres()) if database == "postgresql" else None
-    installation = Installation(folder, redis, postgres)
+    installation = BenchInstallation(folder, redis, postgres)
     return Stage(installation, installation.seed(there.urls, count), there)
 
 
-def _with_product(stage: Stage, count: int) -> Measured:
+def _with_product(stage: Stage, count: int) -> PeerResult:
     done = deliver(stage.installation, stage.seeded, stage.receiver, count)
-    return Measured(done.per_s, done.cpu_ms)
+    return PeerResult(done.per_s, done.cpu_ms)
 
 
-def _with_rq(stage: Stage, count: int) -> Measured:
+def _with_rq(stage: Stage, count: int) -> PeerResult:
     stage.receiver.clear()
     with stage.installation.copy() as env:
         stage.seeded.turn("resume")
@@ -149,7 +149,7 @@ def _with_rq(stage: Stage, count: int) -> Measured:
                 return _opened(client, f"rq:queue:{RQ_QUEUE}", pids, stage.receiver, count)
 
 
-def _with_celery(stage: Stage, count: int, python: str) -> Measured:
+def _with_celery(stage: Stage, count: int, python: str) -> PeerResult:
     stage.receiver.clear()
     with stage.installation.copy() as env:
         stage.seeded.turn("resume")
@@ -187,10 +187,10 @@ def _park(client: Redis, key: str) -> None:
     client.rename(key, _PARKED)
 
 
-def _opened(client: Redis, key: str, pids: list[int], there: Receiver, count: int) -> Measured:
+def _opened(client: Redis, key: str, pids: list[int], there: BenchReceiver, count: int) -> PeerResult:
     """Let the workers have their queue, and measure until every export is delivered."""
     cpu_before_s = cpu_s(pids)
     client.rename(_PARKED, key)
     wait_until(lambda: finished() == count, "every export to be delivered")
     cpu_ms = (cpu_s(pids) - cpu_before_s) * 1000 / count
-    return Measured(rate(agreed(there, count)), cpu_ms)
+    return PeerResult(rate(agreed(there, count)), cpu_ms)

@@ -54,7 +54,7 @@ FROM numbers CROSS JOIN exports e WHERE e.id = CAST(? AS TEXT)"""  # noqa: S608 
 
 
 @dataclass(frozen=True, slots=True)
-class Seeded:
+class SeededDatabase:
     """A database with one customer, a target of theirs, an export that waits for it, and one that is prepared."""
 
     url: str
@@ -112,7 +112,7 @@ def upload(bearer: Mapping[str, str], project_id: int) -> Question:
     return _keyed("/api/browser-extension/evidence-captures", bearer, capture(project_id, page_title=f"Cart {NUMBER}"), 201)
 
 
-def seed(url: str) -> Seeded:
+def seed(url: str) -> SeededDatabase:
     """Migrate the database at `url` and store what the questions need. It is open in this process while that lasts."""
     open_database(url)
     schema_version.migrate()
@@ -126,10 +126,10 @@ def seed(url: str) -> Seeded:
         _, platform_token = tokens.create(customer.email, TokenKind.PLATFORM, now)
     close_database()
     platform_bearer = {"Authorization": f"Bearer {platform_token}"}
-    return Seeded(url, customer, platform_bearer, target.id, export_id, prepared_id)
+    return SeededDatabase(url, customer, platform_bearer, target.id, export_id, prepared_id)
 
 
-def prepare_many(seeded: Seeded, first: int, count: int) -> None:
+def prepare_many(seeded: SeededDatabase, first: int, count: int) -> None:
     """Store prepared exports that `approve` can name, numbered from `first`."""
     with closing(open_store(seeded.url)) as store:
         with store.transaction() as execute:

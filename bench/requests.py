@@ -31,7 +31,7 @@ from bench.answered_rows import LEFT, settled, stored
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, machine, ratio, table, write
 from bench.load import CONNECTIONS, TOOLS, Loaded, Numbers, Question, load, tool_here
-from bench.questions import APPROVABLE, APPROVABLE_DIGITS, Seeded, prepare_many, seed
+from bench.questions import APPROVABLE, APPROVABLE_DIGITS, SeededDatabase, prepare_many, seed
 from bench.same_work import difference, left_behind, sent_once, steady
 from bench.serving import Served, serving
 from tests.support.factories import LOOPBACK, environment
@@ -71,17 +71,17 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Side:
+class BenchedApplication:
     """One application that serves; its database, unless it has none; what it is asked; the next export to be approved."""
 
     served: Served
-    seeded: Seeded | None
+    seeded: SeededDatabase | None
     questions: Mapping[str, Question]
     next_export: int = _ONCE + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RequestPlan:
     """What is asked how often: rounds of each kind, how long a round is, what makes the load, and what the product logs."""
 
     rounds: Mapping[str, int]
@@ -110,7 +110,7 @@ Rounds = dict[str, list[Asked]]
 def bench(database: str, kinds: tuple[str, ...], rounds: int, seconds: int, tool: str, log: str) -> None:
     """Measure requests a second of the product beside bare Falcon and beside the same work by hand."""
     databases = DATABASES if database == "both" else (database,)
-    plan = Plan(dict.fromkeys(kinds or KINDS, rounds), databases, seconds, tool, log)
+    plan = RequestPlan(dict.fromkeys(kinds or KINDS, rounds), databases, seconds, tool, log)
     figures: dict[str, Any] = {**machine(), "processes": PROCESSES, "connections": CONNECTIONS, "tool": tool}
     for name in databases:
         measured = _measured(name, plan)
@@ -122,7 +122,7 @@ def bench(database: str, kinds: tuple[str, ...], rounds: int, seconds: int, tool
 
 def measure(extent: Extent) -> list[Figure]:
     """Measure every kind on both databases, or SQLite's headlines; under eight minutes, or one."""
-    plan = Plan(_QUICK, ("sqlite",), seconds=1) if extent is Extent.QUICK else Plan(_FULL)
+    plan = RequestPlan(_QUICK, ("sqlite",), seconds=1) if extent is Extent.QUICK else RequestPlan(_FULL)
     figures: list[Figure] = []
     for database in plan.databases:
         for kind, asked in _measured(database, plan).items():
@@ -140,7 +140,7 @@ def rates(served: Served, asked: Mapping[str, Question], connections: int, secon
 
 
 @contextmanager
-def installations(database: str, log_level: str) -> Iterator[dict[str, Side]]:
+def installations(database: str, log_level: str) -> Iterator[dict[str, BenchedApplication]]:
     """Serve the three applications; those with a database have one of their own, seeded alike."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
@@ -152,10 +152,10 @@ def installations(database: str, log_level: str) -> Iterator[dict[str, Side]]:
             seeded = seed(postgres.create_database() if postgres else f"sqlite:///{folder / name}.db")
             prepare_many(seeded, _ONCE, 1)
             served = stack.enter_context(serving(app, {**env, "DATABASE_URL": seeded.url}))
-            sides[name] = Side(served, seeded, seeded.questions())
+            sides[name] = BenchedApplication(served, seeded, seeded.questions())
         sizes = {"BENCH_ANSWER_BYTES": json.dumps(_require_same_work(sides))}
         bare = stack.enter_context(serving(BARE, {**env, **sizes}))
-        yield {"bare": Side(bare, None, sides["product"].questions), **sides}
+        yield {"bare": BenchedApplication(bare, None, sides["product"].questions), **sides}
 
 
 def service_environment(folder: Path, **settings: str) -> dict[str, str]:
@@ -174,7 +174,7 @@ def service_environment(folder: Path, **settings: str) -> dict[str, str]:
     )
 
 
-def _measured(database: str, plan: Plan) -> dict[str, Rounds]:
+def _measured(database: str, plan: RequestPlan) -> dict[str, Rounds]:
     """Ask every application in turns, so that a busy moment of the machine meets them all."""
     with installations(database, plan.log_level) as sides:
         measured: dict[str, Rounds] = {}
@@ -188,7 +188,7 @@ def _measured(database: str, plan: Plan) -> dict[str, Rounds]:
         return measured
 
 
-def _ask(side: Side, kind: str, tool: str, seconds: int) -> Asked:
+def _ask(side: BenchedApplication, kind: str, tool: str, seconds: int) -> Asked:
     """Ask one side one kind of question, and hold what it stored against what it answered."""
     numbers = _approvable(side, seconds) if kind == "approve" else None
     url = side.seeded.url if side.seeded else None
@@ -199,7 +199,7 @@ def _ask(side: Side, kind: str, tool: str, seconds: int) -> Asked:
     return asked
 
 
-def _approvable(side: Side, seconds: int) -> Numbers:
+def _approvable(side: BenchedApplication, seconds: int) -> Numbers:
     """Store as many prepared exports as can be approved in so many seconds, and return their numbers."""
     first, count = side.next_export, _MOST_APPROVALS_PER_S * seconds
     side.next_export += count
@@ -226,7 +226,7 @@ def _check(kind: str, before: list[int], after: list[int], loaded: Loaded, tool:
     assert all(loaded.answers <= count <= loaded.answers + unread for count in found), (kind, found, loaded)
 
 
-def _require_same_work(sides: Mapping[str, Side]) -> dict[str, int]:
+def _require_same_work(sides: Mapping[str, BenchedApplication]) -> dict[str, int]:
     """Hold the work by hand against the product's, and return how many bytes the product answers to each question."""
     sizes = {}
     for kind in KINDS:
@@ -239,7 +239,7 @@ def _require_same_work(sides: Mapping[str, Side]) -> dict[str, int]:
     return sizes
 
 
-def _once(side: Side, kind: str) -> bytes:
+def _once(side: BenchedApplication, kind: str) -> bytes:
     """Ask one question once, and return the body of its answer."""
     question, number = side.questions[kind], KINDS.index(kind) + _ONCE
     head, _, body = sent_once(kind, question, _ONCE if kind == "approve" else number).decode().partition("\r\n\r\n")

@@ -20,11 +20,11 @@ from typing import Final
 
 import click
 
-from bench.dripping import Place, dripping
+from bench.dripping import ServiceAddress, dripping
 from bench.example_proxy import example_proxy, is_here
 from bench.figures import Extent, Figure, machine, tell, write
 from bench.load import request
-from bench.questions import Seeded, seed
+from bench.questions import SeededDatabase, seed
 from bench.requests import service_environment
 from bench.serving import Served, serving
 from tests.support.servers import RedisServer
@@ -88,7 +88,7 @@ def measure(extent: Extent) -> list[Figure]:
     return _figures(_measured(_ROUNDS[extent]))
 
 
-def ask(place: Place, sent: bytes, clients: int, seconds: float, patience_s: float, pause_s: float) -> Met:
+def ask(place: ServiceAddress, sent: bytes, clients: int, seconds: float, patience_s: float, pause_s: float) -> Met:
     """Be `clients` ordinary clients for a while, each with a new connection for each request."""
     began_at = time.monotonic()
     with ThreadPoolExecutor(clients) as threads:
@@ -98,7 +98,7 @@ def ask(place: Place, sent: bytes, clients: int, seconds: float, patience_s: flo
     return Met(took_ms, sum(errors for _, errors in found), time.monotonic() - began_at)
 
 
-def _ask(place: Place, sent: bytes, seconds: float, patience_s: float, pause_s: float) -> tuple[list[float], int]:
+def _ask(place: ServiceAddress, sent: bytes, seconds: float, patience_s: float, pause_s: float) -> tuple[list[float], int]:
     took_ms: list[float] = []
     errors, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
@@ -111,7 +111,7 @@ def _ask(place: Place, sent: bytes, seconds: float, patience_s: float, pause_s: 
     return took_ms, errors
 
 
-def _is_answered(place: Place, sent: bytes, patience_s: float) -> bool:
+def _is_answered(place: ServiceAddress, sent: bytes, patience_s: float) -> bool:
     """Ask once, and tell whether it was answered with 200 within the time that each step may take."""
     received = b""
     with suppress(OSError), place.connect(_ORDINARY_SOURCE, patience_s) as connected:
@@ -121,14 +121,14 @@ def _is_answered(place: Place, sent: bytes, patience_s: float) -> bool:
     return received.startswith(b"HTTP/1.1 200 ") and received.endswith(b"}")
 
 
-def read_of(seeded: Seeded) -> bytes:
+def read_of(seeded: SeededDatabase) -> bytes:
     """Return the request of an ordinary client: an export's record, on a connection that is not kept."""
     headers = {**seeded.customer.bearer, "Connection": "close"}
     return request("GET", f"/api/ticket-exports/{seeded.export_id}", headers)
 
 
 @contextmanager
-def service(*options: str) -> Iterator[tuple[Served, Seeded]]:
+def service(*options: str) -> Iterator[tuple[Served, SeededDatabase]]:
     """Run a service on a database with one export; `options` are gunicorn's."""
     allow_files()
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ def _measured(rounds: int) -> dict[str, list[Met]]:
     with ExitStack() as stack:
         served, seeded = stack.enter_context(service())
         sent = read_of(seeded)
-        places = {"": Place(served.port)}
+        places = {"": ServiceAddress(served.port)}
         if is_here():
             places["proxy_"] = stack.enter_context(example_proxy(served.port))
         for place in places.values():
@@ -167,7 +167,7 @@ def _measured(rounds: int) -> dict[str, list[Met]]:
     return found
 
 
-def _among_slow_ones(served: Served, place: Place, sent: bytes) -> Met:
+def _among_slow_ones(served: Served, place: ServiceAddress, sent: bytes) -> Met:
     with dripping(place, SLOW, _SLOW_SOURCES) as lost:
         time.sleep(_SETTLE_S)
         cpu_before_s = served.cpu_s()

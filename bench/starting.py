@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
-from bench.counterpart import ROOT, Receiver, receiver
+from bench.counterpart import ROOT, BenchReceiver, receiver
 from bench.crowd import crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, approve, listening, prepare, told_on_failure, wait_until, workers
 from bench.figures import Extent, Figure
@@ -85,7 +85,7 @@ def _start_cold() -> dict[str, float]:
 
 
 @contextmanager
-def _fresh_folder(there: Receiver) -> Iterator[tuple[Path, dict[str, str]]]:
+def _fresh_folder(there: BenchReceiver) -> Iterator[tuple[Path, dict[str, str]]]:
     """Make an installation by `init`, with an approved export for `there`; yield its folder and environment."""
     with tempfile.TemporaryDirectory(prefix="riskrelay-bench-") as name:
         folder = Path(name)

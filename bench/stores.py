@@ -19,7 +19,7 @@ _LOCK_WAIT_S: Final = 5
 _BEGIN_AGAIN_S: Final = (0.0005, 0.001, 0.002)
 
 
-class Store(Protocol):
+class SqlStore(Protocol):
     """A database of either kind; statements are written with `?`."""
 
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Row | None:
@@ -119,7 +119,7 @@ class PostgresStore:
             self._idle.append(connection)
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str) -> SqlStore:
     """Open the database at `url`, written as DATABASE_URL is."""
     return SqliteStore(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else PostgresStore(url)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.counterpart import Receiver, receiver
+from bench.counterpart import BenchReceiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, finished, listening, wait_until, workers
 from runtime.clock import utc_now
@@ -74,7 +74,7 @@ def bench(database: str, rounds: int, exports: int) -> None:
     figures.write("takeover", told)
 
 
-def _taken_over(installation: Crowd, there: Receiver, exports: int) -> TakenOver:
+def _taken_over(installation: Crowd, there: BenchReceiver, exports: int) -> TakenOver:
     installation.begin_anew()
     there.clear()
     with workers(installation.env) as pids:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from bench.dripping import Place, dripping
+from bench.dripping import ServiceAddress, dripping
 from bench.figures import table
-from bench.questions import Seeded
+from bench.questions import SeededDatabase
 from bench.requests import rates
 from bench.serving import Served
 from bench.slow_clients import Met, ask, read_of, service
@@ -39,7 +39,7 @@ COLUMNS: Final = ("reads/s", "postbacks/s", "quiet ms", "slow: ms", "slow: worst
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class WorkerTypeResult:
     """One round with one type."""
 
     reads_per_s: float
@@ -48,25 +48,25 @@ class Measured:
     with_slow_clients: Met
 
 
-def _measured(worker_type: str) -> Measured:
+def _measured(worker_type: str) -> WorkerTypeResult:
     with service(*OPTIONS[worker_type]) as (served, seeded):
-        place, sent = Place(served.port), read_of(seeded)
+        place, sent = ServiceAddress(served.port), read_of(seeded)
         quiet = ask(place, sent, 1, ASK_S, PATIENCE_S, PAUSE_S)
         reads_per_s, postbacks_per_s = _rates(served, seeded)
         with dripping(place, SLOW, ["127.0.0.1"]):
             # Until each has got hold of whatever it can get hold of.
             time.sleep(_SETTLE_S)
             met = ask(place, sent, 1, ASK_S, PATIENCE_S, PAUSE_S)
-        return Measured(reads_per_s, postbacks_per_s, quiet, met)
+        return WorkerTypeResult(reads_per_s, postbacks_per_s, quiet, met)
 
 
-def _rates(served: Served, seeded: Seeded) -> tuple[float, float]:
+def _rates(served: Served, seeded: SeededDatabase) -> tuple[float, float]:
     questions = seeded.questions()
     found = rates(served, {kind: questions[kind] for kind in ("status", "postback")}, CONNECTIONS, LOAD_S)
     return found["status"].per_s, found["postback"].per_s
 
 
-def _row(measured: list[Measured]) -> list[float | str | None]:
+def _row(measured: list[WorkerTypeResult]) -> list[float | str | None]:
     met = [one.with_slow_clients for one in measured]
     errors = sum(each.errors for each in met)
     return [
@@ -85,7 +85,7 @@ def _median(figures: list[float]) -> float | None:
 
 def main() -> None:
     """Measure every type in turns and print a row each."""
-    measured: dict[str, list[Measured]] = {worker_type: [] for worker_type in OPTIONS}
+    measured: dict[str, list[WorkerTypeResult]] = {worker_type: [] for worker_type in OPTIONS}
     for _ in range(ROUNDS):
         for worker_type in OPTIONS:
             measured[worker_type].append(_measured(worker_type))

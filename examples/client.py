@@ -39,7 +39,7 @@ RETRYABLE = {408, 429, 502, 503, 504}  # and 409 IDEMPOTENCY_IN_PROGRESS; other 
 FINISHED = {"exported", "failed", "blocked", "dismissed"}
 
 
-class ApiResponse(NamedTuple):
+class RelayResponse(NamedTuple):
     """An HTTP response; `body` is parsed JSON, or None without a JSON body."""
 
     status: int
@@ -56,7 +56,7 @@ class ApiResponse(NamedTuple):
 class ApiError(Exception):
     """An error response: `status`, `code`, and `fields` with a path, a code and a message each."""
 
-    def __init__(self, response: ApiResponse) -> None:
+    def __init__(self, response: RelayResponse) -> None:
         error = _object(_object(response.body).get("error"))
         self.status, self.code = response.status, error.get("code")
         self.fields: list[dict[str, str]] = _object(error.get("details")).get("fields", [])
@@ -143,7 +143,7 @@ class Client:
 
     def _request(
         self, method: str, path: str, headers: dict[str, bytes], body: Any = None, key: str | None = None
-    ) -> ApiResponse:
+    ) -> RelayResponse:
         """Send one request and repeat it while that is safe and can succeed."""
         content = None if body is None else json.dumps(body, sort_keys=True).encode()
         if content is not None:
@@ -171,7 +171,7 @@ class Client:
             time.sleep(pause_s)
         raise AssertionError("count() never ends")
 
-    def _send_once(self, method: str, path: str, headers: dict[str, bytes], content: bytes | None) -> ApiResponse:
+    def _send_once(self, method: str, path: str, headers: dict[str, bytes], content: bytes | None) -> RelayResponse:
         """Send one request over its own connection; redirects are returned and never followed."""
         if self._tls is None:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
@@ -192,7 +192,7 @@ class Client:
             connection.close()
         if response.length:
             raise http.client.IncompleteRead(text, response.length)
-        return ApiResponse(response.status, response.headers, _json(text))
+        return RelayResponse(response.status, response.headers, _json(text))
 
 
 def _pause_s(attempt: int) -> float:

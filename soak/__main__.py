@@ -16,8 +16,8 @@ from typing import Any, Final
 import click
 
 from bench.figures import machine
-from soak.plan import Plan, sizes
-from soak.reporting import Report, tell
+from soak.plan import SoakPlan, sizes
+from soak.reporting import SoakReport, tell
 from soak.running import judge_again, soak
 
 _DATABASES: Final = ("sqlite", "postgresql")
@@ -74,7 +74,7 @@ def main(
     duration_s, exports, kills, rate = sizes(duration_s, exports, kills, rate)
     reports = []
     for name in _DATABASES if database == "both" else [database]:
-        plan = Plan(name, duration_s=duration_s, exports=exports, kills=kills, rate=rate, **others)
+        plan = SoakPlan(name, duration_s=duration_s, exports=exports, kills=kills, rate=rate, **others)
         click.echo(f"{name}: {exports:,} exports and {kills} kills in about {duration_s:g} s", err=True)
         reports.append(_soaked(plan, keep and keep / name))
         if into is not None:
@@ -83,7 +83,7 @@ def main(
     raise SystemExit(0 if all(report.is_clean for report in reports) else 1)
 
 
-def _soaked(plan: Plan, keep: Path | None) -> Report:
+def _soaked(plan: SoakPlan, keep: Path | None) -> SoakReport:
     folder = keep or Path(tempfile.mkdtemp(prefix="riskrelay-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     is_over = False

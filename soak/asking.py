@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from soak.ledger import Ledger
+from soak.ledger import EventLog
 
 #: Answers by which the service says "later"; 409 only while the first request with the same key is still at work.
 _LATER: Final = frozenset({429, 503})
@@ -24,7 +24,7 @@ _LONGEST_PAUSE_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SoakResponse:
     """One HTTP answer; header names are lower-case, and a body that is no JSON is its text."""
 
     status: int
@@ -35,7 +35,7 @@ class Answer:
 class Asking:
     """One client's connection to the service."""
 
-    def __init__(self, port: int, ledger: Ledger, counts: Counter[str], stop: threading.Event) -> None:
+    def __init__(self, port: int, ledger: EventLog, counts: Counter[str], stop: threading.Event) -> None:
         self._port = port
         self._ledger = ledger
         self._counts = counts
@@ -50,7 +50,7 @@ class Asking:
         body: Any = None,
         expected: frozenset[int] = frozenset({200}),
         content: bytes | None = None,
-    ) -> Answer | None:
+    ) -> SoakResponse | None:
         """Ask until an answer is there; None where none came in time, or one that was not expected.
 
         `content` is sent in place of `body`, byte by byte, and is JSON unless `headers` say otherwise.
@@ -76,7 +76,7 @@ class Asking:
             self._client.close()
             self._client = None
 
-    def _once(self, method: str, path: str, headers: Mapping[str, str], content: bytes | None) -> Answer | None:
+    def _once(self, method: str, path: str, headers: Mapping[str, str], content: bytes | None) -> SoakResponse | None:
         self._counts["requests"] += 1
         client = self._client = self._client or http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
         try:
@@ -90,16 +90,16 @@ class Asking:
             self.close()
             return None
         self._counts[f"status {response.status}"] += 1
-        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, body)
+        return SoakResponse(response.status, {name.lower(): value for name, value in response.getheaders()}, body)
 
-    def _is_expected(self, method: str, path: str, answer: Answer, expected: frozenset[int]) -> bool:
+    def _is_expected(self, method: str, path: str, answer: SoakResponse, expected: frozenset[int]) -> bool:
         if answer.status in expected:
             return True
         self._ledger.note("surprise", method=method, path=path, status=answer.status, body=answer.body)
         return False
 
 
-def _is_later(answer: Answer) -> bool:
+def _is_later(answer: SoakResponse) -> bool:
     if answer.status != 409:
         return answer.status in _LATER
     return isinstance(answer.body, dict) and answer.body["error"]["code"] == "IDEMPOTENCY_IN_PROGRESS"

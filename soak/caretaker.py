@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from soak.clients import ACCEPTED, CREATED, EXPORTS, TARGETS, Client, Shared
+from soak.clients import ACCEPTED, CREATED, EXPORTS, TARGETS, Shared, SoakClient
 from tests.support.factories import capture
-from tests.support.storefront import WEBHOOKS, Person, redact_body, signature
+from tests.support.storefront import WEBHOOKS, ShopCustomer, redact_body, signature
 
 _TAKEN: Final = frozenset({204})
 _DONE_OR_TOO_LATE: Final = frozenset({200, 409})
@@ -25,7 +25,7 @@ _FEW: Final = 3
 _FORGET_EVERY_S: Final = 60.0
 
 
-class Caretaker(Client):
+class Caretaker(SoakClient):
     """Does one of its acts every few seconds; `origins` are the receivers', `shut_origins` the same where nobody may go."""
 
     def __init__(self, shared: Shared, port: int, origins: list[str], shut_origins: list[str]) -> None:
@@ -97,13 +97,15 @@ class Caretaker(Client):
             return
         self._forgot_at = time.monotonic()
         name, number = self.shared.names.new()
-        person = Person(88_000_000 + number, f"person.{number}@mail.example", f"+1 555 {number:07}", (770_000_000 + number,))
+        person = ShopCustomer(
+            88_000_000 + number, f"person.{number}@mail.example", f"+1 555 {number:07}", (770_000_000 + number,)
+        )
         body = capture(self.known.shop_project_id, page_title=name, selected_text=f"Ask {person.email} about it.")
         for export_id in self.upload(name, "/api/browser-extension/evidence-captures", body):
             self.approve(export_id, self.chance.choice(self.known.targets))
             self._redact(person, export_id)
 
-    def _redact(self, person: Person, export_id: str) -> None:
+    def _redact(self, person: ShopCustomer, export_id: str) -> None:
         content = json.dumps(redact_body(person, self.known.shop_domain)).encode()
         headers = {
             "X-Platform-Hmac-Sha256": signature(content),

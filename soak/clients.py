@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from soak.asking import Answer, Asking
-from soak.ledger import Ledger
-from soak.plan import Plan
+from soak.asking import Asking, SoakResponse
+from soak.ledger import EventLog
+from soak.plan import SoakPlan
 from tests.support.factories import (
     SCANNER_SECRET,
     capture,
@@ -47,7 +47,7 @@ _MOST_ISSUES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ClientAccess:
     """What clients are given: an account's tokens and project, a shop's project, and the targets to approve for."""
 
     bearer: Mapping[str, str]
@@ -89,9 +89,9 @@ class Names:
 class Shared:
     """What all clients of a run share."""
 
-    plan: Plan
-    known: Known
-    ledger: Ledger
+    plan: SoakPlan
+    known: ClientAccess
+    ledger: EventLog
     names: Names
     pace: Pace
     counts: Counter[str]
@@ -102,7 +102,7 @@ class Shared:
         return self.counts["approved"]
 
 
-class Client(threading.Thread):
+class SoakClient(threading.Thread):
     """One client: it hands something in, and does with each export what chance says."""
 
     def __init__(self, shared: Shared, number: int, port: int) -> None:
@@ -203,7 +203,7 @@ class Client(threading.Thread):
         answer = self.keyed_post(name, 1, path, self.known.platform, body, CREATED)
         return [] if answer is None else self._acknowledge(name, [answer.body["handoff"]["ticket_export_id"]])
 
-    def ask(self, method: str, path: str, body: Any = None, expected: frozenset[int] = _OK) -> Answer | None:
+    def ask(self, method: str, path: str, body: Any = None, expected: frozenset[int] = _OK) -> SoakResponse | None:
         """Ask with the API token; POSTs with a key that is new."""
         headers = self.known.bearer if method == "GET" else self.keyed("-".join(map(str, self.shared.names.new())))
         return self.asking.ask(method, path, headers, body, expected)
@@ -214,7 +214,7 @@ class Client(threading.Thread):
 
     def keyed_post(
         self, name: str, rows: int, path: str, credential: Mapping[str, str], body: Any, expected: frozenset[int]
-    ) -> Answer | None:
+    ) -> SoakResponse | None:
         """Ask for what becomes `rows` exports that carry `name`, with the name as the key."""
         self.ledger.note("asked", name=name, rows=rows)
         return self.asking.ask("POST", path, {**credential, "Idempotency-Key": name}, body, expected)
@@ -245,6 +245,6 @@ class Client(threading.Thread):
         if self.ask("POST", f"{EXPORTS}/{export_id}/dismiss") is not None:
             self.ledger.note("dismissed", export=export_id)
 
-    def _note_seen(self, export_id: str, answer: Answer) -> None:
+    def _note_seen(self, export_id: str, answer: SoakResponse) -> None:
         if answer.body["status"] in {"exported", "dismissed"}:
             self.ledger.note("seen", export=export_id, status=answer.body["status"])

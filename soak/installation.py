@@ -20,7 +20,7 @@ from typing import IO, Final
 from bench.durable_postgres import DurablePostgres
 from bin.processes import child_process
 from soak.ledger import now_ms
-from soak.plan import Plan
+from soak.plan import SoakPlan
 from soak.receivers import SHUT_ADDRESS
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, close_database, connection, open_database, rows
@@ -126,10 +126,10 @@ class Child:
             self._process.wait()
 
 
-class ReceiverProcess:
+class SoakReceiverProcess:
     """A receiver in a process of its own, which ends with its standard input."""
 
-    def __init__(self, folder: Path, number: int, plan: Plan, began_at_ms: int) -> None:
+    def __init__(self, folder: Path, number: int, plan: SoakPlan, began_at_ms: int) -> None:
         self.port = _free_port(SHUT_ADDRESS)
         self.log = folder / f"receiver-{number}.log"
         words = [str(folder), str(number), str(self.port), WEBHOOK_SECRET, str(plan.seed), str(began_at_ms)]
@@ -177,10 +177,10 @@ class ReceiverProcess:
                 _pipe(self._process).close()
 
 
-class Installation:
+class SoakInstallation:
     """Everything that runs; `url` is the service's, `receiver_urls` has the origin of each receiver."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: SoakPlan) -> None:
         self.folder = folder
         self.plan = plan
         self.began_at_ms = now_ms()
@@ -189,7 +189,7 @@ class Installation:
         if self.postgres is not None:
             self.postgres.port = _free_port()
         self.port = _free_port()
-        self.receivers = [ReceiverProcess(folder, number, plan, self.began_at_ms) for number in range(plan.receivers)]
+        self.receivers = [SoakReceiverProcess(folder, number, plan, self.began_at_ms) for number in range(plan.receivers)]
         self.service: Child
         self.workers: list[Child] = []
         self.exit_codes: dict[str, int | None] = {}

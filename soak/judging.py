@@ -43,7 +43,7 @@ _TIME_CHARACTERS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FinalExport:
     """An export as the database has it in the end; times are in ms since 1970.
 
     `sha256` is that of its frozen bytes, `path` that of its target's URL.
@@ -89,7 +89,7 @@ class Findings:
 def judge(
     acts: Iterable[Line],
     arrivals: Iterable[Line],
-    rows: Iterable[Row],
+    rows: Iterable[FinalExport],
     recorded: Mapping[str, Recorded],
     most_attempts: int,
     honest: frozenset[str] = frozenset(),
@@ -113,7 +113,7 @@ class _Case:
         self,
         acts: Sequence[Line],
         arrivals: Sequence[Line],
-        rows: Mapping[str, Row],
+        rows: Mapping[str, FinalExport],
         recorded: Mapping[str, Recorded],
         most_attempts: int,
         honest: frozenset[str],
@@ -215,7 +215,7 @@ def _approved(case: _Case) -> None:
             case.findings.lost.append(f"Export {row.id} is exported, and no receiver accepted it.")
 
 
-def _why_lost(case: _Case, row: Row) -> str | None:
+def _why_lost(case: _Case, row: FinalExport) -> str | None:
     """Return what is wrong with the end of an approved export; None where nothing is."""
     if row.status == "exported" or row.redacted_at is not None:
         return None

@@ -19,7 +19,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Ledger:
+class EventLog:
     """A file that lines are appended to, from any thread."""
 
     def __init__(self, path: Path) -> None:

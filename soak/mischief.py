@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 import redis
 
-from soak.installation import Child, Installation
-from soak.ledger import Ledger
+from soak.installation import Child, SoakInstallation
+from soak.ledger import EventLog
 from soak.plan import Fault
 from tests.support.servers import processes_in
 
@@ -25,7 +25,7 @@ _BACKEND: Final = b"postgres: riskrelay"
 class Mischief:
     """Carries out faults one by one; what stands still goes on by itself when its time has come."""
 
-    def __init__(self, installation: Installation, ledger: Ledger) -> None:
+    def __init__(self, installation: SoakInstallation, ledger: EventLog) -> None:
         self.done: Counter[str] = Counter()
         self.kills = 0
         self._installation = installation

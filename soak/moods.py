@@ -23,10 +23,10 @@ _HONEST: Final = 3
 _FOR_EVER_S: Final = 60.0
 _HUGE: Final = 2 * 1024 * 1024
 
-Do = Callable[["Peer"], Awaitable[None]]
+Do = Callable[["SenderConnection"], Awaitable[None]]
 
 
-class Peer:
+class SenderConnection:
     """One connection to a sender, from the side of a receiver that may misbehave."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Mood:
+class ReceiverBehavior:
     """What is done; `status` is that of the answer whose head goes out, None where none does.
 
     `keeps` tells whether the connection can be used again; `weight` how often it comes, beside the others.
@@ -81,7 +81,7 @@ def head(status: int, length: int, *more: str) -> bytes:
 
 
 def _answering(status: int, body: bytes = b"{}", *more: str, after_s: float = 0.0) -> Do:
-    async def answer(peer: Peer) -> None:
+    async def answer(peer: SenderConnection) -> None:
         if after_s:
             await asyncio.sleep(after_s)
         await peer.send(head(status, len(body), "Content-Type: application/json", *more) + body)
@@ -90,24 +90,24 @@ def _answering(status: int, body: bytes = b"{}", *more: str, after_s: float = 0.
 
 
 def _sending(data: bytes) -> Do:
-    async def send(peer: Peer) -> None:
+    async def send(peer: SenderConnection) -> None:
         await peer.send(data)
 
     return send
 
 
 def _dripping(data: bytes) -> Do:
-    async def drip(peer: Peer) -> None:
+    async def drip(peer: SenderConnection) -> None:
         await peer.drip(data)
 
     return drip
 
 
-async def _reset(peer: Peer) -> None:
+async def _reset(peer: SenderConnection) -> None:
     peer.reset()
 
 
-async def _claim_and_reset(peer: Peer) -> None:
+async def _claim_and_reset(peer: SenderConnection) -> None:
     await peer.send(head(200, 100) + b'{"id": "T-')
     # What was sent has to be there before the end is: a reset may overtake it.
     await asyncio.sleep(0.05)
@@ -116,31 +116,33 @@ async def _claim_and_reset(peer: Peer) -> None:
 
 _TICKET: Final = b'{"id": "T-1", "url": "https://tracker.example/T-1"}'
 
-ACCEPTS: Final = Mood("accepts", _answering(201, _TICKET), 201, keeps=True)
-GONE: Final = Mood("is gone", _answering(410), 410, keeps=True)
+ACCEPTS: Final = ReceiverBehavior("accepts", _answering(201, _TICKET), 201, keeps=True)
+GONE: Final = ReceiverBehavior("is gone", _answering(410), 410, keeps=True)
 _ACCEPTING: Final = (
     ACCEPTS,
-    Mood("accepts without a word", _sending(b"HTTP/1.1 204 No Content\r\n\r\n"), 204, keeps=True),
-    Mood("accepts slowly", _answering(202, after_s=0.4), 202, keeps=True),
+    ReceiverBehavior("accepts without a word", _sending(b"HTTP/1.1 204 No Content\r\n\r\n"), 204, keeps=True),
+    ReceiverBehavior("accepts slowly", _answering(202, after_s=0.4), 202, keeps=True),
 )
 _BAD: Final = (
-    Mood("is overloaded", _answering(503), 503, weight=4, keeps=True),
-    Mood("is overloaded for a second", _answering(503, b"{}", "Retry-After: 1"), 503, weight=3, keeps=True),
-    Mood("wants fewer", _answering(429, b"{}", "Retry-After: 2"), 429, weight=4, keeps=True),
-    Mood("is broken", _answering(500, b"<h1>oops</h1>"), 500, weight=3, keeps=True),
-    Mood("does not like it", _answering(422, b'{"code": "WEBHOOK_VALIDATION_FAILED"}'), 422, keeps=True),
-    Mood("lets nobody in", _answering(401), 401, keeps=True),
-    Mood("sends elsewhere", _answering(307, b"", "Location: /elsewhere"), 307, keeps=True),
-    Mood("hangs", Peer.wait, weight=2),
-    Mood("drips its head", _dripping(b"HTTP/1.1 200 OK\r\nX-Filler: " + b"x" * 500), weight=2),
-    Mood("drips its body", _dripping(head(200, 500) + b"x" * 500), 200),
-    Mood("hangs up", _reset, weight=2),
-    Mood("claims and hangs up", _claim_and_reset, 200, weight=2),
-    Mood("promises more than it sends", _sending(head(200, 500) + b"{}"), 200),
-    Mood("breaks off in the head", _sending(b"HTTP/1.1 200 OK\r\nContent-Le"), weight=2),
-    Mood("speaks no HTTP", _sending(b"\x16\x03\x01 what?\r\n\r\n"), weight=2),
-    Mood("says too much", _sending(head(200, _HUGE) + b"x" * _HUGE), 200),
-    Mood("lies about its type", _sending(head(200, 4, "Content-Type: application/json") + b"\xff\xfe{}"), 200, keeps=True),
+    ReceiverBehavior("is overloaded", _answering(503), 503, weight=4, keeps=True),
+    ReceiverBehavior("is overloaded for a second", _answering(503, b"{}", "Retry-After: 1"), 503, weight=3, keeps=True),
+    ReceiverBehavior("wants fewer", _answering(429, b"{}", "Retry-After: 2"), 429, weight=4, keeps=True),
+    ReceiverBehavior("is broken", _answering(500, b"<h1>oops</h1>"), 500, weight=3, keeps=True),
+    ReceiverBehavior("does not like it", _answering(422, b'{"code": "WEBHOOK_VALIDATION_FAILED"}'), 422, keeps=True),
+    ReceiverBehavior("lets nobody in", _answering(401), 401, keeps=True),
+    ReceiverBehavior("sends elsewhere", _answering(307, b"", "Location: /elsewhere"), 307, keeps=True),
+    ReceiverBehavior("hangs", SenderConnection.wait, weight=2),
+    ReceiverBehavior("drips its head", _dripping(b"HTTP/1.1 200 OK\r\nX-Filler: " + b"x" * 500), weight=2),
+    ReceiverBehavior("drips its body", _dripping(head(200, 500) + b"x" * 500), 200),
+    ReceiverBehavior("hangs up", _reset, weight=2),
+    ReceiverBehavior("claims and hangs up", _claim_and_reset, 200, weight=2),
+    ReceiverBehavior("promises more than it sends", _sending(head(200, 500) + b"{}"), 200),
+    ReceiverBehavior("breaks off in the head", _sending(b"HTTP/1.1 200 OK\r\nContent-Le"), weight=2),
+    ReceiverBehavior("speaks no HTTP", _sending(b"\x16\x03\x01 what?\r\n\r\n"), weight=2),
+    ReceiverBehavior("says too much", _sending(head(200, _HUGE) + b"x" * _HUGE), 200),
+    ReceiverBehavior(
+        "lies about its type", _sending(head(200, 4, "Content-Type: application/json") + b"\xff\xfe{}"), 200, keeps=True
+    ),
 )
 
 
@@ -153,7 +155,7 @@ def is_honest(target: int) -> bool:
     return target % _HONEST == 0
 
 
-def mood_of(seed: int, target: int, elapsed_s: float, request: int) -> Mood:
+def mood_of(seed: int, target: int, elapsed_s: float, request: int) -> ReceiverBehavior:
     """Return the mood in which a target meets its request number `request`, `elapsed_s` seconds into the run."""
     if is_honest(target):
         return ACCEPTS

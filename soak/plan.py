@@ -17,7 +17,7 @@ DURATION_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SoakPlan:
     """One soak of one database; `rate` is in approvals a second."""
 
     database: str
@@ -97,7 +97,7 @@ _LONGEST_ABSENCE_S: Final = 2.5
 _VICTIMS: Final = 1000
 
 
-def faults(plan: Plan) -> Iterator[Fault]:
+def faults(plan: SoakPlan) -> Iterator[Fault]:
     """Yield what goes wrong, one after the other, without an end."""
     chance = random.Random(f"{plan.seed}:faults")
     weights = {**_FAULTS, **(_FAULTS_OF_POSTGRESQL if plan.database == "postgresql" else {})}
@@ -107,7 +107,7 @@ def faults(plan: Plan) -> Iterator[Fault]:
         yield Fault(kind, chance.randrange(_VICTIMS), chance.uniform(0.0, longest_s))
 
 
-def intervals(plan: Plan) -> Iterator[float]:
+def intervals(plan: SoakPlan) -> Iterator[float]:
     """Yield the seconds from each kill to the next: on average what spreads them over the run."""
     chance = random.Random(f"{plan.seed}:intervals")
     while True:

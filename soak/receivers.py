@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.exports.ticket import digest
-from soak.ledger import ARRIVALS, Ledger
-from soak.moods import ACCEPTS, GONE, Mood, Peer, mood_of
+from soak.ledger import ARRIVALS, EventLog
+from soak.moods import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, mood_of
 
 #: A loopback address that the service accepts and that workers are not allowed.
 SHUT_ADDRESS: Final = "127.9.9.9"
 _LARGEST_HEAD: Final = 65_536
 
 
-class Receiver:
+class ReceiverServer:
     """Serves the connections of one receiver."""
 
-    def __init__(self, ledger: Ledger, secret: bytes, seed: int, began_at: float, *, is_moody: bool) -> None:
+    def __init__(self, ledger: EventLog, secret: bytes, seed: int, began_at: float, *, is_moody: bool) -> None:
         self._ledger = ledger
         self._secret = secret
         self._seed = seed
@@ -39,7 +39,7 @@ class Receiver:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection until either side ends it."""
-        peer = Peer(reader, writer)
+        peer = SenderConnection(reader, writer)
         try:
             while await self._answer_next(peer):
                 pass
@@ -49,7 +49,7 @@ class Receiver:
         finally:
             writer.close()
 
-    async def _answer_next(self, peer: Peer) -> bool:
+    async def _answer_next(self, peer: SenderConnection) -> bool:
         head = (await peer.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         line, *lines = head.split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines if each)}
@@ -62,7 +62,7 @@ class Receiver:
         self._ledger.note("answered", attempt=headers.get("x-request-id", ""), status=mood.status, mood=mood.name)
         return mood.keeps
 
-    def _mood(self, path: str) -> Mood:
+    def _mood(self, path: str) -> ReceiverBehavior:
         _, kind, *rest = path.split("/")
         if kind == "gone":
             return GONE
@@ -72,7 +72,7 @@ class Receiver:
         self._requests[target] += 1
         return mood_of(self._seed, target, time.time() - self._began_at, self._requests[target])
 
-    def _note_arrival(self, path: str, headers: Mapping[str, str], body: bytes, mood: Mood) -> None:
+    def _note_arrival(self, path: str, headers: Mapping[str, str], body: bytes, mood: ReceiverBehavior) -> None:
         told = _json(body)
         self._ledger.note(
             "arrived",
@@ -103,7 +103,7 @@ def _json(body: bytes) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-async def run(receiver: Receiver, port: int) -> None:
+async def run(receiver: ReceiverServer, port: int) -> None:
     """Serve until standard input ends."""
     serving = [
         await asyncio.start_server(receiver.serve, address, port, limit=_LARGEST_HEAD, backlog=512, reuse_address=True)
@@ -119,8 +119,8 @@ async def run(receiver: Receiver, port: int) -> None:
 
 def main(folder: str, number: str, port: str, secret: str, seed: str, began_ms: str, moody: str) -> None:
     """Listen at `port` and serve."""
-    ledger = Ledger(Path(folder) / ARRIVALS.format(number))
-    receiver = Receiver(ledger, secret.encode(), int(seed), int(began_ms) / 1000, is_moody=moody == "moody")
+    ledger = EventLog(Path(folder) / ARRIVALS.format(number))
+    receiver = ReceiverServer(ledger, secret.encode(), int(seed), int(began_ms) / 1000, is_moody=moody == "moody")
     asyncio.run(run(receiver, int(port)))
 
 

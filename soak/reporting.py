@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from soak.judging import Findings
-from soak.plan import Plan
+from soak.plan import SoakPlan
 from soak.samples import Sample, Trend, growing, trends
 
 #: What the drain says of an attempt whose lease somebody else has: its result was refused.
@@ -25,10 +25,10 @@ _TREND_FROM_S: Final = 600.0
 
 
 @dataclass
-class Report:
+class SoakReport:
     """One soak of one database; `problems` is what went wrong around the product's promises, a sentence each."""
 
-    plan: Plan
+    plan: SoakPlan
     findings: Findings
     counts: Counter[str]
     faults: Counter[str]
@@ -94,7 +94,7 @@ class Report:
         }
 
 
-def tell(report: Report) -> None:
+def tell(report: SoakReport) -> None:
     """Print what there is to know."""
     told = report.record()
     click.echo(
@@ -117,7 +117,7 @@ def _row(told: Mapping[str, Any], *names: str) -> None:
     click.echo("  " + "  ".join(f"{name.replace('_', ' ')} {told[name]:,}" for name in names))
 
 
-def _growth(report: Report) -> Iterator[str]:
+def _growth(report: SoakReport) -> Iterator[str]:
     for trend in sorted(report.trends, key=lambda each: (each.process, each.figure)):
         verdict = "flat" if trend.is_flat else "GROWING"
         yield (
@@ -134,7 +134,7 @@ def _growth(report: Report) -> Iterator[str]:
         )
 
 
-def _complaints(report: Report) -> Iterator[str]:
+def _complaints(report: SoakReport) -> Iterator[str]:
     for name in ("lost", "wrong", "forbidden"):
         yield from _few(name, getattr(report.findings, name))
     yield from _few("surprise", report.surprises)

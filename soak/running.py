@@ -16,15 +16,15 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from soak.asking import PATIENCE_S
 from soak.caretaker import Caretaker
-from soak.clients import Client, Known, Names, Pace, Shared
-from soak.installation import SETTINGS, Installation
-from soak.judging import Findings, Recorded, Row, judge
-from soak.ledger import ACTS, Ledger, now_ms, read
+from soak.clients import ClientAccess, Names, Pace, Shared, SoakClient
+from soak.installation import SETTINGS, SoakInstallation
+from soak.judging import FinalExport, Findings, Recorded, judge
+from soak.ledger import ACTS, EventLog, now_ms, read
 from soak.mischief import Mischief
 from soak.moods import is_honest
-from soak.plan import Plan, faults, intervals
+from soak.plan import SoakPlan, faults, intervals
 from soak.receivers import SHUT_ADDRESS
-from soak.reporting import Report, read_logs
+from soak.reporting import SoakReport, read_logs
 from soak.samples import Sampler
 from soak.visitor import Visitor
 from storage.accounts import tokens
@@ -48,11 +48,11 @@ _EXPORTS: Final = (
 _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 
 
-def soak(plan: Plan, folder: Path) -> Report:
+def soak(plan: SoakPlan, folder: Path) -> SoakReport:
     """Soak an installation in `folder`, where everything stays that it leaves behind, and return what came of it."""
     with _installation(folder, plan) as installation:
         known, console_token = _found(installation)
-        ledger = Ledger(folder / ACTS)
+        ledger = EventLog(folder / ACTS)
         stop = threading.Event()
         counts: Counter[str] = Counter()
         shared = Shared(plan, known, ledger, Names(), Pace(plan.rate, stop), counts)
@@ -92,7 +92,7 @@ def soak(plan: Plan, folder: Path) -> Report:
         for act in read(folder / ACTS)
         if act["what"] == "surprise"
     ]
-    return Report(
+    return SoakReport(
         plan=plan,
         findings=found,
         counts=counts,
@@ -125,9 +125,9 @@ def _judged(folder: Path) -> Findings:
 
 
 @contextmanager
-def _installation(folder: Path, plan: Plan) -> Iterator[Installation]:
+def _installation(folder: Path, plan: SoakPlan) -> Iterator[SoakInstallation]:
     """Make an installation; nothing of it runs afterwards, and what its servers wrote is in `folder` with the rest."""
-    installation = Installation(folder, plan)
+    installation = SoakInstallation(folder, plan)
     try:
         installation.open_database()
         yield installation
@@ -136,7 +136,7 @@ def _installation(folder: Path, plan: Plan) -> Iterator[Installation]:
         installation.keep_servers()
 
 
-def _found(installation: Installation) -> tuple[Known, str]:
+def _found(installation: SoakInstallation) -> tuple[ClientAccess, str]:
     """Make an account with its tokens, projects and targets, and start everything; the last token is the console's."""
     plan, shop = installation.plan, "snow.shops.example"
     with connection():
@@ -151,18 +151,18 @@ def _found(installation: Installation) -> tuple[Known, str]:
             execute("UPDATE targets SET created_at = ?, validation_due_at = ?", (now_ms(), now_ms()))
     installation.start(customer.project_id)
     bearer = {"Authorization": f"Bearer {platform}"}
-    return Known(customer.bearer, bearer, customer.project_id, shop_project, shop, targets), console
+    return ClientAccess(customer.bearer, bearer, customer.project_id, shop_project, shop, targets), console
 
 
-def _clients(shared: Shared, installation: Installation, console_token: str) -> list[Client]:
+def _clients(shared: Shared, installation: SoakInstallation, console_token: str) -> list[SoakClient]:
     origins = [receiver.origin for receiver in installation.receivers]
     shut = [origin.replace("127.0.0.1", SHUT_ADDRESS) for origin in origins]
     caretaker = Caretaker(shared, installation.port, origins, shut)
     visitor = Visitor(shared, installation.port, console_token)
-    return [caretaker, visitor, *(Client(shared, number, installation.port) for number in range(shared.plan.clients))]
+    return [caretaker, visitor, *(SoakClient(shared, number, installation.port) for number in range(shared.plan.clients))]
 
 
-def _go_wrong(installation: Installation, mischief: Mischief, shared: Shared) -> None:
+def _go_wrong(installation: SoakInstallation, mischief: Mischief, shared: Shared) -> None:
     """Let things go wrong, one after the other, until there were enough of them and enough was approved."""
     plan, coming, pauses = shared.plan, faults(shared.plan), intervals(shared.plan)
     began_at = time.monotonic()
@@ -181,7 +181,7 @@ def _go_wrong(installation: Installation, mischief: Mischief, shared: Shared) ->
         time.sleep(_LOOK_S)
 
 
-def _calm_down(installation: Installation, clients: list[Client]) -> list[str]:
+def _calm_down(installation: SoakInstallation, clients: list[SoakClient]) -> list[str]:
     """Let receivers be kind and clients come to an end; return what is wrong with them."""
     for receiver in installation.receivers:
         receiver.be_kind()
@@ -196,10 +196,10 @@ def _count_attempts() -> int:
         return int(rows("SELECT COUNT(*) FROM attempts")[0][0])
 
 
-def _rows() -> Iterator[Row]:
+def _rows() -> Iterator[FinalExport]:
     """Yield every export as the database has it."""
     for export_id, source_id, ticket, status, reason, target, body, attempts, redacted_at, url in rows(_EXPORTS):
         name = _NAME.search(f"{source_id} {ticket if isinstance(ticket, str) else json.dumps(ticket)}")
         sha256 = None if body is None else hashlib.sha256(body).hexdigest()
         path = url and urlsplit(url).path
-        yield Row(export_id, name and name[0], status, reason, target, sha256, attempts, redacted_at, path)
+        yield FinalExport(export_id, name and name[0], status, reason, target, sha256, attempts, redacted_at, path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import Any, Final
 
-from soak.installation import Installation
+from soak.installation import SoakInstallation
 from storage.db.engine import OUTAGES, connection, is_sqlite, rows
 from storage.db.models import ALL
 
@@ -51,7 +51,7 @@ class Trend:
 class Sampler(threading.Thread):
     """Takes a sample every few seconds until it is told to stop."""
 
-    def __init__(self, installation: Installation, every_s: float, done: Callable[[], int]) -> None:
+    def __init__(self, installation: SoakInstallation, every_s: float, done: Callable[[], int]) -> None:
         super().__init__(name="sampler", daemon=True)
         self.samples: list[Sample] = []
         self._installation = installation

@@ -9,7 +9,7 @@ from html import unescape
 from typing import Final
 from urllib.parse import urlencode
 
-from soak.clients import Client, Shared
+from soak.clients import Shared, SoakClient
 
 #: Every page of the menu, and lists as filters narrow them.
 PAGES: Final = (
@@ -39,7 +39,7 @@ _DECISIONS: Final = 0.3
 _LINKS: Final = re.compile(r'href="/console(/(?:exports|targets)/[a-z]{3}_[0-9A-Z]{26})"')
 
 
-class Visitor(Client):
+class Visitor(SoakClient):
     """Looks and approves with the session that `token` was traded in for, at the service under `port`."""
 
     def __init__(self, shared: Shared, port: int, token: str) -> None:

@@ -8,7 +8,7 @@ import falcon.testing
 import pytest
 
 from bench import by_hand
-from bench.questions import Seeded, prepare_many, seed
+from bench.questions import SeededDatabase, prepare_many, seed
 from bench.same_work import TABLES, difference, left_behind, sent_once, steady
 from bench.stores import open_store
 from schemas.settings.definitions import Settings
@@ -18,11 +18,11 @@ from tests.support.factories import LOOPBACK, make_settings
 from tests.support.servers import PostgresServer, RedisServer
 
 
-class Side:
+class SeededApplication:
     """One application, on a database of its own that is seeded like the other one's."""
 
     def __init__(self, url: str, folder: Path, redis: RedisServer) -> None:
-        self.seeded: Seeded = seed(url)
+        self.seeded: SeededDatabase = seed(url)
         prepare_many(self.seeded, 1, len(self.seeded.questions()))
         self.settings: Settings = make_settings(
             folder,
@@ -48,21 +48,23 @@ class Side:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def make_side(request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer) -> Iterator[Callable[[str], Side]]:
+def make_side(
+    request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer
+) -> Iterator[Callable[[str], SeededApplication]]:
     """Make sides by name, on databases of one kind."""
     postgres: PostgresServer | None = None
     if request.param == "postgresql":
         postgres = request.getfixturevalue("postgres_server")
 
-    def made(name: str) -> Side:
+    def made(name: str) -> SeededApplication:
         url = postgres.create_database() if postgres else f"sqlite:///{tmp_path / name}.db"
-        return Side(url, tmp_path / name, redis)
+        return SeededApplication(url, tmp_path / name, redis)
 
     yield made
     close_database()
 
 
-def test_the_work_by_hand_answers_and_stores_what_the_product_does(make_side: Callable[[str], Side]) -> None:
+def test_the_work_by_hand_answers_and_stores_what_the_product_does(make_side: Callable[[str], SeededApplication]) -> None:
     theirs, ours = make_side("by_hand"), make_side("product")
     open_database(ours.seeded.url)
     products = falcon.testing.TestClient(create_app(ours.settings))

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from bench import example_proxy
-from bench.dripping import Place, dripping
+from bench.dripping import ServiceAddress, dripping
 from bench.keep_alive_load import requests, send_all
 from bench.load import NUMBER, Numbers, Question, load, new_numbers, request
 from bench.slow_clients import Met, ask
@@ -81,7 +81,7 @@ def test_slow_clients_send_a_byte_at_a_time_half_into_a_header_and_come_back_whe
                 return
 
     with LoopbackServer(behave) as server:
-        with dripping(Place(server.port), 8, ["127.0.1.1", "127.0.1.2"]) as lost:
+        with dripping(ServiceAddress(server.port), 8, ["127.0.1.1", "127.0.1.2"]) as lost:
             _wait_until(lambda: server.connections == 9 and len(dripped) == 9)
         assert lost == [1]
     # The first one, which came back, drips into a header.
@@ -100,7 +100,9 @@ def test_ordinary_clients_count_what_was_not_answered_with_200() -> None:
             peer.answer(200 if number % 3 == 1 else 503)
 
     with LoopbackServer(behave) as server:
-        met = ask(Place(server.port), request("GET", "/", {}), clients=2, seconds=0.3, patience_s=WITHIN_S, pause_s=0)
+        met = ask(
+            ServiceAddress(server.port), request("GET", "/", {}), clients=2, seconds=0.3, patience_s=WITHIN_S, pause_s=0
+        )
         asked = server.connections
     assert len(met.took_ms) + met.errors == asked
     assert len(met.took_ms) == len(range(1, asked, 3))

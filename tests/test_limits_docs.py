@@ -37,7 +37,7 @@ UNITS: Final = {
 HOURS: Final = {"MAX_AGE_HOURS"}
 
 
-class Row(NamedTuple):
+class LimitRow(NamedTuple):
     """A row of a table: what is limited, its value, the name that defines it, and what happens beyond it."""
 
     what: str
@@ -46,14 +46,14 @@ class Row(NamedTuple):
     beyond: str
 
 
-def table_rows() -> Iterator[Row]:
+def table_rows() -> Iterator[LimitRow]:
     """Yield the rows of every table of limits."""
     lines = iter(TEXT.splitlines())
     for line in lines:
         if line == "| what | limit | defined by | beyond the limit |":
             next(lines)
             for row in takewhile(lambda each: each.startswith("|"), lines):
-                yield Row(*(cell.strip() for cell in row.strip("|").split("|")))
+                yield LimitRow(*(cell.strip() for cell in row.strip("|").split("|")))
 
 
 ROWS: Final = list(table_rows())
@@ -90,7 +90,7 @@ def found(name: str) -> Any:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.defined_by.strip("`") for row in ROWS])
-def test_a_limit_equals_its_constant_or_setting(row: Row) -> None:
+def test_a_limit_equals_its_constant_or_setting(row: LimitRow) -> None:
     name = row.defined_by.removeprefix("`").removesuffix("`")
     if name.startswith("service.server.gunicorn_config."):
         # Importing it would read an installation's settings.

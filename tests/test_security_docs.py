@@ -19,7 +19,7 @@ STATUSES: Final = {"met", "partly", "not met", "not applicable"}
 _LINK: Final = re.compile(r"\[`([^`]+)`\]\(\.\./([^)#]+)\)")
 
 
-class Row(NamedTuple):
+class RequirementRow(NamedTuple):
     """A row of a table of requirements."""
 
     ids: tuple[str, ...]
@@ -33,11 +33,11 @@ class Row(NamedTuple):
         return _LINK.findall(self.evidence)
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[RequirementRow]:
     for line in DOCUMENT.splitlines():
         if re.match(r"\| V\d", line):
             ids, *cells = (cell.strip() for cell in line.strip().strip("|").split(" | "))
-            yield Row(tuple(ids.split(", ")), *cells)
+            yield RequirementRow(tuple(ids.split(", ")), *cells)
 
 
 ROWS: Final = list(rows())

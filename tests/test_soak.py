@@ -17,10 +17,10 @@ from typing import Any, Final
 import pytest
 
 from schemas.base.timestamps import to_ms
-from soak.judging import AFTERMATH_MS, AT_ONCE_MS, FRESH_MS, LATE_MS, Findings, Recorded, Row, judge, started_ms
-from soak.ledger import Ledger, read
+from soak.judging import AFTERMATH_MS, AT_ONCE_MS, FRESH_MS, LATE_MS, FinalExport, Findings, Recorded, judge, started_ms
+from soak.ledger import EventLog, read
 from soak.moods import ACCEPTS, MOODS, is_honest, mood_of
-from soak.plan import Fault, Plan, faults, intervals, sizes
+from soak.plan import Fault, SoakPlan, faults, intervals, sizes
 from soak.reporting import FENCED, read_logs
 from soak.samples import Sample, growing, trends
 from storage.db.identifiers import ATTEMPT, new_id
@@ -28,7 +28,7 @@ from storage.db.identifiers import ATTEMPT, new_id
 ROOT: Final = Path(__file__).resolve().parent.parent
 BEGAN: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 BEGAN_MS: Final = to_ms(BEGAN)
-PLAN: Final = Plan("postgresql", seed=7, duration_s=60, exports=600, kills=12, rate=10)
+PLAN: Final = SoakPlan("postgresql", seed=7, duration_s=60, exports=600, kills=12, rate=10)
 MOST_ATTEMPTS: Final = 3
 
 _numbers: Final = itertools.count(1)
@@ -37,7 +37,7 @@ _numbers: Final = itertools.count(1)
 WITHIN_S: Final = 280.0
 
 # One export that was asked for, approved and delivered; each case of the tables below changes one thing.
-ROW: Final = Row("exp_1", "soak-1", "exported", None, "tgt_1", "aa", 1, path="/t/0")
+ROW: Final = FinalExport("exp_1", "soak-1", "exported", None, "tgt_1", "aa", 1, path="/t/0")
 ACTS: Final[tuple[dict[str, Any], ...]] = (
     {"what": "asked", "at": BEGAN_MS, "name": "soak-1", "rows": 1},
     {"what": "acknowledged", "at": BEGAN_MS, "name": "soak-1", "ids": ["exp_1"]},
@@ -78,7 +78,7 @@ def answered(line: Mapping[str, Any]) -> dict[str, Any]:
 def judged(
     *more: Mapping[str, Any],
     arrivals: list[dict[str, Any]] | None = None,
-    rows: list[Row] | None = None,
+    rows: list[FinalExport] | None = None,
     recorded: Mapping[str, Recorded] | None = None,
     without: str = "",
 ) -> Findings:
@@ -146,7 +146,7 @@ LEGITIMATE: Final = [
 
 
 @pytest.mark.parametrize(("row", "arrivals"), LEGITIMATE, ids=map(str, range(len(LEGITIMATE))))
-def test_what_its_receiver_refused_for_good_is_not_lost(row: Row, arrivals: list[dict[str, Any]]) -> None:
+def test_what_its_receiver_refused_for_good_is_not_lost(row: FinalExport, arrivals: list[dict[str, Any]]) -> None:
     assert judged(act("forgetting", export="exp_1"), rows=[row], arrivals=arrivals).is_clean
 
 
@@ -284,7 +284,7 @@ def test_each_size_follows_from_the_others(given: tuple[Any, ...], expected: tup
 
 
 def test_the_same_seed_does_the_same_in_the_same_order() -> None:
-    def first_of(plan: Plan) -> list[tuple[Fault, float]]:
+    def first_of(plan: SoakPlan) -> list[tuple[Fault, float]]:
         return list(itertools.islice(zip(faults(plan), intervals(plan), strict=False), 200))
 
     assert first_of(PLAN) == first_of(PLAN)
@@ -331,7 +331,7 @@ def test_too_few_samples_tell_nothing() -> None:
 
 def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    ledger = Ledger(path)
+    ledger = EventLog(path)
     ledger.note("arrived", export="exp_1")
     ledger.close()
     with path.open("a") as file:

@@ -149,7 +149,7 @@ class PageError(Exception):
     """A block does not behave as its page says; the message starts with page and line."""
 
 
-class Reader:
+class PageRunner:
     """Pastes a page into a shell, block by block."""
 
     def __init__(self, page: MarkdownPage, installation: RunningInstallation, folder: Path) -> None:

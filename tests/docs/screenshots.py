@@ -85,7 +85,7 @@ _PATHS: Final = ("", "cart", "checkout", "shipping")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleSession:
     """The cookie of a signed-in session, and the ids of the records to show."""
 
     cookie: str
@@ -110,7 +110,7 @@ def write(folder: Path, names: Sequence[str]) -> None:
                 sys.stdout.write(f"{folder / name}  {len(picture) / 1000:.0f} kB\n")
 
 
-def take(browser: Browser, base_url: str, name: str, sample: Sample) -> bytes:
+def take(browser: Browser, base_url: str, name: str, sample: SampleSession) -> bytes:
     """Return the named picture as PNG."""
     page_name, scheme = name.removesuffix(".png").rsplit("-", 1)
     is_phone = page_name.endswith("-phone")
@@ -153,13 +153,13 @@ def served(folder: Path) -> Iterator[str]:
         process.join()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
     """Threads, because browsers open spare connections that would block a single-threaded server."""
 
     daemon_threads = True
 
 
-class _Quiet(WSGIRequestHandler):
+class _SilentRequestHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
 
@@ -175,7 +175,7 @@ def _serve(folder: Path, port: int) -> None:
         redis_url="redis://redis.internal:6379/0",
     )
     app = create_app(made, FakeWakeUpQueue(), FakeResolver({}))
-    with freeze_time(NOW), make_server("127.0.0.1", port, app, _Server, _Quiet) as server:
+    with freeze_time(NOW), make_server("127.0.0.1", port, app, _ThreadingServer, _SilentRequestHandler) as server:
         server.serve_forever()
 
 
@@ -195,7 +195,7 @@ def _url(folder: Path) -> str:
     return f"sqlite:///{folder / 'riskrelay.db'}"
 
 
-def create_sample(folder: Path) -> Sample:
+def create_sample(folder: Path) -> SampleSession:
     """Create the installation: a shop that is scanned every night, and two trackers, one of which fails."""
     numbers = itertools.count(1)
 
@@ -214,7 +214,7 @@ def create_sample(folder: Path) -> Sample:
         identifiers.new_id = drawn
 
 
-def _fill() -> Sample:
+def _fill() -> SampleSession:
     began = NOW - timedelta(days=21)
     account = accounts.add_account("Snow Outfitters", began)
     accounts.add_user("jane@shop.example", account.id, began)
@@ -235,7 +235,7 @@ def _fill() -> Sample:
     assert principal is not None
     [(retried,)] = rows("SELECT id FROM exports WHERE status = 'exported' ORDER BY attempts DESC, id LIMIT 1")
     ids = {"export": str(retried), "target": tracker}
-    return Sample(sessions.begin(principal, BROWSER, NOW), ids)
+    return SampleSession(sessions.begin(principal, BROWSER, NOW), ids)
 
 
 def _target(account_id: int, name: str, at: datetime) -> str:

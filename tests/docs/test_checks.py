@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from tests.docs.names import errors_in_block
-from tests.docs.pasting import CHECKOUT, PageError, Reader, RunningInstallation
+from tests.docs.pasting import CHECKOUT, PageError, PageRunner, RunningInstallation
 from tests.docs.snippets import Snippet, Use, difference, page_of, problem_with
 
 FENCE: Final = "```"
@@ -133,8 +133,8 @@ def installation(tmp_path: Path) -> RunningInstallation:
     return RunningInstallation(folder, 8123, {"PATH": "/usr/bin:/bin"})
 
 
-def paste(text: str, installation: RunningInstallation, folder: Path) -> Reader:
-    with Reader(page_of("p.md", text), installation, folder) as reader:
+def paste(text: str, installation: RunningInstallation, folder: Path) -> PageRunner:
+    with PageRunner(page_of("p.md", text), installation, folder) as reader:
         reader.paste_all()
     return reader
 

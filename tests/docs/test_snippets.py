@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tests.docs.names import errors_in_block
-from tests.docs.pasting import Installations, Reader
+from tests.docs.pasting import Installations, PageRunner
 from tests.docs.snippets import PAGES, Use, problem_with, read_page
 from tests.journeys.test_readme import story
 
@@ -57,7 +57,7 @@ def test_every_command_in_a_block_exists_with_its_arguments(name: str) -> None:
 @pytest.mark.parametrize("name", PASTED)
 def test_a_page_works_as_pasted(name: str, installations: Installations, tmp_path: Path) -> None:
     page = READ[name]
-    with Reader(page, installations.of(page.settings), tmp_path / "risk relay") as reader:
+    with PageRunner(page, installations.of(page.settings), tmp_path / "risk relay") as reader:
         reader.paste_all()
 
 

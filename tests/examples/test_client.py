@@ -35,7 +35,7 @@ from tests.support.factories import (
     make_target,
     postback,
 )
-from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.gunicorn_process import Service
 from tests.support.receivers import make_certificate
 from tests.support.servers import RedisServer
@@ -101,7 +101,7 @@ class FaultyProxy:
     """
 
     def __init__(self, port: int, *faults: str | int) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         self.statuses: list[int] = []
         self._port = port
         self._faults = list(faults)
@@ -136,7 +136,7 @@ class FaultyProxy:
             peer.send(response[:-20] if fault == "cut" else b"")
             return
 
-    def _forward(self, request: Request) -> bytes:
+    def _forward(self, request: ReceivedRequest) -> bytes:
         method, path, _ = request.line.split()
         server = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
@@ -438,7 +438,7 @@ def test_a_refused_connection_is_reported(installation: ServiceAndCustomer) -> N
 
 def test_no_token_is_sent_to_an_untrusted_certificate(tmp_path: Path) -> None:
     context, _ = make_certificate(tmp_path, "localhost")
-    asked: list[Request | None] = []
+    asked: list[ReceivedRequest | None] = []
     with (
         LoopbackServer(lambda peer: asked.append(peer.read()), tls=context) as server,
         pytest.raises(Unreachable, match="certificate"),

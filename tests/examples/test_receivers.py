@@ -30,7 +30,7 @@ from storage.secrets.vault import Vault
 from storage.targets import pings, targets
 from tests.examples.receiver_processes import LANGUAGES, VECTORS, Language, Programs, ReceiverProcess, run
 from tests.support.factories import ENCRYPTION_KEY, WEBHOOK_SECRET, Customer, make_approved, make_customer, make_target
-from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.runtimes import runtime
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess, notify_workers, wait_until
@@ -138,7 +138,7 @@ class LosingRelay(LoopbackServer):
             peer.answer(status, body)
 
 
-def forward(request: Request, receiver: ReceiverProcess) -> tuple[int, bytes]:
+def forward(request: ReceivedRequest, receiver: ReceiverProcess) -> tuple[int, bytes]:
     client = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=TIMEOUT_S)
     try:
         client.request("POST", "/", request.body, request.headers)

@@ -102,7 +102,7 @@ class DescribedApi:
     @contextmanager
     def served(self) -> Iterator[str]:
         """Serve it; yields its URL."""
-        server = make_server("127.0.0.1", 0, self._app, _Threads, _Quiet)
+        server = make_server("127.0.0.1", 0, self._app, _Threads, _RawPathRequestHandler)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -154,7 +154,7 @@ class _Threads(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
-class _Quiet(WSGIRequestHandler):
+class _RawPathRequestHandler(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 

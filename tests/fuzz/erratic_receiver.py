@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 
 
 class ModelClock:
@@ -37,7 +37,7 @@ class ModelClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Mood:
+class RequestBehavior:
     """What a receiver does to one request; `does` tells whether the connection serves for another one.
 
     `leads_to` is what the contract makes of it: `delivered`, `later`, or the reason of a failure for good. `asks_s` is what
@@ -99,30 +99,34 @@ def _code(code: str) -> bytes:
 
 
 MOODS: Final = {
-    "takes it": Mood(_says(202, b'{"id": "T-1", "url": "https://tracker.example/T-1"}'), "delivered", 202),
-    "takes it without a word": Mood(_says(204, b""), "delivered", 204),
-    "takes it and says nonsense": Mood(_says(200, b'{"id": [1], "url": "javascript:1"} not json'), "delivered", 200),
-    "takes it and is cut short": Mood(_sends(b"HTTP/1.1 201 Told\r\nContent-Length: 99\r\n\r\n{"), "delivered", 201),
-    "takes it and never ends": Mood(_says(200, b" " * 300_000), "delivered", 200),
-    "answers once too often": Mood(_smuggles, "delivered", 202),
-    "takes it after a while": Mood(_takes(30), "delivered", 202),
-    "takes it an hour earlier": Mood(_takes(-3600), "delivered", 202),
-    "sends elsewhere": Mood(_says(307, Location="https://elsewhere.example/"), "redirect_refused", 307),
-    "understands nothing": Mood(_says(400), "receiver_rejected", 400),
-    "does not trust": Mood(_says(401, _code("WEBHOOK_SIGNATURE_INVALID")), "WEBHOOK_SIGNATURE_INVALID", 401),
-    "finds it invalid": Mood(_says(422, _code("WEBHOOK_VALIDATION_FAILED")), "WEBHOOK_VALIDATION_FAILED", 422),
-    "is gone": Mood(_says(410), "receiver_gone", 410),
-    "is busy": Mood(_says(429), "later", 429, holds_s=30),
-    "is busy for long": Mood(_says(429, Retry_After="7200"), "later", 429, asks_s=7200, holds_s=7200),
-    "is busy in other words": Mood(
+    "takes it": RequestBehavior(_says(202, b'{"id": "T-1", "url": "https://tracker.example/T-1"}'), "delivered", 202),
+    "takes it without a word": RequestBehavior(_says(204, b""), "delivered", 204),
+    "takes it and says nonsense": RequestBehavior(
+        _says(200, b'{"id": [1], "url": "javascript:1"} not json'), "delivered", 200
+    ),
+    "takes it and is cut short": RequestBehavior(
+        _sends(b"HTTP/1.1 201 Told\r\nContent-Length: 99\r\n\r\n{"), "delivered", 201
+    ),
+    "takes it and never ends": RequestBehavior(_says(200, b" " * 300_000), "delivered", 200),
+    "answers once too often": RequestBehavior(_smuggles, "delivered", 202),
+    "takes it after a while": RequestBehavior(_takes(30), "delivered", 202),
+    "takes it an hour earlier": RequestBehavior(_takes(-3600), "delivered", 202),
+    "sends elsewhere": RequestBehavior(_says(307, Location="https://elsewhere.example/"), "redirect_refused", 307),
+    "understands nothing": RequestBehavior(_says(400), "receiver_rejected", 400),
+    "does not trust": RequestBehavior(_says(401, _code("WEBHOOK_SIGNATURE_INVALID")), "WEBHOOK_SIGNATURE_INVALID", 401),
+    "finds it invalid": RequestBehavior(_says(422, _code("WEBHOOK_VALIDATION_FAILED")), "WEBHOOK_VALIDATION_FAILED", 422),
+    "is gone": RequestBehavior(_says(410), "receiver_gone", 410),
+    "is busy": RequestBehavior(_says(429), "later", 429, holds_s=30),
+    "is busy for long": RequestBehavior(_says(429, Retry_After="7200"), "later", 429, asks_s=7200, holds_s=7200),
+    "is busy in other words": RequestBehavior(
         _says(400, _code("WEBHOOK_RATE_LIMITED"), Retry_After="90"), "later", 400, asks_s=90, holds_s=90
     ),
-    "is ill": Mood(_says(500), "later", 500),
-    "is ill for a while": Mood(_says(503, Retry_After="60"), "later", 503, asks_s=60, holds_s=60),
-    "hangs": Mood(_hangs, "later"),
-    "hangs up": Mood(_resets, "later"),
-    "stops in its headers": Mood(_sends(b"HTTP/1.1 200 Told\r\nContent-Le"), "later"),
-    "speaks another language": Mood(_sends(b"220 mail.example ready\r\n\r\n"), "later"),
+    "is ill": RequestBehavior(_says(500), "later", 500),
+    "is ill for a while": RequestBehavior(_says(503, Retry_After="60"), "later", 503, asks_s=60, holds_s=60),
+    "hangs": RequestBehavior(_hangs, "later"),
+    "hangs up": RequestBehavior(_resets, "later"),
+    "stops in its headers": RequestBehavior(_sends(b"HTTP/1.1 200 Told\r\nContent-Le"), "later"),
+    "speaks another language": RequestBehavior(_sends(b"220 mail.example ready\r\n\r\n"), "later"),
 }
 KIND: Final = "takes it"
 
@@ -133,8 +137,8 @@ class Arrival:
 
     at: datetime
     path: str
-    request: Request
-    mood: Mood
+    request: ReceivedRequest
+    mood: RequestBehavior
 
     @property
     def export_id(self) -> str:
@@ -148,7 +152,7 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Place:
+class ErraticTarget:
     """One address of the receiver: its secret as it is now, and its moods, one a request, round and round."""
 
     secret: str
@@ -161,7 +165,7 @@ class MoodyReceiver(LoopbackServer):
 
     def __init__(self, clock: ModelClock) -> None:
         self.clock = clock
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, ErraticTarget] = {}
         self.arrivals: list[Arrival] = []
         self.complaints: list[str] = []
         self._nonces: set[str] = set()
@@ -180,7 +184,7 @@ class MoodyReceiver(LoopbackServer):
             if mood is None or not mood.does(self, peer):
                 return
 
-    def _take(self, request: Request) -> Mood | None:
+    def _take(self, request: ReceivedRequest) -> RequestBehavior | None:
         path = request.line.split()[1]
         place = self.places.get(path)
         if place is None:
@@ -192,7 +196,7 @@ class MoodyReceiver(LoopbackServer):
         self.arrivals.append(Arrival(self.clock.at, path, request, mood))
         return mood
 
-    def _check(self, request: Request, place: Place) -> None:
+    def _check(self, request: ReceivedRequest, place: ErraticTarget) -> None:
         """Verify as a receiver would, by the interface's own words and nothing of the product."""
         timestamp, nonce = request.headers["x-service-timestamp"], request.headers["x-service-nonce"]
         signed = f"{timestamp}.{nonce}.".encode() + request.body

@@ -42,7 +42,7 @@ OF_WORKERS: Final = frozenset({"claim", "deliver", "reschedule", "postpone", "fa
 LOST: Final = frozenset({"deadline_exceeded", "connect_timeout"})
 
 
-class Row(NamedTuple):
+class StoredExport(NamedTuple):
     """An export as it is stored."""
 
     id: str
@@ -85,7 +85,7 @@ class ObservedAttempt(NamedTuple):
 
 
 @dataclass(slots=True)
-class Known:
+class ExpectedExport:
     """What the model knows of one export beside its row."""
 
     mentions_person: bool = False
@@ -107,8 +107,8 @@ class Model:
     def __init__(self, receiver: MoodyReceiver) -> None:
         self.receiver = receiver
         self.clock = receiver.clock
-        self.known: dict[str, Known] = {}
-        self.rows: dict[str, Row] = {}
+        self.known: dict[str, ExpectedExport] = {}
+        self.rows: dict[str, StoredExport] = {}
         self.targets: dict[str, ObservedTarget] = {}
         self.workers: list[MortalWorker] = []
         #: Whether workers were at work since the last look, and whether one of them had slept before.
@@ -129,7 +129,7 @@ class Model:
     def prepared(self, export_id: str, *, mentions_person: bool = False) -> None:
         """Take note that a request which prepared this export was acknowledged."""
         assert export_id not in self.known, f"{export_id} was acknowledged twice"
-        self.known[export_id] = Known(mentions_person)
+        self.known[export_id] = ExpectedExport(mentions_person)
         self.asked[export_id, "prepare"] += 1
 
     def ask(self, action: str, export_ids: Iterable[str]) -> None:
@@ -154,7 +154,7 @@ class Model:
                 del self.rows[row.id], self.known[row.id]
         self._attempts = {each.id: each for each in self._attempts.values() if each.export_id in left}
 
-    def is_due(self, row: Row) -> bool:
+    def is_due(self, row: StoredExport) -> bool:
         """Tell whether a worker may take an export now."""
         target = self.targets.get(row.target_id or "")
         is_open = target is not None and target.status == "active" and not _is_after(target.held_until, self.clock.at)
@@ -206,7 +206,7 @@ class Model:
             moved.append((export_id, action, reason))
         return moved
 
-    def _count(self, known: Known, action: str, reason: str | None) -> None:
+    def _count(self, known: ExpectedExport, action: str, reason: str | None) -> None:
         match action:
             case "claim":
                 known.claims += 1
@@ -241,7 +241,7 @@ class Model:
 
     # --- requests as they arrived, and attempts as they were written
 
-    def _check_arrival(self, arrival: Arrival, before: Mapping[str, Row]) -> None:
+    def _check_arrival(self, arrival: Arrival, before: Mapping[str, StoredExport]) -> None:
         told = f"{arrival.export_id} at {arrival.at} as {arrival.id}"
         # What was claimed before the clock was set back is sent after it.
         latest = max(self.clock.shown)
@@ -339,7 +339,7 @@ class Model:
 
     # --- rows
 
-    def _check_row(self, row: Row, before: Row | None) -> None:
+    def _check_row(self, row: StoredExport, before: StoredExport | None) -> None:
         known = self.known[row.id]
         assert row.status == known.status, f"{row.id} is {row.status}, the trail says {known.status}"
         assert row.attempts == known.claims - known.postponed, f"{row.id} counts {row.attempts} attempts: {known}"
@@ -360,7 +360,7 @@ class Model:
         if before is not None:
             self._check_change(row, before)
 
-    def _check_change(self, row: Row, before: Row) -> None:
+    def _check_change(self, row: StoredExport, before: StoredExport) -> None:
         if row._replace(due_at=None) != before._replace(due_at=None):
             assert row.version > before.version, f"{row.id} changed under the same version: {before} {row}"
         assert before.target_id in {None, row.target_id}, f"{row.id} changed its target"
@@ -384,12 +384,12 @@ def _is_asked_for(action: str, reason: str | None) -> bool:
     return action not in OF_WORKERS or reason == "redacted"
 
 
-def _exports() -> list[Row]:
+def _exports() -> list[StoredExport]:
     asked = (
         "SELECT id, status, status_reason, target_id, body, ticket_digest, attempts, due_at, lease, version, created_at, "
         "approved_at, finished_at, redacted_at, provider_ticket_id FROM exports ORDER BY id"
     )
-    return [Row(*_moments(row, {7, 10, 11, 12, 13}, blob=4)) for row in rows(asked)]
+    return [StoredExport(*_moments(row, {7, 10, 11, 12, 13}, blob=4)) for row in rows(asked)]
 
 
 def _targets() -> list[ObservedTarget]:

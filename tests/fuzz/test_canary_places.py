@@ -20,7 +20,7 @@ from tests.support.factories import make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.invalid_payloads import base_calls, changed, fresh, leaves
 from tests.support.raw_http import Call
-from tests.support.specification import COMPLIANCE, World, make_world
+from tests.support.specification import COMPLIANCE, CloudInstallation, make_world
 from tests.support.storefront import CLOUD
 
 #: What stands around a secret in a text, and how a text is written; what is decoded once is seen. Within a word nothing is
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def world(module_database: Path) -> World:
+def world(module_database: Path) -> CloudInstallation:
     """One installation, with every route, for all examples."""
     customer, wake_ups = make_customer(), FakeWakeUpQueue()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
@@ -61,14 +61,14 @@ def world(module_database: Path) -> World:
 
 
 @pytest.fixture(scope="module")
-def bodies(world: World) -> Bodies:
+def bodies(world: CloudInstallation) -> Bodies:
     """Every request with a body, by its route; to make them all takes longer than to send one."""
     return [(route, call) for route, call in base_calls(world.client.app, world) if call.body and route != COMPLIANCE]
 
 
 @given(data=st.data())
 def test_what_must_never_be_taken_is_never_kept_however_it_is_written(
-    world: World, bodies: Bodies, data: st.DataObject
+    world: CloudInstallation, bodies: Bodies, data: st.DataObject
 ) -> None:
     text, secret = FORBIDDEN[data.draw(st.sampled_from(KINDS))]
     spelled = data.draw(st.sampled_from(AROUND)).format(WRITTEN[data.draw(st.sampled_from(sorted(WRITTEN)))](text), "")
@@ -83,7 +83,7 @@ def test_what_must_never_be_taken_is_never_kept_however_it_is_written(
 
 @given(data=st.data(), words=st.text(min_size=1, max_size=40))
 def test_what_is_refused_leaves_no_trace_whatever_it_says(
-    world: World, bodies: Bodies, data: st.DataObject, words: str
+    world: CloudInstallation, bodies: Bodies, data: st.DataObject, words: str
 ) -> None:
     word = f"{words} cAnArY-{next(_numbers)}"
     call, route = drawn(bodies, data, word, as_name=data.draw(st.booleans()))

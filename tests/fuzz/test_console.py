@@ -19,7 +19,7 @@ from service.app import create_app
 from storage.db.engine import rows
 from storage.exports import recoveries
 from tests.fuzz.test_account_isolation import INJECTED, cursor
-from tests.support.console_user import Person, make_console_token
+from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored, is_of_the_console
@@ -45,8 +45,8 @@ NAMES: Final = (
 class ConsoleAccounts:
     """Two accounts with rows of every kind that the console shows, and a person of each; the first is the operator's."""
 
-    operator: Person
-    person: Person
+    operator: ConsoleBrowser
+    person: ConsoleBrowser
     token: str
     pages: tuple[str, ...]
     forms: tuple[str, ...]
@@ -67,7 +67,7 @@ def console(module_database: Path) -> ConsoleAccounts:
     app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeResolver({}))
     routes = [route for route in inspect_routes(app) if is_of_the_console(route.path) and "sign" not in route.path]
     token = make_console_token(second)
-    people = [Person(TestClient(app)) for _ in range(2)]
+    people = [ConsoleBrowser(TestClient(app)) for _ in range(2)]
     pages, forms = paths(routes, "GET"), paths(routes, "POST")
     assert min(len(pages), len(forms)) > 10
     for person, text in zip(people, (make_console_token(first), token), strict=True):
@@ -95,7 +95,7 @@ def filled(path: str, word: str) -> str:
     return head + quote(word, safe="", errors="replace") + rest.partition("}")[2] if brace else path
 
 
-def look(person: Person, path: str, query: Mapping[str, str]) -> Result:
+def look(person: ConsoleBrowser, path: str, query: Mapping[str, str]) -> Result:
     """Look at a page, which may say that there is none, and is in no case anything but one."""
     shown = "&".join(f"{quote(name, errors='replace')}={quote(text, errors='replace')}" for name, text in query.items())
     answer = person.get(path, shown)
@@ -147,7 +147,7 @@ def test_no_form_breaks_ones_own_either(console: ConsoleAccounts, data: st.DataO
 
 @given(there=st.text(max_size=60) | st.sampled_from([*MARKUP, *INJECTED, "/exports", "/\\evil.example", "@evil.example"]))
 def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(console: ConsoleAccounts, there: str) -> None:
-    answer = Person(console.person.client).sign_in(console.token, next=there)
+    answer = ConsoleBrowser(console.person.client).sign_in(console.token, next=there)
     # A NUL is in no form of a browser's.
     assert answer.status_code == (422 if "\0" in there else 303), answer.text
     if answer.status_code == 303:

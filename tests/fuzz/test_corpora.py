@@ -18,7 +18,7 @@ from schemas.content_policy import rules
 from tests.support.corpora import CORPORA, naughty_strings, secrets, url_texts
 from tests.support.raw_http import everything_stored
 from tests.support.request_bodies import WHICH, calls, patient_world, put, send, send_raw, texts
-from tests.support.specification import World
+from tests.support.specification import CloudInstallation
 
 JSON_TEXTS: Final = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 IS_LONG: Final = settings.get_current_profile_name() == "long"
@@ -29,12 +29,12 @@ ANSWERS: Final = {200, 201, 202, 204, 403, 409, 422}
 
 
 @pytest.fixture(scope="module")
-def world(module_database: Path) -> World:
+def world(module_database: Path) -> CloudInstallation:
     """One installation of each kind for all samples; they do not depend on each other."""
     return patient_world(module_database)
 
 
-def places_of(world: World, which: str) -> tuple[Any, list[tuple[Any, ...]]]:
+def places_of(world: CloudInstallation, which: str) -> tuple[Any, list[tuple[Any, ...]]]:
     body = json.loads(calls(world)[which].body)
     return body, list(texts(body))
 
@@ -57,7 +57,7 @@ def refusals(answer: Any) -> list[Mapping[str, str]]:
 
 @pytest.mark.skipif(not JSON_TEXTS, reason=f"no JSON corpus in {CORPORA}")
 @pytest.mark.parametrize("which", WHICH)
-def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: World) -> None:
+def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: CloudInstallation) -> None:
     """None of them is a body of ours, so those that parse are refused for their shape."""
     before = everything_stored()
     files = JSON_TEXTS if IS_LONG else JSON_TEXTS[WHICH.index(which) :: len(WHICH)]
@@ -74,7 +74,7 @@ SHOWN: Final = {"6", "7", "8", "by hand"}
 
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("module_database", BOTH if IS_LONG else BOTH[:1], indirect=True)
-def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World) -> None:
+def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, world: CloudInstallation) -> None:
     body, places = places_of(world, which)
     addresses = [place for place in places if place[-1] not in {"message_id", "id"}]
     for text, place in spread(which, url_texts(), addresses):
@@ -87,7 +87,7 @@ def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, w
 
 
 @pytest.mark.parametrize("which", WHICH)
-def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: str, world: World) -> None:
+def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: str, world: CloudInstallation) -> None:
     body, places = places_of(world, which)
     for text, place in spread(which, naughty_strings(), places):
         answer = send(world, which, put(body, place, text))
@@ -100,7 +100,7 @@ def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: 
 
 
 @pytest.mark.parametrize("which", [which for which in WHICH if which != "9"])
-def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, world: World) -> None:
+def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, world: CloudInstallation) -> None:
     """Compliance webhooks are not searched: a person's data is what they are about. Of a message id a digest is kept."""
     body, places = places_of(world, which)
     places = [place for place in places if place[-1] != "message_id"]
@@ -130,7 +130,7 @@ def all_texts(value: Any) -> Iterator[str]:
 
 
 @given(data=st.data())
-def test_no_mutation_of_a_good_body_breaks_a_route(world: World, data: st.DataObject) -> None:
+def test_no_mutation_of_a_good_body_breaks_a_route(world: CloudInstallation, data: st.DataObject) -> None:
     """Bytes changed, taken away, put twice or put in: most are no JSON any more, some are another one."""
     which = data.draw(st.sampled_from(WHICH))
     raw = calls(world)[which].body

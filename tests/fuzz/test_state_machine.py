@@ -35,7 +35,7 @@ from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.fuzz.crashing_worker import DEATHS, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
-from tests.fuzz.erratic_receiver import KIND, MOODS, ModelClock, MoodyReceiver, Place
+from tests.fuzz.erratic_receiver import KIND, MOODS, ErraticTarget, ModelClock, MoodyReceiver
 from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
 from tests.support.factories import (
     LOOPBACK,
@@ -220,7 +220,7 @@ class Machine(RuleBasedStateMachine):
         """Return one of the targets."""
         return self.target_ids[number % len(self.target_ids)]
 
-    def place(self, target_id: str) -> Place:
+    def place(self, target_id: str) -> ErraticTarget:
         """Return where a target leads to."""
         return self.house.receiver.places[f"/hook/{self.target_ids.index(target_id)}"]
 
@@ -237,7 +237,7 @@ class Machine(RuleBasedStateMachine):
         """Two targets, one of them perhaps with a secret of its own, and some tickets."""
         for number in range(2):
             self.house.resolver.table[f"t{number}.example.com"] = SAFE
-            self.house.receiver.places[f"/hook/{number}"] = Place(WEBHOOK_SECRET)
+            self.house.receiver.places[f"/hook/{number}"] = ErraticTarget(WEBHOOK_SECRET)
             url = f"http://t{number}.example.com:{self.house.receiver.port}/hook/{number}"
             body = {"provider_key": "generic_webhook", "base_url": url, "name": "T"}
             made = self.post(TARGETS, body, self.customer.bearer)

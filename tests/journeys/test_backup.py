@@ -17,15 +17,15 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from storage.maintenance import restore as restoring
-from tests.support.backups import VAULT, Contents, Operator, Told, begin
+from tests.support.backups import VAULT, CommandResult, CommandRunner, Contents, begin
 from tests.support.factories import make_approved, make_customer, make_target
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.storefront import (
     ADA,
     BOB,
-    Person,
-    Planter,
+    PersonDataSeeder,
+    ShopCustomer,
     cloud_client,
     give_shop,
     plant_captures,
@@ -37,34 +37,34 @@ from tests.support.workers import ROOT, CountingReceiver, WorkerProcess, all_are
 from worker.background.compliance import ComplianceTask
 
 OTHER_SHOP: Final = "sun.shops.example"
-CLEO: Final = Person(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))
+CLEO: Final = ShopCustomer(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))
 #: With bodies of this size a copy takes long enough for others to write meanwhile.
 HEAVY: Final = {"count": 1500, "body_bytes": 20_000}
 
 
 @pytest.fixture
-def operator(database_url: str, tmp_path: Path) -> Operator:
+def operator(database_url: str, tmp_path: Path) -> CommandRunner:
     """An operator of an installation that knows its keys."""
-    made = Operator(tmp_path / "here", database_url)
+    made = CommandRunner(tmp_path / "here", database_url)
     with made.database():
         begin()
     return made
 
 
 @pytest.fixture
-def elsewhere(database_url: str, tmp_path: Path, postgres_server: PostgresServer) -> Operator:
+def elsewhere(database_url: str, tmp_path: Path, postgres_server: PostgresServer) -> CommandRunner:
     """An operator on another machine, with the keys of the first one and no database yet."""
     folder = tmp_path / "elsewhere"
     is_sqlite = database_url.startswith("sqlite")
-    return Operator(folder, f"sqlite:///{folder}/riskrelay.db" if is_sqlite else postgres_server.create_database())
+    return CommandRunner(folder, f"sqlite:///{folder}/riskrelay.db" if is_sqlite else postgres_server.create_database())
 
 
-def type_unluckily(operator: Operator, point: str, *words: str | Path) -> Told:
+def type_unluckily(operator: CommandRunner, point: str, *words: str | Path) -> CommandResult:
     """Run a command that is killed at a point."""
     command = [sys.executable, "-P", "-m", "tests.journeys.crashing_command", point, *map(str, words)]
     env = {**operator.environment, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=operator.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
-    return Told(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def carry_out() -> None:
@@ -102,7 +102,7 @@ def busy_writers(url: str, count: int) -> Iterator[None]:
             writer.communicate()
 
 
-def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: Operator, elsewhere: Operator) -> None:
+def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: CommandRunner, elsewhere: CommandRunner) -> None:
     with operator.database():
         customer = make_customer()
         [target_id] = many_targets(customer, 0, 1, "https://tracker.example.com/hook")
@@ -127,11 +127,11 @@ def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: Oper
         assert rows("SELECT id, status, status_reason FROM targets") == [(target_id, "paused", "restored")]
 
 
-def test_a_restored_database_is_the_one_that_was_backed_up(operator: Operator, elsewhere: Operator) -> None:
+def test_a_restored_database_is_the_one_that_was_backed_up(operator: CommandRunner, elsewhere: CommandRunner) -> None:
     with operator.database():
         customer = give_shop(make_customer())
         client = cloud_client(operator.folder)
-        Planter(client, customer).plant(ADA)
+        PersonDataSeeder(client, customer).plant(ADA)
         receive(Topic.DATA_REQUEST, VAULT, ADA)
         carry_out()
         receive(Topic.CUSTOMER_REDACT, VAULT, BOB)
@@ -161,21 +161,21 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: Operator, e
 # --- redactions
 
 
-def plant(operator: Operator) -> list[str]:
+def plant(operator: CommandRunner) -> list[str]:
     """Leave traces of two persons in one shop, and of a third one in another; return those of the second one."""
     with operator.database():
         client = cloud_client(operator.folder)
-        planter = Planter(client, give_shop(make_customer()))
+        planter = PersonDataSeeder(client, give_shop(make_customer()))
         planter.plant(ADA)
         planter.plant(BOB)
         receive(Topic.DATA_REQUEST, VAULT, ADA)
         carry_out()
-        Planter(client, give_shop(make_customer(), OTHER_SHOP)).plant(CLEO, OTHER_SHOP)
+        PersonDataSeeder(client, give_shop(make_customer(), OTHER_SHOP)).plant(CLEO, OTHER_SHOP)
         assert traces_of(ADA, stored()) == list(ADA.traces)
         return traces_of(BOB, stored())
 
 
-def plant_little(operator: Operator) -> list[str]:
+def plant_little(operator: CommandRunner) -> list[str]:
     """The same, in captures alone."""
     with operator.database():
         customer = give_shop(make_customer())
@@ -189,7 +189,7 @@ def plant_little(operator: Operator) -> list[str]:
         return traces_of(BOB, stored())
 
 
-def forget(operator: Operator) -> None:
+def forget(operator: CommandRunner) -> None:
     """Forget a person and the other shop; another person has asked what is held, and waits."""
     with operator.database():
         receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
@@ -199,7 +199,7 @@ def forget(operator: Operator) -> None:
         assert traces_of(ADA, stored()) == traces_of(CLEO, stored()) == []
 
 
-def assert_forgotten(operator: Operator, redactions: int, traces_of_bob: list[str]) -> None:
+def assert_forgotten(operator: CommandRunner, redactions: int, traces_of_bob: list[str]) -> None:
     """The person is forgotten at once, the other shop as soon as somebody works, and nobody else ever."""
     with operator.database():
         assert traces_of(ADA, stored()) == []
@@ -217,12 +217,12 @@ def assert_forgotten(operator: Operator, redactions: int, traces_of_bob: list[st
         assert rows("SELECT COUNT(*) FROM compliance_requests WHERE report_sealed IS NOT NULL") == [(1,)]
 
 
-def count_redactions(operator: Operator) -> int:
+def count_redactions(operator: CommandRunner) -> int:
     with operator.database():
         return int(rows("SELECT COUNT(*) FROM redactions")[0][0])
 
 
-def test_what_was_erased_after_the_backup_does_not_come_back(operator: Operator) -> None:
+def test_what_was_erased_after_the_backup_does_not_come_back(operator: CommandRunner) -> None:
     traces_of_bob = plant(operator)
     file = operator.backed_up()
     forget(operator)
@@ -235,7 +235,7 @@ def test_what_was_erased_after_the_backup_does_not_come_back(operator: Operator)
     assert not list((operator.folder / "data").glob("restoring*"))
 
 
-def test_it_does_not_come_back_on_a_new_machine_either(operator: Operator, elsewhere: Operator) -> None:
+def test_it_does_not_come_back_on_a_new_machine_either(operator: CommandRunner, elsewhere: CommandRunner) -> None:
     traces_of_bob = plant(operator)
     file, redactions = operator.backed_up(), operator.folder / "redactions"
     forget(operator)
@@ -246,7 +246,7 @@ def test_it_does_not_come_back_on_a_new_machine_either(operator: Operator, elsew
     assert_forgotten(elsewhere, count, traces_of_bob)
 
 
-def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(operator: Operator) -> None:
+def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(operator: CommandRunner) -> None:
     plant(operator)
     with operator.database():
         # Long enough for pages of its own, which a change or a deletion gives back.
@@ -265,7 +265,7 @@ def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(opera
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("point", ["backup: within the copy", "backup: before its name"])
-def test_a_killed_backup_leaves_nothing_under_its_name(operator: Operator, point: str) -> None:
+def test_a_killed_backup_leaves_nothing_under_its_name(operator: CommandRunner, point: str) -> None:
     (operator.folder / "backups").mkdir()
     assert type_unluckily(operator, point, "backup", "backups").exit_code == -9
     [left] = (operator.folder / "backups").iterdir()
@@ -274,7 +274,7 @@ def test_a_killed_backup_leaves_nothing_under_its_name(operator: Operator, point
     assert [str(each) for each in (operator.folder / "backups").iterdir()] == [record["file"]]
 
 
-def is_unfinished(operator: Operator) -> bool:
+def is_unfinished(operator: CommandRunner) -> bool:
     with operator.database():
         return restoring.is_unfinished()
 
@@ -294,7 +294,7 @@ def is_unfinished(operator: Operator) -> bool:
     ],
     indirect=["database_url"],
 )
-def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(operator: Operator, point: str) -> None:
+def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(operator: CommandRunner, point: str) -> None:
     traces_of_bob = plant_little(operator)
     file = operator.backed_up()
     forget(operator)
@@ -324,7 +324,7 @@ def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(o
 
 
 def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
-    operator: Operator, redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
+    operator: CommandRunner, redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     def started() -> WorkerProcess:
         return WorkerProcess(tmp_path / "worker", operator.url, redis.url)

@@ -20,7 +20,7 @@ from tests.support.servers import RedisServer
 from tests.support.storefront import (
     ADA,
     BOB,
-    Planter,
+    PersonDataSeeder,
     all_ids,
     cloud_client,
     data_request_body,
@@ -66,7 +66,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
     start: Callable[..., WorkerProcess], customer: Customer, redis: RedisServer, tmp_path: Path, heir_is: str
 ) -> None:
     client = cloud_client(tmp_path, REDIS_URL=redis.url)
-    planter = Planter(client, give_shop(customer))
+    planter = PersonDataSeeder(client, give_shop(customer))
     planter.plant(ADA)
     before = all_ids()
     planter.plant(BOB)

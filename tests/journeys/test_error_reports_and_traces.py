@@ -14,7 +14,7 @@ import pytest
 from runtime.clock import utc_now
 from schemas.version import VERSION
 from storage.db.engine import execute, release
-from tests.support.collectors import Sentry, TraceCollector
+from tests.support.collectors import SentryCollector, TraceCollector
 from tests.support.factories import (
     ENCRYPTION_KEY,
     LOOPBACK,
@@ -89,8 +89,8 @@ def traces() -> Iterator[TraceCollector]:
 
 
 @pytest.fixture
-def sentry() -> Iterator[Sentry]:
-    with Sentry() as made:
+def sentry() -> Iterator[SentryCollector]:
+    with SentryCollector() as made:
         yield made
 
 
@@ -170,7 +170,7 @@ def test_attempts_arrive_as_spans_and_take_no_trace_along(
 
 
 def test_an_error_within_a_request_arrives_as_its_kind_and_its_place(
-    serve: Callable[..., Service], customer: Customer, sentry: Sentry
+    serve: Callable[..., Service], customer: Customer, sentry: SentryCollector
 ) -> None:
     [export_id] = make_exports(customer, 1)
     execute("UPDATE exports SET ticket = ?, created_at = ? WHERE id = ?", (f'"{CANARY}"', BEYOND_TIME, export_id))
@@ -200,7 +200,7 @@ def test_an_error_within_a_request_arrives_as_its_kind_and_its_place(
 
 
 def test_an_error_within_an_attempt_arrives_with_its_ids(
-    start: Callable[..., WorkerProcess], customer: Customer, sentry: Sentry, busy_then_well: LoopbackServer
+    start: Callable[..., WorkerProcess], customer: Customer, sentry: SentryCollector, busy_then_well: LoopbackServer
 ) -> None:
     target = make_target(customer, busy_then_well.url(path=f"/{CANARY}?token={CANARY}"))
     export_id = make_approved(customer, target.id, utc_now())
@@ -306,7 +306,7 @@ def hang(peer: Peer) -> None:
     peer.wait()
 
 
-def assert_tells_nothing_else(sentry: Sentry, customer: Customer) -> None:
+def assert_tells_nothing_else(sentry: SentryCollector, customer: Customer) -> None:
     """No word of an error, a request, a row or this machine has arrived."""
     for secret in (CANARY, customer.token, WEBHOOK_SECRET, ENCRYPTION_KEY, socket.gethostname(), str(ROOT)):
         assert secret not in sentry.everything

@@ -28,7 +28,7 @@ from storage.exports import queries
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support import canaries
-from tests.support.collectors import Sentry, TraceCollector
+from tests.support.collectors import SentryCollector, TraceCollector
 from tests.support.console_user import FORM, make_console_token
 from tests.support.factories import LOOPBACK, Customer, environment, make_approved, make_exports, make_target
 from tests.support.fakes import LoopbackServer, Peer
@@ -307,7 +307,7 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
     context, _ = make_certificate(tmp_path / "certificate", f"{RECEIVER}.example.com".lower())
     with ExitStack() as day:
         monitor = day.enter_context(canaries.Monitor(written_redis.url))
-        sentry, traces = day.enter_context(Sentry()), day.enter_context(TraceCollector())
+        sentry, traces = day.enter_context(SentryCollector()), day.enter_context(TraceCollector())
         given = environment(
             folder,
             **{**LOOPBACK, **SECRETS, "WEBHOOK_SECRET": "", "WEBHOOK_SECRET_FILE": str(folder / "secret")},

@@ -18,7 +18,7 @@ from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.factories import ENCRYPTION_KEY, LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import Answer, Service
+from tests.support.gunicorn_process import RawResponse, Service
 from tests.support.raw_http import TARGETS
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess, wait_until
@@ -51,7 +51,7 @@ def listening() -> Iterator[Receiver]:
         yield receiver
 
 
-def ping(service: Service, customer: Customer, target_id: str, key: str | None = None) -> Answer:
+def ping(service: Service, customer: Customer, target_id: str, key: str | None = None) -> RawResponse:
     keyed = {} if key is None else {"Idempotency-Key": key}
     return service.request("POST", f"{TARGETS}/{target_id}/ping", {**customer.bearer, **keyed})
 
@@ -138,7 +138,7 @@ def test_a_ping_says_what_is_wrong_with_a_receiver(service: Service, customer: C
 def test_pings_do_not_wait_for_each_others_receivers(service: Service, customer: Customer, listening: Receiver) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(2) as pool:
         slow = make_target(customer, hanging.url())
-        waiting: list[Future[Answer]] = [pool.submit(ping, service, customer, slow.id) for _ in range(2)]
+        waiting: list[Future[RawResponse]] = [pool.submit(ping, service, customer, slow.id) for _ in range(2)]
         wait_until(lambda: hanging.connections == 2)
         assert ping(service, customer, make_target(customer, listening.url).id).json["delivered"]
         assert not any(each.done() for each in waiting)

@@ -25,7 +25,7 @@ from tests.support.workers import RISKRELAY, CountingReceiver, WorkerProcess, wa
 MANY: Final = 16 * BATCH_SIZE
 
 
-class Command:
+class RecoverProcess:
     """`bin/riskrelay export recover` for one target, as a process of its own."""
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, target_id: str) -> None:
@@ -45,8 +45,8 @@ class Command:
 
 
 @pytest.fixture
-def command(database: str, redis: RedisServer, tmp_path: Path) -> Callable[[str], Command]:
-    return lambda target_id: Command(tmp_path / "data", database, redis.url, target_id)
+def command(database: str, redis: RedisServer, tmp_path: Path) -> Callable[[str], RecoverProcess]:
+    return lambda target_id: RecoverProcess(tmp_path / "data", database, redis.url, target_id)
 
 
 def waiting_target(customer: Customer) -> str:
@@ -65,7 +65,7 @@ def retried() -> Counter[str]:
 
 
 @contextmanager
-def in_the_middle(command: Command) -> Iterator[None]:
+def in_the_middle(command: RecoverProcess) -> Iterator[None]:
     """Wait until the first batches are put back, and let no other follow while the body runs."""
     deadline = time.monotonic() + 30
     while True:
@@ -83,7 +83,7 @@ def in_the_middle(command: Command) -> Iterator[None]:
 
 
 def test_a_recovery_whose_command_is_killed_in_the_middle_is_carried_on_by_a_worker(
-    start: Callable[..., WorkerProcess], command: Callable[[str], Command], customer: Customer
+    start: Callable[..., WorkerProcess], command: Callable[[str], RecoverProcess], customer: Customer
 ) -> None:
     target_id = waiting_target(customer)
     ids = make_failed(customer, target_id, MANY, utc_now())
@@ -107,7 +107,7 @@ def test_a_recovery_whose_command_is_killed_in_the_middle_is_carried_on_by_a_wor
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_worker(
-    command: Callable[[str], Command], customer: Customer, number: signal.Signals
+    command: Callable[[str], RecoverProcess], customer: Customer, number: signal.Signals
 ) -> None:
     target_id = waiting_target(customer)
     make_failed(customer, target_id, MANY, utc_now())
@@ -127,7 +127,7 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
-    command: Callable[[str], Command], customer: Customer
+    command: Callable[[str], RecoverProcess], customer: Customer
 ) -> None:
     target_id = waiting_target(customer)
     make_failed(customer, target_id, MANY, utc_now())
@@ -143,7 +143,7 @@ def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
 
 def test_what_is_put_back_arrives_once(
     start: Callable[..., WorkerProcess],
-    command: Callable[[str], Command],
+    command: Callable[[str], RecoverProcess],
     customer: Customer,
     receiver: CountingReceiver,
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.workers import BY_A_SWEEP_S, CountingReceiver, WorkerProcess,
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class ServiceAndWorker:
     """A service and a worker on one database, one Redis and one receiver."""
 
     service: Service
@@ -39,7 +39,7 @@ class Installation:
 
 
 @pytest.fixture(scope="module")
-def installation(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installation(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceAndWorker]:
     """All of it, started once: what one failure leaves behind, the next one has to live with."""
     folder = tmp_path_factory.mktemp("installation")
     url = f"sqlite:///{folder / 'riskrelay.db'}"
@@ -50,12 +50,12 @@ def installation(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory
         target = make_target(customer, receiver.url())
         settings = {"DATABASE_URL": url, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
         with Service(environment(folder, **settings)) as service, WorkerProcess(folder / "data", url, redis.url):
-            yield Installation(service, redis, receiver, customer, target.id)
+            yield ServiceAndWorker(service, redis, receiver, customer, target.id)
     close_database()
 
 
 @pytest.fixture(params=REDIS_FAILURES)
-def failure(request: pytest.FixtureRequest, installation: Installation) -> Iterator[Callable[[], None]]:
+def failure(request: pytest.FixtureRequest, installation: ServiceAndWorker) -> Iterator[Callable[[], None]]:
     """What happens to Redis when it is called; mended when the test is over."""
     strike, mend = REDIS_FAILURES[request.param]
     yield lambda: strike(installation.redis)
@@ -63,7 +63,7 @@ def failure(request: pytest.FixtureRequest, installation: Installation) -> Itera
 
 
 def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
-    installation: Installation, failure: Callable[[], None]
+    installation: ServiceAndWorker, failure: Callable[[], None]
 ) -> None:
     export_id = installation.prepared()
     failure()
@@ -73,7 +73,7 @@ def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
 
 
 def test_an_approval_is_delivered_with_redis_failing_before_its_wake_up(
-    installation: Installation, failure: Callable[[], None]
+    installation: ServiceAndWorker, failure: Callable[[], None]
 ) -> None:
     export_id = make_approved(installation.customer, installation.target_id, utc_now())
     failure()
@@ -83,7 +83,7 @@ def test_an_approval_is_delivered_with_redis_failing_before_its_wake_up(
 
 
 def test_a_delivery_is_written_with_redis_failing_in_the_middle_of_it(
-    installation: Installation, failure: Callable[[], None]
+    installation: ServiceAndWorker, failure: Callable[[], None]
 ) -> None:
     receiver = installation.receiver
     receiver.gate.clear()

@@ -28,7 +28,7 @@ CAPTURES: Final = 4000
 VAULT: Final = Vault([b"A" * 32])
 
 
-class Command:
+class CronProcess:
     """A command of cron as a process of its own."""
 
     def __init__(self, folder: Path, database_url: str, *words: str) -> None:
@@ -70,13 +70,13 @@ def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, 
     words = ("prune", "--archive", str(folder))
     for _ in range(2):
         before = len(left())
-        command = Command(tmp_path / "data", database, *words)
+        command = CronProcess(tmp_path / "data", database, *words)
         command.killed_when(lambda before=before: len(left()) < before)  # type: ignore[misc]  # mypy takes no default
         removed = everything - left()
         assert 0 < len(removed) < MANY
         assert removed <= archived(folder)
     rest = len(left()) - 1
-    assert Command(tmp_path / "data", database, *words).told()["exports"] == rest
+    assert CronProcess(tmp_path / "data", database, *words).told()["exports"] == rest
     assert left() == {young}
     assert archived(folder) == everything
 
@@ -105,12 +105,12 @@ def test_a_compliance_run_that_is_killed_is_carried_on_by_the_next(
 ) -> None:
     plant_captures(give_shop(customer), ADA, CAPTURES)
     request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
-    killed = Command(tmp_path / "data", database, "compliance", "run")
+    killed = CronProcess(tmp_path / "data", database, "compliance", "run")
     killed.killed_when(lambda: compliance_requests.get(request_id).counts)
     assert 0 < len(left("evidence_captures")) < CAPTURES
     # The next one comes when the lease of the dead one has lapsed, not before.
-    assert Command(tmp_path / "data", database, "compliance", "run").told() == {"done": 0, "waiting": 1}
+    assert CronProcess(tmp_path / "data", database, "compliance", "run").told() == {"done": 0, "waiting": 1}
     execute("UPDATE compliance_requests SET next_run_at = 1")
-    assert Command(tmp_path / "data", database, "compliance", "run").told() == {"done": 1, "waiting": 0}
+    assert CronProcess(tmp_path / "data", database, "compliance", "run").told() == {"done": 1, "waiting": 0}
     assert left("evidence_captures") == set()
     assert compliance_requests.get(request_id).counts["evidence_captures"] == CAPTURES

@@ -15,7 +15,7 @@ from storage.db.engine import execute, release, rows
 from storage.targets import targets
 from tests.support.factories import LOOPBACK, NOW, Customer, environment, make_target
 from tests.support.fakes import LoopbackServer, Peer
-from tests.support.gunicorn_process import Answer, Service
+from tests.support.gunicorn_process import RawResponse, Service
 from tests.support.raw_http import TARGETS
 from tests.support.receivers import make_certificate
 from tests.support.servers import RedisServer
@@ -40,11 +40,11 @@ def start_worker(start: Callable[..., WorkerProcess]) -> Callable[[], WorkerProc
     return lambda: start(DELIVERY_TIMEOUT_S=str(DEADLINE_S), SWEEP_SECONDS="600")
 
 
-def validate(service: Service, customer: Customer, target: Target) -> Answer:
+def validate(service: Service, customer: Customer, target: Target) -> RawResponse:
     return service.request("POST", f"{TARGETS}/{target.id}/validate", customer.bearer)
 
 
-def told(answer: Answer) -> tuple[Any, ...]:
+def told(answer: RawResponse) -> tuple[Any, ...]:
     """Return a validation as a client hears of it: its status and reason, and what the target is then."""
     record = answer.json
     checked = record["last_validation"]

@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 
 from runtime.outages import REMIND_S, STABLE_FOR_S, Outage
+from tests.support.fakes import FakeMonotonic
 
 GONE, BACK = "it is away", "it is back"
-
-
-class Clock:
-    """A monotonic clock that stands still until it is set."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -46,7 +38,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
 def test_what_is_told_of_an_absence(
     met: list[tuple[float, str]], told: list[str], log: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
+    clock = FakeMonotonic()
     outage = Outage(log, GONE, BACK, clock)
     for at_s, what in met:
         clock.now = 1000.0 + at_s

@@ -15,7 +15,7 @@ from runtime import redis_client
 from runtime.wake_up_queue import WakeUpQueue
 from tests.support.receivers import make_certificate
 from tests.support.redis_servers import ENCODED, PASSWORD, SERVICE, PortRedis, SentinelServer, watched
-from tests.support.relays import Relay
+from tests.support.relays import CuttableRelay
 from tests.support.workers import wait_until
 
 #: Longer than two Sentinels and a server may take together, on a machine that does much else.
@@ -44,7 +44,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def tls_port(server: PortRedis, authority: Authority) -> Iterator[int]:
     """Where the server is reached by TLS; without TLS as well."""
-    with Relay(("127.0.0.1", server.port), authority.context) as relay:
+    with CuttableRelay(("127.0.0.1", server.port), authority.context) as relay:
         yield relay.port
 
 
@@ -145,9 +145,9 @@ def test_sentinels_are_reached_by_tls_too(authority: Authority) -> None:
     # The Sentinel watches the relay's port, and so tells it to who asks.
     with (
         PortRedis() as master,
-        Relay(("127.0.0.1", master.port), authority.context) as to_master,
+        CuttableRelay(("127.0.0.1", master.port), authority.context) as to_master,
         SentinelServer(to_master.port, quorum=1) as sentinel,
-        Relay(("127.0.0.1", sentinel.port), authority.context) as to_sentinel,
+        CuttableRelay(("127.0.0.1", sentinel.port), authority.context) as to_sentinel,
     ):
         wait_until(lambda: sentinel.state()["flags"] == "master")
         url = f"rediss+sentinel://:{ENCODED}@127.0.0.1:{to_sentinel.port}/{SERVICE}"
@@ -158,7 +158,7 @@ def test_sentinels_are_reached_by_tls_too(authority: Authority) -> None:
 
 
 def test_sentinels_that_say_nothing_cost_no_more_than_a_server_that_says_nothing(server: PortRedis) -> None:
-    with Relay(("127.0.0.1", 1)) as silent:
+    with CuttableRelay(("127.0.0.1", 1)) as silent:
         silent.cut()
         places = ",".join([f"127.0.0.1:{silent.port}"] * 3)
         with redis_client.connect(f"redis+sentinel://:{ENCODED}@{places}/{SERVICE}") as client:

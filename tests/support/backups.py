@@ -29,7 +29,7 @@ Contents = dict[str, list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommandResult:
     """How a command ended, and what it said."""
 
     exit_code: int
@@ -37,7 +37,7 @@ class Told:
     stderr: str
 
 
-def refusal(told: Told) -> str:
+def refusal(told: CommandResult) -> str:
     """Return the one line that a command says which refuses."""
     assert told.exit_code == 1, told.stdout + told.stderr
     assert len(told.stderr.splitlines()) == 1, told.stderr
@@ -45,7 +45,7 @@ def refusal(told: Told) -> str:
     return told.stderr
 
 
-class Operator:
+class CommandRunner:
     """Types commands into an installation in `folder` on the database at `url`."""
 
     def __init__(self, folder: Path, url: str, **changes: str) -> None:
@@ -55,17 +55,17 @@ class Operator:
         settings = {"DATABASE_URL": url, "BIND": f"127.0.0.1:{free_port()}", **CLOUD, **LOOPBACK, **changes}
         self.environment = environment(folder / "data", **settings)
 
-    def type(self, *words: str | Path, **changes: str) -> Told:
+    def type(self, *words: str | Path, **changes: str) -> CommandResult:
         """Run a command to its end, in this process: whatever database it has open is closed."""
         done = CliRunner().invoke(riskrelay, [*map(str, words)], env={**self.environment, **changes})
         assert done.exception is None or isinstance(done.exception, SystemExit), done.output
-        return Told(done.exit_code, done.stdout, done.stderr)
+        return CommandResult(done.exit_code, done.stdout, done.stderr)
 
-    def type_apart(self, *words: str | Path, **changes: str) -> Told:
+    def type_apart(self, *words: str | Path, **changes: str) -> CommandResult:
         """Run a command to its end as a process of its own."""
         command, env = [RISKRELAY, *map(str, words)], self.environment | changes
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
-        return Told(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def json(self, *words: str | Path) -> Any:
         """Run a command that succeeds, and return the record that it prints."""

@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Collector(LoopbackServer):
     """Keeps every request it is sent and answers 200 to each."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         super().__init__(self._keep)
 
     @property
@@ -64,7 +64,7 @@ class TraceCollector(Collector):
         return [span for content in self.contents for span in _spans(content)]
 
 
-class Sentry(Collector):
+class SentryCollector(Collector):
     """Takes reports at `dsn`."""
 
     @property
@@ -78,7 +78,7 @@ class Sentry(Collector):
         return [json.loads(content.splitlines()[2]) for content in self.contents]
 
 
-def _unpacked(request: Request) -> bytes:
+def _unpacked(request: ReceivedRequest) -> bytes:
     is_packed = request.headers.get("content-encoding") == "gzip"
     return gzip.decompress(request.body) if is_packed else request.body
 

@@ -28,7 +28,7 @@ def make_console_token(customer: Customer, *abilities: Ability) -> str:
     return tokens.create(customer.email, TokenKind.API, utc_now(), abilities or (Ability.CONSOLE,), "console")[1]
 
 
-class Person:
+class ConsoleBrowser:
     """Looks at pages and sends forms; `cookie` is what the browser keeps."""
 
     def __init__(self, client: TestClient, browser: str = BROWSER, origin: str | None = ORIGIN) -> None:

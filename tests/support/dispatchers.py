@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -30,7 +30,7 @@ NO_SWEEP_S: Final = 600.0
 MUCH_LATER: Final = Schedule((3600, 3600), timedelta(hours=72))
 
 
-class Clock:
+class FakeClock:
     """Stands still until it is told otherwise, and counts how often somebody looked."""
 
     def __init__(self) -> None:
@@ -96,6 +96,18 @@ class FakePost:
         while not self.gate.is_set() and time.monotonic() < gives_up_at:
             if self._let_through.acquire(timeout=0.005):
                 return
+
+
+class RoutedPost(FakePost):
+    """Posts to each URL of `by_url` with its own fake, to any other URL with `default`."""
+
+    def __init__(self, by_url: Mapping[str, FakePost], default: FakePost) -> None:
+        super().__init__()
+        self._by_url = by_url
+        self._default = default
+
+    def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        return self._by_url.get(url, self._default)(url, headers, body)
 
 
 @contextmanager

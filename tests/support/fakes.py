@@ -6,6 +6,7 @@ And servers that are real but misbehave.
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,6 +64,31 @@ class FakeResolver(DnsResolver):
         return tuple(ip_address(address) for address in found)
 
 
+class SlowResolver(FakeResolver):
+    """Answers each name after `delay_s`."""
+
+    def __init__(self, table: Mapping[str, Sequence[str] | DnsFailure], delay_s: float) -> None:
+        super().__init__(table)
+        self._delay_s = delay_s
+
+    def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
+        time.sleep(self._delay_s)
+        return super().resolve(host, port, timeout_s)
+
+
+class FakeMonotonic:
+    """Monotonic seconds that change only when a test sets `now`."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Rollback(Exception):
+    """Raised in a transaction to roll it back."""
+
+
 class OvertakenLimits(RateLimits):
     """Has others of an address guess wrongly, once too often, while somebody's token is looked up."""
 
@@ -82,7 +108,7 @@ def _is_literal(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReceivedRequest:
     """One request as a server read it; header names in lower case."""
 
     line: str
@@ -99,7 +125,7 @@ class Peer:
         self._stopping = stopping
         self._stream = connection.makefile("rb")
 
-    def read(self) -> Request | None:
+    def read(self) -> ReceivedRequest | None:
         """Read one request; None when the client hung up."""
         line = self._stream.readline().decode("latin-1").strip()
         if not line:
@@ -108,7 +134,7 @@ class Peer:
         while header := self._stream.readline().decode("latin-1").strip():
             name, _, value = header.partition(":")
             headers[name.lower()] = value.strip()
-        return Request(line, headers, self._stream.read(int(headers.get("content-length", "0"))))
+        return ReceivedRequest(line, headers, self._stream.read(int(headers.get("content-length", "0"))))
 
     def send(self, data: bytes) -> None:
         """Send everything at once."""

@@ -24,7 +24,7 @@ STOP_TIMEOUT_S: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RawResponse:
     """One HTTP answer; header names are lower-case."""
 
     status: int
@@ -97,7 +97,7 @@ class Service:
 
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None, timeout_s: float = 30
-    ) -> Answer:
+    ) -> RawResponse:
         """Send one request over a connection of its own; a body is JSON, or bytes as they are."""
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         is_json = body is not None and not isinstance(body, bytes)
@@ -109,7 +109,7 @@ class Service:
         finally:
             client.close()
 
-    def exchange(self, *pieces: bytes) -> Answer:
+    def exchange(self, *pieces: bytes) -> RawResponse:
         """Send bytes as they are and read one answer."""
         with self.connect() as connection:
             for piece in pieces:
@@ -123,15 +123,15 @@ class Service:
             return False
 
 
-def read_answer(connection: socket.socket) -> Answer:
+def read_answer(connection: socket.socket) -> RawResponse:
     """Read one answer from a connection."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     return _answer(response)
 
 
-def _answer(response: http.client.HTTPResponse) -> Answer:
-    return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+def _answer(response: http.client.HTTPResponse) -> RawResponse:
+    return RawResponse(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
 
 
 def _kill(pid: int) -> None:

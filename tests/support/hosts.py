@@ -12,7 +12,7 @@ from storage.db.engine import execute, rows, transaction
 from storage.exports.worker_heartbeats import ALIVE_FOR
 from tests.support.factories import environment, make_approved, make_customer, make_target
 from tests.support.gunicorn_process import Service
-from tests.support.relays import Relay
+from tests.support.relays import CuttableRelay
 from tests.support.servers import RedisServer
 from tests.support.workers import WorkerProcess
 
@@ -24,8 +24,8 @@ class Host:
         self.folder = folder
         folder.mkdir()
         at = urlsplit(database_url)
-        self._to_postgres = Relay((at.hostname or "", at.port or 0))
-        self._to_redis = Relay(str(redis.folder / "redis.sock"))
+        self._to_postgres = CuttableRelay((at.hostname or "", at.port or 0))
+        self._to_redis = CuttableRelay(str(redis.folder / "redis.sock"))
         self.database_url = database_url.replace(f":{at.port}/", f":{self._to_postgres.port}/")
         self.redis_url = f"redis://127.0.0.1:{self._to_redis.port}/0"
         self._stack = ExitStack()

@@ -35,7 +35,7 @@ from tests.support.specification import (
     EMAIL_SECRET,
     SHOP,
     STOREFRONT,
-    World,
+    CloudInstallation,
     signed,
 )
 from tests.support.storefront import ADA, data_request_body, redact_body, shop_body
@@ -72,7 +72,7 @@ class Spoiled:
     call: Call
 
 
-def unnamed_members(app: App, world: World) -> dict[str, set[str]]:
+def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
     """Return by route which members of forms no request of this module names."""
     lacking: dict[str, set[str]] = {}
     for method, route, operation in _operations(app, world):
@@ -82,7 +82,7 @@ def unnamed_members(app: App, world: World) -> dict[str, set[str]]:
     return lacking
 
 
-def requests(app: App, world: World) -> Iterator[Spoiled]:
+def requests(app: App, world: CloudInstallation) -> Iterator[Spoiled]:
     """Yield every request with one place spoiled; the numbers of their words are their own."""
     numbers = iter(range(1, 100_000))
     for method, route, operation in _operations(app, world):
@@ -100,7 +100,7 @@ def requests(app: App, world: World) -> Iterator[Spoiled]:
         yield Spoiled(f"{method} nowhere", number, Call(method, path.replace("{}", numbered(number))))
 
 
-def base_calls(app: App, world: World) -> Iterator[tuple[str, Call]]:
+def base_calls(app: App, world: CloudInstallation) -> Iterator[tuple[str, Call]]:
     """Yield every request as it should be, by its route."""
     for method, route, _ in _operations(app, world):
         for call in _calls(world, method, route):
@@ -260,7 +260,7 @@ def _names(body: bytes) -> Iterator[str]:
         yield from members
 
 
-def _operations(app: App, world: World) -> Iterator[tuple[str, str, Any]]:
+def _operations(app: App, world: CloudInstallation) -> Iterator[tuple[str, str, Any]]:
     """Yield method, route and what stands before it; routes without such are open, and have no body."""
     for route in inspect_routes(app):
         if is_of_the_console(route.path):
@@ -279,12 +279,12 @@ class _Open:
     has_dry_run: bool = False
 
 
-def _reached(route: str, world: World) -> str:
+def _reached(route: str, world: CloudInstallation) -> str:
     ids = {"export_id": world.export_id, "target_id": world.target_id, "recovery_id": world.recovery_id}
     return route.format(**ids, session_id=world.session_id, file="index.css")
 
 
-def _calls(world: World, method: str, route: str) -> list[Call]:
+def _calls(world: CloudInstallation, method: str, route: str) -> list[Call]:
     """Return the requests to a route as they should be, one for each form that it takes; `{}` where none is known."""
     path, tokens = _reached(route, world), (world.customer.token, world.platform_token)
     headers = {**_credentials(route, *tokens), **(JSON if method == "POST" else {}), "Accept": "application/json"}
@@ -308,7 +308,7 @@ def _topical(route: str, call: Call, body: Any) -> Call:
     return call.plus(("X-Platform-Topic", topic), ("X-Platform-Shop-Domain", SHOP))
 
 
-def _bodies(world: World) -> dict[str, list[Any]]:
+def _bodies(world: CloudInstallation) -> dict[str, list[Any]]:
     project_id, report = world.customer.project_id, {"report_id": world.report_id}
     mailbox = {"Email": "bob@mail.example", "Name": "Bob", "MailboxHash": ""}
     return {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage.db.engine import database, is_sqlite, rows, transaction
+from tests.support.fakes import Rollback
 
 #: Tables that grow with every delivery.
 GROWING: Final = frozenset({"exports", "attempts", "audit_entries"})
@@ -20,7 +21,7 @@ _NAMED: Final = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+(?:AS\s+
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class SqlStatement:
     """A statement as the driver got it, but for the quotes that peewee puts around names."""
 
     sql: str
@@ -32,35 +33,31 @@ class _Listener(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.heard: list[Statement] = []
+        self.heard: list[SqlStatement] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         told: Any = record.msg
         if isinstance(told, tuple):
-            self.heard.append(Statement(_QUOTED.sub(r"\1", told[0]), told[1] or ()))
-
-
-class _TakenBack(Exception):
-    """What was done is to be undone."""
+            self.heard.append(SqlStatement(_QUOTED.sub(r"\1", told[0]), told[1] or ()))
 
 
 @contextmanager
 def taken_back() -> Iterator[None]:
     """Undo what is written inside, so that it can be measured again."""
-    with suppress(_TakenBack), transaction():
+    with suppress(Rollback), transaction():
         yield
-        raise _TakenBack
+        raise Rollback
 
 
 @contextmanager
-def statements() -> Iterator[list[Statement]]:
+def statements() -> Iterator[list[SqlStatement]]:
     """Collect the statements that run inside, but for those that begin and end transactions."""
     logger, listener = logging.getLogger("peewee"), _Listener()
     level, propagates = logger.level, logger.propagate
     logger.addHandler(listener)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
-    found: list[Statement] = []
+    found: list[SqlStatement] = []
     try:
         yield found
     finally:
@@ -70,7 +67,7 @@ def statements() -> Iterator[list[Statement]]:
         found += [each for each in listener.heard if re.match(r"\s*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
 
 
-def plan_of(statement: Statement) -> list[str]:
+def plan_of(statement: SqlStatement) -> list[str]:
     """Return the steps of a statement's plan, a line each."""
     if is_sqlite():
         cursor = database.execute_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)
@@ -79,7 +76,7 @@ def plan_of(statement: Statement) -> list[str]:
     return [str(row[0]) for row in cursor.fetchall()]
 
 
-def read_whole(statement: Statement, growing: Collection[str] = GROWING) -> list[str]:
+def read_whole(statement: SqlStatement, growing: Collection[str] = GROWING) -> list[str]:
     """Return the steps that read a growing table, or an index of it, from one end to the other."""
     if is_sqlite():
         return _scans_of_sqlite(statement, growing)
@@ -87,14 +84,14 @@ def read_whole(statement: Statement, growing: Collection[str] = GROWING) -> list
     return list(_scans_of_postgresql(cursor.fetchone()[0][0]["Plan"], growing))
 
 
-def indexes_read(statement: Statement) -> set[str]:
+def indexes_read(statement: SqlStatement) -> set[str]:
     """Return the names of the indexes that a statement's plan reads."""
     known = "SELECT name FROM sqlite_master WHERE type = 'index'" if is_sqlite() else "SELECT indexname FROM pg_indexes"
     plan = " ".join(plan_of(statement))
     return {name for (name,) in rows(known) if re.search(rf"\b{name}\b", plan)}
 
 
-def _scans_of_sqlite(statement: Statement, growing: Collection[str]) -> list[str]:
+def _scans_of_sqlite(statement: SqlStatement, growing: Collection[str]) -> list[str]:
     tables = {alias or table: table for table, alias in _NAMED.findall(statement.sql)}
     tables |= {table: table for table in growing}
     # "ANY" skips the first column of an index: a step for each of its values.

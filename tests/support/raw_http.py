@@ -103,7 +103,7 @@ class FieldRefusal:
 
 
 @dataclass
-class Scene:
+class HttpScene:
     """A customer with an export and a target, and another account's, in the open database."""
 
     customer: Customer

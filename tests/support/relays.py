@@ -17,7 +17,7 @@ _LOOK_S: Final = 0.05
 Place = tuple[str, int] | str
 
 
-class Relay:
+class CuttableRelay:
     """Listens on loopback and passes everything on to `server`, until `cut`: then it passes nothing and closes nothing.
 
     Who is cut off sees what a broken line shows: connections stand, new ones are never answered. With `tls` it takes TLS

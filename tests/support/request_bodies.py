@@ -11,7 +11,7 @@ from service.app import create_app
 from tests.support.factories import make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import EXPORTS, Call
-from tests.support.specification import World, everything, make_world, signed
+from tests.support.specification import CloudInstallation, everything, make_world, signed
 
 #: The routes that take a body: those of the specification, and the ticket made by hand.
 ENDPOINTS: Final = (1, 2, 3, 4, 6, 7, 8, 9)
@@ -29,7 +29,7 @@ BY_HAND: Final = {
 }
 
 
-def patient_world(folder: Path) -> World:
+def patient_world(folder: Path) -> CloudInstallation:
     """Fill the open database with one installation for many requests; they do not depend on each other."""
     customer = make_customer()
     told = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
@@ -38,19 +38,19 @@ def patient_world(folder: Path) -> World:
     return make_world(told, client, wake_ups, customer)
 
 
-def calls(world: World) -> dict[str, Call]:
+def calls(world: CloudInstallation) -> dict[str, Call]:
     """Every request with a body, as it should be."""
     by_hand = Call("POST", EXPORTS, world.call(4).headers).with_json(BY_HAND)
     return {**{str(endpoint): world.call(endpoint) for endpoint in ENDPOINTS}, "by hand": by_hand}
 
 
-def send(world: World, which: str, body: Any) -> Result:
+def send(world: CloudInstallation, which: str, body: Any) -> Result:
     """Send one of them with another body."""
     call = calls(world)[which].with_json(body)
     return (signed(call) if which == "9" else call).send(world.client)
 
 
-def send_raw(world: World, which: str, raw: bytes) -> Result:
+def send_raw(world: CloudInstallation, which: str, raw: bytes) -> Result:
     """Send one of them with bytes for a body."""
     there = calls(world)[which]
     call = Call(there.method, there.path, there.headers, raw)

@@ -35,7 +35,7 @@ ABSENT: Final = object()
 
 
 @dataclass
-class World:
+class CloudInstallation:
     """An installation in `cloud` mode with a customer, tokens of every kind, a target, and a second customer."""
 
     settings: Settings
@@ -87,14 +87,14 @@ def everything(customer: Customer) -> dict[str, str]:
     }
 
 
-def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue, customer: Customer) -> World:
+def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue, customer: Customer) -> CloudInstallation:
     """Fill an installation whose default project is the customer's."""
     other = make_customer()
     project = projects.add_project("Another", customer.account_id, NOW)
     target = make_target(customer)
     recovering = recoveries.begin(make_target(customer).id, NOW, utc_now(), "user:test")
     abilities = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
-    return World(
+    return CloudInstallation(
         settings=settings,
         client=client,
         wake_ups=wake_ups,
@@ -136,7 +136,7 @@ def _call(path: str, headers: dict[str, str], body: Any) -> Call:
     return Call("POST", path, tuple(accepted.items())).with_json(deepcopy(body))
 
 
-def _email(_world: World) -> Call:
+def _email(_world: CloudInstallation) -> Call:
     body = {
         "message_id": "<1@mail.example>",
         "from": "Jane <jane@mail.example>",
@@ -149,7 +149,7 @@ def _email(_world: World) -> Call:
     return _call(EMAIL, {"X-Email-Webhook-Secret": EMAIL_SECRET}, body)
 
 
-def _capture(world: World) -> Call:
+def _capture(world: CloudInstallation) -> Call:
     body = {
         "project_id": world.customer.project_id,
         "report_id": world.report_id,
@@ -165,7 +165,7 @@ def _capture(world: World) -> Call:
     return _call(CAPTURES, _platform(world), body)
 
 
-def _cms(world: World) -> Call:
+def _cms(world: CloudInstallation) -> Call:
     body = {
         "project_id": world.customer.project_id,
         "report_id": world.report_id,
@@ -185,7 +185,7 @@ def _cms(world: World) -> Call:
     return _call(CMS, _platform(world), body)
 
 
-def _storefront(world: World) -> Call:
+def _storefront(world: CloudInstallation) -> Call:
     body = {
         "project_id": world.customer.project_id,
         "report_id": world.report_id,
@@ -206,7 +206,7 @@ def _storefront(world: World) -> Call:
     return _call(STOREFRONT, _platform(world), body)
 
 
-def _compliance(_world: World) -> Call:
+def _compliance(_world: CloudInstallation) -> Call:
     headers = {"X-Platform-Topic": "customers/redact", "X-Platform-Shop-Domain": SHOP}
     body = {
         "shop_id": 954889,
@@ -217,19 +217,19 @@ def _compliance(_world: World) -> Call:
     return signed(_call(COMPLIANCE, headers, body))
 
 
-def _platform(world: World) -> dict[str, str]:
+def _platform(world: CloudInstallation) -> dict[str, str]:
     return {"Authorization": f"Bearer {world.platform_token}"}
 
 
-def _approve(world: World) -> Call:
+def _approve(world: CloudInstallation) -> Call:
     return _call(f"{EXPORTS}/{world.export_id}/approve", world.customer.bearer, {"target_id": world.target_id})
 
 
-def _read(world: World) -> Call:
+def _read(world: CloudInstallation) -> Call:
     return Call("GET", f"{EXPORTS}/{world.export_id}", (*world.customer.bearer.items(), ("Accept", "application/json")))
 
 
-_CALLS: Final[dict[int, Callable[[World], Call]]] = {
+_CALLS: Final[dict[int, Callable[[CloudInstallation], Call]]] = {
     1: lambda _world: _call(RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(42)),
     2: _email,
     3: lambda world: _call(TARGETS, world.customer.bearer, target_request(deployment_mode="webhook-only")),

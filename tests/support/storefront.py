@@ -56,7 +56,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class ShopCustomer:
     """A customer of a shop; every member is found nowhere else in a test."""
 
     id: int
@@ -82,16 +82,16 @@ class Person:
         return (name, str(self.id), " ".join(line), "-".join(line), *map(str, self.orders))
 
 
-ADA: Final = Person(88191167, "Ada.Canary@mail.example", "+1 555 625 1199", (770299938, 770280263))
-BOB: Final = Person(88191168, "bob.canary@mail.example", "+1 555 625 1200", (770299939, 770280264))
+ADA: Final = ShopCustomer(88191167, "Ada.Canary@mail.example", "+1 555 625 1199", (770299938, 770280263))
+BOB: Final = ShopCustomer(88191168, "bob.canary@mail.example", "+1 555 625 1200", (770299939, 770280264))
 
 
-def redact_body(person: Person, shop: str = SHOP) -> dict[str, Any]:
+def redact_body(person: ShopCustomer, shop: str = SHOP) -> dict[str, Any]:
     """Return the body of `customers/redact`."""
     return {"shop_id": 954889, "shop_domain": shop, "customer": person.body, "orders_to_redact": list(person.orders)}
 
 
-def data_request_body(person: Person, shop: str = SHOP) -> dict[str, Any]:
+def data_request_body(person: ShopCustomer, shop: str = SHOP) -> dict[str, Any]:
     """Return the body of `customers/data_request`."""
     body = {"shop_id": 954889, "shop_domain": shop, "customer": person.body, "orders_requested": list(person.orders)}
     return {**body, "data_request": {"id": 9999}}
@@ -115,14 +115,14 @@ def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, **
     return client.simulate_post(WEBHOOKS, body=raw, headers=sent)
 
 
-def order(topic: Topic, person: Person | None = None, shop: str = SHOP) -> tuple[ComplianceOrder, bytes]:
+def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceOrder, bytes]:
     """Return what a webhook comes to, and its bytes."""
     bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
     body = shop_body(shop) if person is None else bodies[topic](person, shop)
     return ComplianceOrder(topic, shop, None if person is None else person.subject), json.dumps(body).encode()
 
 
-def receive(topic: Topic, vault: Vault, person: Person | None = None, shop: str = SHOP) -> str:
+def receive(topic: Topic, vault: Vault, person: ShopCustomer | None = None, shop: str = SHOP) -> str:
     """Store an order as the service does, and return its id."""
     request_id = compliance_requests.receive(*order(topic, person, shop), vault, utc_now(), "storefront")
     assert request_id is not None
@@ -158,12 +158,12 @@ def stored(only: Ids | None = None, without: Ids | None = None) -> str:
     return "\n".join(sorted(told)).lower()
 
 
-def traces_of(person: Person, text: str) -> list[str]:
+def traces_of(person: ShopCustomer, text: str) -> list[str]:
     """Return what of a person stands in a text."""
     return [trace for trace in person.traces if trace in text]
 
 
-def plant_captures(customer: Customer, person: Person, count: int) -> None:
+def plant_captures(customer: Customer, person: ShopCustomer, count: int) -> None:
     """Store many captures that speak of a person, without an export each."""
     now_ms = to_ms(utc_now())
     columns = "id, project_id, page_url, selected_text, created_at"
@@ -175,7 +175,7 @@ def plant_captures(customer: Customer, person: Person, count: int) -> None:
             execute(f"INSERT INTO evidence_captures ({columns}) VALUES {places}", [cell for row in values for cell in row])  # noqa: S608 - our own names
 
 
-class Planter:
+class PersonDataSeeder:
     """Leaves a person's traces with one customer, through the routes that take them in, each request with a key."""
 
     def __init__(self, client: TestClient, customer: Customer) -> None:
@@ -184,7 +184,7 @@ class Planter:
         self._platform = {"Authorization": f"Bearer {make_platform_token(customer)}"}
         self._target = make_target(customer)
 
-    def plant(self, person: Person, shop: str | None = SHOP) -> dict[str, str]:
+    def plant(self, person: ShopCustomer, shop: str | None = SHOP) -> dict[str, str]:
         """Leave traces of every kind; return the export of each kind of trace."""
         made = {
             "capture": self._capture(person),
@@ -204,7 +204,7 @@ class Planter:
         assert answer.status_code in {200, 201, 202}, answer.text
         return answer.json
 
-    def _capture(self, person: Person) -> str:
+    def _capture(self, person: ShopCustomer) -> str:
         # The address percent-encoded in a URL, and an order in a heading.
         body = capture(
             self.customer.project_id,
@@ -215,19 +215,19 @@ class Planter:
         made = self._post("/api/browser-extension/evidence-captures", self._platform, body, f"capture-{person.email}")
         return str(made["handoff"]["ticket_export_id"])
 
-    def _diagnostics(self, person: Person, shop: str | None) -> str:
+    def _diagnostics(self, person: ShopCustomer, shop: str | None) -> str:
         told = {"visible_storefront_symptoms": [f"Customer {person.id} cannot pay order {person.orders[1]}."]}
         body = storefront_diagnostics(self.customer.project_id, shop_domain=shop or "any.shops.example", diagnostics=told)
         made = self._post("/api/storefront-app/diagnostics", self._platform, body, f"diagnostics-{person.id}")
         return str(made["handoff"]["ticket_export_id"])
 
-    def _cms(self, person: Person) -> str:
+    def _cms(self, person: ShopCustomer) -> str:
         told = {"visible_browser_symptoms": f"They called from {person.phone.lstrip('+').replace(' ', '-')}."}
         body = cms_diagnostics(self.customer.project_id, diagnostics=told)
         made = self._post("/api/cms-plugins/cms-commerce/diagnostics", self._platform, body, f"cms-{person.id}")
         return str(made["handoff"]["ticket_export_id"])
 
-    def _email(self, person: Person) -> str:
+    def _email(self, person: ShopCustomer) -> str:
         body = plain_email(
             message_id=f"<m-{self.customer.project_id}-{person.orders[0]}@mail.example>",
             from_=f"Somebody <{person.email}>",
@@ -238,7 +238,7 @@ class Planter:
         made = self._post("/api/email/webhook", headers, body, f"{self.customer.project_id}-{person.email}")
         return str(rows("SELECT export_id FROM inbound_emails WHERE id = ?", (made["id"],))[0][0])
 
-    def _finding(self, person: Person) -> str:
+    def _finding(self, person: ShopCustomer) -> str:
         run = self.customer.project_id * 1000 + person.id % 10
         execute(
             "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (?, ?, 'running', 1, 1)",
@@ -253,13 +253,13 @@ class Planter:
         made = self._post("/api/scanner/results", {"X-Scanner-Secret": SCANNER_SECRET}, body, f"scan-{run}-{person.id}")
         return str(made["ticket_exports"][0])
 
-    def _by_hand(self, person: Person, key: str, **members: Any) -> str:
+    def _by_hand(self, person: ShopCustomer, key: str, **members: Any) -> str:
         ticket = {"title": f"Call {person.phone}", "description": f"{person.email} waits for order {person.orders[0]}."}
         body = {"ticket": ticket, "source": {"type": "manual", "id": f"customer-{person.id}"}, **members}
         made = self._post("/api/ticket-exports", self.customer.bearer, body, f"{key}-{person.phone.replace(' ', '-')}")
         return str(made["id"])
 
-    def _on_their_way(self, person: Person) -> dict[str, str]:
+    def _on_their_way(self, person: ShopCustomer) -> dict[str, str]:
         """Leave exports in every status an approval leads to; those that were tried have an attempt."""
         made = {name: self._approved(person, name) for name in ("exported", "failed", "retry_scheduled", "delivering")}
         now = utc_now()
@@ -284,7 +284,7 @@ class Planter:
         execute("UPDATE exports SET due_at = ? WHERE id = ?", (to_ms(now.replace(year=2040)), made["approved"]))
         return made
 
-    def _approved(self, person: Person, name: str) -> str:
+    def _approved(self, person: ShopCustomer, name: str) -> str:
         export_id = self._by_hand(person, name, project_id=self.customer.project_id)
         path = f"/api/ticket-exports/{export_id}/approve"
         self._post(path, self.customer.bearer, {"target_id": self._target.id}, f"approve-{name}-{person.id}")

@@ -17,7 +17,7 @@ from runtime.wake_up_queue import WakeUpQueue
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from tests.support.factories import LOOPBACK, environment, make_approved, make_customer, make_target
-from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.servers import RedisServer
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -183,7 +183,7 @@ class CountingReceiver(LoopbackServer):
     """Keeps every request and answers 202 to each, or to none before `gate` is open; it thinks for `pause_s` seconds."""
 
     def __init__(self, port: int = 0, pause_s: float = 0.0, host: str = "127.0.0.1") -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         self._pause_s = pause_s
         self.gate = threading.Event()
         self.gate.set()
@@ -194,7 +194,7 @@ class CountingReceiver(LoopbackServer):
         """The Idempotency-Key of each request, in order."""
         return [request.headers["idempotency-key"] for request in self.requests]
 
-    def of(self, export_id: str) -> list[Request]:
+    def of(self, export_id: str) -> list[ReceivedRequest]:
         """The requests that carried one export, in order."""
         return [request for request in list(self.requests) if request.headers["idempotency-key"] == export_id]
 

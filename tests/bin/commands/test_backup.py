@@ -26,7 +26,7 @@ from storage.db.locks import Lock, exclusive
 from storage.exports import worker_heartbeats
 from storage.maintenance import backup as backup_files
 from storage.maintenance.postgres_dumps import DumpFailed, folder_for
-from tests.support.backups import FOREIGN_KEY, Operator, begin, refusal
+from tests.support.backups import FOREIGN_KEY, CommandRunner, begin, refusal
 from tests.support.console_user import make_console_token
 from tests.support.factories import make_approved, make_customer, make_target
 from tests.support.servers import PostgresServer, processes_in
@@ -35,19 +35,19 @@ TOOLS = ("pg_dump", "pg_restore", "psql")
 
 
 @pytest.fixture
-def operator(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+def operator(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandRunner:
     """An operator of an installation with a customer, an active target and an approved export."""
     return operator_of(database_url, tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def on_sqlite(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+def on_sqlite(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandRunner:
     """The same on SQLite alone, where the database does not matter."""
     return operator_of(sqlite_url, tmp_path, monkeypatch)
 
 
-def operator_of(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    made = Operator(folder / "here", url)
+def operator_of(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> CommandRunner:
+    made = CommandRunner(folder / "here", url)
     monkeypatch.chdir(made.folder)
     with made.database():
         begin()
@@ -63,7 +63,7 @@ def mode_of(path: Path) -> int:
 # --- backup
 
 
-def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: Operator) -> None:
+def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: CommandRunner) -> None:
     path = operator.folder / "first.backup"
     record = operator.json("backup", path)
     assert mode_of(path) == 0o600
@@ -78,7 +78,7 @@ def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: 
     assert "Keep ENCRYPTION_KEYS elsewhere" in told.stdout
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: Operator) -> None:
+def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: CommandRunner) -> None:
     path = on_sqlite.folder / "precious"
     path.write_text("mine")
     assert "--force" in on_sqlite.refused("backup", path)
@@ -88,7 +88,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: Operator) -> 
     assert mode_of(path) == 0o600
 
 
-def test_a_folder_keeps_the_newest(on_sqlite: Operator) -> None:
+def test_a_folder_keeps_the_newest(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     for name in ("riskrelay-20200101T000000Z.backup", "riskrelay-20210101T000000Z.backup", "riskrelay-mine.backup", "other"):
         folder.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def test_a_folder_keeps_the_newest(on_sqlite: Operator) -> None:
     assert {each.name for each in folder.iterdir()} == names
 
 
-def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: Operator) -> None:
+def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "new" / "backups"
     record = on_sqlite.json("backup", folder, "--keep", "1")
     assert Path(record["file"]).parent == folder
@@ -111,14 +111,14 @@ def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: Op
     assert on_sqlite.type("backup", f"{file}/").exit_code == 2
 
 
-def test_a_slash_at_the_end_asks_for_a_folder(on_sqlite: Operator) -> None:
+def test_a_slash_at_the_end_asks_for_a_folder(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "srv" / "backups"
     for _ in range(2):
         assert Path(on_sqlite.json("backup", f"{folder}/", "--force")["file"]).parent == folder
     assert mode_of(folder) == 0o700
 
 
-def test_a_backup_outlives_those_that_a_clock_ahead_has_named(on_sqlite: Operator) -> None:
+def test_a_backup_outlives_those_that_a_clock_ahead_has_named(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     folder.mkdir()
     ahead = [folder / f"riskrelay-2999010{day}T000000Z.backup" for day in (1, 2)]
@@ -128,7 +128,7 @@ def test_a_backup_outlives_those_that_a_clock_ahead_has_named(on_sqlite: Operato
     assert {str(each) for each in folder.iterdir()} == {record["file"], str(ahead[1])}
 
 
-def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(on_sqlite: Operator) -> None:
+def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     folder.mkdir()
     left, written = (folder / f".riskrelay-2020010{day}T000000Z.backup.part" for day in (1, 2))
@@ -139,7 +139,7 @@ def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(
         assert {each.name for each in folder.iterdir()} == {written.name, Path(record["file"]).name}
 
 
-def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: Operator) -> None:
+def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     alias = on_sqlite.folder / "alias.backup"
     alias.symlink_to(path)
@@ -149,14 +149,14 @@ def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: Operator) -> No
     assert path.stat().st_ino == number
 
 
-def test_a_place_that_cannot_be_written_is_told(on_sqlite: Operator) -> None:
+def test_a_place_that_cannot_be_written_is_told(on_sqlite: CommandRunner) -> None:
     told = on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
     assert "cannot be written" in told
     assert "create its folder" in told
     assert "cannot be written" in on_sqlite.refused("backup", "/proc/x.backup")
 
 
-def test_only_one_backup_or_restore_is_made_at_a_time(operator: Operator) -> None:
+def test_only_one_backup_or_restore_is_made_at_a_time(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database(), exclusive(Lock.BACKUP):
         assert "Another backup is running" in refusal(operator.type_apart("backup", "x.backup"))
@@ -172,13 +172,13 @@ def test_only_one_backup_or_restore_is_made_at_a_time(operator: Operator) -> Non
     assert sorted(each.name for each in operator.folder.iterdir()) == ["data", "taken.backup"]
 
 
-def test_a_backup_is_taken_with_the_wrong_keys_too_and_says_so(on_sqlite: Operator) -> None:
+def test_a_backup_is_taken_with_the_wrong_keys_too_and_says_so(on_sqlite: CommandRunner) -> None:
     told = on_sqlite.type("backup", "x.backup", ENCRYPTION_KEYS=FOREIGN_KEY)
     assert told.exit_code == 0
     assert "ENCRYPTION_KEYS does not open" in told.stderr
 
 
-def test_a_backup_of_a_damaged_database_is_none(on_sqlite: Operator) -> None:
+def test_a_backup_of_a_damaged_database_is_none(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     damage(path)
     assert "backup failed" in on_sqlite.refused("backup", "x.backup")
@@ -212,7 +212,9 @@ def nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [cut, garbage, nothing])
-def test_what_is_no_whole_backup_is_refused_and_changes_nothing(operator: Operator, spoil: Callable[[Path], None]) -> None:
+def test_what_is_no_whole_backup_is_refused_and_changes_nothing(
+    operator: CommandRunner, spoil: Callable[[Path], None]
+) -> None:
     file = operator.backed_up()
     before = operator.contents()
     spoil(file)
@@ -222,13 +224,13 @@ def test_what_is_no_whole_backup_is_refused_and_changes_nothing(operator: Operat
     assert [each.name for each in (operator.folder / "data").iterdir()] == []
 
 
-def test_a_damaged_page_is_found(on_sqlite: Operator) -> None:
+def test_a_damaged_page_is_found(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     damage(file)
     assert "is damaged" in on_sqlite.refused("restore", file, "--replace")
 
 
-def test_another_programs_database_is_no_backup(on_sqlite: Operator, tmp_path: Path) -> None:
+def test_another_programs_database_is_no_backup(on_sqlite: CommandRunner, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE notes (id INTEGER)")
@@ -236,7 +238,7 @@ def test_another_programs_database_is_no_backup(on_sqlite: Operator, tmp_path: P
     assert "no backup of RiskRelay" in on_sqlite.refused("restore", other, "--replace")
 
 
-def test_a_database_in_use_is_no_backup(on_sqlite: Operator) -> None:
+def test_a_database_in_use_is_no_backup(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     with on_sqlite.database():
         make_customer()
@@ -246,7 +248,7 @@ def test_a_database_in_use_is_no_backup(on_sqlite: Operator) -> None:
     assert "a database in use" in on_sqlite.refused("restore", copied, "--replace")
 
 
-def taken(operator: Operator, name: str) -> Path:
+def taken(operator: CommandRunner, name: str) -> Path:
     """Take a backup of whatever stands there, which the command would refuse."""
     file = operator.folder / name
     file.touch()
@@ -254,7 +256,7 @@ def taken(operator: Operator, name: str) -> Path:
     return file
 
 
-def test_a_backup_of_a_newer_version_is_refused(operator: Operator) -> None:
+def test_a_backup_of_a_newer_version_is_refused(operator: CommandRunner) -> None:
     newer = "9999_from_the_future"
     with operator.database():
         execute(
@@ -267,14 +269,14 @@ def test_a_backup_of_a_newer_version_is_refused(operator: Operator) -> None:
     assert operator.contents() == before
 
 
-def test_a_backup_that_does_not_tell_its_keys_is_refused(operator: Operator) -> None:
+def test_a_backup_that_does_not_tell_its_keys_is_refused(operator: CommandRunner) -> None:
     with operator.database():
         execute("DELETE FROM installation")
         file = taken(operator, "unkeyed.backup")
     assert "whose keys" in operator.refused("restore", file, "--replace")
 
 
-def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(operator: Operator) -> None:
+def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(operator: CommandRunner) -> None:
     file = operator.backed_up()
     before = operator.contents()
     told = operator.refused("restore", file, "--replace", ENCRYPTION_KEYS=FOREIGN_KEY)
@@ -286,7 +288,9 @@ def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(o
     assert operator.type("restore", file, "--replace", ENCRYPTION_KEYS=both).exit_code == 0
 
 
-def test_each_kind_is_restored_to_its_own(operator: Operator, on_sqlite: Operator, postgres_server: PostgresServer) -> None:
+def test_each_kind_is_restored_to_its_own(
+    operator: CommandRunner, on_sqlite: CommandRunner, postgres_server: PostgresServer
+) -> None:
     file = operator.backed_up()
     is_sqlite = operator.url.startswith("sqlite")
     other = postgres_server.create_database() if is_sqlite else f"sqlite:///{operator.folder}/new.db"
@@ -296,7 +300,7 @@ def test_each_kind_is_restored_to_its_own(operator: Operator, on_sqlite: Operato
 # --- what speaks against a restore
 
 
-def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: Operator) -> None:
+def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         make_customer()
@@ -307,7 +311,7 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: O
     assert len(operator.contents()["accounts"]) == 1
 
 
-def test_what_waits_for_the_operator_is_told_where_something_waits(on_sqlite: Operator) -> None:
+def test_what_waits_for_the_operator_is_told_where_something_waits(on_sqlite: CommandRunner) -> None:
     active = on_sqlite.backed_up()
     told = on_sqlite.type("restore", active, "--replace")
     assert "target resume --all" in told.stdout
@@ -318,7 +322,7 @@ def test_what_waits_for_the_operator_is_told_where_something_waits(on_sqlite: Op
     assert (told.exit_code, "target resume" in told.stdout) == (0, False)
 
 
-def test_a_running_worker_forbids_a_restore(operator: Operator) -> None:
+def test_a_running_worker_forbids_a_restore(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         worker_heartbeats.beat("worker:elsewhere:1", utc_now())
@@ -350,13 +354,13 @@ def service_at() -> Iterator[Callable[[str], None]]:
         server.server_close()
 
 
-def test_a_service_that_answers_forbids_a_restore(on_sqlite: Operator, service_at: Callable[[str], None]) -> None:
+def test_a_service_that_answers_forbids_a_restore(on_sqlite: CommandRunner, service_at: Callable[[str], None]) -> None:
     file = on_sqlite.backed_up()
     service_at(on_sqlite.environment["BIND"])
     assert "The service is running at 127.0.0.1:" in on_sqlite.refused("restore", file, "--replace")
 
 
-def test_a_database_that_is_away_or_anothers_is_told(operator: Operator, postgres_server: PostgresServer) -> None:
+def test_a_database_that_is_away_or_anothers_is_told(operator: CommandRunner, postgres_server: PostgresServer) -> None:
     file = operator.backed_up()
     if operator.url.startswith("sqlite"):
         assert "is not a folder" in operator.refused("restore", file, DATABASE_URL=f"sqlite:///{operator.folder}/no/x.db")
@@ -371,7 +375,7 @@ def test_a_database_that_is_away_or_anothers_is_told(operator: Operator, postgre
         assert connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall() == [("notes",)]
 
 
-def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Operator) -> None:
+def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         make_customer()
@@ -393,7 +397,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Operato
     assert list((operator.folder / "data").iterdir()) == []
 
 
-def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_touched(operator: Operator) -> None:
+def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_touched(operator: CommandRunner) -> None:
     file = operator.backed_up()
     assert operator.type("compliance", "export", "redactions").exit_code == 0
     redactions = operator.folder / "redactions"
@@ -408,7 +412,7 @@ def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_tou
 # --- what stands there
 
 
-def test_the_database_that_was_replaced_is_kept_beside(on_sqlite: Operator) -> None:
+def test_the_database_that_was_replaced_is_kept_beside(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     with on_sqlite.database():
         make_customer()
@@ -417,11 +421,11 @@ def test_the_database_that_was_replaced_is_kept_beside(on_sqlite: Operator) -> N
     kept = Path(on_sqlite.json("restore", file, "--replace")["replaced_database"])
     assert (kept.parent, mode_of(kept)) == (path.parent, 0o600)
     assert kept.name.startswith(f"{path.name}.before-restore-20")
-    assert Operator(on_sqlite.folder, f"sqlite:///{kept}").contents() == before
+    assert CommandRunner(on_sqlite.folder, f"sqlite:///{kept}").contents() == before
     assert not list(path.parent.glob("*.restoring*"))
 
 
-def test_a_damaged_database_is_moved_aside(on_sqlite: Operator) -> None:
+def test_a_damaged_database_is_moved_aside(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     wanted = on_sqlite.contents()["exports"]
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
@@ -434,7 +438,7 @@ def test_a_damaged_database_is_moved_aside(on_sqlite: Operator) -> None:
     assert on_sqlite.contents()["exports"] == wanted
 
 
-def test_the_log_of_a_database_that_is_gone_is_not_read_into_the_restored_one(on_sqlite: Operator) -> None:
+def test_the_log_of_a_database_that_is_gone_is_not_read_into_the_restored_one(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     log = path.with_name("kept-wal")
@@ -448,7 +452,7 @@ def test_the_log_of_a_database_that_is_gone_is_not_read_into_the_restored_one(on
     assert len(on_sqlite.contents()["accounts"]) == 1
 
 
-def test_who_has_the_database_open_sees_the_restored_one(operator: Operator) -> None:
+def test_who_has_the_database_open_sees_the_restored_one(operator: CommandRunner) -> None:
     """A file that was renamed over another one would leave them with the old one, and its log with the new one."""
     file = operator.backed_up()
     with operator.database():
@@ -460,7 +464,7 @@ def test_who_has_the_database_open_sees_the_restored_one(operator: Operator) -> 
         assert rows("SELECT COUNT(*) FROM accounts") == [(2,)]
 
 
-def test_nobody_is_signed_in_after_a_restore(operator: Operator) -> None:
+def test_nobody_is_signed_in_after_a_restore(operator: CommandRunner) -> None:
     """Who was signed out since the backup would be let in again."""
     with operator.database():
         customer = make_customer()
@@ -479,7 +483,7 @@ def test_nobody_is_signed_in_after_a_restore(operator: Operator) -> None:
     assert noted == [(2,)]
 
 
-def test_ids_go_on_where_the_backup_stopped(operator: Operator) -> None:
+def test_ids_go_on_where_the_backup_stopped(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         highest = rows("SELECT MAX(id) FROM audit_entries")[0][0]
@@ -493,7 +497,7 @@ def test_ids_go_on_where_the_backup_stopped(operator: Operator) -> None:
 
 
 def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp_path: Path) -> None:
-    operator = Operator(tmp_path / "here", postgres_url)
+    operator = CommandRunner(tmp_path / "here", postgres_url)
     with operator.database():
         begin()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -535,7 +539,7 @@ def test_the_oldest_programs_are_used_that_know_the_server(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_password_is_on_no_command_line(operator: Operator, postgres_server: PostgresServer, tmp_path: Path) -> None:
+def test_a_password_is_on_no_command_line(operator: CommandRunner, postgres_server: PostgresServer, tmp_path: Path) -> None:
     folder, seen = tmp_path / "tools", tmp_path / "seen"
     folder.mkdir()
     for name in TOOLS:
@@ -560,7 +564,7 @@ def test_tables_may_stand_in_a_schema_of_their_own(postgres_server: PostgresServ
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA ours")
         connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET search_path TO ours")
-    own = Operator(tmp_path / "own", url)
+    own = CommandRunner(tmp_path / "own", url)
     assert own.type("migrate").exit_code == 0
     with own.database():
         begin()

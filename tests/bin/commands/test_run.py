@@ -20,7 +20,7 @@ START_WITHIN_S = 30.0
 STOP_WITHIN_S = 20.0
 
 
-class Installation:
+class RunProcess:
     """A real `bin/riskrelay run` in a folder of its own."""
 
     def __init__(self, folder: Path, **changes: str) -> None:
@@ -71,8 +71,8 @@ class Installation:
 
 
 @pytest.fixture
-def installation(tmp_path: Path) -> Iterator[Installation]:
-    made = Installation(tmp_path)
+def installation(tmp_path: Path) -> Iterator[RunProcess]:
+    made = RunProcess(tmp_path)
     try:
         made.wait_until_ready()
         yield made
@@ -81,7 +81,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 
 
 def test_a_proxy_of_the_environment_does_not_hide_that_it_is_ready(tmp_path: Path) -> None:
-    installation = Installation(tmp_path, http_proxy="http://127.0.0.1:9")
+    installation = RunProcess(tmp_path, http_proxy="http://127.0.0.1:9")
     try:
         installation.wait_until_ready()
     finally:
@@ -89,7 +89,7 @@ def test_a_proxy_of_the_environment_does_not_hide_that_it_is_ready(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: Installation, number: signal.Signals) -> None:
+def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: RunProcess, number: signal.Signals) -> None:
     installation.process.send_signal(number)
     assert installation.process.wait(STOP_WITHIN_S) == 0
     assert "Traceback" not in installation.told
@@ -97,14 +97,14 @@ def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: Insta
 
 
 @pytest.mark.parametrize("part", ["redis", "service", "worker"])
-def test_the_death_of_a_part_ends_the_whole_with_a_failure(installation: Installation, part: str) -> None:
+def test_the_death_of_a_part_ends_the_whole_with_a_failure(installation: RunProcess, part: str) -> None:
     os.kill(installation.children()[part], signal.SIGKILL)
     assert installation.process.wait(STOP_WITHIN_S) == 1
     assert f"{part} 1 ended" in installation.told or f"{part} ended" in installation.told
     installation.assert_nothing_is_left()
 
 
-def test_no_part_outlives_a_killed_parent(installation: Installation) -> None:
+def test_no_part_outlives_a_killed_parent(installation: RunProcess) -> None:
     installation.process.kill()
     installation.process.wait()
     installation.assert_nothing_is_left()
@@ -127,7 +127,7 @@ def test_a_data_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -
     assert "Traceback" not in ended.stderr
 
 
-def test_a_second_installation_on_the_same_data_is_refused(installation: Installation) -> None:
+def test_a_second_installation_on_the_same_data_is_refused(installation: RunProcess) -> None:
     ended = _run(installation.folder, DATA_DIR=str(installation.folder / "data"))
     assert ended.returncode == 1
     assert "already running with this DATA_DIR" in ended.stderr

@@ -19,7 +19,7 @@ from bin.receiver_kit.cases import NAMES
 from bin.receiver_kit.receiver import Misbehaviour, Received, Receiver
 from runtime.clock import utc_now
 from schemas.base.strict_json import canonical
-from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.terminals import Terminal
 from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, SignatureVerdict, verify
 
@@ -177,7 +177,7 @@ class Flawed:
             status, answer = self._answer(request)
             peer.answer(status, json.dumps(answer).encode())
 
-    def _answer(self, request: Request) -> tuple[int, dict[str, str]]:
+    def _answer(self, request: ReceivedRequest) -> tuple[int, dict[str, str]]:
         if self._flaw == "parses first" and _event(request.body) is None:
             return 422, {"code": "WEBHOOK_VALIDATION_FAILED"}
         if not self._is_genuine(request):
@@ -194,7 +194,7 @@ class Flawed:
             key += str(time.monotonic_ns())
         return 200, {"id": "T-0" if self._flaw == "one ticket" else self._tickets[key]}
 
-    def _is_genuine(self, request: Request) -> bool:
+    def _is_genuine(self, request: ReceivedRequest) -> bool:
         headers, body, flaw = request.headers, request.body, self._flaw
         if flaw == "no signature" and SIGNATURE_HEADER.lower() not in headers:
             return True

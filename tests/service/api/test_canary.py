@@ -38,7 +38,7 @@ from tests.support.raw_http import (
     prepared,
     target_request,
 )
-from tests.support.specification import CAPTURES, CMS, COMPLIANCE, EMAIL, STOREFRONT, World, make_world
+from tests.support.specification import CAPTURES, CMS, COMPLIANCE, EMAIL, STOREFRONT, CloudInstallation, make_world
 from tests.support.storefront import CLOUD
 
 #: Headers that no route reads, and some that others read.
@@ -261,7 +261,7 @@ def _be_a_worker() -> object:
 
 
 @pytest.fixture(scope="module")
-def world(module_database: Path) -> World:
+def world(module_database: Path) -> CloudInstallation:
     """One installation of each kind, with every route, for all that is sent."""
     customer, wake_ups = make_customer(), FakeWakeUpQueue(_be_a_worker)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
@@ -278,11 +278,13 @@ def may_stand(spoiled: Spoiled) -> set[str]:
     return {*KEPT_AROUND.get(place, ()), *KEPT.get(f"{method} {route}", {}).get(place, ())}
 
 
-def test_every_member_of_every_form_is_named_by_what_is_sent(world: World) -> None:
+def test_every_member_of_every_form_is_named_by_what_is_sent(world: CloudInstallation) -> None:
     assert unnamed_members(world.client.app, world) == {}
 
 
-def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(world: World, log_lines: LogLines) -> None:
+def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
+    world: CloudInstallation, log_lines: LogLines
+) -> None:
     sent: dict[int, Spoiled] = {}
     accepted: set[int] = set()
     invalid: set[int] = set()
@@ -353,7 +355,7 @@ FORBIDDEN: Final = {
 }
 
 
-def texts(world: World) -> Iterator[tuple[str, Callable[[str], Call]]]:
+def texts(world: CloudInstallation) -> Iterator[tuple[str, Callable[[str], Call]]]:
     """Yield every text of every body as what puts another one in its place; those of compliance have rules of their own."""
     for number, (route, base) in enumerate(base_calls(world.client.app, world)):
         if route == COMPLIANCE or not base.body:
@@ -368,7 +370,9 @@ def _with_text(base: Call, body: Any, pointer: Pointer, text: str) -> Call:
     return base.with_json(changed(body, pointer, text))
 
 
-def test_what_must_never_be_taken_is_refused_in_every_text_and_seen_nowhere(world: World, log_lines: LogLines) -> None:
+def test_what_must_never_be_taken_is_refused_in_every_text_and_seen_nowhere(
+    world: CloudInstallation, log_lines: LogLines
+) -> None:
     kinds = cycle(FORBIDDEN.values())
     for route, spoil in texts(world):
         text, secret = next(kinds)

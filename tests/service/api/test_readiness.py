@@ -23,7 +23,7 @@ WORKER = "worker:test"
 
 
 @dataclass
-class Scene:
+class ReadinessScene:
     """An installation in which everything is well until something is done to it."""
 
     client: TestClient
@@ -32,41 +32,41 @@ class Scene:
 
 
 @pytest.fixture
-def scene(customer: Customer, tmp_path: Path) -> Scene:
+def scene(customer: Customer, tmp_path: Path) -> ReadinessScene:
     settings, wake_ups = make_settings(tmp_path), FakeWakeUpQueue()
     key_check.check_keys(Vault(settings.encryption_keys), utc_now())
     worker_heartbeats.beat(WORKER, utc_now())
-    return Scene(TestClient(create_app(settings, wake_ups, FakeResolver({}))), wake_ups, tmp_path)
+    return ReadinessScene(TestClient(create_app(settings, wake_ups, FakeResolver({}))), wake_ups, tmp_path)
 
 
-def redis_away(scene: Scene) -> None:
+def redis_away(scene: ReadinessScene) -> None:
     scene.wake_ups.is_connected = False
 
 
-def no_worker(_: Scene) -> None:
+def no_worker(_: ReadinessScene) -> None:
     worker_heartbeats.remove(WORKER)
 
 
-def silent_worker(_: Scene) -> None:
+def silent_worker(_: ReadinessScene) -> None:
     worker_heartbeats.remove(WORKER)
     worker_heartbeats.beat(WORKER, utc_now() - timedelta(seconds=20))
 
 
-def nothing_to_deliver_with(scene: Scene) -> None:
+def nothing_to_deliver_with(scene: ReadinessScene) -> None:
     redis_away(scene)
     no_worker(scene)
 
 
-def other_keys(_: Scene) -> None:
+def other_keys(_: ReadinessScene) -> None:
     execute("DELETE FROM installation")
     key_check.check_keys(Vault([b"B" * 32]), utc_now())
 
 
-def no_database(scene: Scene) -> None:
+def no_database(scene: ReadinessScene) -> None:
     open_database(f"sqlite:///{scene.folder / 'gone' / 'riskrelay.db'}")
 
 
-def no_database_of_ours(scene: Scene) -> None:
+def no_database_of_ours(scene: ReadinessScene) -> None:
     (scene.folder / "other.db").write_bytes(b"This is no database. " * 100)
     open_database(f"sqlite:///{scene.folder / 'other.db'}")
 
@@ -74,7 +74,7 @@ def no_database_of_ours(scene: Scene) -> None:
 UNASKED = {"schema": "unknown", "keys": "unknown", "workers": "unknown"}
 
 #: What is done, the status, and what the checks say then.
-CASES: dict[str, tuple[Callable[[Scene], None], int, str, dict[str, str]]] = {
+CASES: dict[str, tuple[Callable[[ReadinessScene], None], int, str, dict[str, str]]] = {
     "nothing": (lambda _: None, 200, "ok", {}),
     # What comes in waits for the sweep, or for a worker: everything is answered.
     "Redis away": (redis_away, 200, "degraded", {"redis": "unavailable"}),
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Callable[[Scene], None], int, str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_readiness_names_each_check(case: str, scene: Scene) -> None:
+def test_readiness_names_each_check(case: str, scene: ReadinessScene) -> None:
     happens, code, status, failed = CASES[case]
     happens(scene)
 
@@ -114,7 +114,7 @@ HISTORIES = {
 
 
 @pytest.mark.parametrize("case", HISTORIES)
-def test_a_schema_of_another_version_is_not_served(case: str, scene: Scene) -> None:
+def test_a_schema_of_another_version_is_not_served(case: str, scene: ReadinessScene) -> None:
     happens, mend = HISTORIES[case]
     with connection():
         execute(happens)

@@ -29,7 +29,7 @@ from storage.db.shared_clock import SharedClock
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK, SCANNER_SECRET, WEBHOOK_SECRET, Customer, issue, make_customer, make_settings
-from tests.support.fakes import FakeResolver, FakeWakeUpQueue, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue, LoopbackServer, Peer, ReceivedRequest
 from tests.support.raw_http import TARGETS, assert_is_error, everything_stored, schedule_retry
 from tests.support.specification import (
     ABSENT,
@@ -39,7 +39,7 @@ from tests.support.specification import (
     EMAIL_SECRET,
     SHOP,
     STOREFRONT,
-    World,
+    CloudInstallation,
     everything,
     instead,
     make_world,
@@ -50,11 +50,11 @@ from worker.composition import compose_client, compose_dispatcher
 from worker.delivery.dispatcher import Dispatcher
 from worker.metrics import Attempts
 
-Check = Callable[[World], None]
+Check = Callable[[CloudInstallation], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class SpecificationStatement:
     """One statement of the specification, and what shows it."""
 
     section: str
@@ -63,7 +63,7 @@ class Statement:
 
 
 @pytest.fixture
-def world(customer: Customer, tmp_path: Path) -> World:
+def world(customer: Customer, tmp_path: Path) -> CloudInstallation:
     """Everything switched on, with every secret set."""
     settings = make_settings(tmp_path, {**everything(customer), **LOOPBACK})
     wake_ups = FakeWakeUpQueue()
@@ -82,7 +82,7 @@ def composed(settings: Settings) -> Dispatcher:
 def takes(endpoint: int, expected: int, /, **members: Any) -> Check:
     """The request is accepted with these members."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         answer = world.send(endpoint, **members)
         assert answer.status_code == expected, answer.text
 
@@ -92,7 +92,7 @@ def takes(endpoint: int, expected: int, /, **members: Any) -> Check:
 def refuses(endpoint: int, at: str, /, **members: Any) -> Check:
     """The request is refused at the member `at` with these members, and nothing is stored."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         call, before = world.changed(endpoint, **members), everything_stored()
         answer = call.send(world.client)
         assert answer.status_code == 422, answer.text
@@ -107,7 +107,7 @@ def refuses(endpoint: int, at: str, /, **members: Any) -> Check:
 def fails(endpoint: int, status: int, code: str, *, without: str = "", **headers: str) -> Check:
     """The request fails with other headers, and nothing is stored."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         call, before = world.call(endpoint), everything_stored()
         call = call.without(without) if without else call
         for name, value in headers.items():
@@ -121,7 +121,7 @@ def fails(endpoint: int, status: int, code: str, *, without: str = "", **headers
 def keeps(endpoint: int, record: str, *names: str) -> Check:
     """What was sent under these names comes back in the record of the answer."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         sent = json.loads(world.call(endpoint).body)
         kept = world.send(endpoint).json[record]
         for name in names:
@@ -136,7 +136,7 @@ def keeps(endpoint: int, record: str, *names: str) -> Check:
 def all_of(*checks: Check) -> Check:
     """Each of them holds, one after the other."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         for each in checks:
             each(world)
 
@@ -146,7 +146,7 @@ def all_of(*checks: Check) -> Check:
 def lacks_ability(endpoint: int, needed: Ability, other: Ability) -> Check:
     """A token of the right kind without the route's ability is FORBIDDEN."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         kind = TokenKind.PLATFORM if endpoint in {6, 7, 8} else TokenKind.API
         poor = tokens.create(world.customer.email, kind, utc_now(), [other])[1]
         call = instead(world.call(endpoint), "Authorization", f"Bearer {poor}")
@@ -163,14 +163,14 @@ def _at(record: Any, path: str) -> Any:
     return record
 
 
-def _stored_once(table: str) -> Callable[[World], int]:
+def _stored_once(table: str) -> Callable[[CloudInstallation], int]:
     return lambda _world: int(rows(f"SELECT COUNT(*) FROM {table}")[0][0])  # noqa: S608 - our own names
 
 
 def repeats(endpoint: int, table: str) -> Check:
     """The same key does the work once and gets the first answer; with another payload it conflicts."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         count = _stored_once(table)
         keyed = world.call(endpoint).plus(("Idempotency-Key", "one-logical-request"))
         first = keyed.send(world.client)
@@ -187,7 +187,7 @@ def repeats(endpoint: int, table: str) -> Check:
 def conflicts(endpoint: int, /, **members: Any) -> Check:
     """The same key with another logical payload is a conflict."""
 
-    def check(world: World) -> None:
+    def check(world: CloudInstallation) -> None:
         key = ("Idempotency-Key", "one-logical-request")
         assert world.call(endpoint).plus(key).send(world.client).status_code < 300
         assert_is_error(world.changed(endpoint, **members).plus(key).send(world.client), 409, "IDEMPOTENCY_CONFLICT")
@@ -198,12 +198,12 @@ def conflicts(endpoint: int, /, **members: Any) -> Check:
 # --- what leaves the service
 
 
-class Receiver:
+class RecordingReceiver:
     """A receiver on loopback that keeps what it is sent and answers what it is told."""
 
     def __init__(self, *answers: tuple[int, bytes]) -> None:
         self.answers = list(answers) or [(202, b"{}")]
-        self.got: list[Request] = []
+        self.got: list[ReceivedRequest] = []
 
     def behave(self, peer: Peer) -> None:
         while request := peer.read():
@@ -213,7 +213,7 @@ class Receiver:
 
 
 @contextmanager
-def delivering(world: World, receiver: Receiver) -> Iterator[str]:
+def delivering(world: CloudInstallation, receiver: RecordingReceiver) -> Iterator[str]:
     """Approve the world's export for the receiver and deliver what is due; yields the export's id."""
     dispatcher = composed(world.settings)
     with LoopbackServer(receiver.behave) as server:
@@ -233,8 +233,8 @@ def delivering(world: World, receiver: Receiver) -> Iterator[str]:
 def ends_as(status: str, *answers: tuple[int, bytes], error_code: str | None = None) -> Check:
     """A delivery that is answered so ends with this status."""
 
-    def check(world: World) -> None:
-        with delivering(world, Receiver(*answers)):
+    def check(world: CloudInstallation) -> None:
+        with delivering(world, RecordingReceiver(*answers)):
             record = world.status()
             assert record["status"] == status
             assert record["last_attempt"]["error_code"] == error_code
@@ -242,8 +242,8 @@ def ends_as(status: str, *answers: tuple[int, bytes], error_code: str | None = N
     return check
 
 
-def signs_what_it_sends(world: World) -> None:
-    receiver = Receiver()
+def signs_what_it_sends(world: CloudInstallation) -> None:
+    receiver = RecordingReceiver()
     with delivering(world, receiver):
         [request] = receiver.got
     timestamp, nonce = request.headers["x-service-timestamp"], request.headers["x-service-nonce"]
@@ -252,8 +252,8 @@ def signs_what_it_sends(world: World) -> None:
     assert request.headers["x-service-signature"] == expected
 
 
-def emits_only_after_approval(world: World) -> None:
-    receiver, dispatcher = Receiver(), composed(world.settings)
+def emits_only_after_approval(world: CloudInstallation) -> None:
+    receiver, dispatcher = RecordingReceiver(), composed(world.settings)
     with LoopbackServer(receiver.behave) as server:
         world.send(3, base_url=server.url())
         dispatcher.start()
@@ -264,8 +264,8 @@ def emits_only_after_approval(world: World) -> None:
     signs_what_it_sends(world)
 
 
-def polling_creates_nothing(world: World) -> None:
-    receiver = Receiver((503, b"{}"))
+def polling_creates_nothing(world: CloudInstallation) -> None:
+    receiver = RecordingReceiver((503, b"{}"))
     with delivering(world, receiver):
         before = everything_stored()
         assert [world.status()["status"] for _ in range(5)] == ["retry_scheduled"] * 5
@@ -276,7 +276,7 @@ def polling_creates_nothing(world: World) -> None:
 # --- rows that need more than a line
 
 
-def retry_after_seconds(world: World) -> None:
+def retry_after_seconds(world: CloudInstallation) -> None:
     assert "retry_after_seconds" not in world.status()
     world.send(4)
     schedule_retry(world.export_id, 30)
@@ -285,33 +285,33 @@ def retry_after_seconds(world: World) -> None:
     assert 28 <= record["retry_after_seconds"] <= 30
 
 
-def approval_needs_an_active_target(world: World) -> None:
+def approval_needs_an_active_target(world: CloudInstallation) -> None:
     turned = world.client.simulate_post(f"{TARGETS}/{world.target_id}/disable", headers=world.customer.bearer)
     assert turned.status_code == 200, turned.text
     refuses(4, "/target_id")(world)
 
 
-def approval_needs_a_safe_preview(world: World) -> None:
+def approval_needs_a_safe_preview(world: CloudInstallation) -> None:
     planted = '[{"path": "/description", "code": "card_number", "message": "m"}]'
     assert execute("UPDATE exports SET preview_problems = ? WHERE id = ?", (planted, world.export_id)) == 1
     assert world.status()["preview"] == {"safe": False, "problems": json.loads(planted)}
     refuses(4, "")(world)
 
 
-def account_must_be_allowed(world: World) -> None:
+def account_must_be_allowed(world: CloudInstallation) -> None:
     poor = make_customer(may_use_webhooks=False)
     call = instead(world.call(3), "Authorization", f"Bearer {poor.token}")
     assert_is_error(call.send(world.client), 403, "FORBIDDEN")
 
 
-def others_ids_are_not_found(world: World) -> None:
+def others_ids_are_not_found(world: CloudInstallation) -> None:
     for endpoint in (4, 5):
         call = instead(world.call(endpoint), "Authorization", f"Bearer {world.other.token}")
         assert_is_error(call.send(world.client), 404, "NOT_FOUND")
     refuses(4, "/target_id", target_id="tgt_01J00000000000000000000000")(world)
 
 
-def only_what_the_user_manages(world: World) -> None:
+def only_what_the_user_manages(world: CloudInstallation) -> None:
     abilities = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
     colleague = accounts.add_user("colleague@example.com", world.customer.account_id, utc_now())
     token = tokens.create(colleague.email, TokenKind.PLATFORM, utc_now(), abilities)[1]
@@ -327,14 +327,14 @@ def only_what_the_user_manages(world: World) -> None:
         assert_is_error(no_report.send(world.client), 403, "FORBIDDEN")
 
 
-def uploads_name_their_project(world: World) -> None:
+def uploads_name_their_project(world: CloudInstallation) -> None:
     for endpoint in (6, 7, 8):
         refuses(endpoint, "/project_id", project_id=ABSENT)(world)
         assert world.send(endpoint, report_id=ABSENT).status_code == 201
         refuses(endpoint, "/report_id", report_id=world.other_report_id)(world)
 
 
-def kinds_do_not_stand_in(world: World) -> None:
+def kinds_do_not_stand_in(world: CloudInstallation) -> None:
     for endpoint in (3, 4, 5):
         call = instead(world.call(endpoint), "Authorization", f"Bearer {world.platform_token}")
         assert_is_error(call.send(world.client), 403, "FORBIDDEN")
@@ -343,7 +343,7 @@ def kinds_do_not_stand_in(world: World) -> None:
         assert_is_error(call.send(world.client), 403, "FORBIDDEN")
 
 
-def secrets_do_not_stand_in(world: World) -> None:
+def secrets_do_not_stand_in(world: CloudInstallation) -> None:
     shared = {"X-Scanner-Secret": SCANNER_SECRET, "X-Email-Webhook-Secret": EMAIL_SECRET}
     for endpoint, name, wrong in ((1, "X-Scanner-Secret", EMAIL_SECRET), (2, "X-Email-Webhook-Secret", SCANNER_SECRET)):
         assert_is_error(instead(world.call(endpoint), name, wrong).send(world.client), 401, "UNAUTHORIZED")
@@ -356,7 +356,7 @@ def secrets_do_not_stand_in(world: World) -> None:
     assert_is_error(unsigned.send(world.client), 401, "UNAUTHORIZED")
 
 
-def tokens_count_in_their_header_alone(world: World) -> None:
+def tokens_count_in_their_header_alone(world: CloudInstallation) -> None:
     for endpoint in (3, 4, 5, 6, 7, 8):
         call = world.call(endpoint).without("Authorization")
         asked = world.client.simulate_request(
@@ -369,7 +369,7 @@ def tokens_count_in_their_header_alone(world: World) -> None:
         assert_is_error(asked, 401, "UNAUTHORIZED")
 
 
-def rotation_stops_the_old_secret(world: World) -> None:
+def rotation_stops_the_old_secret(world: CloudInstallation) -> None:
     shared = SharedSecrets(world.settings, Vault(world.settings.encryption_keys))
     for endpoint, integration, name in (
         (1, Integration.SCANNER, "X-Scanner-Secret"),
@@ -385,7 +385,7 @@ def rotation_stops_the_old_secret(world: World) -> None:
     assert signed(world.call(9), "rotated").send(world.client).status_code == 204
 
 
-def not_configured_is_unauthorized(world: World) -> None:
+def not_configured_is_unauthorized(world: CloudInstallation) -> None:
     bare = make_settings(
         world.settings.data_dir,
         {"DEPLOYMENT_MODE": "cloud", "SCANNER_SHARED_SECRET": ""},
@@ -397,7 +397,7 @@ def not_configured_is_unauthorized(world: World) -> None:
         assert_is_error(instead(world.call(endpoint), empty, "").send(client), 401, "UNAUTHORIZED")
 
 
-def compliance_fails_closed(world: World) -> None:
+def compliance_fails_closed(world: CloudInstallation) -> None:
     bare = make_settings(world.settings.data_dir, {"DEPLOYMENT_MODE": "cloud"})
     client = TestClient(create_app(bare, FakeWakeUpQueue(), FakeResolver({})))
     before = everything_stored()
@@ -407,7 +407,7 @@ def compliance_fails_closed(world: World) -> None:
     assert everything_stored() == before
 
 
-def signature_comes_before_everything(world: World) -> None:
+def signature_comes_before_everything(world: CloudInstallation) -> None:
     before = everything_stored()
     tampered = world.call(9)
     for call in (
@@ -420,7 +420,7 @@ def signature_comes_before_everything(world: World) -> None:
     assert everything_stored() == before
 
 
-def compliance_topics(world: World) -> None:
+def compliance_topics(world: CloudInstallation) -> None:
     before = everything_stored()
     for topic in ("orders/create", "customers/Redact", "customers/redact/", ""):
         answer = instead(world.call(9), "X-Platform-Topic", topic).send(world.client)
@@ -429,7 +429,7 @@ def compliance_topics(world: World) -> None:
     assert everything_stored() == before
 
 
-def every_compliance_topic_is_taken(world: World) -> None:
+def every_compliance_topic_is_taken(world: CloudInstallation) -> None:
     shop = {"shop_id": 1, "shop_domain": SHOP}
     person = {**shop, "customer": {"id": 1, "email": "john@mail.example", "phone": "555-625-1199"}}
     bodies = {
@@ -443,7 +443,7 @@ def every_compliance_topic_is_taken(world: World) -> None:
     assert sorted(rows("SELECT topic FROM compliance_requests")) == sorted((topic,) for topic in bodies)
 
 
-def compliance_needs_its_headers(world: World) -> None:
+def compliance_needs_its_headers(world: CloudInstallation) -> None:
     for name in ("X-Platform-Topic", "X-Platform-Shop-Domain"):
         answer = world.call(9).without(name).send(world.client)
         assert answer.status_code == 422
@@ -452,7 +452,7 @@ def compliance_needs_its_headers(world: World) -> None:
     assert answer.status_code == 422
 
 
-def forbidden_payloads(world: World) -> None:
+def forbidden_payloads(world: CloudInstallation) -> None:
     for endpoint, where in ((6, "page_title"), (6, "selected_text"), (7, "diagnostics"), (8, "diagnostics")):
         for name, value in FORBIDDEN.items():
             before = everything_stored()
@@ -469,7 +469,7 @@ def forbidden_payloads(world: World) -> None:
             assert everything_stored() == before
 
 
-def forbidden_members(world: World) -> None:
+def forbidden_members(world: CloudInstallation) -> None:
     for endpoint in (1, 6, 7, 8):
         for name in ("cookies", "local_storage", "password", "card_number", "line_items", "full_html", "database_dump"):
             before, call = everything_stored(), world.call(endpoint)
@@ -489,7 +489,7 @@ FORBIDDEN: Final = {
 }
 
 
-def secrets_are_not_echoed(world: World) -> None:
+def secrets_are_not_echoed(world: CloudInstallation) -> None:
     canary = "cAnArY-4f1d9b"
     for endpoint, name in ((1, "X-Scanner-Secret"), (2, "X-Email-Webhook-Secret"), (9, "X-Platform-Hmac-Sha256")):
         answer = instead(world.call(endpoint), name, canary).send(world.client)
@@ -501,7 +501,7 @@ def secrets_are_not_echoed(world: World) -> None:
         assert canary not in answer.text + str(answer.headers)
 
 
-def only_fingerprints_are_shown(world: World) -> None:
+def only_fingerprints_are_shown(world: CloudInstallation) -> None:
     created = world.send(3)
     listed = world.client.simulate_get(TARGETS, headers=world.customer.bearer)
     for answer in (created, listed):
@@ -511,7 +511,7 @@ def only_fingerprints_are_shown(world: World) -> None:
     assert created.json["last_validation"]["status"] == "passed"
 
 
-def limits_requests(world: World) -> None:
+def limits_requests(world: CloudInstallation) -> None:
     settings = make_settings(
         world.settings.data_dir,
         {"DEFAULT_PROJECT_ID": str(world.customer.project_id), "RATE_LIMIT_PER_MINUTE": "3"},
@@ -523,13 +523,13 @@ def limits_requests(world: World) -> None:
     assert 1 <= int(answer.headers["retry-after"]) <= 60
 
 
-def a_refusal_is_not_remembered(world: World) -> None:
+def a_refusal_is_not_remembered(world: CloudInstallation) -> None:
     key = ("Idempotency-Key", "changed-after-a-refusal")
     assert world.changed(1, status="no such status").plus(key).send(world.client).status_code == 422
     assert world.call(1).plus(key).send(world.client).status_code == 202
 
 
-def expired_tokens_stop(world: World) -> None:
+def expired_tokens_stop(world: CloudInstallation) -> None:
     now = utc_now()
     expired = tokens.create(world.customer.email, TokenKind.API, now - timedelta(days=2), expires=timedelta(days=1))[1]
     row, revoked = tokens.create(world.customer.email, TokenKind.API, now)
@@ -540,12 +540,12 @@ def expired_tokens_stop(world: World) -> None:
         assert_is_error(call.send(world.client), 401, "UNAUTHORIZED")
 
 
-def route_names(world: World) -> None:
+def route_names(world: CloudInstallation) -> None:
     names = {route.path: _name_of(world, route.path) for route in inspect_routes(world.client.app)}
     assert {path: names[path] for path in ROUTE_NAMES} == ROUTE_NAMES
 
 
-def _name_of(world: World, path: str) -> str | None:
+def _name_of(world: CloudInstallation, path: str) -> str | None:
     found: Any = world.client.app._router.find(path)
     resource = found[0]
     name: str | None = getattr(resource, "name", None)
@@ -560,7 +560,7 @@ ROUTE_NAMES: Final = {
 }
 
 
-def modes(world: World) -> None:
+def modes(world: CloudInstallation) -> None:
     everywhere, handoffs = {1, 2, 3, 4, 5}, {6, 7, 8, 9}
     for mode, there in (("cloud", everywhere | handoffs), ("self-hosted", everywhere), ("webhook-only", {3, 4, 5})):
         settings = make_settings(world.settings.data_dir, {"DEPLOYMENT_MODE": mode})
@@ -571,7 +571,7 @@ def modes(world: World) -> None:
             assert found == (endpoint in there), (mode, endpoint, answer.status_code)
 
 
-def webhook_only_takes_named_families(world: World) -> None:
+def webhook_only_takes_named_families(world: CloudInstallation) -> None:
     settings = make_settings(
         world.settings.data_dir, {"DEPLOYMENT_MODE": "webhook-only", "EXTRA_ROUTE_FAMILIES": "scanner,email"}
     )
@@ -580,7 +580,7 @@ def webhook_only_takes_named_families(world: World) -> None:
         assert client.simulate_post(world.call(endpoint).path).status_code == 401
 
 
-def a_201_carries_record_and_handoff(world: World) -> None:
+def a_201_carries_record_and_handoff(world: CloudInstallation) -> None:
     for endpoint, record in ((6, "evidence_capture"), (7, "diagnostic"), (8, "diagnostic")):
         answer = world.send(endpoint)
         assert answer.status_code == 201, answer.text
@@ -592,13 +592,13 @@ def a_201_carries_record_and_handoff(world: World) -> None:
         assert world.status(handoff["ticket_export_id"])["source"]["id"] == answer.json[record]["id"]
 
 
-def the_body_is_read_before_a_header_is_believed(world: World) -> None:
+def the_body_is_read_before_a_header_is_believed(world: CloudInstallation) -> None:
     assert_is_error(world.call(1).without("Content-Type").send(world.client), 415, "UNSUPPORTED_MEDIA_TYPE")
     assert_is_error(instead(world.call(1), "Accept", "text/html").send(world.client), 406, "NOT_ACCEPTABLE")
     assert world.call(1).without("Accept").send(world.client).status_code == 202
 
 
-def stored_texts_are_no_larger_than_allowed(world: World) -> None:
+def stored_texts_are_no_larger_than_allowed(world: CloudInstallation) -> None:
     takes(6, 201, selected_text="x" * 20_000)(world)
     refuses(6, "/selected_text", selected_text="x" * 20_001)(world)
     refuses(6, "/heading_outline", heading_outline=[{"level": "h1", "text": "x"}] * 201)(world)
@@ -608,7 +608,7 @@ def stored_texts_are_no_larger_than_allowed(world: World) -> None:
     assert_is_error(huge.send(world.client), 413, "PAYLOAD_TOO_LARGE")
 
 
-def an_unsafe_target_blocks(world: World) -> None:
+def an_unsafe_target_blocks(world: CloudInstallation) -> None:
     strict = make_settings(world.settings.data_dir, {"DEFAULT_PROJECT_ID": str(world.customer.project_id)})
     world.send(4)
     dispatcher = composed(strict)
@@ -623,7 +623,7 @@ def an_unsafe_target_blocks(world: World) -> None:
     assert (world.status()["status"], world.status()["status_reason"]) == ("blocked", "address_loopback")
 
 
-def keys_are_remembered_for_their_time(world: World) -> None:
+def keys_are_remembered_for_their_time(world: CloudInstallation) -> None:
     keyed = world.call(3).plus(("Idempotency-Key", "for-a-while"))
     first = keyed.send(world.client).json["id"]
     assert keyed.send(world.client).json["id"] == first
@@ -634,14 +634,14 @@ def keys_are_remembered_for_their_time(world: World) -> None:
     assert keyed.send(world.client).json["id"] != first
 
 
-def an_approved_export_is_approved_once(world: World) -> None:
+def an_approved_export_is_approved_once(world: CloudInstallation) -> None:
     assert world.send(4).status_code == 202
     again = world.send(4)
     assert (again.status_code, again.json["status"]) == (202, "approved")
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(1,)]
 
 
-def a_shop_of_another_project(world: World) -> None:
+def a_shop_of_another_project(world: CloudInstallation) -> None:
     project = projects.add_project("Shop", world.customer.account_id, utc_now(), SHOP)
     accounts.grant_project(world.customer.email, project.id, utc_now())
     takes(8, 201, project_id=project.id, report_id=ABSENT)(world)
@@ -653,65 +653,77 @@ EXTENSION, PLUGIN, APP = Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS
 
 STATEMENTS: Final = (
     # 2.1
-    Statement("2.1", "scanRunId is an integer", refuses(1, "/scanRunId", scanRunId="42")),
-    Statement("2.1", "scanRunId identifies the scan run", refuses(1, "/scanRunId", scanRunId=ABSENT)),
-    Statement("2.1", "status is a string", refuses(1, "/status", status=1)),
-    Statement("2.1", "page is an object", refuses(1, "/page", page="https://shop.example/")),
-    Statement("2.1", "page.url is a URL", refuses(1, "/page/url", page__url=BAD_URL)),
-    Statement("2.1", "page.normalizedUrl is a URL", refuses(1, "/page/normalizedUrl", page__normalizedUrl=BAD_URL)),
-    Statement("2.1", "page.statusCode is an integer", refuses(1, "/page/statusCode", page__statusCode="200")),
-    Statement("2.1", "page.pageType is a string", refuses(1, "/page/pageType", page__pageType=["home"])),
-    Statement("2.1", "page.responseHeaders is an object", refuses(1, "/page/responseHeaders", page__responseHeaders=[])),
-    Statement("2.1", "page.responseHeaders may be empty", takes(1, 202, page__responseHeaders={})),
-    Statement("2.1", "page.responseHeaders holds headers", takes(1, 202, page__responseHeaders={"server": "nginx"})),
-    Statement("2.1", "artifacts is an object", refuses(1, "/artifacts", artifacts="a.png")),
-    Statement(
+    SpecificationStatement("2.1", "scanRunId is an integer", refuses(1, "/scanRunId", scanRunId="42")),
+    SpecificationStatement("2.1", "scanRunId identifies the scan run", refuses(1, "/scanRunId", scanRunId=ABSENT)),
+    SpecificationStatement("2.1", "status is a string", refuses(1, "/status", status=1)),
+    SpecificationStatement("2.1", "page is an object", refuses(1, "/page", page="https://shop.example/")),
+    SpecificationStatement("2.1", "page.url is a URL", refuses(1, "/page/url", page__url=BAD_URL)),
+    SpecificationStatement(
+        "2.1", "page.normalizedUrl is a URL", refuses(1, "/page/normalizedUrl", page__normalizedUrl=BAD_URL)
+    ),
+    SpecificationStatement("2.1", "page.statusCode is an integer", refuses(1, "/page/statusCode", page__statusCode="200")),
+    SpecificationStatement("2.1", "page.pageType is a string", refuses(1, "/page/pageType", page__pageType=["home"])),
+    SpecificationStatement(
+        "2.1", "page.responseHeaders is an object", refuses(1, "/page/responseHeaders", page__responseHeaders=[])
+    ),
+    SpecificationStatement("2.1", "page.responseHeaders may be empty", takes(1, 202, page__responseHeaders={})),
+    SpecificationStatement(
+        "2.1", "page.responseHeaders holds headers", takes(1, 202, page__responseHeaders={"server": "nginx"})
+    ),
+    SpecificationStatement("2.1", "artifacts is an object", refuses(1, "/artifacts", artifacts="a.png")),
+    SpecificationStatement(
         "2.1", "artifacts.screenshotPath is a string", refuses(1, "/artifacts/screenshotPath", artifacts__screenshotPath=1)
     ),
-    Statement("2.1", "issues is an array", refuses(1, "/issues", issues={})),
-    Statement("2.1", "issues may be empty", takes(1, 202, issues=[])),
+    SpecificationStatement("2.1", "issues is an array", refuses(1, "/issues", issues={})),
+    SpecificationStatement("2.1", "issues may be empty", takes(1, 202, issues=[])),
     # 2.2
-    Statement("2.2", "provider_key is generic_webhook", refuses(3, "/provider_key", provider_key="jira")),
-    Statement("2.2", "base_url is a URL", refuses(3, "/base_url", base_url=BAD_URL)),
-    Statement("2.2", "an unsafe base_url is rejected", refuses(3, "/base_url", base_url="https://inside.example.com/")),
-    Statement("2.2", "an unavailable base_url is rejected", refuses(3, "/base_url", base_url="https://gone.example.com/")),
-    Statement("2.2", "deployment_mode is one of three", refuses(3, "/deployment_mode", deployment_mode="desktop")),
-    Statement("2.2", "deployment_mode may be cloud", takes(3, 201, deployment_mode="cloud")),
-    Statement("2.2", "deployment_mode may be self-hosted", takes(3, 201, deployment_mode="self-hosted")),
-    Statement("2.2", "deployment_mode may be webhook-only", takes(3, 201, deployment_mode="webhook-only")),
-    Statement("2.2", "name is a string", refuses(3, "/name", name=7)),
-    Statement("2.2", "receiver secrets are not placed in the payload", refuses(3, "", secret="s3cret")),
+    SpecificationStatement("2.2", "provider_key is generic_webhook", refuses(3, "/provider_key", provider_key="jira")),
+    SpecificationStatement("2.2", "base_url is a URL", refuses(3, "/base_url", base_url=BAD_URL)),
+    SpecificationStatement(
+        "2.2", "an unsafe base_url is rejected", refuses(3, "/base_url", base_url="https://inside.example.com/")
+    ),
+    SpecificationStatement(
+        "2.2", "an unavailable base_url is rejected", refuses(3, "/base_url", base_url="https://gone.example.com/")
+    ),
+    SpecificationStatement(
+        "2.2", "deployment_mode is one of three", refuses(3, "/deployment_mode", deployment_mode="desktop")
+    ),
+    SpecificationStatement("2.2", "deployment_mode may be cloud", takes(3, 201, deployment_mode="cloud")),
+    SpecificationStatement("2.2", "deployment_mode may be self-hosted", takes(3, 201, deployment_mode="self-hosted")),
+    SpecificationStatement("2.2", "deployment_mode may be webhook-only", takes(3, 201, deployment_mode="webhook-only")),
+    SpecificationStatement("2.2", "name is a string", refuses(3, "/name", name=7)),
+    SpecificationStatement("2.2", "receiver secrets are not placed in the payload", refuses(3, "", secret="s3cret")),
     # 2.3
-    Statement("2.3", "target_id is a string", refuses(4, "/target_id", target_id=7)),
-    Statement("2.3", "target_id is that of an active target", approval_needs_an_active_target),
+    SpecificationStatement("2.3", "target_id is a string", refuses(4, "/target_id", target_id=7)),
+    SpecificationStatement("2.3", "target_id is that of an active target", approval_needs_an_active_target),
     # 2.4
-    Statement("2.4", "retry_after_seconds is there while retry_scheduled", retry_after_seconds),
+    SpecificationStatement("2.4", "retry_after_seconds is there while retry_scheduled", retry_after_seconds),
     # 2.5
-    Statement("2.5", "project_id is a required integer", refuses(6, "/project_id", project_id="1")),
-    Statement("2.5", "report_id is an integer", refuses(6, "/report_id", report_id="1")),
-    Statement("2.5", "page_url is required", refuses(6, "/page_url", page_url=ABSENT)),
-    Statement("2.5", "page_url is a URL", refuses(6, "/page_url", page_url=BAD_URL)),
-    Statement(
+    SpecificationStatement("2.5", "project_id is a required integer", refuses(6, "/project_id", project_id="1")),
+    SpecificationStatement("2.5", "report_id is an integer", refuses(6, "/report_id", report_id="1")),
+    SpecificationStatement("2.5", "page_url is required", refuses(6, "/page_url", page_url=ABSENT)),
+    SpecificationStatement("2.5", "page_url is a URL", refuses(6, "/page_url", page_url=BAD_URL)),
+    SpecificationStatement(
         "2.5",
         "page_title is an optional string",
         all_of(takes(6, 201, page_title=ABSENT), refuses(6, "/page_title", page_title=1)),
     ),
-    Statement(
+    SpecificationStatement(
         "2.5",
         "selected_text is an optional string",
         all_of(takes(6, 201, selected_text=ABSENT), refuses(6, "/selected_text", selected_text=[])),
     ),
-    Statement(
+    SpecificationStatement(
         "2.5",
         "meta_description is an optional string",
         all_of(takes(6, 201, meta_description=ABSENT), refuses(6, "/meta_description", meta_description={})),
     ),
-    Statement(
+    SpecificationStatement(
         "2.5",
         "canonical_url is an optional URL",
         all_of(takes(6, 201, canonical_url=ABSENT), refuses(6, "/canonical_url", canonical_url=BAD_URL)),
     ),
-    Statement(
+    SpecificationStatement(
         "2.5",
         "heading_outline is an optional array of level and text",
         all_of(
@@ -722,17 +734,17 @@ STATEMENTS: Final = (
             refuses(6, "/heading_outline/0/text", heading_outline=[{"level": "h1", "text": 1}]),
         ),
     ),
-    Statement(
+    SpecificationStatement(
         "2.5",
         "captured_at is an optional timestamp",
         all_of(takes(6, 201, captured_at=ABSENT), refuses(6, "/captured_at", captured_at="yesterday")),
     ),
-    Statement(
+    SpecificationStatement(
         "2.5",
         "extension_version is an optional string",
         all_of(takes(6, 201, extension_version=ABSENT), refuses(6, "/extension_version", extension_version=1)),
     ),
-    Statement(
+    SpecificationStatement(
         "2.5",
         "what was captured is kept",
         keeps(
@@ -751,34 +763,36 @@ STATEMENTS: Final = (
         ),
     ),
     # 2.6
-    Statement("2.6", "project_id is a required integer", refuses(7, "/project_id", project_id=None)),
-    Statement("2.6", "report_id is optional", takes(7, 201, report_id=ABSENT)),
-    Statement("2.6", "platform is required", refuses(7, "/platform", platform=ABSENT)),
-    Statement("2.6", "only cms_commerce is accepted", refuses(7, "/platform", platform="other_cms")),
-    Statement("2.6", "site_url is required", refuses(7, "/site_url", site_url=ABSENT)),
-    Statement("2.6", "site_url is a URL", refuses(7, "/site_url", site_url=BAD_URL)),
-    Statement("2.6", "plugin_version is optional", takes(7, 201, plugin_version=ABSENT)),
-    Statement("2.6", "the diagnostics group is part of the payload", refuses(7, "/diagnostics", diagnostics=ABSENT)),
-    Statement("2.6", "no member of diagnostics is required", takes(7, 201, diagnostics={})),
-    Statement(
+    SpecificationStatement("2.6", "project_id is a required integer", refuses(7, "/project_id", project_id=None)),
+    SpecificationStatement("2.6", "report_id is optional", takes(7, 201, report_id=ABSENT)),
+    SpecificationStatement("2.6", "platform is required", refuses(7, "/platform", platform=ABSENT)),
+    SpecificationStatement("2.6", "only cms_commerce is accepted", refuses(7, "/platform", platform="other_cms")),
+    SpecificationStatement("2.6", "site_url is required", refuses(7, "/site_url", site_url=ABSENT)),
+    SpecificationStatement("2.6", "site_url is a URL", refuses(7, "/site_url", site_url=BAD_URL)),
+    SpecificationStatement("2.6", "plugin_version is optional", takes(7, 201, plugin_version=ABSENT)),
+    SpecificationStatement(
+        "2.6", "the diagnostics group is part of the payload", refuses(7, "/diagnostics", diagnostics=ABSENT)
+    ),
+    SpecificationStatement("2.6", "no member of diagnostics is required", takes(7, 201, diagnostics={})),
+    SpecificationStatement(
         "2.6",
         "active_plugin_names is an array",
         refuses(7, "/diagnostics/active_plugin_names", diagnostics__active_plugin_names="A"),
     ),
-    Statement(
+    SpecificationStatement(
         "2.6",
         "checkout_page_url is a URL",
         refuses(7, "/diagnostics/checkout_page_url", diagnostics__checkout_page_url=BAD_URL),
     ),
-    Statement(
+    SpecificationStatement(
         "2.6", "visible_browser_symptoms may be text", takes(7, 201, diagnostics__visible_browser_symptoms="It blinks.")
     ),
-    Statement(
+    SpecificationStatement(
         "2.6",
         "visible_browser_symptoms may be an array",
         takes(7, 201, diagnostics__visible_browser_symptoms=["It blinks."]),
     ),
-    Statement(
+    SpecificationStatement(
         "2.6",
         "what was reported is kept",
         keeps(
@@ -799,32 +813,36 @@ STATEMENTS: Final = (
         ),
     ),
     # 2.7
-    Statement("2.7", "project_id is a required integer", refuses(8, "/project_id", project_id=1.5)),
-    Statement("2.7", "report_id is optional", takes(8, 201, report_id=ABSENT)),
-    Statement("2.7", "shop_domain is required", refuses(8, "/shop_domain", shop_domain=ABSENT)),
-    Statement("2.7", "shop_domain is a valid shop domain", refuses(8, "/shop_domain", shop_domain="https://shop.example/")),
-    Statement("2.7", "shop_name is optional", takes(8, 201, shop_name=ABSENT)),
-    Statement("2.7", "granted_scopes is required", refuses(8, "/granted_scopes", granted_scopes=ABSENT)),
-    Statement("2.7", "granted_scopes holds one or more", refuses(8, "/granted_scopes", granted_scopes=[])),
-    Statement(
+    SpecificationStatement("2.7", "project_id is a required integer", refuses(8, "/project_id", project_id=1.5)),
+    SpecificationStatement("2.7", "report_id is optional", takes(8, 201, report_id=ABSENT)),
+    SpecificationStatement("2.7", "shop_domain is required", refuses(8, "/shop_domain", shop_domain=ABSENT)),
+    SpecificationStatement(
+        "2.7", "shop_domain is a valid shop domain", refuses(8, "/shop_domain", shop_domain="https://shop.example/")
+    ),
+    SpecificationStatement("2.7", "shop_name is optional", takes(8, 201, shop_name=ABSENT)),
+    SpecificationStatement("2.7", "granted_scopes is required", refuses(8, "/granted_scopes", granted_scopes=ABSENT)),
+    SpecificationStatement("2.7", "granted_scopes holds one or more", refuses(8, "/granted_scopes", granted_scopes=[])),
+    SpecificationStatement(
         "2.7",
         "any other scope is rejected",
         refuses(8, "/granted_scopes/1", granted_scopes=["read_content", "write_themes"]),
     ),
-    Statement("2.7", "one safe scope will do", takes(8, 201, granted_scopes=["read_themes"])),
-    Statement("2.7", "app_version is optional", takes(8, 201, app_version=ABSENT)),
-    Statement("2.7", "theme_count is an integer", refuses(8, "/diagnostics/theme_count", diagnostics__theme_count="3")),
-    Statement(
+    SpecificationStatement("2.7", "one safe scope will do", takes(8, 201, granted_scopes=["read_themes"])),
+    SpecificationStatement("2.7", "app_version is optional", takes(8, 201, app_version=ABSENT)),
+    SpecificationStatement(
+        "2.7", "theme_count is an integer", refuses(8, "/diagnostics/theme_count", diagnostics__theme_count="3")
+    ),
+    SpecificationStatement(
         "2.7",
         "product_count_bucket is a string",
         refuses(8, "/diagnostics/product_count_bucket", diagnostics__product_count_bucket=100),
     ),
-    Statement(
+    SpecificationStatement(
         "2.7",
         "visible_storefront_symptoms may be text",
         takes(8, 201, diagnostics__visible_storefront_symptoms="It blinks."),
     ),
-    Statement(
+    SpecificationStatement(
         "2.7",
         "what was reported is kept",
         keeps(
@@ -846,121 +864,131 @@ STATEMENTS: Final = (
         ),
     ),
     # 2.8
-    Statement("2.8", "the raw body is signed; topic and shop domain come from headers", every_compliance_topic_is_taken),
-    Statement("2.8", "a 201 carries the stored record and a handoff", a_201_carries_record_and_handoff),
+    SpecificationStatement(
+        "2.8", "the raw body is signed; topic and shop domain come from headers", every_compliance_topic_is_taken
+    ),
+    SpecificationStatement("2.8", "a 201 carries the stored record and a handoff", a_201_carries_record_and_handoff),
     # 3
-    Statement("3.1", "exported: delivered", ends_as("exported", (202, b"{}"))),
-    Statement("3.1", "blocked: unsafe target URL", an_unsafe_target_blocks),
-    Statement("3.1", "failed", ends_as("failed", (404, b"{}"), error_code="receiver_rejected")),
-    Statement(
+    SpecificationStatement("3.1", "exported: delivered", ends_as("exported", (202, b"{}"))),
+    SpecificationStatement("3.1", "blocked: unsafe target URL", an_unsafe_target_blocks),
+    SpecificationStatement("3.1", "failed", ends_as("failed", (404, b"{}"), error_code="receiver_rejected")),
+    SpecificationStatement(
         "3.1",
         "retry_scheduled: a retry is scheduled",
         ends_as("retry_scheduled", (503, b"{}"), error_code="receiver_unavailable"),
     ),
-    Statement("3.1", "polling makes no work", polling_creates_nothing),
-    Statement("3.2", "a run can be completed", takes(1, 202, status="completed")),
-    Statement("3.3", "a bearer token counts in its header alone", tokens_count_in_their_header_alone),
-    Statement(
+    SpecificationStatement("3.1", "polling makes no work", polling_creates_nothing),
+    SpecificationStatement("3.2", "a run can be completed", takes(1, 202, status="completed")),
+    SpecificationStatement("3.3", "a bearer token counts in its header alone", tokens_count_in_their_header_alone),
+    SpecificationStatement(
         "3.3", "the scanner's secret must be the configured one", fails(1, 401, "UNAUTHORIZED", X_Scanner_Secret="other")
     ),
-    Statement(
+    SpecificationStatement(
         "3.3", "the email secret must be the configured one", fails(2, 401, "UNAUTHORIZED", X_Email_Webhook_Secret="other")
     ),
-    Statement("3.3", "a key maps to one logical request", repeats(1, "exports")),
-    Statement("3.3", "Content-Type and Accept are JSON", the_body_is_read_before_a_header_is_believed),
-    Statement("3.3", "a user must manage the project or report", only_what_the_user_manages),
+    SpecificationStatement("3.3", "a key maps to one logical request", repeats(1, "exports")),
+    SpecificationStatement("3.3", "Content-Type and Accept are JSON", the_body_is_read_before_a_header_is_believed),
+    SpecificationStatement("3.3", "a user must manage the project or report", only_what_the_user_manages),
     # 4
-    Statement("4", "1 answers 202", takes(1, 202)),
-    Statement("4", "2 takes an inbound email event", takes(2, 202)),
-    Statement("4", "3 makes a target", takes(3, 201)),
-    Statement("4", "4 approves", takes(4, 202)),
-    Statement("4", "5 answers with the record", takes(5, 200)),
-    Statement("4", "6 answers 201", takes(6, 201)),
-    Statement("4", "7 answers 201", takes(7, 201)),
-    Statement("4", "8 answers 201", takes(8, 201)),
-    Statement("4", "9 answers 204", takes(9, 204)),
-    Statement("4", "routes have their names", route_names),
-    Statement("4.1", "a missing scanner secret is UNAUTHORIZED", fails(1, 401, "UNAUTHORIZED", without="X-Scanner-Secret")),
-    Statement("4.1", "a malformed payload is VALIDATION_FAILED", refuses(1, "/page", page=None)),
-    Statement("4.2", "a preview that is not safe is not approved", approval_needs_a_safe_preview),
-    Statement("4.2", "an approval holds no provider secrets", refuses(4, "", secret="s3cret")),
-    Statement("4.3", "an account must be allowed generic_webhook targets", account_must_be_allowed),
-    Statement("4.4", "every upload names its project; a foreign report is 422", uploads_name_their_project),
-    Statement("4.4", "6 to 8 take platform tokens, 3 to 5 do not", kinds_do_not_stand_in),
-    Statement("4.5", "another topic is 422", compliance_topics),
-    Statement("4.5", "a bearer token is no substitute for the signature", secrets_do_not_stand_in),
-    Statement("4.6", "forbidden content is rejected", forbidden_payloads),
-    Statement("4.6", "forbidden members are rejected", forbidden_members),
-    Statement("4.7", "any 2xx of a receiver is accepted", ends_as("exported", (299, b"whatever"))),
-    Statement(
+    SpecificationStatement("4", "1 answers 202", takes(1, 202)),
+    SpecificationStatement("4", "2 takes an inbound email event", takes(2, 202)),
+    SpecificationStatement("4", "3 makes a target", takes(3, 201)),
+    SpecificationStatement("4", "4 approves", takes(4, 202)),
+    SpecificationStatement("4", "5 answers with the record", takes(5, 200)),
+    SpecificationStatement("4", "6 answers 201", takes(6, 201)),
+    SpecificationStatement("4", "7 answers 201", takes(7, 201)),
+    SpecificationStatement("4", "8 answers 201", takes(8, 201)),
+    SpecificationStatement("4", "9 answers 204", takes(9, 204)),
+    SpecificationStatement("4", "routes have their names", route_names),
+    SpecificationStatement(
+        "4.1", "a missing scanner secret is UNAUTHORIZED", fails(1, 401, "UNAUTHORIZED", without="X-Scanner-Secret")
+    ),
+    SpecificationStatement("4.1", "a malformed payload is VALIDATION_FAILED", refuses(1, "/page", page=None)),
+    SpecificationStatement("4.2", "a preview that is not safe is not approved", approval_needs_a_safe_preview),
+    SpecificationStatement("4.2", "an approval holds no provider secrets", refuses(4, "", secret="s3cret")),
+    SpecificationStatement("4.3", "an account must be allowed generic_webhook targets", account_must_be_allowed),
+    SpecificationStatement("4.4", "every upload names its project; a foreign report is 422", uploads_name_their_project),
+    SpecificationStatement("4.4", "6 to 8 take platform tokens, 3 to 5 do not", kinds_do_not_stand_in),
+    SpecificationStatement("4.5", "another topic is 422", compliance_topics),
+    SpecificationStatement("4.5", "a bearer token is no substitute for the signature", secrets_do_not_stand_in),
+    SpecificationStatement("4.6", "forbidden content is rejected", forbidden_payloads),
+    SpecificationStatement("4.6", "forbidden members are rejected", forbidden_members),
+    SpecificationStatement("4.7", "any 2xx of a receiver is accepted", ends_as("exported", (299, b"whatever"))),
+    SpecificationStatement(
         "4.8", "nothing is stored of what is not valid", refuses(8, "/granted_scopes/0", granted_scopes=["read_orders"])
     ),
-    Statement("4.8", "a shop of another project is rejected", a_shop_of_another_project),
+    SpecificationStatement("4.8", "a shop of another project is rejected", a_shop_of_another_project),
     # 5
-    Statement("5", "deliveries are signed over timestamp, nonce and raw body", signs_what_it_sends),
-    Statement("5", "the storefront's signature is over the raw body", signature_comes_before_everything),
-    Statement("5", "keys make retries safe: targets", repeats(3, "targets")),
-    Statement("5", "keys make retries safe: approvals", repeats(4, "audit_entries")),
-    Statement("5", "keys make retries safe: captures", repeats(6, "evidence_captures")),
-    Statement("5.1", "one secret or signature does not stand in for another", secrets_do_not_stand_in),
-    Statement("5.2", "6 needs its ability", lacks_ability(6, EXTENSION, PLUGIN)),
-    Statement("5.2", "7 needs its ability", lacks_ability(7, PLUGIN, APP)),
-    Statement("5.2", "8 needs its ability", lacks_ability(8, APP, EXTENSION)),
-    Statement("5.2", "3 needs its ability", lacks_ability(3, Ability.MANAGE_TARGETS, Ability.READ_EXPORTS)),
-    Statement("5.2", "4 needs its ability", lacks_ability(4, Ability.APPROVE_EXPORTS, Ability.READ_EXPORTS)),
-    Statement("5.2", "5 needs its ability", lacks_ability(5, Ability.READ_EXPORTS, Ability.APPROVE_EXPORTS)),
-    Statement("5.3", "old secrets stop authorizing", rotation_stops_the_old_secret),
-    Statement("5.5", "expired and revoked tokens stop", expired_tokens_stop),
+    SpecificationStatement("5", "deliveries are signed over timestamp, nonce and raw body", signs_what_it_sends),
+    SpecificationStatement("5", "the storefront's signature is over the raw body", signature_comes_before_everything),
+    SpecificationStatement("5", "keys make retries safe: targets", repeats(3, "targets")),
+    SpecificationStatement("5", "keys make retries safe: approvals", repeats(4, "audit_entries")),
+    SpecificationStatement("5", "keys make retries safe: captures", repeats(6, "evidence_captures")),
+    SpecificationStatement("5.1", "one secret or signature does not stand in for another", secrets_do_not_stand_in),
+    SpecificationStatement("5.2", "6 needs its ability", lacks_ability(6, EXTENSION, PLUGIN)),
+    SpecificationStatement("5.2", "7 needs its ability", lacks_ability(7, PLUGIN, APP)),
+    SpecificationStatement("5.2", "8 needs its ability", lacks_ability(8, APP, EXTENSION)),
+    SpecificationStatement("5.2", "3 needs its ability", lacks_ability(3, Ability.MANAGE_TARGETS, Ability.READ_EXPORTS)),
+    SpecificationStatement("5.2", "4 needs its ability", lacks_ability(4, Ability.APPROVE_EXPORTS, Ability.READ_EXPORTS)),
+    SpecificationStatement("5.2", "5 needs its ability", lacks_ability(5, Ability.READ_EXPORTS, Ability.APPROVE_EXPORTS)),
+    SpecificationStatement("5.3", "old secrets stop authorizing", rotation_stops_the_old_secret),
+    SpecificationStatement("5.5", "expired and revoked tokens stop", expired_tokens_stop),
     # 6
-    Statement("6", "a wrong signature stops the webhook before records", signature_comes_before_everything),
-    Statement("6", "a delivery is emitted after an approval alone", emits_only_after_approval),
-    Statement(
+    SpecificationStatement("6", "a wrong signature stops the webhook before records", signature_comes_before_everything),
+    SpecificationStatement("6", "a delivery is emitted after an approval alone", emits_only_after_approval),
+    SpecificationStatement(
         "6",
         "WEBHOOK_SIGNATURE_INVALID of a receiver is understood",
         ends_as("failed", (401, b'{"code": "WEBHOOK_SIGNATURE_INVALID"}'), error_code="WEBHOOK_SIGNATURE_INVALID"),
     ),
-    Statement(
+    SpecificationStatement(
         "6",
         "WEBHOOK_VALIDATION_FAILED of a receiver is understood",
         ends_as(
             "failed", (422, b'{"error": {"code": "WEBHOOK_VALIDATION_FAILED"}}'), error_code="WEBHOOK_VALIDATION_FAILED"
         ),
     ),
-    Statement(
+    SpecificationStatement(
         "6",
         "WEBHOOK_RATE_LIMITED of a receiver is understood",
         ends_as("retry_scheduled", (429, b'{"code": "WEBHOOK_RATE_LIMITED"}'), error_code="WEBHOOK_RATE_LIMITED"),
     ),
     # 7
-    Statement("7", "UNAUTHORIZED: bearer missing", fails(5, 401, "UNAUTHORIZED", without="Authorization")),
-    Statement("7", "UNAUTHORIZED: bearer invalid", fails(3, 401, "UNAUTHORIZED", Authorization="Bearer nonsense")),
-    Statement("7", "UNAUTHORIZED: shared secret not configured", not_configured_is_unauthorized),
-    Statement(
+    SpecificationStatement("7", "UNAUTHORIZED: bearer missing", fails(5, 401, "UNAUTHORIZED", without="Authorization")),
+    SpecificationStatement(
+        "7", "UNAUTHORIZED: bearer invalid", fails(3, 401, "UNAUTHORIZED", Authorization="Bearer nonsense")
+    ),
+    SpecificationStatement("7", "UNAUTHORIZED: shared secret not configured", not_configured_is_unauthorized),
+    SpecificationStatement(
         "7", "UNAUTHORIZED: storefront signature missing", fails(9, 401, "UNAUTHORIZED", without="X-Platform-Hmac-Sha256")
     ),
-    Statement("7", "FORBIDDEN: an ability is missing", lacks_ability(6, EXTENSION, APP)),
-    Statement("7", "VALIDATION_FAILED: topic or shop-domain header", compliance_needs_its_headers),
-    Statement("7", "IDEMPOTENCY_CONFLICT: postback", conflicts(1, scanRunId=43)),
-    Statement("7", "IDEMPOTENCY_CONFLICT: target", conflicts(3, name="Another")),
-    Statement("7", "IDEMPOTENCY_CONFLICT: capture", conflicts(6, page_title="Another")),
-    Statement("7", "RATE_LIMITED", limits_requests),
-    Statement("7", "503: the storefront secret is not configured", compliance_fails_closed),
-    Statement("7.1", "a refused payload can be corrected under its key", a_refusal_is_not_remembered),
-    Statement("7.3", "a repeat does no work twice: an approval", an_approved_export_is_approved_once),
-    Statement("7.3", "a repeat does no work twice: an email", repeats(2, "inbound_emails")),
-    Statement("7.3", "a repeat does no work twice: diagnostics", all_of(repeats(7, "diagnostics"))),
-    Statement("7.4", "submitted secrets are not echoed", secrets_are_not_echoed),
+    SpecificationStatement("7", "FORBIDDEN: an ability is missing", lacks_ability(6, EXTENSION, APP)),
+    SpecificationStatement("7", "VALIDATION_FAILED: topic or shop-domain header", compliance_needs_its_headers),
+    SpecificationStatement("7", "IDEMPOTENCY_CONFLICT: postback", conflicts(1, scanRunId=43)),
+    SpecificationStatement("7", "IDEMPOTENCY_CONFLICT: target", conflicts(3, name="Another")),
+    SpecificationStatement("7", "IDEMPOTENCY_CONFLICT: capture", conflicts(6, page_title="Another")),
+    SpecificationStatement("7", "RATE_LIMITED", limits_requests),
+    SpecificationStatement("7", "503: the storefront secret is not configured", compliance_fails_closed),
+    SpecificationStatement("7.1", "a refused payload can be corrected under its key", a_refusal_is_not_remembered),
+    SpecificationStatement("7.3", "a repeat does no work twice: an approval", an_approved_export_is_approved_once),
+    SpecificationStatement("7.3", "a repeat does no work twice: an email", repeats(2, "inbound_emails")),
+    SpecificationStatement("7.3", "a repeat does no work twice: diagnostics", all_of(repeats(7, "diagnostics"))),
+    SpecificationStatement("7.4", "submitted secrets are not echoed", secrets_are_not_echoed),
     # 8
-    Statement("8.1", "requests are limited", limits_requests),
-    Statement("8.2", "keys are remembered for 72 hours", keys_are_remembered_for_their_time),
-    Statement("8.3", "sizes are limited", stored_texts_are_no_larger_than_allowed),
-    Statement("8.4", "scopes are limited to three", refuses(8, "/granted_scopes/0", granted_scopes=["read_all_orders"])),
-    Statement("8.4", "uploads are limited to what the user manages", only_what_the_user_manages),
+    SpecificationStatement("8.1", "requests are limited", limits_requests),
+    SpecificationStatement("8.2", "keys are remembered for 72 hours", keys_are_remembered_for_their_time),
+    SpecificationStatement("8.3", "sizes are limited", stored_texts_are_no_larger_than_allowed),
+    SpecificationStatement(
+        "8.4", "scopes are limited to three", refuses(8, "/granted_scopes/0", granted_scopes=["read_all_orders"])
+    ),
+    SpecificationStatement("8.4", "uploads are limited to what the user manages", only_what_the_user_manages),
     # 1, as far as it is a rule
-    Statement("1.7", "each mode serves its route families", modes),
-    Statement("1.7", "webhook-only serves what is named beside", webhook_only_takes_named_families),
-    Statement("1.8", "fingerprints, connection and validation are shown, secrets never", only_fingerprints_are_shown),
-    Statement("3.3", "ids of another account are not found", others_ids_are_not_found),
+    SpecificationStatement("1.7", "each mode serves its route families", modes),
+    SpecificationStatement("1.7", "webhook-only serves what is named beside", webhook_only_takes_named_families),
+    SpecificationStatement(
+        "1.8", "fingerprints, connection and validation are shown, secrets never", only_fingerprints_are_shown
+    ),
+    SpecificationStatement("3.3", "ids of another account are not found", others_ids_are_not_found),
 )
 
 
@@ -972,5 +1000,5 @@ def test_every_section_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda each: f"{each.section} {each.says}")
-def test_the_specification_holds(statement: Statement, world: World) -> None:
+def test_the_specification_holds(statement: SpecificationStatement, world: CloudInstallation) -> None:
     statement.check(world)

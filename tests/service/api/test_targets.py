@@ -191,7 +191,7 @@ def test_the_form_is_checked_before_the_resolver_is_asked(
     assert resolver.asked == []
 
 
-class SlowResolver(FakeResolver):
+class ConnectionCheckingResolver(FakeResolver):
     """Notes whether somebody's transaction or connection waits for the resolver."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class SlowResolver(FakeResolver):
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_nobody_holds_the_database_while_the_resolver_is_asked(key: str | None, customer: Customer, tmp_path: Path) -> None:
-    resolver = SlowResolver()
+    resolver = ConnectionCheckingResolver()
     client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), resolver))
     assert register(client, customer, key).status_code == 201
     assert resolver.held == [False]

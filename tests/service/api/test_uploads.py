@@ -53,7 +53,7 @@ NOT_YOURS = "The token's user may not manage this project or report."
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class UploadRoute:
     """One of the three routes."""
 
     path: str
@@ -66,7 +66,7 @@ class Route:
 
 
 ROUTES = {
-    "capture": Route(
+    "capture": UploadRoute(
         "/api/browser-extension/evidence-captures",
         Ability.UPLOAD_EVIDENCE,
         capture,
@@ -75,7 +75,7 @@ ROUTES = {
         "evidence_capture",
         {"page_url": "https://shop.example"},
     ),
-    "plugin": Route(
+    "plugin": UploadRoute(
         "/api/cms-plugins/cms-commerce/diagnostics",
         Ability.UPLOAD_CMS_DIAGNOSTICS,
         cms_diagnostics,
@@ -84,7 +84,7 @@ ROUTES = {
         "diagnostics",
         {"platform": "cms_commerce", "site_url": "https://shop.example", "diagnostics": {}},
     ),
-    "app": Route(
+    "app": UploadRoute(
         "/api/storefront-app/diagnostics",
         Ability.UPLOAD_STOREFRONT_DIAGNOSTICS,
         storefront_diagnostics,
@@ -97,7 +97,7 @@ ROUTES = {
 
 
 @pytest.fixture(params=ROUTES)
-def route(request: pytest.FixtureRequest) -> Route:
+def route(request: pytest.FixtureRequest) -> UploadRoute:
     """Each of the three routes in turn."""
     return ROUTES[request.param]
 
@@ -113,7 +113,7 @@ def client(customer: Customer, tmp_path: Path) -> TestClient:
     return cloud(tmp_path)
 
 
-def upload(route: Route, token: str, body: Any, key: str | None = None) -> Call:
+def upload(route: UploadRoute, token: str, body: Any, key: str | None = None) -> Call:
     keyed = () if key is None else (("Idempotency-Key", key),)
     return Call("POST", route.path, (("Authorization", f"Bearer {token}"), *JSON.items(), *keyed)).with_json(body)
 
@@ -121,7 +121,9 @@ def upload(route: Route, token: str, body: Any, key: str | None = None) -> Call:
 # --- what is taken
 
 
-def test_an_upload_answers_with_its_record_and_its_handoff(client: TestClient, customer: Customer, route: Route) -> None:
+def test_an_upload_answers_with_its_record_and_its_handoff(
+    client: TestClient, customer: Customer, route: UploadRoute
+) -> None:
     report_id = make_report(customer.project_id)
     body = route.body(customer.project_id, report_id=report_id)
 
@@ -148,7 +150,7 @@ def test_an_upload_answers_with_its_record_and_its_handoff(client: TestClient, c
     assert handoff["id"].startswith("hof_")
 
 
-def test_members_that_are_not_set_are_null(client: TestClient, customer: Customer, route: Route) -> None:
+def test_members_that_are_not_set_are_null(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     least = {"project_id": customer.project_id, **route.least}
     record = upload(route, make_platform_token(customer), least).send(client).json[route.record]
     assert record.keys() == route.body(1).keys() | {"id", "report_id", "created_at"}
@@ -159,7 +161,9 @@ def test_members_that_are_not_set_are_null(client: TestClient, customer: Custome
     assert told == dict.fromkeys(route.body(1).get("diagnostics", {}))
 
 
-def test_an_upload_prepares_an_export_that_clients_can_read(client: TestClient, customer: Customer, route: Route) -> None:
+def test_an_upload_prepares_an_export_that_clients_can_read(
+    client: TestClient, customer: Customer, route: UploadRoute
+) -> None:
     answer = upload(route, make_platform_token(customer), route.body(customer.project_id)).send(client)
     path = f"{EXPORTS}/{answer.json['handoff']['ticket_export_id']}"
     export = Call("GET", path, tuple(customer.bearer.items())).send(client).json
@@ -198,7 +202,7 @@ def test_routes_go_by_the_names_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("mode", ["self-hosted", "webhook-only"])
-def test_other_modes_do_not_have_these_routes(customer: Customer, tmp_path: Path, route: Route, mode: str) -> None:
+def test_other_modes_do_not_have_these_routes(customer: Customer, tmp_path: Path, route: UploadRoute, mode: str) -> None:
     client = cloud(tmp_path, DEPLOYMENT_MODE=mode)
     answer = upload(route, make_platform_token(customer), route.body(customer.project_id)).send(client)
     assert_is_error(answer, 404, "NOT_FOUND")
@@ -207,7 +211,7 @@ def test_other_modes_do_not_have_these_routes(customer: Customer, tmp_path: Path
 # --- repeats
 
 
-def test_a_repeat_gets_the_first_answer_and_does_nothing(client: TestClient, customer: Customer, route: Route) -> None:
+def test_a_repeat_gets_the_first_answer_and_does_nothing(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     body = route.body(customer.project_id)
     first = upload(route, make_platform_token(customer), body, "k").send(client)
     stored = everything_stored()
@@ -219,13 +223,13 @@ def test_a_repeat_gets_the_first_answer_and_does_nothing(client: TestClient, cus
     assert {**everything_stored(), "tokens": [], "audit_entries": []} == {**stored, "tokens": [], "audit_entries": []}
 
 
-def test_without_a_key_each_upload_is_another(client: TestClient, customer: Customer, route: Route) -> None:
+def test_without_a_key_each_upload_is_another(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     token, body = make_platform_token(customer), route.body(customer.project_id)
     handoffs = [upload(route, token, body).send(client).json["handoff"]["id"] for _ in range(2)]
     assert len(set(handoffs)) == len(rows("SELECT id FROM handoffs")) == 2
 
 
-def test_a_key_means_one_payload(client: TestClient, customer: Customer, route: Route) -> None:
+def test_a_key_means_one_payload(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     token = make_platform_token(customer)
     assert upload(route, token, route.body(customer.project_id), "k").send(client).status_code == 201
     report_id = make_report(customer.project_id)
@@ -243,7 +247,9 @@ def test_a_key_belongs_to_one_user_and_one_route(client: TestClient, customer: C
     assert len(rows("SELECT id FROM handoffs")) == 6
 
 
-def test_a_repeat_after_the_grant_was_taken_back_is_refused(client: TestClient, customer: Customer, route: Route) -> None:
+def test_a_repeat_after_the_grant_was_taken_back_is_refused(
+    client: TestClient, customer: Customer, route: UploadRoute
+) -> None:
     call = upload(route, make_platform_token(customer), route.body(customer.project_id), "k")
     first = call.send(client)
     execute("DELETE FROM grants WHERE user_id = ?", (customer.user_id,))
@@ -252,7 +258,7 @@ def test_a_repeat_after_the_grant_was_taken_back_is_refused(client: TestClient, 
     assert call.send(client).text == first.text
 
 
-def test_a_repeat_with_a_revoked_token_is_unauthorized(client: TestClient, customer: Customer, route: Route) -> None:
+def test_a_repeat_with_a_revoked_token_is_unauthorized(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     row, token = tokens.create(customer.email, TokenKind.PLATFORM, NOW)
     call = upload(route, token, route.body(customer.project_id), "k")
     assert call.send(client).status_code == 201
@@ -260,7 +266,7 @@ def test_a_repeat_with_a_revoked_token_is_unauthorized(client: TestClient, custo
     assert_is_error(call.send(client), 401, "UNAUTHORIZED")
 
 
-def test_a_refused_upload_keeps_no_key(client: TestClient, customer: Customer, route: Route) -> None:
+def test_a_refused_upload_keeps_no_key(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     token, project_id = make_platform_token(customer), make_project(customer, is_granted=False)
     assert upload(route, token, route.body(project_id), "k").send(client).status_code == 403
     answer = upload(route, token, route.body(customer.project_id), "k").send(client)
@@ -269,7 +275,7 @@ def test_a_refused_upload_keeps_no_key(client: TestClient, customer: Customer, r
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_dry_run_answers_what_would_be_stored_and_stores_nothing(
-    client: TestClient, customer: Customer, route: Route, key: str | None
+    client: TestClient, customer: Customer, route: UploadRoute, key: str | None
 ) -> None:
     call = upload(route, make_platform_token(customer), route.body(customer.project_id), key)
     stored = everything_stored()
@@ -283,7 +289,7 @@ def test_a_dry_run_answers_what_would_be_stored_and_stores_nothing(
     assert without_births(answer.json) == without_births(real.json)
 
 
-def test_a_dry_run_refuses_what_would_be_refused(client: TestClient, customer: Customer, route: Route) -> None:
+def test_a_dry_run_refuses_what_would_be_refused(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     call = upload(route, make_platform_token(customer), route.body(make_project(customer, is_granted=False)))
     assert_is_error(Call(call.method, call.path, call.headers, call.body, "dry_run=1").send(client), 403, "FORBIDDEN")
 
@@ -301,7 +307,7 @@ def without_births(value: Any) -> Any:
 
 
 @dataclass
-class Scene:
+class UploadScene:
     """A customer with two projects and reports, a guest of one report, another account, and tokens."""
 
     client: TestClient
@@ -320,23 +326,23 @@ class Scene:
     tokens: dict[str, str]
     stored: dict[str, list[tuple[Any, ...]]]
 
-    def call(self, route: Route, **changes: Any) -> Call:
+    def call(self, route: UploadRoute, **changes: Any) -> Call:
         """Return an upload that would be taken, with members changed."""
         return upload(route, self.token, {**route.body(self.customer.project_id), **changes})
 
 
 @pytest.fixture(scope="module")
-def scene(module_database: Path) -> Scene:
+def scene(module_database: Path) -> UploadScene:
     """The scene, once in each database."""
     return _set_scene(module_database)
 
 
-def _set_scene(folder: Path) -> Scene:
+def _set_scene(folder: Path) -> UploadScene:
     customer, stranger = make_customer(), make_customer()
     guest = make_colleague(customer)
     second, ungranted = make_project(customer), make_project(customer, is_granted=False)
     many = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000", "MAX_BODY_BYTES": str(LIMIT_BYTES)}
-    made = Scene(
+    made = UploadScene(
         client=cloud(folder, **many),
         customer=customer,
         stranger=stranger,
@@ -369,7 +375,7 @@ def with_token(call: Call, token: str, scheme: str = "Bearer") -> Call:
     return call.without("Authorization").plus(("Authorization", f"{scheme} {token}"))
 
 
-UNAUTHORIZED: dict[str, Callable[[Scene, Call], Call]] = {
+UNAUTHORIZED: dict[str, Callable[[UploadScene, Call], Call]] = {
     "no token": lambda _, call: call.without("Authorization"),
     "an empty header": lambda _, call: call.without("Authorization").plus(("Authorization", "")),
     "another scheme": lambda scene, call: with_token(call, scene.token, "Basic"),
@@ -389,7 +395,7 @@ UNAUTHORIZED: dict[str, Callable[[Scene, Call], Call]] = {
 
 
 @pytest.mark.parametrize("case", UNAUTHORIZED)
-def test_nobody_is_unauthorized(scene: Scene, route: Route, case: str, log_lines: LogLines) -> None:
+def test_nobody_is_unauthorized(scene: UploadScene, route: UploadRoute, case: str, log_lines: LogLines) -> None:
     answer = UNAUTHORIZED[case](scene, scene.call(route)).send(scene.client)
     assert_is_error(answer, 401, "UNAUTHORIZED")
     assert answer.headers["www-authenticate"] == 'Bearer realm="riskrelay"'
@@ -402,7 +408,9 @@ def test_nobody_is_unauthorized(scene: Scene, route: Route, case: str, log_lines
 @pytest.mark.parametrize(
     "ability", [ability for ability in Ability if ability not in {each.ability for each in ROUTES.values()}]
 )
-def test_an_api_token_does_not_stand_in(client: TestClient, customer: Customer, route: Route, ability: Ability) -> None:
+def test_an_api_token_does_not_stand_in(
+    client: TestClient, customer: Customer, route: UploadRoute, ability: Ability
+) -> None:
     token = tokens.create(customer.email, TokenKind.API, NOW, [ability])[1]
     answer = upload(route, token, route.body(customer.project_id)).send(client)
     assert_is_error(answer, 403, "FORBIDDEN")
@@ -429,7 +437,7 @@ def test_a_platform_token_opens_no_other_route(client: TestClient, customer: Cus
 
 
 #: Whose upload it is, for which project and which report.
-NOT_MANAGED: dict[str, Callable[[Scene], tuple[str, int, int | None]]] = {
+NOT_MANAGED: dict[str, Callable[[UploadScene], tuple[str, int, int | None]]] = {
     "a project that was not granted": lambda s: (s.token, s.ungranted, None),
     "its report": lambda s: (s.token, s.ungranted, s.ungranted_report),
     "one's own report there": lambda s: (s.token, s.ungranted, s.report),
@@ -452,7 +460,9 @@ NOT_MANAGED: dict[str, Callable[[Scene], tuple[str, int, int | None]]] = {
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("case", NOT_MANAGED)
-def test_what_one_may_not_manage_is_forbidden_all_alike(scene: Scene, route: Route, case: str, key: str | None) -> None:
+def test_what_one_may_not_manage_is_forbidden_all_alike(
+    scene: UploadScene, route: UploadRoute, case: str, key: str | None
+) -> None:
     token, project_id, report_id = NOT_MANAGED[case](scene)
     answer = upload(route, token, route.body(project_id, report_id=report_id), key).send(scene.client)
     assert_is_error(answer, 403, "FORBIDDEN")
@@ -460,7 +470,7 @@ def test_what_one_may_not_manage_is_forbidden_all_alike(scene: Scene, route: Rou
     assert everything_stored() == scene.stored
 
 
-def test_a_guest_hands_in_for_the_granted_report_alone(client: TestClient, customer: Customer, route: Route) -> None:
+def test_a_guest_hands_in_for_the_granted_report_alone(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     guest = make_colleague(customer)
     report_id = make_report(customer.project_id, guest)
     answer = upload(route, make_platform_token(guest), route.body(customer.project_id, report_id=report_id)).send(client)
@@ -468,7 +478,7 @@ def test_a_guest_hands_in_for_the_granted_report_alone(client: TestClient, custo
     assert rows("SELECT user_id, report_id FROM handoffs") == [(guest.user_id, report_id)]
 
 
-def test_a_report_of_another_project_is_refused(scene: Scene, route: Route) -> None:
+def test_a_report_of_another_project_is_refused(scene: UploadScene, route: UploadRoute) -> None:
     for report_id in (scene.seconds_report, scene.ungranted_report):
         answer = scene.call(route, report_id=report_id).send(scene.client)
         expected = (FieldRefusal("/report_id", "report_not_in_project"),)
@@ -476,7 +486,7 @@ def test_a_report_of_another_project_is_refused(scene: Scene, route: Route) -> N
     assert everything_stored() == scene.stored
 
 
-def test_another_shop_than_the_projects_is_refused(scene: Scene) -> None:
+def test_another_shop_than_the_projects_is_refused(scene: UploadScene) -> None:
     answer = scene.call(ROUTES["app"], project_id=scene.shop).send(scene.client)
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/shop_domain", "other_shop"),))
     assert everything_stored() == scene.stored
@@ -520,7 +530,7 @@ INVALID: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("name", "changes", "path", "code"), INVALID)
 def test_what_is_not_valid_is_named_and_nothing_is_stored(
-    scene: Scene, name: str, changes: dict[str, Any], path: str, code: str, log_lines: LogLines
+    scene: UploadScene, name: str, changes: dict[str, Any], path: str, code: str, log_lines: LogLines
 ) -> None:
     answer = scene.call(ROUTES[name], **changes).send(scene.client)
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal(path, code),))
@@ -537,13 +547,13 @@ def test_what_is_not_valid_is_named_and_nothing_is_stored(
         ("app", ["diagnostics", "granted_scopes", "project_id", "shop_domain"]),
     ],
 )
-def test_what_is_required_is_named(scene: Scene, name: str, required: list[str]) -> None:
+def test_what_is_required_is_named(scene: UploadScene, name: str, required: list[str]) -> None:
     answer = upload(ROUTES[name], scene.token, {}).send(scene.client)
     expected = tuple(FieldRefusal(f"/{member}", "required") for member in required)
     assert_is_error(answer, 422, "VALIDATION_FAILED", expected)
 
 
-def test_what_http_itself_refuses(scene: Scene, route: Route) -> None:
+def test_what_http_itself_refuses(scene: UploadScene, route: UploadRoute) -> None:
     call = scene.call(route)
     typed = call.without("Content-Type")
     assert_is_error(typed.plus(("Content-Type", "text/plain")).send(scene.client), 415, "UNSUPPORTED_MEDIA_TYPE")
@@ -605,7 +615,7 @@ def put(value: Any, path: tuple[str | int, ...], wrong: Any) -> Any:
     return copy
 
 
-def test_a_wrong_value_at_any_place_is_taken_or_refused_there(scene: Scene, route: Route) -> None:
+def test_a_wrong_value_at_any_place_is_taken_or_refused_there(scene: UploadScene, route: UploadRoute) -> None:
     body = route.body(scene.customer.project_id, report_id=scene.report)
     known = {str(name) for path in places(body) for name in path}
     for path in places(body):
@@ -746,7 +756,7 @@ FORBIDDEN_CONTENT: list[tuple[str, dict[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "members", "path", "rule", "secret"), FORBIDDEN_CONTENT)
 def test_forbidden_content_is_refused_by_rule_and_stored_nowhere(
-    scene: Scene, name: str, members: dict[str, Any], path: str, rule: str, secret: str, log_lines: LogLines
+    scene: UploadScene, name: str, members: dict[str, Any], path: str, rule: str, secret: str, log_lines: LogLines
 ) -> None:
     answer = scene.call(ROUTES[name], **members).send(scene.client)
     # A name that is forbidden is one that the form does not know either; both are told.

@@ -3,13 +3,13 @@
 import pytest
 from falcon.testing import TestClient
 
-from tests.support.console_user import Person, make_console_token
+from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import Customer
 
 
 @pytest.fixture
-def person(client: TestClient, customer: Customer) -> Person:
+def person(client: TestClient, customer: Customer) -> ConsoleBrowser:
     """The customer's user, signed in."""
-    made = Person(client)
+    made = ConsoleBrowser(client)
     assert made.sign_in(make_console_token(customer)).status_code == 303
     return made

@@ -21,7 +21,7 @@ from storage.accounts import tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute
 from storage.exports import recoveries
-from tests.support.console_user import Person, make_console_token
+from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import Customer, make_customer, make_exports, make_session, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import everything_stored, is_of_the_console
@@ -88,7 +88,7 @@ class AccessScene:
     other: Customer
     ids: Mapping[str, str]
 
-    def ask(self, person: Person, row: AccessRow) -> Result:
+    def ask(self, person: ConsoleBrowser, row: AccessRow) -> Result:
         path = row.path.format(**self.ids)
         if row.method == "GET":
             return person.get(path)
@@ -131,7 +131,7 @@ def test_every_page_and_form_has_its_row(scene: AccessScene) -> None:
 # --- who is let in nowhere
 
 #: Makes of somebody who is signed in somebody who is not.
-Spoil = Callable[[Person], object]
+Spoil = Callable[[ConsoleBrowser], object]
 
 
 def _sql(change: str, *parameters: object) -> Spoil:
@@ -168,8 +168,8 @@ STRANGERS: Final[dict[str, tuple[Spoil, str | None]]] = {
 }
 
 
-def signed_in(scene: AccessScene, customer: Customer) -> Person:
-    person = Person(scene.client)
+def signed_in(scene: AccessScene, customer: Customer) -> ConsoleBrowser:
+    person = ConsoleBrowser(scene.client)
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person
 
@@ -274,7 +274,7 @@ def test_the_installation_itself_is_shown_to_the_operators_account_alone(
         changes["OPERATOR_ACCOUNT_ID"] = str(account.account_id) if account else named
     client = TestClient(create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeResolver({})))
     for name, each in people.items():
-        person = Person(client)
+        person = ConsoleBrowser(client)
         person.sign_in(make_console_token(each))
         for row in ROWS:
             if row.is_for_operator:
@@ -285,7 +285,7 @@ def test_the_installation_itself_is_shown_to_the_operators_account_alone(
 
 def test_a_token_that_runs_out_while_somebody_looks_ends_it(scene: AccessScene) -> None:
     text = tokens.create(scene.customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "short", timedelta(days=1))[1]
-    person = Person(scene.client)
+    person = ConsoleBrowser(scene.client)
     person.sign_in(text)
     assert person.get("/exports").status_code == 200
     execute("UPDATE tokens SET expires_at = ? WHERE name = 'short'", (to_ms(utc_now()),))

@@ -17,7 +17,7 @@ from storage.db.engine import database, execute, rows
 from storage.exports import queries
 from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in
-from tests.support.console_user import BROWSER, FORM, ORIGIN, Person, make_console_token
+from tests.support.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token
 from tests.support.factories import Customer, make_exports, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import CANARY, SlowBody, everything_stored
@@ -29,14 +29,14 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
-def send(person: Person, body: bytes, **headers: str) -> Result:
+def send(person: ConsoleBrowser, body: bytes, **headers: str) -> Result:
     """Send a form to one's own session's end, with its headers by name, `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     shown = {"User-Agent": BROWSER, "Cookie": f"riskrelay_session={person.cookie}", "Origin": ORIGIN, "Content-Type": FORM}
     return person.client.simulate_post("/console/sign-out", body=body, headers={**shown, **named})
 
 
-def is_signed_in(person: Person) -> bool:
+def is_signed_in(person: ConsoleBrowser) -> bool:
     return person.get("/exports").status_code == 200
 
 
@@ -74,7 +74,7 @@ def test_a_form_comes_from_our_own_address_alone(
     base: str, origin: str | None, is_ours: bool, customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     client = TestClient(create_app(make_settings(tmp_path, {"PUBLIC_BASE_URL": base}), FakeWakeUpQueue(), FakeResolver({})))
-    answer = Person(client, origin=origin).post("/sign-in", token=make_console_token(customer))
+    answer = ConsoleBrowser(client, origin=origin).post("/sign-in", token=make_console_token(customer))
     assert answer.status_code == (303 if is_ours else 403)
     if not is_ours:
         assert f"accepts forms only from {origin_of(base)}" in answer.text
@@ -84,7 +84,7 @@ def test_a_form_comes_from_our_own_address_alone(
         assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
 
 
-def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_of_its_forms(person: Person) -> None:
+def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_of_its_forms(person: ConsoleBrowser) -> None:
     before = everything_stored()
     for origin in ("https://evil.example", "null", ""):
         answer = send(person, f"csrf={person.csrf}".encode(), Origin=origin)
@@ -97,9 +97,11 @@ def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_
 # --- the session's own token
 
 
-def test_a_form_carries_the_token_of_its_own_session(person: Person, customer: Customer, log_lines: LogLines) -> None:
+def test_a_form_carries_the_token_of_its_own_session(
+    person: ConsoleBrowser, customer: Customer, log_lines: LogLines
+) -> None:
     """Pages of before and of somebody else carry another one."""
-    stranger = Person(person.client, "Another browser")
+    stranger = ConsoleBrowser(person.client, "Another browser")
     stranger.sign_in(make_console_token(customer))
     assert stranger.csrf != person.csrf
     for carried in ("", "x", person.csrf[:-1], person.csrf + "A", stranger.csrf, person.cookie, "\u00e9"):
@@ -114,7 +116,7 @@ def test_a_form_carries_the_token_of_its_own_session(person: Person, customer: C
     assert stranger.get("/exports").status_code == 200
 
 
-def send_slowly(person: Person, path: str, body: bytes, meanwhile: Callable[[], object]) -> Result:
+def send_slowly(person: ConsoleBrowser, path: str, body: bytes, meanwhile: Callable[[], object]) -> Result:
     """Send a form beneath the console that is on its way while something happens."""
     headers = {
         "User-Agent": BROWSER,
@@ -127,7 +129,9 @@ def send_slowly(person: Person, path: str, body: bytes, meanwhile: Callable[[], 
     return person.client.simulate_post(f"/console{path}", headers=headers, extras=extras)
 
 
-def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(person: Person, customer: Customer) -> None:
+def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     """A form may be minutes on its way, and a thief would keep many of them so."""
     [export_id] = make_exports(customer, 1)
     [(session_id,)] = rows("SELECT id FROM console_sessions")
@@ -144,7 +148,7 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(perso
     assert queries.get(export_id, customer.account_id).status is ExportStatus.PREPARED
 
 
-def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Person, customer: Customer) -> None:
+def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: ConsoleBrowser, customer: Customer) -> None:
     """The API looks again as well at who sends a body slowly."""
     target = make_target(customer)
     body = f"csrf={person.csrf}&secret={'s' * 40}".encode()
@@ -154,7 +158,7 @@ def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Per
     assert rows("SELECT secret_sealed FROM targets") == [(None,)]
 
 
-def test_whoever_leaves_twice_at_once_has_left(person: Person) -> None:
+def test_whoever_leaves_twice_at_once_has_left(person: ConsoleBrowser) -> None:
     """The second click meets a session that the first one has ended."""
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
@@ -165,7 +169,7 @@ def test_whoever_leaves_twice_at_once_has_left(person: Person) -> None:
     assert not is_signed_in(person)
 
 
-def test_nobody_holds_a_connection_while_their_form_comes(person: Person) -> None:
+def test_nobody_holds_a_connection_while_their_form_comes(person: ConsoleBrowser) -> None:
     held: list[bool] = []
     body = f"csrf={person.csrf}".encode()
     answer = send_slowly(person, "/sign-out", body, lambda: held.append(not database.is_closed()))
@@ -173,7 +177,7 @@ def test_nobody_holds_a_connection_while_their_form_comes(person: Person) -> Non
     assert set(held) == {False}
 
 
-def test_the_token_of_forms_says_nothing_of_the_cookie(person: Person) -> None:
+def test_the_token_of_forms_says_nothing_of_the_cookie(person: ConsoleBrowser) -> None:
     assert person.cookie.removeprefix("rrs_") not in person.get("/exports").text
     assert person.csrf not in person.cookie
 
@@ -205,7 +209,7 @@ def test_the_token_of_forms_says_nothing_of_the_cookie(person: Person) -> None:
     ],
 )
 def test_what_is_no_form_is_refused_and_does_nothing(
-    body: bytes, headers: dict[str, str], status: int, person: Person
+    body: bytes, headers: dict[str, str], status: int, person: ConsoleBrowser
 ) -> None:
     answer = send(person, body, **headers)
     assert answer.status_code == status, answer.text
@@ -213,7 +217,7 @@ def test_what_is_no_form_is_refused_and_does_nothing(
     assert is_signed_in(person)
 
 
-def test_a_query_is_no_form(person: Person) -> None:
+def test_a_query_is_no_form(person: ConsoleBrowser) -> None:
     answer = person.client.simulate_post(
         "/console/sign-out",
         query_string=f"csrf={person.csrf}",
@@ -243,7 +247,7 @@ CARRIERS: Final = (
 
 
 def test_a_canary_in_cookies_headers_and_fields_is_never_seen_again(
-    person: Person, customer: Customer, log_lines: LogLines
+    person: ConsoleBrowser, customer: Customer, log_lines: LogLines
 ) -> None:
     [export_id] = make_exports(customer, 1)
     cookie = f"riskrelay_session={CANARY}; {CANARY}={CANARY}; riskrelay_session={person.cookie}"
@@ -283,7 +287,7 @@ def test_no_credential_of_the_console_stands_in_a_log_a_page_or_a_table(
     client: TestClient, customer: Customer, log_lines: LogLines
 ) -> None:
     token = make_console_token(customer)
-    person = Person(client)
+    person = ConsoleBrowser(client)
     person.sign_in(token)
     pages = "".join(person.get(path).text for path in ("/exports", "/sessions", "/nowhere"))
     person.post("/sessions/ses_1/revoke")

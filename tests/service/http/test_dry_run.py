@@ -19,7 +19,7 @@ from storage.compliance import requests as compliance_requests
 from tests.support.factories import NOW, Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
-from tests.support.specification import COMPLIANCE, World, everything, make_world, signed
+from tests.support.specification import COMPLIANCE, CloudInstallation, everything, make_world, signed
 
 #: Those of the nine endpoints that take something in.
 TAKING: Final = {1: 202, 2: 202, 3: 201, 6: 201, 7: 201, 8: 201, 9: 204}
@@ -34,7 +34,7 @@ _BIRTHS: Final = re.compile(r"^([a-z]{3}_[0-9A-HJKMNP-TV-Z]{26}|\d{4}-\d\d-\d\dT
 
 
 @pytest.fixture
-def world(customer: Customer, tmp_path: Path) -> World:
+def world(customer: Customer, tmp_path: Path) -> CloudInstallation:
     """An installation that serves everything."""
     settings = make_settings(tmp_path, everything(customer))
     wake_ups = FakeWakeUpQueue()
@@ -64,7 +64,7 @@ def refusal(answer: Result) -> Any:
     return answer.status_code, error["code"], error["details"]
 
 
-def test_every_route_that_takes_something_in_has_one(world: World) -> None:
+def test_every_route_that_takes_something_in_has_one(world: CloudInstallation) -> None:
     taking = {world.call(endpoint).path for endpoint in TAKING}
     app: Any = world.client.app
     posts = {
@@ -81,7 +81,7 @@ def test_every_route_that_takes_something_in_has_one(world: World) -> None:
     assert TARGETS in taking
 
 
-def test_it_answers_what_would_be_stored_and_stores_nothing(world: World) -> None:
+def test_it_answers_what_would_be_stored_and_stores_nothing(world: CloudInstallation) -> None:
     for endpoint, status in TAKING.items():
         call = world.call(endpoint)
         stored, notifications = everything_stored(), world.wake_ups.notifications
@@ -101,7 +101,7 @@ def test_it_answers_what_would_be_stored_and_stores_nothing(world: World) -> Non
                 assert without_births(answer.json) == without_births(real.json), endpoint
 
 
-def test_it_goes_by_what_is_stored_already(world: World) -> None:
+def test_it_goes_by_what_is_stored_already(world: CloudInstallation) -> None:
     known = {1: ("findings", {"new": 0, "seen": 1}), 2: ("duplicate", True), 9: ("duplicate", True)}
     for endpoint, status in TAKING.items():
         call = world.call(endpoint).plus(KEY)
@@ -117,7 +117,7 @@ def test_it_goes_by_what_is_stored_already(world: World) -> None:
 
 
 @pytest.mark.parametrize("fault", ["missing", "wrong"])
-def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: World) -> None:
+def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: CloudInstallation) -> None:
     settings = replace(world.settings, auth_failures_per_minute=2)
     for endpoint, name in CREDENTIALS.items():
         client = serving(settings, world.wake_ups)
@@ -131,7 +131,7 @@ def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: World) -> Non
             assert_is_error(dry(each).send(client), 429, "RATE_LIMITED")
 
 
-def test_it_counts_as_a_request(world: World) -> None:
+def test_it_counts_as_a_request(world: CloudInstallation) -> None:
     settings = replace(world.settings, rate_limit_per_minute=2)
     for endpoint in TAKING:
         client, call = serving(settings, world.wake_ups), world.call(endpoint)
@@ -141,7 +141,7 @@ def test_it_counts_as_a_request(world: World) -> None:
             assert_is_error(each.send(client), 429, "RATE_LIMITED")
 
 
-def test_it_refuses_what_the_real_thing_refuses(world: World) -> None:
+def test_it_refuses_what_the_real_thing_refuses(world: CloudInstallation) -> None:
     stored = everything_stored()
     for endpoint in TAKING:
         for each in refused(world, endpoint):
@@ -162,7 +162,7 @@ _WRONG: Final = {
 }
 
 
-def refused(world: World, endpoint: int) -> Iterator[Call]:
+def refused(world: CloudInstallation, endpoint: int) -> Iterator[Call]:
     """Yield requests to a route that are refused, each for another reason."""
     call = world.call(endpoint)
     for body in (b"{not json", b'{"a": 1, "a": 1}', b"[]", b"{}", json.dumps({**call.json, **_WRONG}).encode()):
@@ -176,7 +176,7 @@ def refused(world: World, endpoint: int) -> Iterator[Call]:
         yield call.plus(("Idempotency-Key", "x" * 256))
 
 
-def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: World) -> None:
+def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: CloudInstallation) -> None:
     with freeze_time(NOW):
         told = dry(world.call(9)).send(world.client).json
         assert world.call(9).send(world.client).status_code == 204
@@ -192,7 +192,7 @@ def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: World
     assert again == {**told, "duplicate": True, "due_at": None}
 
 
-def test_a_compliance_webhook_that_could_not_be_sealed_is_refused_dry_as_well(world: World) -> None:
+def test_a_compliance_webhook_that_could_not_be_sealed_is_refused_dry_as_well(world: CloudInstallation) -> None:
     settings = replace(world.settings, encryption_keys=(), webhook_secret=None)
     client = serving(settings, world.wake_ups)
     call = world.call(9)

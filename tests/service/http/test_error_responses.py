@@ -26,7 +26,7 @@ from tests.support.raw_http import (
     TARGETS,
     Call,
     FieldRefusal,
-    Scene,
+    HttpScene,
     assert_is_error,
     everything_stored,
     prepared,
@@ -40,18 +40,18 @@ UNLIMITED = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100
 
 
 @pytest.fixture(scope="module")
-def scene(module_database: Path) -> Scene:
+def scene(module_database: Path) -> HttpScene:
     """One scene for all rows: what is refused leaves it as it was, and every row checks that."""
     return _set_scene(module_database)
 
 
-def _set_scene(folder: Path) -> Scene:
+def _set_scene(folder: Path) -> HttpScene:
     customer, other = make_customer(), make_customer()
     clients = [
         _client(folder, {"DEFAULT_PROJECT_ID": str(each.project_id), "MAX_BODY_BYTES": str(LIMIT_BYTES), **UNLIMITED})
         for each in (customer, other)
     ]
-    scene = Scene(
+    scene = HttpScene(
         customer=customer,
         other=other,
         client=clients[0],
@@ -70,7 +70,7 @@ def _client(folder: Path, changes: dict[str, str]) -> TestClient:
     return TestClient(create_app(make_settings(folder, changes), FakeWakeUpQueue(), resolver))
 
 
-def _bad_tokens(scene: Scene) -> dict[str, str]:
+def _bad_tokens(scene: HttpScene) -> dict[str, str]:
     """Make a token for each way of being none."""
     email, now = scene.customer.email, utc_now()
     expired = tokens.create(email, TokenKind.API, now - timedelta(days=2), expires=timedelta(days=1))
@@ -90,23 +90,23 @@ def _bad_tokens(scene: Scene) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ErrorCase:
     """One refusal: what is sent, and what must come back."""
 
     title: str
-    call: Callable[[Scene], Call]
+    call: Callable[[HttpScene], Call]
     status: int
     code: str
     fields: tuple[FieldRefusal, ...] = ()
     allow: str | None = None
 
 
-def unauthorized(title: str, call: Callable[[Scene], Call]) -> Row:
-    return Row(title, call, 401, "UNAUTHORIZED")
+def unauthorized(title: str, call: Callable[[HttpScene], Call]) -> ErrorCase:
+    return ErrorCase(title, call, 401, "UNAUTHORIZED")
 
 
-def invalid(title: str, call: Callable[[Scene], Call], *fields: tuple[str, str]) -> Row:
-    return Row(title, call, 422, "VALIDATION_FAILED", tuple(FieldRefusal(*each) for each in fields))
+def invalid(title: str, call: Callable[[HttpScene], Call], *fields: tuple[str, str]) -> ErrorCase:
+    return ErrorCase(title, call, 422, "VALIDATION_FAILED", tuple(FieldRefusal(*each) for each in fields))
 
 
 def bearer(call: Call, token: str, scheme: str = "Bearer") -> Call:
@@ -114,14 +114,14 @@ def bearer(call: Call, token: str, scheme: str = "Bearer") -> Call:
 
 
 #: The three routes that take a bearer token.
-BEARER_ROUTES: dict[str, Callable[[Scene], Call]] = {
+BEARER_ROUTES: dict[str, Callable[[HttpScene], Call]] = {
     "register": lambda scene: scene.register,
     "approve": lambda scene: scene.approve,
     "read": lambda scene: scene.read,
 }
 
 #: Ways of not having one.
-NO_BEARER: dict[str, Callable[[Scene, Call], Call]] = {
+NO_BEARER: dict[str, Callable[[HttpScene, Call], Call]] = {
     "no token": lambda _, call: call.without("Authorization"),
     "an empty header": lambda _, call: call.without("Authorization").plus(("Authorization", "")),
     "the scheme alone": lambda _, call: bearer(call, ""),
@@ -151,11 +151,11 @@ def _in_query(call: Call, token: str) -> Call:
     return Call(bare.method, bare.path, bare.headers, bare.body, query=f"access_token={token}")
 
 
-def _no_bearer_row(name: str, spoil: Callable[[Scene, Call], Call], route: str) -> Row:
+def _no_bearer_row(name: str, spoil: Callable[[HttpScene, Call], Call], route: str) -> ErrorCase:
     return unauthorized(f"{route}: {name}", lambda scene: spoil(scene, BEARER_ROUTES[route](scene)))
 
 
-def secret(value: str) -> Callable[[Scene], Call]:
+def secret(value: str) -> Callable[[HttpScene], Call]:
     return lambda scene: scene.results.without("X-Scanner-Secret").plus(("X-Scanner-Secret", value))
 
 
@@ -185,8 +185,8 @@ AUTHENTICATION = [
 ]
 
 
-def forbidden(title: str, call: Callable[[Scene], Call]) -> Row:
-    return Row(title, call, 403, "FORBIDDEN")
+def forbidden(title: str, call: Callable[[HttpScene], Call]) -> ErrorCase:
+    return ErrorCase(title, call, 403, "FORBIDDEN")
 
 
 ABILITIES = [
@@ -225,7 +225,7 @@ MALFORMED = {
     "20,000 objects without end": b'{"a":' * 8_000,
 }
 
-WRITING_ROUTES: dict[str, Callable[[Scene], Call]] = {
+WRITING_ROUTES: dict[str, Callable[[HttpScene], Call]] = {
     "results": lambda scene: scene.results,
     "register": lambda scene: scene.register,
     "approve": lambda scene: scene.approve,
@@ -235,8 +235,8 @@ WRITING_ROUTES: dict[str, Callable[[Scene], Call]] = {
 NO_OBJECT = {"an array": b"[]", "a string": b'"x"', "a number": b"1", "true": b"true", "null": b"null"}
 
 
-def body(route: str, content: bytes) -> Callable[[Scene], Call]:
-    def call(scene: Scene) -> Call:
+def body(route: str, content: bytes) -> Callable[[HttpScene], Call]:
+    def call(scene: HttpScene) -> Call:
         sent = WRITING_ROUTES[route](scene)
         return Call(sent.method, sent.path, sent.headers, content)
 
@@ -257,32 +257,32 @@ SYNTAX = [
 ]
 
 
-def results(**changes: Any) -> Callable[[Scene], Call]:
+def results(**changes: Any) -> Callable[[HttpScene], Call]:
     return lambda scene: scene.results.with_json(postback(99, **changes))
 
 
-def results_without(member: str) -> Callable[[Scene], Call]:
+def results_without(member: str) -> Callable[[HttpScene], Call]:
     return lambda scene: scene.results.with_json({name: value for name, value in postback(99).items() if name != member})
 
 
-def page(**changes: Any) -> Callable[[Scene], Call]:
+def page(**changes: Any) -> Callable[[HttpScene], Call]:
     return results(page={**postback()["page"], **changes})
 
 
-def issues(**changes: Any) -> Callable[[Scene], Call]:
+def issues(**changes: Any) -> Callable[[HttpScene], Call]:
     return results(issues=[issue(), issue("second", **changes)])
 
 
-def register(**changes: Any) -> Callable[[Scene], Call]:
+def register(**changes: Any) -> Callable[[HttpScene], Call]:
     return lambda scene: scene.register.with_json(target_request(**changes))
 
 
-def register_without(member: str) -> Callable[[Scene], Call]:
+def register_without(member: str) -> Callable[[HttpScene], Call]:
     body = {name: value for name, value in target_request().items() if name != member}
     return lambda scene: scene.register.with_json(body)
 
 
-def approve(**changes: Any) -> Callable[[Scene], Call]:
+def approve(**changes: Any) -> Callable[[HttpScene], Call]:
     return lambda scene: scene.approve.with_json({"target_id": scene.target_id, **changes})
 
 
@@ -389,15 +389,15 @@ SHAPES = [
     invalid("approve: ticket_digest of another type", approve(ticket_digest=1), ("/ticket_digest", "invalid_type")),
     invalid("approve: ticket_digest too long", approve(ticket_digest="x" * 101), ("/ticket_digest", "too_long")),
     invalid("approve: an unknown member", approve(**{CANARY: CANARY}), ("", "unknown_member")),
-    Row("approve: another ticket_digest", approve(ticket_digest=f"sha256:{CANARY}"), 409, "CONFLICT"),
+    ErrorCase("approve: another ticket_digest", approve(ticket_digest=f"sha256:{CANARY}"), 409, "CONFLICT"),
 ]
 
 
-def read(export_id: str) -> Callable[[Scene], Call]:
+def read(export_id: str) -> Callable[[HttpScene], Call]:
     return lambda scene: Call("GET", f"{EXPORTS}/{export_id}", scene.read.headers)
 
 
-def approve_of(export_id: str) -> Callable[[Scene], Call]:
+def approve_of(export_id: str) -> Callable[[HttpScene], Call]:
     return lambda scene: Call("POST", f"{EXPORTS}/{export_id}/approve", scene.approve.headers, scene.approve.body)
 
 
@@ -417,8 +417,8 @@ STRANGE_IDS = {
 }
 
 
-def not_found(title: str, call: Callable[[Scene], Call]) -> Row:
-    return Row(title, call, 404, "NOT_FOUND")
+def not_found(title: str, call: Callable[[HttpScene], Call]) -> ErrorCase:
+    return ErrorCase(title, call, 404, "NOT_FOUND")
 
 
 PLACES = [
@@ -438,8 +438,8 @@ PLACES = [
 ]
 
 
-def wrong_method(method: str, path: str, allow: str) -> Row:
-    return Row(f"{method} {path}", lambda _: Call(method, path), 405, "METHOD_NOT_ALLOWED", allow=allow)
+def wrong_method(method: str, path: str, allow: str) -> ErrorCase:
+    return ErrorCase(f"{method} {path}", lambda _: Call(method, path), 405, "METHOD_NOT_ALLOWED", allow=allow)
 
 
 METHODS = [
@@ -455,7 +455,7 @@ METHODS = [
 ]
 
 
-def header(route: str, name: str, value: str) -> Callable[[Scene], Call]:
+def header(route: str, name: str, value: str) -> Callable[[HttpScene], Call]:
     routes = {**WRITING_ROUTES, **BEARER_ROUTES}
     return lambda scene: routes[route](scene).without(name).plus((name, value))
 
@@ -467,12 +467,12 @@ BAD_KEYS = {"empty": "", "of 256 characters": "k" * 256, "beyond ASCII": "gr\xfc
 
 HEADERS = [
     *(
-        Row(f"{route}: body of {kind}", header(route, "Content-Type", kind), 415, "UNSUPPORTED_MEDIA_TYPE")
+        ErrorCase(f"{route}: body of {kind}", header(route, "Content-Type", kind), 415, "UNSUPPORTED_MEDIA_TYPE")
         for kind in MEDIA_TYPES
         for route in WRITING_ROUTES
     ),
     *(
-        Row(
+        ErrorCase(
             f"{route}: body of no type",
             lambda scene, route=route: WRITING_ROUTES[route](scene).without("Content-Type"),  # type: ignore[misc]  # bound per row
             415,
@@ -481,11 +481,11 @@ HEADERS = [
         for route in WRITING_ROUTES
     ),
     *(
-        Row(f"{route}: compressed", header(route, "Content-Encoding", "gzip"), 415, "UNSUPPORTED_MEDIA_TYPE")
+        ErrorCase(f"{route}: compressed", header(route, "Content-Encoding", "gzip"), 415, "UNSUPPORTED_MEDIA_TYPE")
         for route in WRITING_ROUTES
     ),
     *(
-        Row(f"{route}: accepts {accept}", header(route, "Accept", accept), 406, "NOT_ACCEPTABLE")
+        ErrorCase(f"{route}: accepts {accept}", header(route, "Accept", accept), 406, "NOT_ACCEPTABLE")
         for accept in NO_JSON
         for route in (*WRITING_ROUTES, "read")
     ),
@@ -497,7 +497,7 @@ HEADERS = [
 ]
 
 TOO_LARGE = [
-    Row(f"{route}: one byte over the limit", body(route, b" " * (LIMIT_BYTES + 1)), 413, "PAYLOAD_TOO_LARGE")
+    ErrorCase(f"{route}: one byte over the limit", body(route, b" " * (LIMIT_BYTES + 1)), 413, "PAYLOAD_TOO_LARGE")
     for route in WRITING_ROUTES
 ]
 
@@ -528,15 +528,19 @@ DRY = [
 
 #: Two mistakes in one request: the check that comes first answers.
 ORDER = [
-    Row(
+    ErrorCase(
         "a wrong method before its size",
         lambda _: _huge(Call("DELETE", RESULTS)),
         405,
         "METHOD_NOT_ALLOWED",
         allow="POST, OPTIONS",
     ),
-    Row("size before the token", lambda scene: _huge(scene.register.without("Authorization")), 413, "PAYLOAD_TOO_LARGE"),
-    Row("size before the secret", lambda scene: _huge(scene.results.without("X-Scanner-Secret")), 413, "PAYLOAD_TOO_LARGE"),
+    ErrorCase(
+        "size before the token", lambda scene: _huge(scene.register.without("Authorization")), 413, "PAYLOAD_TOO_LARGE"
+    ),
+    ErrorCase(
+        "size before the secret", lambda scene: _huge(scene.results.without("X-Scanner-Secret")), 413, "PAYLOAD_TOO_LARGE"
+    ),
     unauthorized("the token before the body", lambda scene: _bad(scene.register.without("Authorization"))),
     unauthorized("the secret before the body", lambda scene: _bad(scene.results.without("X-Scanner-Secret"))),
     unauthorized(
@@ -550,7 +554,7 @@ ORDER = [
     forbidden("the account before the body", lambda scene: _bad(bearer(scene.register, scene.tokens["poor"]))),
     forbidden("the ability before the body", lambda scene: _bad(bearer(scene.approve, scene.tokens["reader"]))),
     forbidden("the ability before the id", lambda scene: bearer(read("exp_nobody")(scene), scene.tokens["writer"])),
-    Row(
+    ErrorCase(
         "Content-Type before the body",
         lambda scene: _bad(scene.results.without("Content-Type")),
         415,
@@ -584,7 +588,7 @@ CHALLENGE = 'Bearer realm="riskrelay"'
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
-def test_a_refusal_says_what_and_stores_nothing(row: Row, scene: Scene, log_lines: LogLines) -> None:
+def test_a_refusal_says_what_and_stores_nothing(row: ErrorCase, scene: HttpScene, log_lines: LogLines) -> None:
     call = row.call(scene).plus(("X-Request-Id", "asked.by_the-client.1"))
 
     answer = call.send(scene.client)
@@ -604,7 +608,7 @@ ONE_OF_EACH = list({(row.status, row.code, bool(row.fields)): row for row in ROW
 
 
 @pytest.mark.parametrize("row", ONE_OF_EACH, ids=lambda row: row.title)
-def test_a_refusal_is_a_problem_document_where_that_is_asked_for(row: Row, scene: Scene) -> None:
+def test_a_refusal_is_a_problem_document_where_that_is_asked_for(row: ErrorCase, scene: HttpScene) -> None:
     accept = ("Accept", "application/problem+json, application/json;q=0.5")
 
     answer = row.call(scene).plus(accept).send(scene.client)
@@ -619,7 +623,7 @@ def test_a_refusal_is_a_problem_document_where_that_is_asked_for(row: Row, scene
     assert answer.json["request_id"] == answer.headers["x-request-id"]
 
 
-def assert_nothing_comes_back(answer: Result, scene: Scene) -> None:
+def assert_nothing_comes_back(answer: Result, scene: HttpScene) -> None:
     told = answer.text + repr(sorted(answer.headers.items()))
     for secret_text in (CANARY, SCANNER_SECRET, scene.customer.token, *scene.tokens.values()):
         assert secret_text not in told
@@ -628,7 +632,7 @@ def assert_nothing_comes_back(answer: Result, scene: Scene) -> None:
 @pytest.mark.parametrize("configured", [None, ""])
 @pytest.mark.parametrize("sent", [None, "", "None", CANARY])
 def test_without_a_configured_secret_nobody_is_the_scanner(
-    configured: str | None, sent: str | None, scene: Scene, tmp_path: Path
+    configured: str | None, sent: str | None, scene: HttpScene, tmp_path: Path
 ) -> None:
     settings = make_settings(tmp_path, scanner_shared_secret=configured)
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))

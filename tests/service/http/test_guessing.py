@@ -12,7 +12,7 @@ from falcon.testing import TestClient
 
 from storage.accounts import tokens
 from tests.support.factories import SCANNER_SECRET, Customer, make_exports
-from tests.support.query_plans import Statement, plan_of, statements
+from tests.support.query_plans import SqlStatement, plan_of, statements
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -43,7 +43,7 @@ def test_a_token_is_looked_up_by_the_digest_of_all_of_it(path: str, client: Test
     assert len(set(ran.values())) == 1
 
 
-def lookup(client: TestClient, path: str, headers: Mapping[str, str], status: int) -> Statement:
+def lookup(client: TestClient, path: str, headers: Mapping[str, str], status: int) -> SqlStatement:
     """Send a request and return the statement that asked who sends it; a guess has no other."""
     with statements() as ran:
         assert client.simulate_get(path, headers=dict(headers)).status_code == status

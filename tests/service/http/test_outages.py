@@ -11,7 +11,7 @@ from falcon.testing import TestClient
 from service.app import create_app
 from storage.db.engine import close_database, connection, open_database
 from tests.service.conftest import LogLines
-from tests.support.console_user import Person, make_console_token
+from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import (
     SCANNER_SECRET,
     Customer,
@@ -94,14 +94,14 @@ def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postg
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
     *writing, reading = calls(customer, export_id := prepared(client), make_target(customer).id)
-    person = Person(client)
+    person = ConsoleBrowser(client)
     person.sign_in(make_console_token(customer))
     open_database(f"{postgres_url}?options=-c%20default_transaction_read_only%3Don")
 
     refused = [call.send(client) for call in writing]
     read, page = reading.send(client), person.get(f"/exports/{export_id}")
     form = person.post(f"/exports/{export_id}/dismiss")
-    thief = Person(client, "Another browser")
+    thief = ConsoleBrowser(client, "Another browser")
     thief.cookie = person.cookie
     stolen = thief.get("/exports")
     close_database()

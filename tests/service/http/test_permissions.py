@@ -75,7 +75,7 @@ LET_THROUGH: Final = "let through"
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class RequiredCredential:
     """Whom a route takes: a token with one ability, or whoever holds one shared secret."""
 
     ability: Ability | None = None
@@ -91,7 +91,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class PermissionScene:
     """An account with a target and an export, three others who are not it, and the application."""
 
     app: App
@@ -102,19 +102,19 @@ class Scene:
     ids: Mapping[str, str]
 
 
-Body = Callable[[Scene], Any]
+Body = Callable[[PermissionScene], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RoutePermission:
     """One method of one route."""
 
     method: str
     path: str
-    door: Door
+    door: RequiredCredential
     body: Body = lambda _: {}
 
-    def call(self, scene: Scene, offer: "Offer") -> Call:
+    def call(self, scene: PermissionScene, offer: "Offer") -> Call:
         """Return the request of somebody who offers these headers."""
         call = Call(self.method, self.path.format(**scene.ids))
         if self.method == "POST":
@@ -124,66 +124,70 @@ class Row:
         return call.plus(*offer(call.body))
 
 
-MANAGE = Door(Ability.MANAGE_TARGETS)
-MANAGE_WEBHOOKS = Door(Ability.MANAGE_TARGETS, for_webhooks=True)
-PREPARE = Door(Ability.PREPARE_EXPORTS)
-CONSOLE = Door(Ability.CONSOLE)
-APPROVE = Door(Ability.APPROVE_EXPORTS)
-APPROVE_WEBHOOKS = Door(Ability.APPROVE_EXPORTS, for_webhooks=True)
-READ = Door(Ability.READ_EXPORTS)
+MANAGE = RequiredCredential(Ability.MANAGE_TARGETS)
+MANAGE_WEBHOOKS = RequiredCredential(Ability.MANAGE_TARGETS, for_webhooks=True)
+PREPARE = RequiredCredential(Ability.PREPARE_EXPORTS)
+CONSOLE = RequiredCredential(Ability.CONSOLE)
+APPROVE = RequiredCredential(Ability.APPROVE_EXPORTS)
+APPROVE_WEBHOOKS = RequiredCredential(Ability.APPROVE_EXPORTS, for_webhooks=True)
+READ = RequiredCredential(Ability.READ_EXPORTS)
 
 ROWS: Final = [
-    Row("POST", RESULTS, Door(header=SCANNER_HEADER), lambda _: postback()),
-    Row("POST", "/api/email/webhook", Door(header=EMAIL_HEADER), lambda _: plain_email()),
-    Row("GET", TARGETS, MANAGE),
-    Row("HEAD", TARGETS, MANAGE),
-    Row("POST", TARGETS, MANAGE_WEBHOOKS, lambda _: target_request()),
-    Row("GET", TARGET, MANAGE),
-    Row("HEAD", TARGET, MANAGE),
-    Row("POST", f"{TARGET}/validate", MANAGE_WEBHOOKS),
-    Row("POST", f"{TARGET}/ping", MANAGE_WEBHOOKS),
-    Row("POST", f"{TARGET}/resume", MANAGE_WEBHOOKS),
+    RoutePermission("POST", RESULTS, RequiredCredential(header=SCANNER_HEADER), lambda _: postback()),
+    RoutePermission("POST", "/api/email/webhook", RequiredCredential(header=EMAIL_HEADER), lambda _: plain_email()),
+    RoutePermission("GET", TARGETS, MANAGE),
+    RoutePermission("HEAD", TARGETS, MANAGE),
+    RoutePermission("POST", TARGETS, MANAGE_WEBHOOKS, lambda _: target_request()),
+    RoutePermission("GET", TARGET, MANAGE),
+    RoutePermission("HEAD", TARGET, MANAGE),
+    RoutePermission("POST", f"{TARGET}/validate", MANAGE_WEBHOOKS),
+    RoutePermission("POST", f"{TARGET}/ping", MANAGE_WEBHOOKS),
+    RoutePermission("POST", f"{TARGET}/resume", MANAGE_WEBHOOKS),
     # Whoever may not use webhook targets any more may still turn off those there are.
-    Row("POST", f"{TARGET}/pause", MANAGE),
-    Row("POST", f"{TARGET}/disable", MANAGE),
-    Row("GET", EXPORTS, READ),
-    Row("HEAD", EXPORTS, READ),
-    Row("POST", EXPORTS, PREPARE, lambda _: {"ticket": {"title": "By hand"}, "source": {"type": "manual", "id": "1"}}),
-    Row("GET", EXPORT, READ),
-    Row("HEAD", EXPORT, READ),
-    Row("GET", f"{EXPORT}/attempts", READ),
-    Row("HEAD", f"{EXPORT}/attempts", READ),
-    Row("POST", f"{EXPORT}/approve", APPROVE, lambda scene: {"target_id": scene.ids["target_id"]}),
-    Row("POST", f"{EXPORT}/retry", APPROVE),
-    Row("POST", f"{EXPORT}/dismiss", APPROVE),
-    Row("GET", RECOVERIES, APPROVE),
-    Row("HEAD", RECOVERIES, APPROVE),
-    Row("POST", RECOVERIES, APPROVE_WEBHOOKS, lambda scene: {"target_id": scene.ids["target_id"], "since": "1h"}),
-    Row("GET", RECOVERY, APPROVE),
-    Row("HEAD", RECOVERY, APPROVE),
-    Row("POST", f"{RECOVERY}/cancel", APPROVE_WEBHOOKS),
-    Row("GET", SESSIONS, CONSOLE),
-    Row("HEAD", SESSIONS, CONSOLE),
-    Row("POST", f"{SESSIONS}/{{session_id}}/revoke", CONSOLE),
-    Row(
+    RoutePermission("POST", f"{TARGET}/pause", MANAGE),
+    RoutePermission("POST", f"{TARGET}/disable", MANAGE),
+    RoutePermission("GET", EXPORTS, READ),
+    RoutePermission("HEAD", EXPORTS, READ),
+    RoutePermission(
+        "POST", EXPORTS, PREPARE, lambda _: {"ticket": {"title": "By hand"}, "source": {"type": "manual", "id": "1"}}
+    ),
+    RoutePermission("GET", EXPORT, READ),
+    RoutePermission("HEAD", EXPORT, READ),
+    RoutePermission("GET", f"{EXPORT}/attempts", READ),
+    RoutePermission("HEAD", f"{EXPORT}/attempts", READ),
+    RoutePermission("POST", f"{EXPORT}/approve", APPROVE, lambda scene: {"target_id": scene.ids["target_id"]}),
+    RoutePermission("POST", f"{EXPORT}/retry", APPROVE),
+    RoutePermission("POST", f"{EXPORT}/dismiss", APPROVE),
+    RoutePermission("GET", RECOVERIES, APPROVE),
+    RoutePermission("HEAD", RECOVERIES, APPROVE),
+    RoutePermission(
+        "POST", RECOVERIES, APPROVE_WEBHOOKS, lambda scene: {"target_id": scene.ids["target_id"], "since": "1h"}
+    ),
+    RoutePermission("GET", RECOVERY, APPROVE),
+    RoutePermission("HEAD", RECOVERY, APPROVE),
+    RoutePermission("POST", f"{RECOVERY}/cancel", APPROVE_WEBHOOKS),
+    RoutePermission("GET", SESSIONS, CONSOLE),
+    RoutePermission("HEAD", SESSIONS, CONSOLE),
+    RoutePermission("POST", f"{SESSIONS}/{{session_id}}/revoke", CONSOLE),
+    RoutePermission(
         "POST",
         "/api/browser-extension/evidence-captures",
-        Door(Ability.UPLOAD_EVIDENCE),
+        RequiredCredential(Ability.UPLOAD_EVIDENCE),
         lambda scene: capture(scene.customer.project_id),
     ),
-    Row(
+    RoutePermission(
         "POST",
         "/api/cms-plugins/cms-commerce/diagnostics",
-        Door(Ability.UPLOAD_CMS_DIAGNOSTICS),
+        RequiredCredential(Ability.UPLOAD_CMS_DIAGNOSTICS),
         lambda scene: cms_diagnostics(scene.customer.project_id),
     ),
-    Row(
+    RoutePermission(
         "POST",
         "/api/storefront-app/diagnostics",
-        Door(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
+        RequiredCredential(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
         lambda scene: storefront_diagnostics(scene.customer.project_id),
     ),
-    Row("POST", WEBHOOKS, Door(header=STOREFRONT_HEADER), lambda _: redact_body(SOMEBODY)),
+    RoutePermission("POST", WEBHOOKS, RequiredCredential(header=STOREFRONT_HEADER), lambda _: redact_body(SOMEBODY)),
 ]
 
 #: Makes the headers that authenticate, given the body.
@@ -204,7 +208,7 @@ class Caller:
     header: str = ""
 
 
-def expected(row: Row, caller: Caller, scene: Scene) -> int | str:
+def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> int | str:
     """Say what the contract says: 401 for whoever is not known, 403 for what is not theirs to do, 404 for others' ids."""
     door = row.door
     if door.header:
@@ -235,7 +239,7 @@ def with_token(name: str, of: Customer, kind: TokenKind, abilities: frozenset[Ab
     return Caller(name, bearer(text), kind, abilities, of)
 
 
-def known_callers(scene: Scene) -> Iterator[Caller]:
+def known_callers(scene: PermissionScene) -> Iterator[Caller]:
     """Yield everybody with a valid token: each ability alone, all but one, all; of this account and of others."""
     for kind, abilities in ABILITIES.items():
         everything = frozenset(abilities)
@@ -279,7 +283,7 @@ def holders_of_secrets() -> Iterator[Caller]:
     yield Caller("storefront", lambda body: [(STOREFRONT_HEADER, signature(body))], header=STOREFRONT_HEADER)
 
 
-def strangers(scene: Scene) -> Iterator[Caller]:
+def strangers(scene: PermissionScene) -> Iterator[Caller]:
     """Yield everybody whom no route may know: nothing, nonsense, what was valid once, what is valid elsewhere."""
     token = scene.customer.token
     yield Caller("nobody", fixed())
@@ -394,14 +398,14 @@ def database_url(sqlite_url: str) -> str:
 
 
 @pytest.fixture
-def scene(customer: Customer, tmp_path: Path) -> Scene:
+def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
     """A cloud installation, where every route is on."""
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     settings = make_settings(tmp_path, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     target = make_target(customer)
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
-    return Scene(
+    return PermissionScene(
         app=create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver),
         customer=customer,
         colleague=make_colleague(customer),
@@ -416,7 +420,7 @@ def scene(customer: Customer, tmp_path: Path) -> Scene:
     )
 
 
-def test_every_route_has_its_row(scene: Scene) -> None:
+def test_every_route_has_its_row(scene: PermissionScene) -> None:
     routes = [
         (method.method, route.path)
         for route in inspect_routes(scene.app)
@@ -427,7 +431,7 @@ def test_every_route_has_its_row(scene: Scene) -> None:
     assert sorted(routes) == sorted((row.method, row.path) for row in ROWS)
 
 
-def test_everybody_is_told_apart(scene: Scene) -> None:
+def test_everybody_is_told_apart(scene: PermissionScene) -> None:
     """Somebody gets through each door, and most do not: a table that expects one thing of all would prove nothing."""
     callers = [*known_callers(scene), *holders_of_secrets(), *strangers(scene)]
     assert len({caller.name for caller in callers}) == len(callers) > 60
@@ -437,7 +441,7 @@ def test_everybody_is_told_apart(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.method} {row.path}")
-def test_a_route_lets_through_whom_it_should_and_nobody_else(row: Row, scene: Scene) -> None:
+def test_a_route_lets_through_whom_it_should_and_nobody_else(row: RoutePermission, scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     callers = [*strangers(scene), *known_callers(scene), *holders_of_secrets()]
     wrong = []
@@ -468,12 +472,12 @@ def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:
     return answer.status_code, answer.text.replace(request_id, ""), tuple(sorted(headers.items()))
 
 
-def nowhere(scene: Scene) -> Scene:
+def nowhere(scene: PermissionScene) -> PermissionScene:
     """Return the same with ids that nobody has: of a time to come, since those of one moment are neighbours."""
     return replace(scene, ids={name: re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()})
 
 
-def test_a_token_in_the_query_is_none(scene: Scene) -> None:
+def test_a_token_in_the_query_is_none(scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     for row in ROWS:
         if not row.door.header:
@@ -482,7 +486,7 @@ def test_a_token_in_the_query_is_none(scene: Scene) -> None:
                 assert call.send(client).status_code == 401, row
 
 
-def test_a_credential_in_the_body_is_none(scene: Scene) -> None:
+def test_a_credential_in_the_body_is_none(scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     for row in ROWS:
         if row.method == "POST":
@@ -493,7 +497,7 @@ def test_a_credential_in_the_body_is_none(scene: Scene) -> None:
             assert replace(form, body=f"access_token={scene.customer.token}".encode()).send(client).status_code == 401, row
 
 
-def test_an_approval_for_another_accounts_target_is_refused_by_its_field(scene: Scene) -> None:
+def test_an_approval_for_another_accounts_target_is_refused_by_its_field(scene: PermissionScene) -> None:
     """The id stands in the body, not in the path."""
     body = {"target_id": make_target(scene.other).id}
     call = Call("POST", f"{EXPORT.format(**scene.ids)}/approve", (*scene.customer.bearer.items(), *JSON.items()))

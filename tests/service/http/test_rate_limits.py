@@ -35,7 +35,7 @@ from service.http.rate_limits import RateLimits
 from service.http.request_pipeline import Operation, RequestPipeline
 from tests.service.conftest import LogLines
 from tests.support.factories import Customer, environment, make_exports, make_platform_token, make_settings
-from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
+from tests.support.fakes import FakeMonotonic, FakeResolver, FakeWakeUpQueue, OvertakenLimits
 from tests.support.gunicorn_process import Service
 from tests.support.raw_http import EXPORTS, JSON, RESULTS, SCANNER, TARGETS, assert_is_error
 from tests.support.servers import RedisServer, processes_in
@@ -45,7 +45,7 @@ RATE_LIMIT = re.compile(r'"principal";r=(\d+);t=(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LimitDecision:
     """What one request was told."""
 
     passed: bool
@@ -62,7 +62,7 @@ class Process:
         self._req = create_req()
         self._req.context.request_id = "req_1"
 
-    def ask(self, principal: str = "user:1") -> Told:
+    def ask(self, principal: str = "user:1") -> LimitDecision:
         """Send one authenticated request."""
         resp, wait_s = falcon.Response(), 0
         try:
@@ -71,7 +71,7 @@ class Process:
             wait_s = refused.retry_after_s or 0
         remaining, seconds = standing(resp.get_header("RateLimit") or "")
         assert not wait_s or (remaining, seconds) == (0, wait_s)
-        return Told(not wait_s, remaining, seconds)
+        return LimitDecision(not wait_s, remaining, seconds)
 
     def passes(self, count: int, principal: str = "user:1") -> int:
         """Send `count` requests and return how many passed."""
@@ -98,16 +98,6 @@ def standing(header: str) -> tuple[int, int]:
     told = RATE_LIMIT.fullmatch(header)
     assert told, header
     return int(told[1]), int(told[2])
-
-
-class Clock:
-    """Monotonic seconds that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -257,7 +247,7 @@ def test_a_refused_principal_may_spend_everything_again_later(frozen: FrozenDate
 def test_without_redis_each_process_counts_by_itself_and_with_it_both_together_again(
     redis: RedisServer, tmp_path: Path, log_lines: LogLines
 ) -> None:
-    clock = Clock()
+    clock = FakeMonotonic()
     one, two = (Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=5, clock=clock) for _ in range(2))
     assert one.passes(3) == 3
     redis.stop()
@@ -272,7 +262,7 @@ def test_without_redis_each_process_counts_by_itself_and_with_it_both_together_a
 
 
 def test_an_outage_is_logged_once_however_long(tmp_path: Path, log_lines: LogLines) -> None:
-    clock = Clock()
+    clock = FakeMonotonic()
     process = Process(tmp_path, clock=clock)
     for number in range(50):
         assert process.ask(f"user:{number}").passed
@@ -291,7 +281,7 @@ def test_a_redis_that_hangs_costs_one_request_a_quarter_of_a_second(redis: Redis
 
 
 def test_one_request_looks_whether_a_hanging_redis_is_back_and_the_others_go_on(redis: RedisServer, tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeMonotonic()
     process = Process(tmp_path, redis.url, clock=clock)
     with hanging(redis), ThreadPoolExecutor(8) as pool:
         assert process.ask("user:0").passed
@@ -300,7 +290,7 @@ def test_one_request_looks_whether_a_hanging_redis_is_back_and_the_others_go_on(
     assert sum(each > 0.2 for each in took_s) == 1
 
 
-def timed(ask: Callable[[], Told]) -> float:
+def timed(ask: Callable[[], LimitDecision]) -> float:
     began_at = time.monotonic()
     assert ask().passed
     return time.monotonic() - began_at
@@ -445,7 +435,7 @@ def test_a_block_that_is_over_here_holds_as_long_as_the_window_is_full_over_all_
     redis: RedisServer, tmp_path: Path
 ) -> None:
     """Else each process would look at one more guess whenever the window has room for one."""
-    clock = Clock()
+    clock = FakeMonotonic()
     how: Mapping[str, Any] = {"AUTH_FAILURES_PER_MINUTE": 3, "window_s": ENDLESS_S, "clock": clock}
     one, two = (Process(tmp_path, redis.url, **how) for _ in range(2))
     assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
@@ -540,7 +530,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 @dataclass
-class Door:
+class LimitedClient:
     """The application, and one customer at it."""
 
     client: TestClient
@@ -564,19 +554,19 @@ class Door:
 
 
 @pytest.fixture
-def door(customer: Customer, tmp_path: Path) -> Callable[..., Door]:
+def door(customer: Customer, tmp_path: Path) -> Callable[..., LimitedClient]:
     """Open an application with settings by name, and limits made of them by `make`."""
     [export_id] = make_exports(customer, 1)
 
-    def opened(make: Callable[..., RateLimits] = RateLimits, **changes: str) -> Door:
+    def opened(make: Callable[..., RateLimits] = RateLimits, **changes: str) -> LimitedClient:
         settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id), **changes})
         app = create_app(settings, FakeWakeUpQueue(), FakeResolver({}), make(settings))
-        return Door(TestClient(app), customer, export_id)
+        return LimitedClient(TestClient(app), customer, export_id)
 
     return opened
 
 
-OpenDoor = Callable[..., Door]
+OpenDoor = Callable[..., LimitedClient]
 
 
 def test_every_answer_to_a_known_caller_tells_the_standing(door: OpenDoor) -> None:

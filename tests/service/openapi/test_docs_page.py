@@ -156,7 +156,7 @@ def test_a_file_that_is_taken_away_is_missed_once_somebody_asks_for_it(database:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class DocsPageVisit:
     """A page in a browser, and what was asked for from it."""
 
     page: Page
@@ -174,7 +174,7 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Iterator[Visit]:
+def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Iterator[DocsPageVisit]:
     """Open a page, at a place of it, and note what goes on in it until the block ends; nothing of it may be a complaint.
 
     `beneath` is a path that a proxy puts in front of the service's own, and takes off again.
@@ -188,7 +188,7 @@ def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Ite
         url += beneath
     page.goto(f"{url}/docs{place}")
     page.locator(".opblock").first.wait_for()
-    yield Visit(page, seen.asked)
+    yield DocsPageVisit(page, seen.asked)
     assert seen.complaints(url) == []
     # A token that was typed in is kept nowhere.
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
@@ -208,7 +208,7 @@ def browser() -> Iterator[Browser]:
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class DocsInstallation:
     """An installation's settings, and a customer whom it knows."""
 
     settings: dict[str, str]
@@ -216,7 +216,7 @@ class Installation:
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Installation:
+def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> DocsInstallation:
     """An installation that clients reach by another name than the browser does."""
     folder = tmp_path_factory.mktemp("page")
     url = f"sqlite:///{folder / 'riskrelay.db'}"
@@ -226,11 +226,11 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
         customer = make_customer()
     close_database()
     elsewhere = "https://risk.example.com"
-    return Installation(environment(folder, DATABASE_URL=url, WEB_PROCESSES="1", PUBLIC_BASE_URL=elsewhere), customer)
+    return DocsInstallation(environment(folder, DATABASE_URL=url, WEB_PROCESSES="1", PUBLIC_BASE_URL=elsewhere), customer)
 
 
 @pytest.fixture(scope="module")
-def service(installation: Installation) -> Iterator[Service]:
+def service(installation: DocsInstallation) -> Iterator[Service]:
     """The installation's service."""
     with Service(installation.settings) as running:
         yield running
@@ -246,7 +246,7 @@ def described_by(service: Service) -> set[str]:
 
 
 def test_somebody_reads_the_page_and_tries_the_api_with_it(
-    browser: Browser, service: Service, installation: Installation
+    browser: Browser, service: Service, installation: DocsInstallation
 ) -> None:
     # A proxy has it beneath a path of its own.
     url = f"{url_of(service)}/relay"
@@ -287,7 +287,7 @@ def test_somebody_reads_the_page_and_tries_the_api_with_it(
         assert installation.customer.token not in service.log.read_text()
 
 
-def test_the_page_shows_what_the_mode_serves_and_nothing_else(browser: Browser, installation: Installation) -> None:
+def test_the_page_shows_what_the_mode_serves_and_nothing_else(browser: Browser, installation: DocsInstallation) -> None:
     only = {**installation.settings, "DEPLOYMENT_MODE": "webhook-only"}
     with Service(only) as service, visit(browser, url_of(service), "#/webhooks/deliverTicketExport") as seen:
         assert seen.blocks == described_by(service)

@@ -399,7 +399,7 @@ def test_a_secret_in_the_database_replaces_the_environments_at_once(client: Test
 def test_an_error_keeps_no_header_of_the_answer_that_it_takes_the_place_of() -> None:
     told = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
 
-    class Broken:
+    class BrokenResource:
         def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
             req.context.request_id = "req_1"
             resp.set_headers(dict.fromkeys(told, "1"))
@@ -407,7 +407,7 @@ def test_an_error_keeps_no_header_of_the_answer_that_it_takes_the_place_of() -> 
 
     app: Any = falcon.App()
     error_responses.install(app)
-    app.add_route("/", Broken())
+    app.add_route("/", BrokenResource())
     answer = TestClient(app).simulate_get("/")
     assert answer.status_code == 404
     assert [name for name in told if name.lower() in answer.headers] == []

@@ -19,7 +19,7 @@ import pytest
 
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, Customer, environment, issue, make_customer, postback
-from tests.support.gunicorn_process import Answer, Service, read_answer
+from tests.support.gunicorn_process import RawResponse, Service, read_answer
 from tests.support.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
 
 LIMIT_BYTES = 16 * 1024
@@ -88,7 +88,7 @@ def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
     return posted(b"Transfer-Encoding: chunked", body=body)
 
 
-def code_of(answer: Answer) -> tuple[int, str]:
+def code_of(answer: RawResponse) -> tuple[int, str]:
     return answer.status, answer.json["error"]["code"]
 
 
@@ -326,7 +326,7 @@ def test_a_process_killed_inside_its_transaction_leaves_nothing(postgres_url: st
     assert stored(postgres_url) == {"findings": 10, "exports": 10, "idempotency_keys": 1, "attempts": 0}
 
 
-def post_until_answered(service: Service, number: int) -> Answer:
+def post_until_answered(service: Service, number: int) -> RawResponse:
     """Post ten issues of a run under a key, as a client does that retries what was not answered.
 
     It waits for as long as an answer may take: what it gave up on would be done all the same, and the next answer a replay.
@@ -420,7 +420,7 @@ def test_who_asks_without_a_pause_takes_turns_with_the_others(migrated_sqlite: P
         socket.create_connection(("127.0.0.1", running.port)) as greedy,
         ThreadPoolExecutor(1) as pool,
     ):
-        answered = Answered(greedy)
+        answered = ResponseCounter(greedy)
         done = pool.submit(answered.read, GREEDY)
         greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * GREEDY)
         while not answered.count:
@@ -434,7 +434,7 @@ def test_who_asks_without_a_pause_takes_turns_with_the_others(migrated_sqlite: P
 GREEDY = 4000
 
 
-class Answered:
+class ResponseCounter:
     """Counts the answers that come over a connection."""
 
     def __init__(self, client: socket.socket) -> None:

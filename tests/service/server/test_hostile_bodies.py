@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.support.corpora import naughty_strings
 from tests.support.request_bodies import WHICH, calls, changed, patient_world, put, send, send_raw, texts
-from tests.support.specification import World
+from tests.support.specification import CloudInstallation
 
 
 @pytest.fixture(scope="module")
-def world(module_database: Path) -> World:
+def world(module_database: Path) -> CloudInstallation:
     """One installation of each kind for all examples; they do not depend on each other."""
     return patient_world(module_database)
 
@@ -48,7 +48,7 @@ CHANGES: Final = st.lists(
 
 @given(data=st.data(), changes=CHANGES)
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_generated_body_breaks_a_route(world: World, data: st.DataObject, changes: list[Any]) -> None:
+def test_no_generated_body_breaks_a_route(world: CloudInstallation, data: st.DataObject, changes: list[Any]) -> None:
     which = data.draw(st.sampled_from(WHICH))
     body = json.loads(calls(world)[which].body)
     for path, how, name, value in changes:
@@ -60,7 +60,7 @@ def test_no_generated_body_breaks_a_route(world: World, data: st.DataObject, cha
 
 @given(data=st.data(), raw=st.binary(max_size=200))
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_bytes_break_a_route(world: World, data: st.DataObject, raw: bytes) -> None:
+def test_no_bytes_break_a_route(world: CloudInstallation, data: st.DataObject, raw: bytes) -> None:
     which = data.draw(st.sampled_from(WHICH))
     answer = send_raw(world, which, raw)
     assert answer.status_code == 422, (which, raw, answer.text)
@@ -71,7 +71,7 @@ READ_BACK_ELSEWHERE: Final = {"6", "7", "8", "by hand"}
 
 
 @pytest.mark.parametrize("which", WHICH)
-def test_naughty_strings_are_taken_or_refused_by_name(which: str, world: World) -> None:
+def test_naughty_strings_are_taken_or_refused_by_name(which: str, world: CloudInstallation) -> None:
     """Each string goes into every text that may say anything at once, and then into one of the others."""
     body = json.loads(calls(world)[which].body)
     places = list(texts(body))

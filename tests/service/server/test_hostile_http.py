@@ -16,7 +16,7 @@ import pytest
 
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, environment, issue, make_customer, postback
-from tests.support.gunicorn_process import Answer, Service
+from tests.support.gunicorn_process import RawResponse, Service
 from tests.support.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
 
 WORD: Final = CANARY.encode()
@@ -61,7 +61,7 @@ EMPTY: Final = b"{}"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HostileRequest:
     """What is sent, the statuses of all answers, and whether the connection serves on; the last one, if not."""
 
     name: str
@@ -70,14 +70,14 @@ class Row:
     is_kept: bool = False
 
 
-def refused(name: str, sent: bytes, status: int = 400) -> Row:
+def refused(name: str, sent: bytes, status: int = 400) -> HostileRequest:
     """One refusal and the end of the connection: what follows it is nobody's request."""
-    return Row(name, sent + HIDDEN, (status,))
+    return HostileRequest(name, sent + HIDDEN, (status,))
 
 
-def kept(name: str, sent: bytes, *statuses: int) -> Row:
+def kept(name: str, sent: bytes, *statuses: int) -> HostileRequest:
     """Answers, and a connection that goes on serving."""
-    return Row(name, sent, statuses, is_kept=True)
+    return HostileRequest(name, sent, statuses, is_kept=True)
 
 
 #: Where a body ends, told twice, or in a way that somebody reads otherwise.
@@ -323,7 +323,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> 
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
-def test_a_hostile_request_gets_what_the_table_says(row: Row, service: Service) -> None:
+def test_a_hostile_request_gets_what_the_table_says(row: HostileRequest, service: Service) -> None:
     with service.connect() as client:
         send(client, row.sent)
         answers = Answers(client)
@@ -350,7 +350,7 @@ def test_the_table_leaves_no_row_and_no_word_behind(service: Service) -> None:
     assert CANARY not in service.log.read_text()
 
 
-def assert_is_refusal(answer: Answer) -> None:
+def assert_is_refusal(answer: RawResponse) -> None:
     assert answer.headers["content-type"] == "application/json"
     assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
     assert list(answer.json) == ["error"]
@@ -372,7 +372,7 @@ class Answers:
         self._client = client
         self._rest = b""
 
-    def next(self) -> Answer:
+    def next(self) -> RawResponse:
         """Read the next answer."""
         while b"\r\n\r\n" not in self._rest:
             self._rest += self._some()
@@ -383,7 +383,7 @@ class Answers:
         while len(self._rest) < size:
             self._rest += self._some()
         content, self._rest = self._rest[:size], self._rest[size:]
-        return Answer(int(status_line.split()[1]), headers, content)
+        return RawResponse(int(status_line.split()[1]), headers, content)
 
     def is_at_end(self) -> bool:
         """Wait for the other side to hang up, and tell whether nothing else came."""

@@ -20,7 +20,7 @@ def principal(customer: Customer) -> TokenPrincipal:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class AccountsAndProjects:
     """Two projects of one account with two reports each, another account, and three users.
 
     `owner` manages the first project, `guest` its first report alone, `nobody` nothing.
@@ -40,10 +40,10 @@ class World:
 
 
 @pytest.fixture
-def world(customer: Customer) -> World:
+def world(customer: Customer) -> AccountsAndProjects:
     guest, nobody, stranger = make_colleague(customer), make_colleague(customer), make_customer()
     second = make_project(customer, is_granted=False)
-    return World(
+    return AccountsAndProjects(
         owner=customer,
         guest=guest,
         nobody=nobody,
@@ -58,7 +58,7 @@ def world(customer: Customer) -> World:
     )
 
 
-Asked = Callable[[World], tuple[Customer, int, int | None]]
+Asked = Callable[[AccountsAndProjects], tuple[Customer, int, int | None]]
 
 MAY: dict[str, Asked] = {
     "a project of one's own": lambda w: (w.owner, w.project, None),
@@ -90,13 +90,13 @@ MAY_NOT: dict[str, Asked] = {
 
 
 @pytest.mark.parametrize("case", MAY)
-def test_whoever_was_granted_it_may(world: World, case: str) -> None:
+def test_whoever_was_granted_it_may(world: AccountsAndProjects, case: str) -> None:
     who, project_id, report_id = MAY[case](world)
     assert manageable(principal(who), project_id, report_id) == ManagedProject(project_id, who.account_id, None)
 
 
 @pytest.mark.parametrize("case", MAY_NOT)
-def test_whoever_was_not_may_not_and_learns_nothing(world: World, case: str) -> None:
+def test_whoever_was_not_may_not_and_learns_nothing(world: AccountsAndProjects, case: str) -> None:
     who, project_id, report_id = MAY_NOT[case](world)
     with pytest.raises(Forbidden) as refused:
         manageable(principal(who), project_id, report_id)
@@ -104,20 +104,20 @@ def test_whoever_was_not_may_not_and_learns_nothing(world: World, case: str) -> 
 
 
 @pytest.mark.parametrize("number", LARGE)
-def test_an_id_beyond_the_databases_integers_is_no_ones(world: World, number: int) -> None:
+def test_an_id_beyond_the_databases_integers_is_no_ones(world: AccountsAndProjects, number: int) -> None:
     for project_id, report_id in ((number, None), (number, world.report), (world.project, number), (number, number)):
         with pytest.raises(Forbidden):
             manageable(principal(world.owner), project_id, report_id)
 
 
-def test_a_report_of_another_project_is_told_to_whoever_manages_the_project(world: World) -> None:
+def test_a_report_of_another_project_is_told_to_whoever_manages_the_project(world: AccountsAndProjects) -> None:
     with pytest.raises(ValidationFailed) as refused:
         manageable(principal(world.owner), world.project, world.seconds_report)
     [problem] = refused.value.problems
     assert (problem.path, problem.code) == ("/report_id", "report_not_in_project")
 
 
-def test_a_grant_on_another_accounts_report_is_worth_nothing(world: World) -> None:
+def test_a_grant_on_another_accounts_report_is_worth_nothing(world: AccountsAndProjects) -> None:
     # No command makes such a grant; a row that is there all the same opens nothing.
     execute("UPDATE grants SET user_id = ? WHERE report_id = ?", (world.owner.user_id, world.strange_report))
     execute("UPDATE grants SET user_id = ? WHERE project_id = ?", (world.owner.user_id, world.strange_project))
@@ -126,7 +126,7 @@ def test_a_grant_on_another_accounts_report_is_worth_nothing(world: World) -> No
             manageable(principal(world.owner), *asked)
 
 
-def test_a_grant_that_was_taken_back_ends_at_once(world: World) -> None:
+def test_a_grant_that_was_taken_back_ends_at_once(world: AccountsAndProjects) -> None:
     execute("DELETE FROM grants WHERE user_id = ?", (world.owner.user_id,))
     with pytest.raises(Forbidden):
         manageable(principal(world.owner), world.project, None)

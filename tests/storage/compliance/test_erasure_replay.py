@@ -22,7 +22,7 @@ from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer
 from tests.support.query_plans import taken_back
-from tests.support.storefront import ADA, BOB, Planter, cloud_client, give_shop, order, receive, stored, traces_of
+from tests.support.storefront import ADA, BOB, PersonDataSeeder, cloud_client, give_shop, order, receive, stored, traces_of
 from worker.background.compliance import ComplianceTask
 
 VAULT = Vault([b"A" * 32])
@@ -92,8 +92,8 @@ def logged() -> list[ErasedRow]:
 
 
 def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient, shop: Customer) -> None:
-    made = Planter(client, shop).plant(ADA)
-    kept = {*Planter(client, shop).plant(BOB).values()}
+    made = PersonDataSeeder(client, shop).plant(ADA)
+    kept = {*PersonDataSeeder(client, shop).plant(BOB).values()}
     held = {
         "evidence_captures": {row[0] for row in rows("SELECT id FROM evidence_captures WHERE page_url LIKE ?", ("%Ada%",))},
         "findings": {row[0] for row in rows("SELECT id FROM findings WHERE page_url LIKE ?", ("%88191167%",))},
@@ -121,7 +121,7 @@ def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient,
 
 
 def test_an_erasure_that_is_taken_back_takes_its_journal_with_it(client: TestClient, shop: Customer) -> None:
-    made = Planter(client, shop).plant(ADA)
+    made = PersonDataSeeder(client, shop).plant(ADA)
     with taken_back():
         erasure.ERASABLE_TABLES[-1].erase([made["approved"]], NOW, "cpl_1")
         assert logged() == [ErasedRow("cpl_1", "exports", made["approved"], to_ms(NOW))]
@@ -129,7 +129,7 @@ def test_an_erasure_that_is_taken_back_takes_its_journal_with_it(client: TestCli
 
 
 def test_what_is_erased_again_leaves_the_same_journal(client: TestClient, shop: Customer, file: Path) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     carry_out()
     before = logged()
@@ -144,7 +144,7 @@ def test_what_is_erased_again_leaves_the_same_journal(client: TestClient, shop: 
 
 def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClient, shop: Customer, file: Path) -> None:
     """Ids that are counted up begin again where a backup stopped."""
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     [(page_id, received_at)] = rows("SELECT id, received_at FROM page_results")
     long_ago = received_at - to_ms(NOW + erasure.CLOCKS_APART) + to_ms(NOW) - 1
     write(file, {"redaction": ["cpl_1", "page_results", str(page_id), long_ago]})
@@ -158,7 +158,7 @@ def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClien
 
 
 def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer, file: Path) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     first, second = (row[0] for row in rows("SELECT id FROM idempotency_keys ORDER BY id LIMIT 2"))
     keys = dict(rows("SELECT id, key FROM idempotency_keys"))
     at = to_ms(utc_now())
@@ -257,7 +257,7 @@ def test_a_subject_is_read_where_it_was_taken_over(database: str, file: Path) ->
 
 def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: Customer, file: Path) -> None:
     there = ORDER | {"topic": "shop/redact"}
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     erasure_replay.apply(write(file, {"request": there}), utc_now())
     carry_out()
     line = compliance_requests.get(str(ORDER["id"]))
@@ -269,7 +269,7 @@ def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: 
 
 
 def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, shop: Customer, file: Path) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     carry_out()
     receive(Topic.CUSTOMER_REDACT, VAULT, BOB)

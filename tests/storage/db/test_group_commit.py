@@ -17,6 +17,7 @@ import pytest
 
 from storage.db import group_commit
 from storage.db.group_commit import GroupCommit
+from tests.support.fakes import Rollback
 
 #: More than one commit carries.
 MANY = 20
@@ -69,10 +70,6 @@ def file(tmp_path: Path) -> Iterator[File]:
     made.writes.close()
 
 
-class _TakenBack(Exception):
-    """The first transaction ends without a commit."""
-
-
 #: From being counted as waiting to waiting: a few instructions, for which a busy machine may take its time.
 BETWEEN_S = 0.1
 
@@ -81,7 +78,7 @@ def at_once(file: File, *works: Callable[[], None], between_s: float = 0.0) -> l
     """Run works that all wait for their turn when a transaction that writes nothing ends; return what came of each."""
     with ThreadPoolExecutor(len(works)) as pool:
         begun = []
-        with suppress(_TakenBack), file.writes.transaction():
+        with suppress(Rollback), file.writes.transaction():
             for count, work in enumerate(works, 1):
                 begun.append(pool.submit(work))
                 # One after the other, so that they take their turns in this order.
@@ -89,7 +86,7 @@ def at_once(file: File, *works: Callable[[], None], between_s: float = 0.0) -> l
                     time.sleep(0.001)
                 time.sleep(between_s)
             file.ran.clear()
-            raise _TakenBack
+            raise Rollback
     return begun
 
 

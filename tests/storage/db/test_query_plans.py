@@ -13,7 +13,7 @@ from storage.exports import claims_sql, queries, transitions
 from storage.targets import throttle_state
 from tests.support.factories import completed_attempt, make_customer
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.query_plans import Statement, indexes_read, plan_of, read_whole, statements, taken_back
+from tests.support.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements, taken_back
 
 #: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
 FINISHED = 20_000
@@ -59,7 +59,7 @@ def seeded() -> list[str]:
     return ids
 
 
-def asked(verb: Callable[..., object], *arguments: object) -> list[Statement]:
+def asked(verb: Callable[..., object], *arguments: object) -> list[SqlStatement]:
     """Run a verb, undo it, and return its statements."""
     with statements() as found, taken_back():
         verb(*arguments)
@@ -71,7 +71,7 @@ def claimed(target_ids: list[str]) -> list[Claim]:
     return claims_sql.claim_due(dict.fromkeys(target_ids, 2), utc_now(), LEASE_S, WORKER)
 
 
-def require_no_scan(found: list[Statement]) -> None:
+def require_no_scan(found: list[SqlStatement]) -> None:
     for statement in found:
         assert not read_whole(statement), "\n".join([statement.sql, *plan_of(statement)])
 
@@ -133,6 +133,6 @@ def test_what_may_be_recovered_is_found_by_its_target(target_ids: list[str]) -> 
 
 def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:
     """The judge of the others must be able to fail."""
-    scan = Statement("SELECT COUNT(*) FROM exports e WHERE e.version = 1", ())
+    scan = SqlStatement("SELECT COUNT(*) FROM exports e WHERE e.version = 1", ())
 
     assert read_whole(scan)

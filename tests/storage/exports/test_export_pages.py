@@ -25,7 +25,7 @@ from tests.support.factories import (
     make_target,
 )
 from tests.support.many_rows import learn, many_finished, many_targets
-from tests.support.query_plans import Statement, indexes_read, plan_of, read_whole, statements
+from tests.support.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements
 
 #: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
 FINISHED = 20_000
@@ -94,13 +94,13 @@ def crowded(module_database: Path) -> tuple[Customer, str]:
     return customer, target_id
 
 
-def asked(verb: Callable[..., object], *arguments: object) -> Statement:
+def asked(verb: Callable[..., object], *arguments: object) -> SqlStatement:
     with statements() as found:
         assert verb(*arguments) is not None
     return found[-1]
 
 
-def require_no_scan(statement: Statement) -> None:
+def require_no_scan(statement: SqlStatement) -> None:
     assert not read_whole(statement, GROWING), "\n".join([statement.sql, *plan_of(statement)])
 
 

@@ -28,6 +28,7 @@ from storage.exports.recoveries import (
     RecoveryProgress,
 )
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
+from tests.support.fakes import Rollback
 from tests.support.query_plans import indexes_read, plan_of, read_whole, statements
 
 SINCE: Final = NOW - timedelta(hours=1)
@@ -173,10 +174,6 @@ def test_the_total_is_never_less_than_what_is_done(customer: Customer, target: T
     assert (recovery.total, recovery.done) == (5, 5)
 
 
-class Broken(Exception):
-    """What ends a test's transaction."""
-
-
 def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, 2)
     held = begin(target)
@@ -184,9 +181,9 @@ def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, ta
     def break_off() -> None:
         with transaction():
             assert recoveries.advance(held, NOW).moved == 2
-            raise Broken
+            raise Rollback
 
-    with pytest.raises(Broken):
+    with pytest.raises(Rollback):
         break_off()
     assert statuses(ids) == ["failed", "failed"]
     assert (recoveries.get(held.id).done, retried()) == (0, [])

@@ -31,6 +31,7 @@ from tests.support.factories import (
     make_report,
     storefront_diagnostics,
 )
+from tests.support.fakes import Rollback
 
 TABLES = ("evidence_captures", "diagnostics", "handoffs", "exports", "audit_entries")
 
@@ -203,21 +204,17 @@ def test_what_one_may_not_manage_stores_nothing(customer: Customer) -> None:
     assert counts() == before
 
 
-class Interrupted(Exception):
-    """Ends a transaction."""
-
-
 def hand_in_and_break_off(customer: Customer) -> None:
     with transaction():
         handoffs.record_capture(captured(customer.project_id), principal(customer), NOW)
         handoffs.record_diagnostics(from_app(customer.project_id), principal(customer), NOW)
         assert (counts()["handoffs"], counts()["exports"]) == (2, 2)
-        raise Interrupted
+        raise Rollback
 
 
 def test_all_of_it_is_one_transaction(customer: Customer) -> None:
     before = counts()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Rollback):
         hand_in_and_break_off(customer)
     assert counts() == before
 

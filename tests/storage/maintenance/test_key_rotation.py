@@ -175,7 +175,7 @@ def test_what_opens_with_no_key_is_told_by_its_place_and_holds_nothing_up(furnis
     assert rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))[0][0] == lost
 
 
-class Interrupted(Vault):
+class InterruptingVault(Vault):
     """Lets something happen between reading a slice and writing it."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
@@ -193,7 +193,7 @@ def test_a_secret_that_is_set_meanwhile_stays(furnished: list[str], keys: list[b
     def set_secret() -> None:
         targets.set_secret(furnished[0], "the newest", Vault(keys), NOW)
 
-    resealed = sum(each.rotated for each in key_rotation.rotate(Interrupted(set_secret), EVERYTHING))
+    resealed = sum(each.rotated for each in key_rotation.rotate(InterruptingVault(set_secret), EVERYTHING))
     [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))
     assert BOTH.open(bytes(sealed), targets.secret_context(furnished[0])) == "the newest"
     assert resealed == 4
@@ -208,7 +208,7 @@ def test_what_is_erased_meanwhile_stays_erased(furnished: list[str]) -> None:
     execute("UPDATE compliance_requests SET subject_sealed = NULL")
     list(
         key_rotation.rotate(
-            Interrupted(lambda: compliance_requests.replace_report(request_id, None, NOW, "operator")), EVERYTHING
+            InterruptingVault(lambda: compliance_requests.replace_report(request_id, None, NOW, "operator")), EVERYTHING
         )
     )
     assert compliance_requests.report_of(request_id, BOTH) is None

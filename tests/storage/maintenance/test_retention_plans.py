@@ -12,7 +12,7 @@ from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.maintenance import retention
 from tests.support.factories import make_customer
 from tests.support.many_rows import export_id, many_finished, many_targets
-from tests.support.query_plans import Statement, plan_of, read_whole, statements, taken_back
+from tests.support.query_plans import SqlStatement, plan_of, read_whole, statements, taken_back
 
 #: What may grow for as long as an installation lives.
 GROWING: Final = frozenset(
@@ -113,7 +113,7 @@ def seed(now: datetime) -> None:
             execute(f"INSERT INTO {table} SELECT {values.format(**places)} FROM exports")  # noqa: S608 - our own words
 
 
-def require_no_scan(found: list[Statement]) -> None:
+def require_no_scan(found: list[SqlStatement]) -> None:
     for statement in found:
         # An index of what is running holds one recovery a target at most.
         # By its place a row is read alone, whatever PostgreSQL calls that.

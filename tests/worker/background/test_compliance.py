@@ -41,7 +41,7 @@ from tests.support.storefront import (
     BOB,
     SHOP,
     Ids,
-    Planter,
+    PersonDataSeeder,
     all_ids,
     cloud_client,
     data_request_body,
@@ -111,14 +111,14 @@ def newest() -> ComplianceRequest:
 def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
     client: TestClient, shop: Customer, task: ComplianceTask, logged: LogLines
 ) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     assert send_webhook(client, Topic.DATA_REQUEST, data_request_body(ADA)).status_code == 204
     carry_out(task)
     assert set(traces_of(ADA, stored())) == set(ADA.traces)
     before = all_ids()
-    Planter(client, give_shop(make_customer(), OTHER_SHOP)).plant(ADA, OTHER_SHOP)
+    PersonDataSeeder(client, give_shop(make_customer(), OTHER_SHOP)).plant(ADA, OTHER_SHOP)
     elsewhere, before = newer(before), all_ids()
-    Planter(client, shop).plant(BOB)
+    PersonDataSeeder(client, shop).plant(BOB)
     bobs = newer(before)
     untouched = (stored(elsewhere), stored(bobs))
     assert len(elsewhere["exports"]) == len(bobs["exports"]) == 12
@@ -151,7 +151,7 @@ def test_nothing_of_a_person_is_left_and_nobody_else_is_touched(
 def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
-    made = Planter(client, shop).plant(ADA)
+    made = PersonDataSeeder(client, shop).plant(ADA)
     [held] = [queries.get(made["delivering"])]
     lease = rows("SELECT lease FROM exports WHERE id = ?", (held.id,))[0][0]
     assert lease is not None
@@ -189,7 +189,7 @@ def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
 
 @pytest.mark.parametrize("name", ["failed", "delivering", "approved"])
 def test_a_redacted_export_cannot_be_retried(name: str, client: TestClient, shop: Customer, task: ComplianceTask) -> None:
-    export_id = Planter(client, shop).plant(ADA)[name]
+    export_id = PersonDataSeeder(client, shop).plant(ADA)[name]
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(task)
     with pytest.raises(Conflict, match="was redacted"):
@@ -228,7 +228,7 @@ def test_a_repeated_request_gets_a_redacted_answer_and_does_no_work(
 
 
 def test_an_email_that_was_redacted_does_not_come_back(client: TestClient, shop: Customer, task: ComplianceTask) -> None:
-    planter = Planter(client, shop)
+    planter = PersonDataSeeder(client, shop)
     planter.plant(ADA)
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(task)
@@ -240,7 +240,7 @@ def test_an_email_that_was_redacted_does_not_come_back(client: TestClient, shop:
 def test_the_audit_trail_names_the_request_and_never_the_person(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     request_id = receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(task)
     entries = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (request_id,))
@@ -280,7 +280,7 @@ class Mortal:
 def test_a_request_that_is_cut_off_again_and_again_is_finished_and_counted_once(
     topic: Topic, client: TestClient, shop: Customer, vault: Vault
 ) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA)
     partial = set()
     for round_ in range(200):
@@ -304,7 +304,7 @@ def test_a_request_that_is_cut_off_again_and_again_is_finished_and_counted_once(
 
 
 def test_who_overslept_its_lease_erases_and_writes_nothing(client: TestClient, shop: Customer, vault: Vault) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
     held = compliance_requests.claim_next(utc_now())
     assert held is not None
@@ -341,7 +341,7 @@ def test_two_workers_never_serve_one_shop_at_once_but_two_shops_they_do(customer
 def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
     client: TestClient, shop: Customer, vault: Vault, logged: LogLines
 ) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
     now, waits = utc_now(), []
     for _ in range(9):
@@ -390,8 +390,8 @@ def report_on(request_id: str, vault: Vault) -> dict[str, Any]:
 def test_a_data_request_reports_what_is_held_wherever_it_is(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
-    Planter(client, shop).plant(ADA)
-    Planter(client, shop).plant(BOB)
+    PersonDataSeeder(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(BOB)
     before = stored()
     request_id = receive(Topic.DATA_REQUEST, vault, ADA)
     carry_out(task)
@@ -426,7 +426,7 @@ def test_a_data_request_reports_what_is_held_wherever_it_is(
 def test_a_data_request_about_a_stranger_says_so(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     request_id = receive(Topic.DATA_REQUEST, vault, BOB)
     carry_out(task)
     line = compliance_requests.get(request_id)
@@ -450,7 +450,7 @@ def test_an_unknown_shop_is_recorded_and_that_is_all(
 def test_a_report_about_another_person_loses_only_what_mentions_who_is_forgotten(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
-    Planter(client, shop).plant(BOB)
+    PersonDataSeeder(client, shop).plant(BOB)
     body = {"ticket": {"title": f"{BOB.email} and {ADA.email}"}, "project_id": shop.project_id}
     assert client.simulate_post("/api/ticket-exports", headers=shop.bearer, json=body).status_code == 201
     request_id = receive(Topic.DATA_REQUEST, vault, BOB)
@@ -467,7 +467,7 @@ def test_a_report_about_another_person_loses_only_what_mentions_who_is_forgotten
 def test_a_report_about_the_same_person_under_another_name_is_erased(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     asked = ComplianceOrder(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
     request_id = compliance_requests.receive(asked, b"1", vault, utc_now(), "storefront")
     assert request_id is not None
@@ -498,12 +498,12 @@ def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault, logged: LogLines
 ) -> None:
     report_id = make_report(shop.project_id, shop)
-    Planter(client, shop).plant(ADA)
+    PersonDataSeeder(client, shop).plant(ADA)
     receive(Topic.DATA_REQUEST, vault, ADA)
     carry_out(task)
     before = all_ids()
     elsewhere_customer = give_shop(make_customer(), OTHER_SHOP)
-    Planter(client, elsewhere_customer).plant(ADA, OTHER_SHOP)
+    PersonDataSeeder(client, elsewhere_customer).plant(ADA, OTHER_SHOP)
     elsewhere = newer(before)
     untouched = stored(elsewhere)
 
@@ -589,7 +589,7 @@ def test_only_the_storefronts_tokens_are_revoked(shop: Customer, task: Complianc
 def test_diagnostics_that_name_a_shop_go_with_it_whatever_their_project(
     customer: Customer, task: ComplianceTask, vault: Vault, tmp_path: Path
 ) -> None:
-    Planter(cloud_client(tmp_path), customer).plant(ADA, shop=OTHER_SHOP)
+    PersonDataSeeder(cloud_client(tmp_path), customer).plant(ADA, shop=OTHER_SHOP)
     assert rows("SELECT COUNT(*) FROM diagnostics WHERE shop_domain = ?", (OTHER_SHOP,)) == [(1,)]
     request_id = receive(Topic.SHOP_REDACT, vault, shop=OTHER_SHOP)
     carry_out(task)
@@ -619,7 +619,7 @@ def test_more_rows_than_a_slice_are_all_found(shop: Customer, task: ComplianceTa
 def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
-    planter = Planter(client, shop)
+    planter = PersonDataSeeder(client, shop)
     # Some builds of SQLite have it on by themselves; what was asked for here is on in all of them.
     assert _SQLITE_PRAGMAS["secure_delete"] == 1
     assert rows("PRAGMA secure_delete") == [(1,)]

@@ -23,7 +23,7 @@ VAULT: Final = Vault([b"k" * 32])
 TOOK: Final = Timings(total_ms=12)
 
 
-class FakePost:
+class ConnectionCheckingPost:
     """Remembers what it was asked to send and whether a connection was held meanwhile, and answers as it is told."""
 
     def __init__(self, outcome: Outcome | Exception) -> None:
@@ -39,7 +39,7 @@ class FakePost:
         return self.outcome
 
 
-def ping_task(post: FakePost, secret: str | None = WEBHOOK_SECRET) -> PingTask:
+def ping_task(post: ConnectionCheckingPost, secret: str | None = WEBHOOK_SECRET) -> PingTask:
     return PingTask(SignedPost(post, VAULT, secret), "worker", lambda: NOW + timedelta(seconds=1))
 
 
@@ -50,24 +50,24 @@ def asked(target: Target) -> str:
 def pinged(target: Target, outcome: Outcome | Exception, secret: str | None = WEBHOOK_SECRET) -> PingResult | None:
     """Ask for a ping that meets `outcome`, and return what came of it."""
     ping_id = asked(target)
-    assert ping_task(FakePost(outcome), secret).run_once()
+    assert ping_task(ConnectionCheckingPost(outcome), secret).run_once()
     return pings.get(ping_id).result
 
 
-def judgement(post: FakePost, secret: str) -> SignatureVerdict:
+def judgement(post: ConnectionCheckingPost, secret: str) -> SignatureVerdict:
     [(_, headers, body)] = post.sent
     return verify(secret.encode(), headers, body, int(headers["X-Service-Timestamp"]), lambda _nonce: False)
 
 
 def test_without_a_ping_there_is_nothing_to_do(database: str) -> None:
-    post = FakePost(Outcome(status=202))
+    post = ConnectionCheckingPost(Outcome(status=202))
     assert not ping_task(post).run_once()
     assert post.sent == []
 
 
 def test_what_a_receiver_gets(customer: Customer) -> None:
     target = make_target(customer, name="Tracker „Ü“")
-    ping_id, post = asked(target), FakePost(Outcome(status=202))
+    ping_id, post = asked(target), ConnectionCheckingPost(Outcome(status=202))
     assert ping_task(post).run_once()
     [(url, headers, body)] = post.sent
     assert url == target.base_url
@@ -92,7 +92,7 @@ def test_a_targets_own_secret_signs_its_ping(customer: Customer) -> None:
     target = make_target(customer)
     targets.set_secret(target.id, "of its own", VAULT, NOW)
     asked(target)
-    post = FakePost(Outcome(status=202))
+    post = ConnectionCheckingPost(Outcome(status=202))
     ping_task(post).run_once()
     assert judgement(post, "of its own") is SignatureVerdict.OK
     assert judgement(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
@@ -172,7 +172,7 @@ def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
 def test_nobody_holds_the_database_while_the_receiver_is_asked(customer: Customer) -> None:
     asked(make_target(customer))
     release()
-    post = FakePost(Outcome(status=200))
+    post = ConnectionCheckingPost(Outcome(status=200))
     assert ping_task(post).run_once()
     assert post.held == [False]
     assert database.is_closed()

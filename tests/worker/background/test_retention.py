@@ -14,7 +14,7 @@ from storage.db.engine import connection, execute, rows
 from storage.db.locks import Lock
 from storage.maintenance import retention
 from storage.maintenance.retention import EXPORTS_AT_ONCE, Cutoffs
-from tests.support.dispatchers import Clock
+from tests.support.dispatchers import FakeClock
 from tests.support.factories import NOW, Customer, make_exports
 from tests.support.workers import wait_until
 from worker.background.retention import FIRST_RUN_AFTER, RUN_EVERY, RetentionTask
@@ -30,12 +30,12 @@ def until(now: datetime) -> Cutoffs:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def task(customer: Customer, clock: Clock) -> RetentionTask:
+def task(customer: Customer, clock: FakeClock) -> RetentionTask:
     """One that was started long enough ago."""
     made = RetentionTask(until, "worker:test", clock)
     clock.advance(FIRST_RUN_AFTER.total_seconds())
@@ -82,7 +82,7 @@ def test_what_is_over_goes_in_small_parts(customer: Customer, task: RetentionTas
     assert vars(told)["count"] == EXPORTS_AT_ONCE + 1
 
 
-def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: Clock) -> None:
+def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: FakeClock) -> None:
     make_exports(customer, 1, OLD)
     task = RetentionTask(until, "worker:test", clock)
     clock.advance(FIRST_RUN_AFTER.total_seconds() - 1)
@@ -93,7 +93,7 @@ def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Custo
     assert left() == 0
 
 
-def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clock: Clock, task: RetentionTask) -> None:
+def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
     assert work(task) == 0
     make_exports(customer, 1, OLD)
     clock.advance(RUN_EVERY.total_seconds() - 1)
@@ -102,14 +102,14 @@ def test_it_looks_once_an_hour_however_often_it_is_woken(customer: Customer, clo
     assert work(task) == 1
 
 
-def test_a_clock_that_is_set_back_makes_no_rest_longer(customer: Customer, clock: Clock, task: RetentionTask) -> None:
+def test_a_clock_that_is_set_back_makes_no_rest_longer(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
     assert work(task) == 0
     make_exports(customer, 1, OLD)
     clock.advance(-60)
     assert work(task) == 1
 
 
-def test_what_another_one_is_at_is_left_to_it_for_an_hour(customer: Customer, clock: Clock, task: RetentionTask) -> None:
+def test_what_another_one_is_at_is_left_to_it_for_an_hour(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
     make_exports(customer, 1, OLD)
     with held_elsewhere():
         assert work(task) == 0
@@ -131,7 +131,7 @@ def test_a_look_that_broke_off_begins_anew(customer: Customer, task: RetentionTa
     assert left() == 0
 
 
-def test_it_stops_after_the_part_in_hand(customer: Customer, clock: Clock, task: RetentionTask) -> None:
+def test_it_stops_after_the_part_in_hand(customer: Customer, clock: FakeClock, task: RetentionTask) -> None:
     many = EXPORTS_AT_ONCE * 25
     make_exports(customer, many, OLD)
     thread = BackgroundTask("retention", task.run_once, 600)

@@ -37,7 +37,7 @@ CLAIM: Final = Claim(
 
 
 @dataclass
-class FakePost:
+class RecordingPost:
     """Remembers what it was asked to send, and answers as it is told."""
 
     answer: Callable[[], Outcome] = lambda: Outcome(status=202)
@@ -48,7 +48,7 @@ class FakePost:
         return self.answer()
 
 
-class Clock:
+class AdvancingClock:
     """Advances by a second and a half with every look."""
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class Clock:
 
 
 def runner(
-    post: FakePost, secret: str | None = WEBHOOK_SECRET, keys: tuple[bytes, ...] = (KEY,), retries: int = 2
+    post: RecordingPost, secret: str | None = WEBHOOK_SECRET, keys: tuple[bytes, ...] = (KEY,), retries: int = 2
 ) -> AttemptRunner:
     schedule = Schedule((5,) * retries, timedelta(hours=1))
     return AttemptRunner(
-        post, Vault(keys), AttemptOptions(secret, schedule, Clock(), lambda: 0.0, lambda claim, _now: claim)
+        post, Vault(keys), AttemptOptions(secret, schedule, AdvancingClock(), lambda: 0.0, lambda claim, _now: claim)
     )
 
 
@@ -79,13 +79,13 @@ def sealed(secret: str, target_id: str = CLAIM.target_id, key: bytes = KEY) -> b
     return Vault([key]).seal(secret, secret_context(target_id))
 
 
-def signature(post: FakePost, secret: str) -> SignatureVerdict:
+def signature(post: RecordingPost, secret: str) -> SignatureVerdict:
     _, headers, body = post.sent[-1]
     return verify(secret.encode(), headers, body, int(headers["X-Service-Timestamp"]), lambda _nonce: False)
 
 
 def test_the_headers_are_those_of_the_contract_and_no_others() -> None:
-    post = FakePost()
+    post = RecordingPost()
     attempt = delivered(runner(post))
     [(url, headers, body)] = post.sent
     assert (url, body) == (CLAIM.base_url, BODY)
@@ -109,14 +109,14 @@ def test_the_headers_are_those_of_the_contract_and_no_others() -> None:
 
 
 def test_the_signature_verifies_with_the_default_secret() -> None:
-    post = FakePost()
+    post = RecordingPost()
     runner(post).deliver(CLAIM)
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.OK
     assert signature(post, "another") is SignatureVerdict.SIGNATURE_WRONG
 
 
 def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_key() -> None:
-    post = FakePost(lambda: Outcome(status=503))
+    post = RecordingPost(lambda: Outcome(status=503))
     carrier = runner(post)
     first, second = delivered(carrier), delivered(carrier, CLAIM._replace(attempt=4, try_number=2))
     (_, before, body), (_, after, body_again) = post.sent
@@ -129,14 +129,14 @@ def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_
 
 
 def test_a_targets_own_secret_wins_over_the_default() -> None:
-    post = FakePost()
+    post = RecordingPost()
     runner(post).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
 
 
 def test_a_rotated_secret_signs_the_next_delivery() -> None:
-    post = FakePost()
+    post = RecordingPost()
     carrier = runner(post)
     for secret in (OWN_SECRET, "rotated"):
         carrier.deliver(CLAIM._replace(secret_sealed=sealed(secret)))
@@ -144,9 +144,9 @@ def test_a_rotated_secret_signs_the_next_delivery() -> None:
 
 
 def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new_one(customer: Customer) -> None:
-    post, vault, target = FakePost(), Vault([KEY]), make_target(customer)
+    post, vault, target = RecordingPost(), Vault([KEY]), make_target(customer)
     carrier = AttemptRunner(
-        post, vault, AttemptOptions(WEBHOOK_SECRET, Schedule((5,), timedelta(hours=1)), Clock(), lambda: 0.0)
+        post, vault, AttemptOptions(WEBHOOK_SECRET, Schedule((5,), timedelta(hours=1)), AdvancingClock(), lambda: 0.0)
     )
     for before, after in ((None, OWN_SECRET), (OWN_SECRET, "rotated")):
         make_approved(customer, target.id)
@@ -158,7 +158,7 @@ def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new
 
 
 def test_an_older_key_still_opens_a_secret() -> None:
-    post = FakePost()
+    post = RecordingPost()
     runner(post, keys=(b"n" * 32, KEY)).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
 
@@ -179,14 +179,14 @@ UNSENDABLE: Final = [
 def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
 ) -> None:
-    post = FakePost()
+    post = RecordingPost()
     attempt = delivered(runner(post, default, keys), CLAIM._replace(secret_sealed=blob))
     assert post.sent == []
     assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, error)
 
 
 def test_an_empty_secret_signs_nothing() -> None:
-    post = FakePost()
+    post = RecordingPost()
     attempt = delivered(runner(post, ""))
     assert post.sent == []
     assert attempt.verdict.error_code == "internal_error"
@@ -197,21 +197,21 @@ def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
     def fail() -> Outcome:
         raise broken
 
-    attempt = delivered(runner(FakePost(fail)))
+    attempt = delivered(runner(RecordingPost(fail)))
     assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, "internal_error")
     assert attempt.claim is CLAIM
 
 
 def test_what_a_receiver_says_is_kept_without_the_secret_that_it_may_have_echoed() -> None:
     body = f'{{"error": "expected {WEBHOOK_SECRET}"}}'.encode()
-    attempt = delivered(runner(FakePost(lambda: Outcome(status=401, body=body))))
+    attempt = delivered(runner(RecordingPost(lambda: Outcome(status=401, body=body))))
     assert attempt.outcome.kept == '{"error": "expected [redacted]"}'
-    assert delivered(runner(FakePost())).outcome.kept is None
+    assert delivered(runner(RecordingPost())).outcome.kept is None
 
 
 @pytest.mark.parametrize("secret", ['"', "id", ":", "T-1", "ticket"])
 def test_a_secret_from_before_there_was_a_least_length_spoils_no_answer(secret: str) -> None:
-    post = FakePost(lambda: Outcome(status=200, body=b'{"id": "T-1", "note": "a ticket"}'))
+    post = RecordingPost(lambda: Outcome(status=200, body=b'{"id": "T-1", "note": "a ticket"}'))
     attempt = delivered(runner(post), CLAIM._replace(secret_sealed=sealed(secret)))
     assert attempt.verdict.provider_ticket_id == "T-1"
     assert attempt.outcome.kept is not None
@@ -222,7 +222,7 @@ def test_a_log_of_a_broken_delivery_holds_neither_secret_nor_body(caplog: pytest
     def fail() -> Outcome:
         raise RuntimeError("a bug")
 
-    runner(FakePost(fail)).deliver(CLAIM)
+    runner(RecordingPost(fail)).deliver(CLAIM)
     assert "sending failed" in caplog.text
     assert WEBHOOK_SECRET not in caplog.text
     assert BODY.decode() not in caplog.text
@@ -234,7 +234,7 @@ TRIES: Final = [(1, True), (3, True), (4, False), (5, False)]
 
 @pytest.mark.parametrize(("try_number", "is_sent"), TRIES)
 def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) -> None:
-    post = FakePost()
+    post = RecordingPost()
     attempt = delivered(runner(post, retries=2), CLAIM._replace(try_number=try_number))
     assert bool(post.sent) == is_sent
     if not is_sent:
@@ -243,7 +243,7 @@ def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) ->
 
 
 def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:
-    attempt = delivered(runner(FakePost(lambda: Outcome(status=500))))
+    attempt = delivered(runner(RecordingPost(lambda: Outcome(status=500))))
     assert attempt.started_at == NOW + timedelta(seconds=1.5)
     assert attempt.verdict.next_attempt_at == NOW + timedelta(seconds=3 + 5)
 

@@ -24,7 +24,7 @@ from storage.targets import targets
 from tests.support.dispatchers import (
     NO_SWEEP_S,
     PATIENCE_S,
-    Clock,
+    FakeClock,
     FakePost,
     all_exported,
     approved,
@@ -228,7 +228,7 @@ def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(custom
     assert post.sent[held_id] == 1
 
 
-class StepsWithinATransaction(Clock):
+class StepsWithinATransaction(FakeClock):
     """A clock that is set an hour ahead once, while whoever reads it is in the middle of a transaction."""
 
     is_to_step = False

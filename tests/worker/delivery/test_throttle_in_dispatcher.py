@@ -13,7 +13,7 @@ from schemas.exports.delivery import Outcome
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
 from storage.targets import targets, throttle_state
-from tests.support.dispatchers import Clock, FakePost, approved, running_dispatcher, statuses
+from tests.support.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
 from tests.support.factories import NOW, Customer, make_approved
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.workers import wait_until
@@ -29,13 +29,13 @@ STANDING: Final[dict[str, Any]] = {"lease_s": 10**6, "renew_s": 0.02}
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @contextmanager
 def running_dispatchers(
-    post: FakePost, clock: Clock, count: int = 2, concurrency: int = 8, **terms: Any
+    post: FakePost, clock: FakeClock, count: int = 2, concurrency: int = 8, **terms: Any
 ) -> Iterator[list[Dispatcher]]:
     """Start drains that know of each other before anything is due for them."""
     with ExitStack() as running:
@@ -72,7 +72,7 @@ def ask_to_wait(status: int, seconds: float) -> Outcome:
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_target(
-    customer: Customer, clock: Clock, status: int
+    customer: Customer, clock: FakeClock, status: int
 ) -> None:
     post = FakePost(now=clock)
     post.answer = lambda url: ask_to_wait(status, 30) if url == BUSY_URL and clock.at == NOW else DELIVERED
@@ -95,7 +95,7 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
     assert sum(attempts for (attempts,) in of(BUSY_URL, "attempts")) == len(post.to(BUSY_URL)) == 40 + asked
 
 
-def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Customer, clock: Clock) -> None:
+def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, count=1):
         post.gate.clear()
@@ -115,7 +115,7 @@ def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Custome
         assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * 32 + [1] * 8
 
 
-def test_a_503_without_a_time_makes_nobody_wait(customer: Customer, clock: Clock) -> None:
+def test_a_503_without_a_time_makes_nobody_wait(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(first_then(Outcome(status=503)), clock)
     with running_dispatchers(post, clock):
         approved(customer, 20, BUSY_URL, NOW)
@@ -123,7 +123,7 @@ def test_a_503_without_a_time_makes_nobody_wait(customer: Customer, clock: Clock
     assert rows("SELECT held_until, held_reason FROM targets") == [(None, None)]
 
 
-def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock: Clock) -> None:
+def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(first_then(ask_to_wait(429, 30)), clock)
     with running_dispatchers(post, clock, concurrency=32):
         approved(customer, 1, BUSY_URL, NOW)
@@ -144,7 +144,7 @@ def more_for(url: str, customer: Customer) -> str:
     return make_approved(customer, target_of(url), NOW)
 
 
-def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: Clock) -> None:
+def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: FakeClock) -> None:
     approved(customer, 5, BUSY_URL, NOW)
     post = FakePost(first_then(*[ask_to_wait(429, 30)] * 5), clock)
     with running_dispatchers(post, clock, count=1):
@@ -159,7 +159,7 @@ def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: Clock) 
         wait_until(lambda: statuses() == {"exported": 5})
 
 
-def test_whoever_resumes_a_target_ends_its_wait(customer: Customer, clock: Clock) -> None:
+def test_whoever_resumes_a_target_ends_its_wait(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(first_then(ask_to_wait(429, 3600)), clock)
     with running_dispatchers(post, clock):
         [first] = approved(customer, 1, BUSY_URL, NOW)
@@ -184,7 +184,9 @@ def is_used_up(target_ids: list[str], now: datetime) -> bool:
     return not any(throttle.rate_allowance(state, now) for state in throttle_state.read(sorted(target_ids)).values())
 
 
-def test_a_pace_is_kept_by_two_drains_together(customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pace_is_kept_by_two_drains_together(
+    customer: Customer, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two targets, so that each drain may lock one while it wants the other."""
     paced = [many_targets(customer, number, 1, f"https://paced-{number}.example.com/")[0] for number in range(2)]
     for target_id in paced:
@@ -217,7 +219,9 @@ def most_in_a_minute(moments: Sequence[datetime]) -> int:
 # ---------------------------------------------------------------- the breaker
 
 
-def test_five_failures_open_the_breaker_and_single_probes_look_until_one_succeeds(customer: Customer, clock: Clock) -> None:
+def test_five_failures_open_the_breaker_and_single_probes_look_until_one_succeeds(
+    customer: Customer, clock: FakeClock
+) -> None:
     post = FakePost(lambda _url: REFUSED, clock)
     with running_dispatchers(post, clock):
         post.gate.clear()
@@ -252,7 +256,7 @@ def held_reason() -> str | None:
 
 
 def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_waits_for_it(
-    customer: Customer, clock: Clock
+    customer: Customer, clock: FakeClock
 ) -> None:
     post = FakePost(lambda _url: REFUSED, clock)
     approved(customer, 10, BUSY_URL, NOW)
@@ -268,7 +272,7 @@ def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_wai
 
 
 @pytest.fixture
-def in_queue(customer: Customer, clock: Clock) -> Iterator[tuple[FakePost, list[str]]]:
+def in_queue(customer: Customer, clock: FakeClock) -> Iterator[tuple[FakePost, list[str]]]:
     """A drain that has four requests open, and claims that wait to follow them; yields those claims' exports."""
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, count=1):
@@ -287,7 +291,7 @@ TURNED_OFF: Final = [("pause", None), ("disable", "target_disabled")]
 
 @pytest.mark.parametrize(("verb", "reason"), TURNED_OFF)
 def test_nothing_starts_after_a_person_has_turned_the_target_off(
-    in_queue: tuple[FakePost, list[str]], clock: Clock, verb: str, reason: str | None
+    in_queue: tuple[FakePost, list[str]], clock: FakeClock, verb: str, reason: str | None
 ) -> None:
     post, _ = in_queue
     targets.change_status(target_of(BUSY_URL), verb, clock.at, "operator")
@@ -301,7 +305,9 @@ def test_nothing_starts_after_a_person_has_turned_the_target_off(
     assert Counter(left) == {(reason, 0): 32}
 
 
-def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(in_queue: tuple[FakePost, list[str]], clock: Clock) -> None:
+def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(
+    in_queue: tuple[FakePost, list[str]], clock: FakeClock
+) -> None:
     post, waiting = in_queue
     with transaction():
         transitions.redact(waiting, clock.at, "operator")
@@ -315,17 +321,13 @@ def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(in_queue: tuple
 # ---------------------------------------------------------------- who is held up
 
 
-def test_a_target_that_hangs_holds_up_no_other(customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_target_that_hangs_holds_up_no_other(
+    customer: Customer, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     post, quick = FakePost(now=clock), FakePost(now=clock)
     post.gate.clear()
 
-    class Either(FakePost):
-        """Hangs for the one, answers the others."""
-
-        def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-            return (post if url == BUSY_URL else quick)(url, headers, body)
-
-    with running_dispatchers(Either(), clock, count=1):
+    with running_dispatchers(RoutedPost({BUSY_URL: post}, quick), clock, count=1):
         approved(customer, 50, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 4)
         for number in range(3):
@@ -337,18 +339,12 @@ def test_a_target_that_hangs_holds_up_no_other(customer: Customer, clock: Clock,
     assert "failed" not in caplog.text
 
 
-def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, clock: Clock) -> None:
+def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, clock: FakeClock) -> None:
     """While it was quick, much more was claimed for it than there are threads."""
     post, quick = FakePost(now=clock), FakePost(now=clock)
     post.gate.clear()
 
-    class Either(FakePost):
-        """Hangs for the one, answers the others."""
-
-        def __call__(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-            return (post if url == BUSY_URL else quick)(url, headers, body)
-
-    with running_dispatchers(Either(), clock, count=1):
+    with running_dispatchers(RoutedPost({BUSY_URL: post}, quick), clock, count=1):
         approved(customer, 200, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 4)
         post.let_through(40)
@@ -361,7 +357,7 @@ def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, c
 
 
 def test_with_every_thread_busy_the_drain_goes_on_looking(
-    customer: Customer, clock: Clock, caplog: pytest.LogCaptureFixture
+    customer: Customer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, count=1):
@@ -376,7 +372,7 @@ def test_with_every_thread_busy_the_drain_goes_on_looking(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_all_drains_together_have_no_more_open_than_a_target_takes(customer: Customer, clock: Clock, count: int) -> None:
+def test_all_drains_together_have_no_more_open_than_a_target_takes(customer: Customer, clock: FakeClock, count: int) -> None:
     post = FakePost(now=clock)
     post.gate.clear()
     with running_dispatchers(post, clock, count, concurrency=40):
@@ -391,7 +387,7 @@ def test_all_drains_together_have_no_more_open_than_a_target_takes(customer: Cus
     assert post.most_at_once == 16
 
 
-def let_pass(seconds: float, clock: Clock, count: int) -> None:
+def let_pass(seconds: float, clock: FakeClock, count: int) -> None:
     """Let time pass in steps in which no drain takes another one for dead, that had no turn on a busy machine."""
     while seconds > 0:
         step_s = min(seconds, 5.0)
@@ -400,7 +396,7 @@ def let_pass(seconds: float, clock: Clock, count: int) -> None:
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers WHERE seen_at = ?", (to_ms(clock.at),)) == [(count,)])
 
 
-def test_all_drains_together_make_one_probe(customer: Customer, clock: Clock) -> None:
+def test_all_drains_together_make_one_probe(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(lambda _url: REFUSED, now=clock)
     post.gate.clear()
     with running_dispatchers(post, clock, 3):
@@ -422,7 +418,7 @@ def test_all_drains_together_make_one_probe(customer: Customer, clock: Clock) ->
             wait_until(lambda: not statuses()["delivering"])
 
 
-def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer, clock: Clock) -> None:
+def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
     post.gate.clear()
     execute("INSERT INTO workers (name, started_at, seen_at) VALUES ('killed', ?, ?)", (to_ms(NOW), to_ms(NOW)))
@@ -436,7 +432,7 @@ def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer
         wait_until(lambda: post.at_once == 16)
 
 
-def test_a_worker_that_stops_leaves_its_share_at_once(customer: Customer, clock: Clock) -> None:
+def test_a_worker_that_stops_leaves_its_share_at_once(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
     with running_dispatcher(post, 40, now=clock, **STANDING):
         with running_dispatcher(post, 40, now=clock, **STANDING):

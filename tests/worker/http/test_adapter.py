@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from schemas.url_policy.policy import RefusalReason, TargetPolicy
-from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
 from tests.support.receivers import DEADLINE_S, NAME, OPEN, SLACK_S, always, drip_headers, make_certificate, silent_port
 from worker.http.adapter import GuardedAdapter
 from worker.http.errors import TargetRefused, TransportError
@@ -31,7 +31,7 @@ def session(
         yield made
 
 
-def collecting(seen: list[Request | None], **headers: str) -> Any:
+def collecting(seen: list[ReceivedRequest | None], **headers: str) -> Any:
     def behave(peer: Peer) -> None:
         while request := peer.read():
             seen.append(request)
@@ -41,7 +41,7 @@ def collecting(seen: list[Request | None], **headers: str) -> Any:
 
 
 def test_a_response_is_one_of_requests() -> None:
-    seen: list[Request | None] = []
+    seen: list[ReceivedRequest | None] = []
     server = LoopbackServer(collecting(seen, Content_Type="application/json; charset=utf-8", X_Seen="one"))
     with server, session() as client:
         response = client.post(server.url(NAME), json={"a": 1}, headers={"X-Own": "mine"})
@@ -75,7 +75,7 @@ def test_a_response_is_one_of_requests() -> None:
     ids=["none", "none to delete", "text", "form", "file", "iterator"],
 )
 def test_every_kind_of_body_is_sent_with_its_length(method: str, data: Any, body: bytes) -> None:
-    seen: list[Request | None] = []
+    seen: list[ReceivedRequest | None] = []
     with LoopbackServer(collecting(seen)) as server, session() as client:
         assert client.request(method, server.url(NAME), data=data).status_code == 200
     [request] = seen
@@ -120,7 +120,7 @@ def test_a_refused_url_is_an_error_of_requests_too() -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed_though_the_session_allows_it(status: int) -> None:
-    elsewhere: list[Request | None] = []
+    elsewhere: list[ReceivedRequest | None] = []
     with LoopbackServer(collecting(elsewhere)) as other, session() as client:
         with LoopbackServer(always(status, Location=other.url("127.0.0.1"))) as server:
             response = client.get(server.url(NAME), allow_redirects=True)
@@ -129,7 +129,7 @@ def test_a_redirect_is_not_followed_though_the_session_allows_it(status: int) ->
 
 
 def test_the_environment_and_the_session_choose_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    proxied: list[Request | None] = []
+    proxied: list[ReceivedRequest | None] = []
     with LoopbackServer(collecting(proxied)) as proxy, LoopbackServer(always()) as server, session() as client:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url("127.0.0.1"))

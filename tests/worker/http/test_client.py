@@ -11,8 +11,7 @@ from typing import Final
 
 import pytest
 
-from runtime.dns_resolver import Addresses
-from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest, SlowResolver
 from tests.support.receivers import (
     BODY,
     DRIPPED_BODIES,
@@ -48,7 +47,7 @@ def test_a_success_in_headers_is_delivered_whatever_becomes_of_its_body(client: 
 
 
 def test_a_request_is_sent_as_it_is_asked_for(client: HttpClient) -> None:
-    seen: list[Request] = []
+    seen: list[ReceivedRequest] = []
 
     def behave(peer: Peer) -> None:
         while request := peer.read():
@@ -109,7 +108,7 @@ HOSTS: Final = [
 
 @pytest.mark.parametrize(("host", "looked_up", "named"), HOSTS)
 def test_a_host_is_named_in_its_one_form(host: str, looked_up: str, named: str) -> None:
-    seen: list[Request | None] = []
+    seen: list[ReceivedRequest | None] = []
 
     def behave(peer: Peer) -> None:
         seen.append(peer.read())
@@ -230,11 +229,6 @@ def test_connections_are_kept_and_one_post_takes_no_delayed_acknowledgement(clie
 
 
 def test_the_parts_of_a_first_post_are_timed_and_those_of_a_second_are_not_repeated() -> None:
-    class Slow(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
-            time.sleep(0.05)
-            return super().resolve(host, port, timeout_s)
-
     def behave(peer: Peer) -> None:
         while peer.read():
             time.sleep(0.05)
@@ -242,7 +236,7 @@ def test_the_parts_of_a_first_post_are_timed_and_those_of_a_second_are_not_repea
             time.sleep(0.05)
             peer.send(b"{}")
 
-    with LoopbackServer(behave) as server, made_client(resolver=Slow({NAME: ["127.0.0.1"]})) as client:
+    with LoopbackServer(behave) as server, made_client(resolver=SlowResolver({NAME: ["127.0.0.1"]}, 0.05)) as client:
         first, second = (post(client, server.url(NAME)).timings for _ in range(2))
     assert first.dns_ms is not None
     assert first.dns_ms >= 45

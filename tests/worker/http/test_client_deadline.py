@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.dns_resolver import Addresses, DnsResolver
-from tests.support.fakes import FakeResolver, LoopbackServer, Peer
+from runtime.dns_resolver import DnsResolver
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, SlowResolver
 from tests.support.receivers import (
     DEADLINE_S,
     DRIPPED_BODIES,
@@ -123,12 +123,7 @@ def test_a_slow_name_server_is_left_at_the_deadline() -> None:
 
 
 def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
-    class Slow(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
-            time.sleep(DEADLINE_S * 0.9)
-            return super().resolve(host, port, timeout_s)
-
-    slow = Slow({NAME: ["127.0.0.1"]})
+    slow = SlowResolver({NAME: ["127.0.0.1"]}, DEADLINE_S * 0.9)
     with LoopbackServer(drip_headers) as server, made_client(resolver=slow, deadline_s=DEADLINE_S) as client:
         outcome, took_s = timed(client, server.url(NAME))
     assert outcome.error == "deadline_exceeded"
@@ -136,12 +131,7 @@ def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
 
 
 def test_a_lookup_that_overstays_leaves_nothing_to_dial() -> None:
-    class Late(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float) -> Addresses:
-            time.sleep(DEADLINE_S + 0.1)
-            return super().resolve(host, port, timeout_s)
-
-    late = Late({NAME: ["127.0.0.1"]})
+    late = SlowResolver({NAME: ["127.0.0.1"]}, DEADLINE_S + 0.1)
     with LoopbackServer(always()) as server, made_client(resolver=late, deadline_s=DEADLINE_S) as client:
         assert post(client, server.url(NAME)).error == "deadline_exceeded"
         assert server.connections == 0

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.dns_resolver import DnsFailure
 from schemas.url_policy.policy import TargetPolicy
-from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
 from tests.support.receivers import NAME, RebindingResolver, always, made_client, post
 from worker.http.client import HttpClient
 
@@ -101,7 +101,7 @@ def test_a_name_that_turned_bad_is_refused_when_it_is_dialed_again() -> None:
 
 
 def test_the_environment_sends_nothing_elsewhere_and_adds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[Request] = []
+    seen: list[ReceivedRequest] = []
 
     def behave(peer: Peer) -> None:
         while request := peer.read():

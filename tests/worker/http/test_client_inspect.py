@@ -12,7 +12,7 @@ import pytest
 from runtime.dns_resolver import DnsFailure, DnsResolver
 from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validation
 from schemas.url_policy.policy import TargetPolicy
-from tests.support.fakes import FakeResolver, LoopbackServer, Peer, Request
+from tests.support.fakes import FakeResolver, LoopbackServer, Peer, ReceivedRequest
 from tests.support.receivers import (
     DEADLINE_S,
     NAME,
@@ -30,7 +30,7 @@ class Listener:
     """Hears what a client says, and answers nothing."""
 
     def __init__(self) -> None:
-        self.heard: list[Request | None] = []
+        self.heard: list[ReceivedRequest | None] = []
 
     def __call__(self, peer: Peer) -> None:
         self.heard.append(peer.read())

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import pytest
 
-from tests.support.fakes import LoopbackServer, Peer, Request
+from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.receivers import NAME, always, made_client, make_certificate, post
 
 #: The most that a record of TLS holds.
@@ -110,7 +110,7 @@ def test_a_wrong_certificate_is_named_and_nothing_is_sent(
     tmp_path: Path, name: str, lasts: timedelta, is_trusted: bool
 ) -> None:
     context, authority = make_certificate(tmp_path, name, lasts)
-    requests: list[Request | None] = []
+    requests: list[ReceivedRequest | None] = []
     with (
         LoopbackServer(lambda peer: requests.append(peer.read()), context) as server,
         made_client(verify=authority if is_trusted else True) as client,

@@ -19,7 +19,7 @@ THERE: Final = ["127.0.0.2"]
 PRIVATE: Final = ["10.0.0.1"]
 
 
-class Ledger:
+class GatedServer:
     """Answers every request when `gate` lets it, and counts the requests and the connections that were closed."""
 
     def __init__(self, gate: Callable[[], object] = lambda: None) -> None:
@@ -44,7 +44,7 @@ class Ledger:
 
 
 def test_a_name_that_turned_private_takes_its_kept_connection_along() -> None:
-    ledger, resolver = Ledger(), RebindingResolver(HERE, PRIVATE)
+    ledger, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         outcomes = [post(client, server.url(NAME)) for _ in range(2)]
@@ -56,7 +56,7 @@ def test_a_name_that_turned_private_takes_its_kept_connection_along() -> None:
 
 def test_a_kept_connection_over_tls_is_no_exception(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path)
-    ledger, resolver = Ledger(), RebindingResolver(HERE, HERE, PRIVATE)
+    ledger, resolver = GatedServer(), RebindingResolver(HERE, HERE, PRIVATE)
     with (
         LoopbackServer(ledger, context) as server,
         made_client(resolver=resolver, confirmed_for_s=0, verify=authority) as client,
@@ -70,7 +70,7 @@ def test_a_kept_connection_over_tls_is_no_exception(tmp_path: Path) -> None:
 # what the name leads to besides the address of the kept connection
 @pytest.mark.parametrize("others", [["10.0.0.1"], ["169.254.169.254"], ["127.0.0.2", "fe80::1"]])
 def test_one_bad_address_beside_its_own_ends_a_kept_connection(others: list[str]) -> None:
-    ledger, resolver = Ledger(), RebindingResolver(HERE, [*HERE, *others])
+    ledger, resolver = GatedServer(), RebindingResolver(HERE, [*HERE, *others])
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         assert post(client, server.url(NAME)).refused
@@ -80,7 +80,7 @@ def test_one_bad_address_beside_its_own_ends_a_kept_connection(others: list[str]
 
 def test_all_kept_connections_of_a_refused_name_are_closed() -> None:
     together = threading.Barrier(3, timeout=PATIENCE_S)
-    ledger, resolver = Ledger(together.wait), RebindingResolver(HERE, HERE, HERE, PRIVATE)
+    ledger, resolver = GatedServer(together.wait), RebindingResolver(HERE, HERE, HERE, PRIVATE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         with ThreadPoolExecutor(3) as pool:
             first = list(pool.map(lambda _: post(client, server.url(NAME)).status, range(3)))
@@ -92,7 +92,7 @@ def test_all_kept_connections_of_a_refused_name_are_closed() -> None:
 
 def test_a_connection_that_was_in_use_at_a_refusal_is_asked_about_before_its_next_use() -> None:
     release = threading.Event()
-    ledger, resolver = Ledger(lambda: release.wait(PATIENCE_S)), RebindingResolver(HERE, PRIVATE)
+    ledger, resolver = GatedServer(lambda: release.wait(PATIENCE_S)), RebindingResolver(HERE, PRIVATE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(1) as pool:
         used = pool.submit(post, client, server.url(NAME))
         assert until(lambda: ledger.requests == 1)
@@ -104,7 +104,7 @@ def test_a_connection_that_was_in_use_at_a_refusal_is_asked_about_before_its_nex
 
 
 def test_a_name_that_moved_is_followed_and_nothing_is_sent_twice() -> None:
-    before, after, resolver = Ledger(), Ledger(), RebindingResolver(HERE, THERE)
+    before, after, resolver = GatedServer(), GatedServer(), RebindingResolver(HERE, THERE)
     with (
         LoopbackServer(before) as old,
         LoopbackServer(after, host="127.0.0.2", port=old.port) as new,
@@ -118,7 +118,7 @@ def test_a_name_that_moved_is_followed_and_nothing_is_sent_twice() -> None:
 
 
 def test_a_name_with_more_addresses_keeps_the_connection_to_one_of_them() -> None:
-    ledger, resolver = Ledger(), RebindingResolver(HERE, [*THERE, *HERE])
+    ledger, resolver = GatedServer(), RebindingResolver(HERE, [*THERE, *HERE])
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert [post(client, server.url(NAME)).address for _ in range(3)] == HERE * 3
         assert (server.connections, resolver.asked) == (1, 3)
@@ -126,7 +126,7 @@ def test_a_name_with_more_addresses_keeps_the_connection_to_one_of_them() -> Non
 
 @pytest.mark.parametrize("reason", [DnsFailure.TIMEOUT, DnsFailure.FAILED, DnsFailure.OVERLOADED])
 def test_a_name_server_that_is_away_takes_no_connection_away(reason: DnsFailure) -> None:
-    ledger, resolver = Ledger(), RebindingResolver(HERE, reason)
+    ledger, resolver = GatedServer(), RebindingResolver(HERE, reason)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
         assert (server.connections, resolver.asked) == (1, 3)
@@ -143,7 +143,7 @@ def test_a_name_server_that_hangs_leaves_the_time_that_a_delivery_needs() -> Non
             hung.wait(60)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
-    ledger = Ledger()
+    ledger = GatedServer()
     resolver = DnsResolver(getaddrinfo=resolve)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, deadline_s=30, confirmed_for_s=0) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(2)]
@@ -155,7 +155,7 @@ def test_a_name_server_that_hangs_leaves_the_time_that_a_delivery_needs() -> Non
 
 
 def test_a_name_that_is_gone_takes_its_connection_along_but_is_not_refused() -> None:
-    ledger, resolver = Ledger(), RebindingResolver(HERE, DnsFailure.NOT_FOUND)
+    ledger, resolver = GatedServer(), RebindingResolver(HERE, DnsFailure.NOT_FOUND)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         outcome = post(client, server.url(NAME))
@@ -165,7 +165,7 @@ def test_a_name_that_is_gone_takes_its_connection_along_but_is_not_refused() -> 
 
 
 def test_a_confirmed_name_is_not_asked_for_again() -> None:
-    ledger, resolver = Ledger(), RebindingResolver(HERE, PRIVATE)
+    ledger, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=600) as client:
         assert {post(client, server.url(NAME)).status for _ in range(100)} == {200}
         assert (server.connections, resolver.asked) == (1, 1)
@@ -174,7 +174,7 @@ def test_a_confirmed_name_is_not_asked_for_again() -> None:
 def test_one_look_at_a_name_serves_all_its_connections() -> None:
     release, together = threading.Event(), threading.Barrier(2)
     gate: list[Callable[[float], object]] = [release.wait]
-    ledger, resolver = Ledger(lambda: gate[0](PATIENCE_S)), RebindingResolver(HERE, HERE, PRIVATE, HERE)
+    ledger, resolver = GatedServer(lambda: gate[0](PATIENCE_S)), RebindingResolver(HERE, HERE, PRIVATE, HERE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(2) as pool:
         used = [pool.submit(post, client, server.url(NAME)) for _ in range(2)]
         assert until(lambda: ledger.requests == 2)
@@ -199,7 +199,7 @@ class CountingResolver(FakeResolver):
 
 def test_many_posts_on_many_threads_share_the_lookups() -> None:
     threads, period_s = 8, 0.3
-    ledger, resolver = Ledger(), CountingResolver({NAME: HERE})
+    ledger, resolver = GatedServer(), CountingResolver({NAME: HERE})
 
     def keep_posting(until_at: float) -> set[int | None]:
         met = set()
@@ -221,7 +221,7 @@ def test_many_posts_on_many_threads_share_the_lookups() -> None:
 
 
 def test_connections_that_nobody_uses_are_closed() -> None:
-    ledger = Ledger()
+    ledger = GatedServer()
     with LoopbackServer(ledger) as server, made_client(kept_idle_s=0.2) as client:
         assert post(client, server.url(NAME)).status == 200
         assert ledger.await_closed(1)
@@ -230,6 +230,6 @@ def test_connections_that_nobody_uses_are_closed() -> None:
 
 
 def test_a_connection_in_use_is_not_idle() -> None:
-    ledger = Ledger(lambda: time.sleep(0.8))
+    ledger = GatedServer(lambda: time.sleep(0.8))
     with LoopbackServer(ledger) as server, made_client(kept_idle_s=0.1) as client:
         assert post(client, server.url(NAME)).status == 200

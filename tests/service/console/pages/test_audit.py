@@ -11,7 +11,7 @@ from schemas.base.timestamps import to_ms
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import execute, rows, transaction
-from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.corpora import naughty_strings
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
 from tests.support.query_plans import read_whole, statements
@@ -37,7 +37,7 @@ def append(*entries: AuditEntry) -> None:
         audit_log.append_all(entries)
 
 
-def test_it_shows_who_did_what_to_which_record_and_why(person: Person, customer: Customer) -> None:
+def test_it_shows_who_did_what_to_which_record_and_why(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     append(
         line(f"user:{customer.user_id}", "approve", export_id, status_before="prepared", status_after="approved"),
@@ -61,7 +61,7 @@ def test_it_shows_who_did_what_to_which_record_and_why(person: Person, customer:
     assert f'href="/console/exports/{export_id}">{export_id}</a>' in text
 
 
-def test_only_what_the_visitor_may_open_is_a_link(person: Person, customer: Customer) -> None:
+def test_only_what_the_visitor_may_open_is_a_link(person: ConsoleBrowser, customer: Customer) -> None:
     other = make_customer()
     mine, theirs = make_target(customer).id, make_target(other).id
     [others_export] = make_exports(other, 1)
@@ -73,7 +73,7 @@ def test_only_what_the_visitor_may_open_is_a_link(person: Person, customer: Cust
     assert "<td>exp_&lt;b&gt;</td>" in text
 
 
-def test_it_is_paged_and_each_line_comes_once(person: Person) -> None:
+def test_it_is_paged_and_each_line_comes_once(person: ConsoleBrowser) -> None:
     append(*(line(subject=f"subject-{number:03}") for number in range(125)))
     shown: list[str] = []
     query = "limit=50"
@@ -86,7 +86,7 @@ def test_it_is_paged_and_each_line_comes_once(person: Person) -> None:
     assert shown == [f"{number:03}" for number in reversed(range(125))]
 
 
-def test_one_record_is_looked_for_and_the_filter_goes_along(person: Person) -> None:
+def test_one_record_is_looked_for_and_the_filter_goes_along(person: ConsoleBrowser) -> None:
     append(*(line(subject="a b&c") for _ in range(3)), line(subject="another"))
     text = person.get("/audit", urlencode({"subject": "a b&c", "limit": 2})).text
     assert text.count("<td>a b&amp;c</td>") == 2
@@ -97,12 +97,12 @@ def test_one_record_is_looked_for_and_the_filter_goes_along(person: Person) -> N
     assert person.get("/audit", "subject=").text.count("<td>another</td>") == 1
 
 
-def test_an_empty_ledger_says_so(person: Person) -> None:
+def test_an_empty_ledger_says_so(person: ConsoleBrowser) -> None:
     execute("DELETE FROM audit_entries")
     assert 'data-state="unused"' in person.get("/audit").text
 
 
-def test_a_cursor_that_was_not_made_here_is_refused_and_not_repeated(person: Person) -> None:
+def test_a_cursor_that_was_not_made_here_is_refused_and_not_repeated(person: ConsoleBrowser) -> None:
     for cursor in CURSORS:
         answer = person.get("/audit", urlencode({"cursor": cursor}))
         assert answer.status_code == 422, cursor
@@ -111,7 +111,7 @@ def test_a_cursor_that_was_not_made_here_is_refused_and_not_repeated(person: Per
         assert escape(cursor) not in answer.text.replace(person.csrf, "")
 
 
-def test_a_subject_that_no_record_has_is_refused_or_found_nowhere(person: Person) -> None:
+def test_a_subject_that_no_record_has_is_refused_or_found_nowhere(person: ConsoleBrowser) -> None:
     for query in ("subject=%00", "subject=a%0Ab", "subject=a&subject=b", f"subject={'x' * 201}", "subject=%ff"):
         answer = person.get("/audit", query)
         assert answer.status_code in {200, 422}, query
@@ -120,7 +120,7 @@ def test_a_subject_that_no_record_has_is_refused_or_found_nowhere(person: Person
 
 
 @on_sqlite
-def test_nothing_in_a_line_is_markup(person: Person) -> None:
+def test_nothing_in_a_line_is_markup(person: ConsoleBrowser) -> None:
     texts = [text.replace("\0", "") for text in naughty_strings()]
     append(*(line(text, text, text, status_before=text, status_after=text, reason=text) for text in texts))
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_nothing_in_a_line_is_markup(person: Person) -> None:
     assert [text for text in dangerous if text in shown] == []
 
 
-def test_a_page_asks_a_few_indexed_questions(person: Person, customer: Customer) -> None:
+def test_a_page_asks_a_few_indexed_questions(person: ConsoleBrowser, customer: Customer) -> None:
     made = make_exports(customer, 60)
     append(*(line(f"user:{customer.user_id}", "approve", export_id) for export_id in made))
     for query in ("", "subject=nobody", f"subject={made[0]}"):
@@ -146,8 +146,8 @@ def test_a_page_asks_a_few_indexed_questions(person: Person, customer: Customer)
 
 
 @on_sqlite
-def test_the_installations_ledger_is_there_for_its_operator_alone(client: TestClient, person: Person) -> None:
-    stranger = Person(client)
+def test_the_installations_ledger_is_there_for_its_operator_alone(client: TestClient, person: ConsoleBrowser) -> None:
+    stranger = ConsoleBrowser(client)
     assert stranger.sign_in(make_console_token(make_customer())).status_code == 303
     assert person.get("/audit").status_code == 200
     for page in ("/audit", "/compliance", "/integrations"):

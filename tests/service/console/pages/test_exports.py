@@ -26,7 +26,7 @@ from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, recoveries, transitions
 from storage.exports.rows import Draft
 from storage.targets import targets
-from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import (
     Customer,
     claim_due,
@@ -114,7 +114,7 @@ def buttons(page: Result) -> set[str]:
 # --- the list -----------------------------------------------------------------
 
 
-def test_the_list_tells_of_each_export_what_one_looks_for(person: Person, customer: Customer) -> None:
+def test_the_list_tells_of_each_export_what_one_looks_for(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer, "https://tracker.example.com:8443/hook", "Our tracker")
     [waiting] = make_exports(customer, 1)
     [failed] = make_failed(customer, target.id)
@@ -129,7 +129,7 @@ def test_the_list_tells_of_each_export_what_one_looks_for(person: Person, custom
 
 
 @on_sqlite
-def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Person, customer: Customer) -> None:
+def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: ConsoleBrowser, customer: Customer) -> None:
     oldest, *_ = many_targets(customer, 0, MOST_TARGETS + 1, "https://old.example/hook")
     make_failed(customer, oldest)
     page = person.get("/exports")
@@ -149,13 +149,13 @@ def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Person
     ],
 )
 def test_the_list_is_filtered_by_what_the_address_says(
-    query: str, statuses: list[str], person: Person, customer: Customer
+    query: str, statuses: list[str], person: ConsoleBrowser, customer: Customer
 ) -> None:
     ids = in_every_state(customer)
     assert listed(person.get("/exports", query)) == [ids[ExportStatus(status)] for status in statuses][::-1]
 
 
-def test_of_a_target_what_failed_or_was_blocked_is_listed(person: Person, customer: Customer) -> None:
+def test_of_a_target_what_failed_or_was_blocked_is_listed(person: ConsoleBrowser, customer: Customer) -> None:
     here, there = make_target(customer), make_target(customer)
     [failed], [blocked] = make_failed(customer, here.id), make_failed(customer, here.id, status="blocked")
     make_failed(customer, there.id)
@@ -170,7 +170,7 @@ def test_of_a_target_what_failed_or_was_blocked_is_listed(person: Person, custom
     assert f'href="/console/exports?target={here.id}">Newest' in older.text
 
 
-def test_the_pages_of_a_list_follow_one_another_under_its_filters(person: Person, customer: Customer) -> None:
+def test_the_pages_of_a_list_follow_one_another_under_its_filters(person: ConsoleBrowser, customer: Customer) -> None:
     ids = make_exports(customer, 5)
     query, seen = "status=prepared&limit=2", []
     while query:
@@ -184,7 +184,7 @@ def encoded(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: Person) -> None:
+def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBrowser) -> None:
     for query, named in [
         ("status=CANARY", "/status"),
         ("status=failed&status=blocked", "/status"),
@@ -203,14 +203,14 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: Person) ->
         assert "CANARY" not in page.text, query
 
 
-def test_an_export_is_opened_by_its_id(person: Person, customer: Customer) -> None:
+def test_an_export_is_opened_by_its_id(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     went = person.get("/exports", f"id=%20{export_id}%0A")
     assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}")
     assert person.get("/exports", "id=").status_code == 200
 
 
-def test_an_unknown_id_is_explained(person: Person) -> None:
+def test_an_unknown_id_is_explained(person: ConsoleBrowser) -> None:
     for sought in [*BAD_IDS, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA&id=x", "<script>alert(1)</script>"]:
         page = person.get("/exports", f"id={sought}")
         assert page.status_code == 404, sought
@@ -221,11 +221,11 @@ def test_an_unknown_id_is_explained(person: Person) -> None:
 @on_sqlite
 def test_an_id_is_looked_for_by_nobody_who_is_not_signed_in(client: TestClient, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
-    went = Person(client).get("/exports", f"id={export_id}")
+    went = ConsoleBrowser(client).get("/exports", f"id={export_id}")
     assert (went.status_code, went.headers["location"].partition("?")[0]) == (303, "/console/sign-in")
 
 
-def test_an_empty_list_says_why(person: Person, customer: Customer) -> None:
+def test_an_empty_list_says_why(person: ConsoleBrowser, customer: Customer) -> None:
     assert 'data-state="unused"' in person.get("/exports").text
     make_exports(customer, 1)
     assert 'data-state="filtered"' in person.get("/exports", "status=failed").text
@@ -234,7 +234,7 @@ def test_an_empty_list_says_why(person: Person, customer: Customer) -> None:
 
 
 @on_sqlite
-def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Person, customer: Customer) -> None:
+def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: ConsoleBrowser, customer: Customer) -> None:
     def asked(query: str = "limit=200") -> int:
         with statements() as ran:
             assert person.get("/exports", query).status_code == 200
@@ -260,7 +260,7 @@ OFFERED: Final = {
 
 
 @on_sqlite
-def test_an_export_offers_what_its_state_allows(person: Person, customer: Customer) -> None:
+def test_an_export_offers_what_its_state_allows(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(customer)
     for status, export_id in in_every_state(customer).items():
         page = person.get(f"/exports/{export_id}")
@@ -271,7 +271,7 @@ def test_an_export_offers_what_its_state_allows(person: Person, customer: Custom
 
 @on_sqlite
 def test_an_outdated_button_says_the_state_and_changes_nothing(
-    person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
+    person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     target_id = make_target(customer).id
     for status, export_id in in_every_state(customer).items():
@@ -285,7 +285,7 @@ def test_an_outdated_button_says_the_state_and_changes_nothing(
             assert (queries.get(export_id), wake_ups.notifications) == (before, 0), (status, verb)
 
 
-def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, customer: Customer) -> None:
+def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     export_id = prepared(
         customer,
@@ -319,14 +319,14 @@ def test_a_ticket_is_shown_as_it_will_be_sent_and_then_as_it_is(person: Person, 
     assert f"{len(frozen):,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + " bytes" in after
 
 
-def test_the_timeline_is_newest_first(person: Person, customer: Customer) -> None:
+def test_the_timeline_is_newest_first(person: ConsoleBrowser, customer: Customer) -> None:
     page = person.get(f"/exports/{tried(customer)}")
     timeline = main_of(page).partition('aria-label="Timeline"')[2]
     steps = re.findall(r"<tr>\n<td><time.*?</td>\n<td>(.*?)</td>\n<td>(.*?)</td>", timeline)
     assert steps == [(WORKER, "reschedule"), (WORKER, "claim"), ("user:test", "approve"), ("user:test", "prepare")]
 
 
-def test_who_reads_finds_their_own_name_in_the_timeline(person: Person, customer: Customer) -> None:
+def test_who_reads_finds_their_own_name_in_the_timeline(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     target = make_target(customer)
     page = person.get(f"/exports/{export_id}")
@@ -336,7 +336,7 @@ def test_who_reads_finds_their_own_name_in_the_timeline(person: Person, customer
 
 
 @on_sqlite
-def test_a_long_timeline_is_cut_and_says_so(person: Person, customer: Customer) -> None:
+def test_a_long_timeline_is_cut_and_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     with transaction():
         for number in range(1, MOST_ENTRIES):
@@ -350,7 +350,7 @@ def test_a_long_timeline_is_cut_and_says_so(person: Person, customer: Customer) 
     assert ">prepare<" not in page.text
 
 
-def test_attempts_are_listed_with_their_timings_in_pages(person: Person, customer: Customer) -> None:
+def test_attempts_are_listed_with_their_timings_in_pages(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = tried(customer, 3)
     page = person.get(f"/exports/{export_id}", "limit=2")
     assert re.findall(r'<tr>\n<td class="number">(\d)</td>', page.text) == ["3", "2"]
@@ -396,7 +396,7 @@ def test_the_time_of_an_attempt_is_split(timings: Timings, parts: list[AttemptPh
 
 
 @on_sqlite
-def test_attempts_without_times_are_shown(person: Person, customer: Customer) -> None:
+def test_attempts_without_times_are_shown(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = tried(customer, answer=None)
     execute(
         "UPDATE attempts SET dns_ms = NULL, connect_ms = NULL, tls_ms = NULL, first_byte_ms = NULL, total_ms = 0, "
@@ -408,7 +408,7 @@ def test_attempts_without_times_are_shown(person: Person, customer: Customer) ->
     assert "<svg class=" not in page.text
 
 
-def test_a_redacted_export_says_so_and_offers_nothing(person: Person, customer: Customer) -> None:
+def test_a_redacted_export_says_so_and_offers_nothing(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = tried(customer)
     with transaction():
         transitions.redact([export_id], utc_now(), "worker")
@@ -423,7 +423,7 @@ def test_a_redacted_export_says_so_and_offers_nothing(person: Person, customer: 
 
 
 @on_sqlite
-def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: Person, customer: Customer) -> None:
+def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(customer)
     ticket = Ticket("Card", "4111 1111 1111 1111", "high", None, (), {})
     source = queries.get(make_exports(customer, 1)[0]).source
@@ -438,7 +438,9 @@ def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: Person, customer: C
 
 @on_sqlite
 @pytest.mark.parametrize("status", ["disabled", "inactive"])
-def test_what_cannot_be_delivered_says_so_in_place_of_a_button(status: str, person: Person, customer: Customer) -> None:
+def test_what_cannot_be_delivered_says_so_in_place_of_a_button(
+    status: str, person: ConsoleBrowser, customer: Customer
+) -> None:
     target = make_target(customer)
     [export_id] = make_failed(customer, target.id)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
@@ -448,7 +450,7 @@ def test_what_cannot_be_delivered_says_so_in_place_of_a_button(status: str, pers
 
 
 @on_sqlite
-def test_what_failed_at_a_blocked_target_may_be_retried(person: Person, customer: Customer) -> None:
+def test_what_failed_at_a_blocked_target_may_be_retried(person: ConsoleBrowser, customer: Customer) -> None:
     """A retry looks at its address anew."""
     target = make_target(customer)
     [export_id] = make_failed(customer, target.id, status="blocked")
@@ -457,7 +459,7 @@ def test_what_failed_at_a_blocked_target_may_be_retried(person: Person, customer
 
 
 @on_sqlite
-def test_an_approval_is_offered_for_targets_that_take_it(person: Person, customer: Customer) -> None:
+def test_an_approval_is_offered_for_targets_that_take_it(person: ConsoleBrowser, customer: Customer) -> None:
     ids = {status: make_target(customer).id for status in TargetStatus}
     for status, target_id in ids.items():
         execute("UPDATE targets SET status = ? WHERE id = ?", (status.value, target_id))
@@ -465,7 +467,7 @@ def test_an_approval_is_offered_for_targets_that_take_it(person: Person, custome
 
 
 @on_sqlite
-def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: Person, customer: Customer) -> None:
+def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = prepared(customer)
     ids = many_targets(customer, 0, MOST_TARGETS, "https://tracker.example.com/hook")
     page = person.get(f"/exports/{export_id}")
@@ -476,7 +478,7 @@ def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: Per
 
 
 @on_sqlite
-def test_without_a_target_the_page_says_how_to_make_one(person: Person, customer: Customer) -> None:
+def test_without_a_target_the_page_says_how_to_make_one(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(make_customer())
     page = person.get(f"/exports/{prepared(customer)}")
     assert buttons(page) == {"Dismiss"}
@@ -484,7 +486,7 @@ def test_without_a_target_the_page_says_how_to_make_one(person: Person, customer
 
 
 @on_sqlite
-def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: Person, customer: Customer) -> None:
+def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: ConsoleBrowser, customer: Customer) -> None:
     def asked(export_id: str) -> int:
         with statements() as ran:
             assert person.get(f"/exports/{export_id}").status_code == 200
@@ -499,7 +501,7 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
 # --- decisions ----------------------------------------------------------------
 
 
-def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
+def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     target, paused = make_target(customer), make_target(customer, name="Waits")
     targets.change_status(paused.id, "pause", utc_now(), "operator")
     make_target(make_customer(), name="Not ours")
@@ -533,7 +535,12 @@ def test_a_ticket_is_approved_as_it_was_seen(person: Person, customer: Customer,
     ],
 )
 def test_an_approval_of_something_else_is_refused(
-    changes: Mapping[str, str], status: int, expected: str, person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
+    changes: Mapping[str, str],
+    status: int,
+    expected: str,
+    person: ConsoleBrowser,
+    customer: Customer,
+    wake_ups: FakeWakeUpQueue,
 ) -> None:
     export_id = prepared(customer)
     seen = {"target_id": make_target(customer).id, "ticket_digest": queries.get(export_id).ticket_digest}
@@ -543,7 +550,7 @@ def test_an_approval_of_something_else_is_refused(
 
 
 @on_sqlite
-def test_another_accounts_target_is_unknown(person: Person, customer: Customer) -> None:
+def test_another_accounts_target_is_unknown(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = prepared(customer)
     strange = make_target(make_customer())
     digest = queries.get(export_id).ticket_digest
@@ -551,7 +558,7 @@ def test_another_accounts_target_is_unknown(person: Person, customer: Customer) 
     assert (page.status_code, "No target has this id" in page.text) == (422, True)
 
 
-def test_what_failed_is_retried_once(person: Person, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
+def test_what_failed_is_retried_once(person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     [export_id] = make_failed(customer, make_target(customer).id)
     wake_ups.look = lambda: queries.get(export_id).status.value
     went = person.post(f"/exports/{export_id}/retry")
@@ -564,7 +571,7 @@ def test_what_failed_is_retried_once(person: Person, customer: Customer, wake_up
 @on_sqlite
 @pytest.mark.parametrize(("addresses", "status"), [(["93.184.215.14"], 303), (["10.0.0.1"], 409)])
 def test_a_blocked_targets_address_is_looked_at_before_a_retry(
-    addresses: list[str], status: int, person: Person, customer: Customer, resolver: FakeResolver
+    addresses: list[str], status: int, person: ConsoleBrowser, customer: Customer, resolver: FakeResolver
 ) -> None:
     target = make_target(customer)
     [export_id] = make_failed(customer, target.id, status="blocked")
@@ -583,14 +590,14 @@ def test_a_blocked_targets_address_is_looked_at_for_nobody_who_may_not_use_one(
     target = make_target(barred)
     [export_id] = make_failed(barred, target.id, status="blocked")
     execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
-    somebody = Person(client)
+    somebody = ConsoleBrowser(client)
     somebody.sign_in(make_console_token(barred))
     assert somebody.post(f"/exports/{export_id}/retry").status_code == 403
     assert queries.get(export_id).status is ExportStatus.BLOCKED
 
 
 def test_what_is_prepared_is_put_aside_after_a_second_thought(
-    person: Person, customer: Customer, wake_ups: FakeWakeUpQueue
+    person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = prepared(customer)
     page = person.get(f"/exports/{export_id}")
@@ -604,13 +611,13 @@ def test_what_is_prepared_is_put_aside_after_a_second_thought(
 
 @on_sqlite
 @pytest.mark.parametrize("verb", ["approve", "retry", "dismiss"])
-def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: Person, customer: Customer) -> None:
+def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     export_id = make_failed(customer, target.id)[0] if verb == "retry" else prepared(customer)
     before = queries.get(export_id)
     seen = {"target_id": target.id, "ticket_digest": before.ticket_digest}
     assert person.post(f"/exports/{export_id}/{verb}", csrf="", **seen).status_code == 403
-    elsewhere = Person(person.client, origin="https://elsewhere.example")
+    elsewhere = ConsoleBrowser(person.client, origin="https://elsewhere.example")
     elsewhere.cookie, elsewhere.csrf = person.cookie, person.csrf
     assert elsewhere.post(f"/exports/{export_id}/{verb}", **seen).status_code == 403
     assert queries.get(export_id) == before
@@ -619,7 +626,7 @@ def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: Pe
 # --- who sees what ------------------------------------------------------------
 
 
-def test_another_accounts_export_is_not_there(person: Person) -> None:
+def test_another_accounts_export_is_not_there(person: ConsoleBrowser) -> None:
     strange = make_customer()
     export_id = prepared(strange)
     before = queries.get(export_id)
@@ -632,7 +639,7 @@ def test_another_accounts_export_is_not_there(person: Person) -> None:
     assert queries.get(export_id) == before
 
 
-def test_what_is_no_export_is_not_there(person: Person) -> None:
+def test_what_is_no_export_is_not_there(person: ConsoleBrowser) -> None:
     for export_id in BAD_IDS:
         looked = person.get(f"/exports/{export_id}")
         assert looked.status_code == 404, export_id
@@ -647,7 +654,7 @@ def test_what_is_no_export_is_not_there(person: Person) -> None:
 def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Customer) -> None:
     other = make_customer()
     export_id = tried(other)
-    somebody = Person(client)
+    somebody = ConsoleBrowser(client)
     somebody.sign_in(make_console_token(other))
     page = somebody.get(f"/exports/{export_id}")
     assert page.status_code == 200
@@ -660,7 +667,7 @@ def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Cu
 @on_sqlite
 def test_in_the_cloud_nobody_sees_where_attempts_went(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
-    somebody = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
+    somebody = ConsoleBrowser(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     somebody.sign_in(make_console_token(customer))
     page = somebody.get(f"/exports/{tried(customer)}")
     assert (page.status_code, "192.0.2.1" in page.text) == (200, False)
@@ -672,7 +679,7 @@ MARKUP: Final = "</pre></bdi></script><script>alert(1)</script><img src=x onerro
 
 
 @on_sqlite
-def test_markup_is_text_wherever_it_stands(person: Person, customer: Customer) -> None:
+def test_markup_is_text_wherever_it_stands(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer, name=MARKUP)
     export_id = tried(customer, answer=MARKUP)
     execute(
@@ -704,7 +711,9 @@ def repr_json(text: str) -> str:
 
 
 @on_sqlite
-def test_long_words_big_evidence_and_turned_letters_are_shown_whole_and_harmless(person: Person, customer: Customer) -> None:
+def test_long_words_big_evidence_and_turned_letters_are_shown_whole_and_harmless(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     export_id = prepared(
         customer,
         title="invoice \u202egpj.exe \x1b[31m",
@@ -723,7 +732,7 @@ def test_long_words_big_evidence_and_turned_letters_are_shown_whole_and_harmless
 
 @on_sqlite
 def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_stand(
-    person: Person, customer: Customer
+    person: ConsoleBrowser, customer: Customer
 ) -> None:
     turned = "safe \u202eexe"
     target = make_target(customer, name=turned)
@@ -748,7 +757,7 @@ def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_st
 
 @on_sqlite
 @pytest.mark.parametrize("body", [b"no JSON at all <script>", b"\xff\xfe", b"[" * 50_000, b"null"])
-def test_a_body_that_is_no_json_is_shown_as_text(body: bytes, person: Person, customer: Customer) -> None:
+def test_a_body_that_is_no_json_is_shown_as_text(body: bytes, person: ConsoleBrowser, customer: Customer) -> None:
     export_id = tried(customer)
     execute("UPDATE exports SET body = ? WHERE id = ?", (body, export_id))
     page = person.get(f"/exports/{export_id}")
@@ -758,7 +767,7 @@ def test_a_body_that_is_no_json_is_shown_as_text(body: bytes, person: Person, cu
 
 @on_sqlite
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "https://bank.example@shop.example/", "data:text/html,x"])
-def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: Person, customer: Customer) -> None:
+def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: ConsoleBrowser, customer: Customer) -> None:
     export_id = prepared(customer)
     execute("UPDATE exports SET provider_ticket_url = ? WHERE id = ?", (url, export_id))
     page = person.get(f"/exports/{export_id}")
@@ -767,7 +776,7 @@ def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: Person,
 
 
 @on_sqlite
-def test_a_finding_tells_how_often_it_was_seen(person: Person, client: TestClient, customer: Customer) -> None:
+def test_a_finding_tells_how_often_it_was_seen(person: ConsoleBrowser, client: TestClient, customer: Customer) -> None:
     headers = {"X-Scanner-Secret": "scanner-secret-for-tests"}
     answer = client.simulate_post("/api/scanner/results", json=postback(), headers=headers)
     [export_id] = answer.json["ticket_exports"]
@@ -803,7 +812,7 @@ REASONS: Final = {
 
 @on_sqlite
 @pytest.mark.parametrize("case", REASONS)
-def test_a_failure_is_explained_with_its_fix(case: str, person: Person, customer: Customer) -> None:
+def test_a_failure_is_explained_with_its_fix(case: str, person: ConsoleBrowser, customer: Customer) -> None:
     move, reason, code, why, to_do = REASONS[case]
     began = utc_now()
     export_id = make_approved(customer, make_target(customer).id, began)
@@ -820,7 +829,7 @@ def test_a_failure_is_explained_with_its_fix(case: str, person: Person, customer
 
 
 @on_sqlite
-def test_the_page_of_an_export_that_moves_is_followed(person: Person, customer: Customer) -> None:
+def test_the_page_of_an_export_that_moves_is_followed(person: ConsoleBrowser, customer: Customer) -> None:
     """Whoever approved one sees it delivered without loading the page again; one that rests is not asked for anew."""
     moving = {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED}
     for status, export_id in in_every_state(customer).items():
@@ -829,7 +838,7 @@ def test_the_page_of_an_export_that_moves_is_followed(person: Person, customer: 
 
 
 @on_sqlite
-def test_a_retry_of_a_recovery_leads_to_it(person: Person, customer: Customer) -> None:
+def test_a_retry_of_a_recovery_leads_to_it(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     with transaction():
         audit_log.append(utc_now(), "operator", "retry", export_id, reason="rec_01AAAAAAAAAAAAAAAAAAAAAAAA")

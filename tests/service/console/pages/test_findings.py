@@ -10,7 +10,7 @@ from falcon.testing import Result
 from schemas.intake.scanner import SEVERITIES, PostbackForm
 from service.console.pages import findings as findings_page
 from storage.db.engine import execute, rows
-from tests.support.console_user import Person, on_sqlite
+from tests.support.console_user import ConsoleBrowser, on_sqlite
 from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
 from tests.support.query_plans import statements
 
@@ -27,7 +27,7 @@ def titles(page: Result) -> list[str]:
     return [unescape(title) for title in re.findall(r"<tr>\n<td><bdi>([^<]*)</bdi>", page.text)]
 
 
-def test_a_finding_is_listed_with_its_export(person: Person, customer: Customer) -> None:
+def test_a_finding_is_listed_with_its_export(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = scanned(customer.project_id, 1, issue("img-alt", title="No alternative text", severity="critical"))
     scanned(customer.project_id, 2, issue("img-alt", title="No alternative text", severity="critical"), minutes=5)
     page = person.get("/findings")
@@ -48,7 +48,9 @@ def test_a_finding_is_listed_with_its_export(person: Person, customer: Customer)
     assert "<td></td>" in person.get("/findings").text
 
 
-def test_the_project_with_the_newest_finding_is_shown_unless_one_is_named(person: Person, customer: Customer) -> None:
+def test_the_project_with_the_newest_finding_is_shown_unless_one_is_named(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     other = make_project(customer)
     assert 'data-state="unused"' in person.get("/findings").text
     scanned(other, 1, issue("a", title="Of the other"), minutes=1)
@@ -61,14 +63,14 @@ def test_the_project_with_the_newest_finding_is_shown_unless_one_is_named(person
     assert f'<option value="{other}" selected>' in page.text
 
 
-def test_findings_are_listed_by_severity(person: Person, customer: Customer) -> None:
+def test_findings_are_listed_by_severity(person: ConsoleBrowser, customer: Customer) -> None:
     scanned(customer.project_id, 1, *(issue(name, title=name, severity=name) for name in SEVERITIES))
     assert {*titles(person.get("/findings"))} == {*SEVERITIES}
     for severity in SEVERITIES:
         assert titles(person.get("/findings", f"severity={severity}")) == [severity]
 
 
-def test_the_pages_of_a_list_follow_one_another_in_their_project(person: Person, customer: Customer) -> None:
+def test_the_pages_of_a_list_follow_one_another_in_their_project(person: ConsoleBrowser, customer: Customer) -> None:
     for number in range(5):
         scanned(customer.project_id, number + 1, issue(f"r{number}", title=f"No. {number}", severity="high"), minutes=number)
     query, seen = "severity=high&limit=2", []
@@ -81,7 +83,7 @@ def test_the_pages_of_a_list_follow_one_another_in_their_project(person: Person,
     assert seen == [f"No. {number}" for number in (4, 3, 2, 1, 0)]
 
 
-def test_an_empty_list_says_what_to_do(person: Person, customer: Customer) -> None:
+def test_an_empty_list_says_what_to_do(person: ConsoleBrowser, customer: Customer) -> None:
     page = person.get("/findings")
     assert 'data-state="unused"' in page.text
     assert "/api/scanner/results" in page.text
@@ -94,7 +96,7 @@ def test_an_empty_list_says_what_to_do(person: Person, customer: Customer) -> No
     assert "No project yet" in person.get("/findings").text
 
 
-def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: Person) -> None:
+def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBrowser) -> None:
     for query, named in [
         ("severity=CANARY", "/severity"),
         ("project=CANARY", "/project"),
@@ -111,7 +113,7 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: Person) ->
         assert (page.status_code, f"<code>{named}</code>" in page.text, "CANARY" in page.text) == (422, True, False), query
 
 
-def test_another_accounts_project_is_not_there(person: Person, customer: Customer) -> None:
+def test_another_accounts_project_is_not_there(person: ConsoleBrowser, customer: Customer) -> None:
     strange = make_customer()
     scanned(strange.project_id, 1, issue(title="Not ours"), minutes=60)
     for project_id in (strange.project_id, 999_999_999):
@@ -121,7 +123,7 @@ def test_another_accounts_project_is_not_there(person: Person, customer: Custome
     assert (titles(page), f'value="{strange.project_id}"' in page.text) == ([], False)
 
 
-def test_a_project_that_is_not_offered_is_reached_by_its_number(person: Person, customer: Customer) -> None:
+def test_a_project_that_is_not_offered_is_reached_by_its_number(person: ConsoleBrowser, customer: Customer) -> None:
     scanned(customer.project_id, 1, issue(title="Of the oldest"))
     for _ in range(findings_page.MOST_PROJECTS):
         make_project(customer, is_granted=False)
@@ -132,7 +134,7 @@ def test_a_project_that_is_not_offered_is_reached_by_its_number(person: Person, 
 
 
 @on_sqlite
-def test_what_a_scanner_wrote_is_text(person: Person, customer: Customer) -> None:
+def test_what_a_scanner_wrote_is_text(person: ConsoleBrowser, customer: Customer) -> None:
     scanned(
         customer.project_id,
         1,
@@ -150,7 +152,7 @@ def test_what_a_scanner_wrote_is_text(person: Person, customer: Customer) -> Non
 
 
 @on_sqlite
-def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Person, customer: Customer) -> None:
+def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: ConsoleBrowser, customer: Customer) -> None:
     def asked() -> int:
         with statements() as ran:
             assert person.get("/findings", "limit=200").status_code == 200

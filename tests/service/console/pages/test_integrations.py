@@ -25,7 +25,7 @@ from storage.secrets import integrations
 from storage.secrets.integrations import MOST_TOKENS, Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.docs.pasting import ROOT, link_all
-from tests.support.console_user import ORIGIN, Person, make_console_token, on_sqlite
+from tests.support.console_user import ORIGIN, ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.corpora import naughty_strings
 from tests.support.factories import (
     NOW,
@@ -57,11 +57,11 @@ TYPED: Final = "a secret that was set"
 PASTE_WITHIN_S: Final = 60
 
 
-def visitor(customer: Customer, folder: Path, **changes: str) -> Person:
+def visitor(customer: Customer, folder: Path, **changes: str) -> ConsoleBrowser:
     """Return the customer's user, signed in at an installation of theirs that serves everything."""
     given = {"DEPLOYMENT_MODE": "cloud", "OPERATOR_ACCOUNT_ID": str(customer.account_id), **SECRETS, **changes}
     app = create_app(make_settings(folder, given), FakeWakeUpQueue(), FakeResolver({}))
-    person = Person(TestClient(app), origin=given.get("PUBLIC_BASE_URL", ORIGIN))
+    person = ConsoleBrowser(TestClient(app), origin=given.get("PUBLIC_BASE_URL", ORIGIN))
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person
 
@@ -72,7 +72,7 @@ def sections(text: str) -> dict[InboundSource, str]:
     return {InboundSource(name): expected for name, expected in parts}
 
 
-def section(person: Person, source: InboundSource) -> str:
+def section(person: ConsoleBrowser, source: InboundSource) -> str:
     return sections(person.get("/integrations").text)[source]
 
 
@@ -212,7 +212,7 @@ def test_the_page_asks_a_few_indexed_questions(customer: Customer, tmp_path: Pat
 class SampleShell(NamedTuple):
     """The integrations page of an operator, and a shell next to `bin` and `.env`."""
 
-    person: Person
+    person: ConsoleBrowser
     folder: Path
     environment: Mapping[str, str]
 

@@ -16,7 +16,7 @@ from storage.exports import worker_heartbeats
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from storage.targets import targets
-from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import (
     Customer,
     make_approved,
@@ -68,7 +68,7 @@ def hours_in(html: str) -> list[tuple[int, int]]:
 
 
 @on_sqlite
-def test_an_empty_account_shows_the_first_steps(person: Person) -> None:
+def test_an_empty_account_shows_the_first_steps(person: ConsoleBrowser) -> None:
     page = person.get()
     assert page.status_code == 200
     assert "Get started" in page.text
@@ -76,7 +76,7 @@ def test_an_empty_account_shows_the_first_steps(person: Person) -> None:
 
 
 @on_sqlite
-def test_each_light_has_a_word_and_a_remedy(person: Person) -> None:
+def test_each_light_has_a_word_and_a_remedy(person: ConsoleBrowser) -> None:
     html = person.get().text
     assert health(html) == {
         "Database": "ok",
@@ -91,7 +91,7 @@ def test_each_light_has_a_word_and_a_remedy(person: Person) -> None:
 
 
 @on_sqlite
-def test_redis_away_is_a_light_and_no_error(person: Person, wake_ups: FakeWakeUpQueue, customer: Customer) -> None:
+def test_redis_away_is_a_light_and_no_error(person: ConsoleBrowser, wake_ups: FakeWakeUpQueue, customer: Customer) -> None:
     make_exports(customer, 1)
     wake_ups.is_connected = False
     page = person.get()
@@ -101,7 +101,7 @@ def test_redis_away_is_a_light_and_no_error(person: Person, wake_ups: FakeWakeUp
 
 
 @on_sqlite
-def test_other_keys_are_a_light_and_no_error(person: Person, customer: Customer) -> None:
+def test_other_keys_are_a_light_and_no_error(person: ConsoleBrowser, customer: Customer) -> None:
     make_exports(customer, 1)
     key_check.check_keys(Vault([b"B" * 32]), utc_now())
     page = person.get()
@@ -110,7 +110,7 @@ def test_other_keys_are_a_light_and_no_error(person: Person, customer: Customer)
     assert "Awaiting a decision" in page.text
 
 
-def test_a_schema_of_another_version_leaves_the_health(person: Person, customer: Customer) -> None:
+def test_a_schema_of_another_version_leaves_the_health(person: ConsoleBrowser, customer: Customer) -> None:
     make_exports(customer, 1)
     execute("INSERT INTO schema_migrations (id, name, applied) VALUES (9999, '9999_of_tomorrow', '2030-01-01')")
     try:
@@ -123,16 +123,16 @@ def test_a_schema_of_another_version_leaves_the_health(person: Person, customer:
 
 
 @on_sqlite
-def test_other_users_are_referred_to_the_operator(person: Person) -> None:
+def test_other_users_are_referred_to_the_operator(person: ConsoleBrowser) -> None:
     other = make_customer()
-    stranger = Person(person.client)
+    stranger = ConsoleBrowser(person.client)
     stranger.sign_in(make_console_token(other))
     html = stranger.get().text
     assert "Contact the operator of this installation." in html
     assert "bin/riskrelay work" not in html
 
 
-def test_deliveries_of_all_workers_and_targets_add_up_by_the_hour(person: Person, customer: Customer) -> None:
+def test_deliveries_of_all_workers_and_targets_add_up_by_the_hour(person: ConsoleBrowser, customer: Customer) -> None:
     now = utc_now()
     first, second = make_target(customer).id, make_target(customer).id
     counted(first, now, 3, 1)
@@ -153,7 +153,9 @@ def test_deliveries_of_all_workers_and_targets_add_up_by_the_hour(person: Person
     assert html.count('<rect class="bad"') == 1 + 2
 
 
-def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(person: Person, customer: Customer) -> None:
+def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     now, target = utc_now(), make_target(customer).id
     counted(target, now + timedelta(hours=3), 50, 5)
     worker_heartbeats.beat(WORKER, now + timedelta(minutes=5))
@@ -163,7 +165,7 @@ def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(p
     assert health(page.text)["Workers"] == "unavailable"
 
 
-def test_another_accounts_rows_are_nowhere(person: Person, customer: Customer) -> None:
+def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Customer) -> None:
     make_exports(customer, 1)
     other = make_customer()
     target = make_target(other, name="Theirs")
@@ -180,7 +182,7 @@ def test_another_accounts_rows_are_nowhere(person: Person, customer: Customer) -
     assert "Oldest overdue export None" in page
 
 
-def test_numbers_lead_to_their_lists(person: Person, customer: Customer) -> None:
+def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     make_exports(customer, 2)
     make_approved(customer, target.id)
@@ -199,7 +201,7 @@ def test_numbers_lead_to_their_lists(person: Person, customer: Customer) -> None
     ]
 
 
-def test_the_newest_failures_say_why(person: Person, customer: Customer) -> None:
+def test_the_newest_failures_say_why(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     ids = make_failed(customer, target.id, 6) + make_failed(customer, target.id, status="blocked")
     html = person.get().text
@@ -207,7 +209,7 @@ def test_the_newest_failures_say_why(person: Person, customer: Customer) -> None
     assert "receiver gone" in html
 
 
-def test_the_oldest_due_export_tells_its_age(person: Person, customer: Customer) -> None:
+def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: Customer) -> None:
     paused, active = make_target(customer).id, make_target(customer).id
     make_approved(customer, paused, utc_now() - timedelta(days=9))
     targets.change_status(paused, "pause", utc_now(), "operator")
@@ -232,7 +234,9 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("case", TROUBLES)
-def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(case: str, person: Person, customer: Customer) -> None:
+def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(
+    case: str, person: ConsoleBrowser, customer: Customer
+) -> None:
     changes, reason, to_do = TROUBLES[case]
     target = make_target(customer, name="In trouble")
     make_target(customer, name="Well")
@@ -246,7 +250,7 @@ def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(case: str, per
     assert "Well" not in page
 
 
-def test_a_hold_that_is_over_is_no_trouble(person: Person, customer: Customer) -> None:
+def test_a_hold_that_is_over_is_no_trouble(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(utc_now() - timedelta(seconds=1)),))
     page = person.get().text
@@ -255,7 +259,7 @@ def test_a_hold_that_is_over_is_no_trouble(person: Person, customer: Customer) -
 
 
 def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_turned_off(
-    person: Person, customer: Customer
+    person: ConsoleBrowser, customer: Customer
 ) -> None:
     def shown() -> list[str]:
         page = person.get().text.partition("Targets that need attention")[2]
@@ -274,7 +278,7 @@ def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_tu
     assert shown() == [*first, *newer, ids["paused"]]
 
 
-def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: Person, customer: Customer) -> None:
+def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 6, "https://tracker.example.com/hook", TargetStatus.PAUSED)
     [blocked] = many_targets(customer, 6, 1, "https://tracker.example.com/hook", TargetStatus.BLOCKED)
     page = person.get().text.partition("Targets that need attention")[2]
@@ -285,7 +289,7 @@ def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: Person, cust
 
 
 def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
-    person: Person, customer: Customer, database: str
+    person: ConsoleBrowser, customer: Customer, database: str
 ) -> None:
     make_exports(customer, 1)
     if is_sqlite():
@@ -300,7 +304,7 @@ def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
 
 def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Customer, tmp_path: Path) -> None:
     client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
-    person = Person(client)
+    person = ConsoleBrowser(client)
     person.sign_in(make_console_token(customer))
     make_target(customer)
     with statements() as of_one:
@@ -317,7 +321,7 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
     assert {statement.sql: steps for statement in ran if (steps := read_whole(statement))} == {}
 
 
-def test_a_number_beyond_what_anybody_counts_says_so(person: Person, customer: Customer) -> None:
+def test_a_number_beyond_what_anybody_counts_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 10, "https://tracker.example.com/hook")
     many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
     page = person.get().text

@@ -17,7 +17,7 @@ from service.app import create_app
 from storage.db.engine import execute
 from storage.exports import recoveries, worker_heartbeats
 from storage.targets import targets
-from tests.support.console_user import Person, make_console_token
+from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import (
     Customer,
     claim_due,
@@ -43,13 +43,13 @@ def facts(html: str) -> dict[str, str]:
     return {name: " ".join(re.sub(r"<[^>]+>", " ", value).split()) for name, value in found}
 
 
-def signed_in(customer: Customer, tmp_path: Path, wake_ups: WakeUpQueue) -> Person:
-    person = Person(TestClient(create_app(make_settings(tmp_path), wake_ups, FakeResolver({}))))
+def signed_in(customer: Customer, tmp_path: Path, wake_ups: WakeUpQueue) -> ConsoleBrowser:
+    person = ConsoleBrowser(TestClient(create_app(make_settings(tmp_path), wake_ups, FakeResolver({}))))
     assert person.sign_in(make_console_token(customer)).status_code == 303
     return person
 
 
-def test_an_installation_at_rest(person: Person) -> None:
+def test_an_installation_at_rest(person: ConsoleBrowser) -> None:
     page = person.get("/queue")
     assert page.status_code == 200
     shown = facts(page.text)
@@ -63,7 +63,7 @@ def test_an_installation_at_rest(person: Person) -> None:
     assert "All targets accept deliveries." in page.text
 
 
-def test_workers_stand_there_by_name_and_whether_they_live(person: Person) -> None:
+def test_workers_stand_there_by_name_and_whether_they_live(person: ConsoleBrowser) -> None:
     now = utc_now()
     worker_heartbeats.beat("worker:silent", now - timedelta(minutes=2))
     worker_heartbeats.beat("worker:alive", now)
@@ -76,14 +76,14 @@ def test_workers_stand_there_by_name_and_whether_they_live(person: Person) -> No
     assert facts(html)["Last sweep"].endswith(" s ago")
 
 
-def test_a_worker_that_was_seen_at_a_time_that_is_still_to_come_is_not_alive(person: Person) -> None:
+def test_a_worker_that_was_seen_at_a_time_that_is_still_to_come_is_not_alive(person: ConsoleBrowser) -> None:
     worker_heartbeats.beat(WORKER, utc_now() + timedelta(hours=1))
     html = person.get("/queue").text
     assert ">silent<" in html
     assert facts(html)["Last sweep"] == "0 s ago"
 
 
-def test_due_and_held_back_exports_are_counted_separately(person: Person, customer: Customer) -> None:
+def test_due_and_held_back_exports_are_counted_separately(person: ConsoleBrowser, customer: Customer) -> None:
     now = utc_now()
     active, paused, held = (make_target(customer, name=name).id for name in ("active", "paused", "held"))
     for _ in range(3):
@@ -107,14 +107,14 @@ def test_due_and_held_back_exports_are_counted_separately(person: Person, custom
     assert shown["Paused, breaker open"] == "1"
 
 
-def test_targets_that_are_turned_off_are_counted_by_status(person: Person, customer: Customer) -> None:
+def test_targets_that_are_turned_off_are_counted_by_status(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 2, URL, TargetStatus.BLOCKED)
     many_targets(make_customer(), 2, 3, URL, TargetStatus.DISABLED)
     shown = facts(person.get("/queue").text)
     assert (shown["Blocked"], shown["Disabled"]) == ("2", "3")
 
 
-def test_a_recovery_that_runs_leads_to_its_page_where_it_is_the_visitors(person: Person, customer: Customer) -> None:
+def test_a_recovery_that_runs_leads_to_its_page_where_it_is_the_visitors(person: ConsoleBrowser, customer: Customer) -> None:
     now, other = utc_now(), make_customer()
     own, theirs = make_target(customer, name="Own").id, make_target(other, name="Theirs").id
     make_failed(customer, own, 3, now)
@@ -131,7 +131,7 @@ def test_a_recovery_that_runs_leads_to_its_page_where_it_is_the_visitors(person:
 
 
 @pytest.mark.parametrize("state", ["overdue", "waiting"])
-def test_compliance_requests_wait_or_are_overdue(state: str, person: Person) -> None:
+def test_compliance_requests_wait_or_are_overdue(state: str, person: ConsoleBrowser) -> None:
     due_at = to_ms(utc_now() + timedelta(days=-1 if state == "overdue" else 1))
     execute(
         "INSERT INTO compliance_requests (id, topic, shop_domain, body_sha256, status, counts, attempts, due_at, "
@@ -173,8 +173,8 @@ def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Pa
     assert "<strong>Redis</strong>" in overview.text
 
 
-def test_nobody_but_the_operator_sees_the_queue(person: Person) -> None:
-    stranger = Person(person.client)
+def test_nobody_but_the_operator_sees_the_queue(person: ConsoleBrowser) -> None:
+    stranger = ConsoleBrowser(person.client)
     stranger.sign_in(make_console_token(make_customer()))
     assert stranger.get("/queue").status_code == 404
 

@@ -15,7 +15,7 @@ from storage.db.engine import rows
 from storage.exports import recoveries
 from storage.exports.recoveries import BATCH_SIZE
 from storage.targets import targets
-from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import Customer, make_customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import RecoveryTask
@@ -35,7 +35,7 @@ def words(answer: Result) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text.partition("<main")[2])).split())
 
 
-def begin(person: Person, target: Target, since: str = "24h") -> str:
+def begin(person: ConsoleBrowser, target: Target, since: str = "24h") -> str:
     """Begin a recovery by its form and return its id."""
     went = person.post(f"/targets/{target.id}/recover", since=since)
     assert went.status_code == 303, went.text
@@ -56,7 +56,7 @@ def count(status: str) -> int:
 
 
 def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
-    person: Person, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
+    person: ConsoleBrowser, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 3, utc_now())
     recovery_id = begin(person, target)
@@ -85,7 +85,7 @@ def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
 SINCE = [("1h", 1), ("24h", 2), ("7d", 3), ("90m", 1), ("2020-01-01", 3), ("2020-01-01T00:00:00+02:00", 3)]
 
 
-def test_what_failed_since_then_is_put_back(person: Person, customer: Customer, target: Target) -> None:
+def test_what_failed_since_then_is_put_back(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     for ago in (timedelta(minutes=30), timedelta(hours=3), timedelta(days=5)):
         make_failed(customer, target.id, 1, utc_now() - ago)
     for since, recovered in SINCE:
@@ -96,7 +96,7 @@ def test_what_failed_since_then_is_put_back(person: Person, customer: Customer, 
 
 
 @on_sqlite
-def test_what_is_no_moment_of_the_past_begins_nothing(person: Person, target: Target) -> None:
+def test_what_is_no_moment_of_the_past_begins_nothing(person: ConsoleBrowser, target: Target) -> None:
     for since in ("", "soon", "<script>", "2999-01-01", "999999999d", "7 d", "x" * 5000):
         refused = person.post(f"/targets/{target.id}/recover", since=since)
         assert (refused.status_code, "/since" in words(refused)) == (422, True), since
@@ -105,7 +105,7 @@ def test_what_is_no_moment_of_the_past_begins_nothing(person: Person, target: Ta
 
 
 def test_a_target_has_one_recovery_at_a_time_and_the_second_is_shown_the_first(
-    person: Person, customer: Customer, target: Target
+    person: ConsoleBrowser, customer: Customer, target: Target
 ) -> None:
     make_failed(customer, target.id, 1, utc_now())
     recovery_id = begin(person, target)
@@ -117,7 +117,7 @@ def test_a_target_has_one_recovery_at_a_time_and_the_second_is_shown_the_first(
 
 @on_sqlite
 def test_ten_thousand_are_put_back_and_a_recovery_is_cancelled_while_it_runs(
-    person: Person, customer: Customer, target: Target
+    person: ConsoleBrowser, customer: Customer, target: Target
 ) -> None:
     make_failed(customer, target.id, MANY, utc_now())
     assert "the last 24 hours: more than 10 000" in words(person.get(f"/targets/{target.id}"))
@@ -143,7 +143,7 @@ def test_ten_thousand_are_put_back_and_a_recovery_is_cancelled_while_it_runs(
 
 
 def test_a_recovery_of_a_target_that_is_turned_off_says_what_it_waits_for(
-    person: Person, customer: Customer, target: Target
+    person: ConsoleBrowser, customer: Customer, target: Target
 ) -> None:
     make_failed(customer, target.id, 1, utc_now())
     recovery_id = begin(person, target)
@@ -153,7 +153,7 @@ def test_a_recovery_of_a_target_that_is_turned_off_says_what_it_waits_for(
     assert count("approved") == 0
 
 
-def test_the_list_shows_the_accounts_recoveries_in_pages(person: Person, customer: Customer, target: Target) -> None:
+def test_the_list_shows_the_accounts_recoveries_in_pages(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     assert 'data-state="unused"' in person.get("/recoveries").text
     other = make_customer()
     others = recoveries.request(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
@@ -170,7 +170,7 @@ def test_the_list_shows_the_accounts_recoveries_in_pages(person: Person, custome
     assert re.findall(r"/recoveries/(rec_\w+)\"", of_target) == sorted(ids)[:1]
 
 
-def test_another_accounts_recovery_is_not_there(person: Person) -> None:
+def test_another_accounts_recovery_is_not_there(person: ConsoleBrowser) -> None:
     other = make_customer()
     others = recoveries.request(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
     for recovery_id in (others, NOBODYS, "rec_%00", "x" * 500):
@@ -182,7 +182,7 @@ def test_another_accounts_recovery_is_not_there(person: Person) -> None:
 def test_an_account_without_webhooks_sees_a_recovery_and_cancels_none(client: TestClient, customer: Customer) -> None:
     poor = make_customer(may_use_webhooks=False)
     ordered = recoveries.request(make_target(poor).id, poor.account_id, utc_now(), utc_now(), "user:9").id
-    person = Person(client)
+    person = ConsoleBrowser(client)
     person.sign_in(make_console_token(poor))
     page = person.get(f"/recoveries/{ordered}")
     assert (page.status_code, "Cancel recovery" in page.text) == (200, False)

@@ -11,7 +11,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
 from storage.accounts import tokens
 from storage.db.engine import rows
-from tests.support.console_user import Person, make_console_token
+from tests.support.console_user import ConsoleBrowser, make_console_token
 from tests.support.factories import Customer, make_colleague, make_customer, make_session
 from tests.support.raw_http import JSON, SESSIONS
 
@@ -27,7 +27,9 @@ def bearer(customer: Customer) -> dict[str, str]:
     return {"Authorization": f"Bearer {make_console_token(customer)}"}
 
 
-def test_the_page_tells_who_of_the_account_is_signed_in_and_which_one_is_mine(person: Person, customer: Customer) -> None:
+def test_the_page_tells_who_of_the_account_is_signed_in_and_which_one_is_mine(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     colleague = make_colleague(customer)
     stranger = make_customer()
     hers, others = make_session(colleague), make_session(stranger)
@@ -40,7 +42,7 @@ def test_the_page_tells_who_of_the_account_is_signed_in_and_which_one_is_mine(pe
     assert stranger.email not in page
 
 
-def test_it_is_a_list_in_pages(person: Person, customer: Customer) -> None:
+def test_it_is_a_list_in_pages(person: ConsoleBrowser, customer: Customer) -> None:
     made = {make_session(customer, f"Browser {number}") for number in range(4)}
     first = person.get("/sessions", "limit=3").text
     assert 'rel="next"' in first
@@ -53,8 +55,8 @@ def test_it_is_a_list_in_pages(person: Person, customer: Customer) -> None:
     assert person.get("/sessions", "cursor=x").status_code == 422
 
 
-def test_a_session_that_is_revoked_is_over(person: Person, customer: Customer) -> None:
-    other = Person(person.client, "Another browser")
+def test_a_session_that_is_revoked_is_over(person: ConsoleBrowser, customer: Customer) -> None:
+    other = ConsoleBrowser(person.client, "Another browser")
     other.sign_in(make_console_token(customer))
     [session_id] = {row[0] for row in rows("SELECT id FROM console_sessions")} - {mine(person)}
     done = person.post(f"/sessions/{session_id}/revoke")
@@ -64,18 +66,18 @@ def test_a_session_that_is_revoked_is_over(person: Person, customer: Customer) -
     assert rows("SELECT actor FROM audit_entries WHERE action = 'end_session'") == [(f"user:{customer.user_id}",)]
 
 
-def mine(person: Person) -> str:
+def mine(person: ConsoleBrowser) -> str:
     """Return the id of the person's own session."""
     own = person.get("/sessions").text.split("(this browser)")[1]
     return own.split("/console/sessions/")[1].split("/")[0]
 
 
-def test_ones_own_can_be_revoked_too(person: Person) -> None:
+def test_ones_own_can_be_revoked_too(person: ConsoleBrowser) -> None:
     person.post(f"/sessions/{mine(person)}/revoke")
     assert person.get("/sessions").headers["location"].endswith("why=revoked")
 
 
-def test_another_accounts_session_is_not_there(person: Person, bearer: dict[str, str]) -> None:
+def test_another_accounts_session_is_not_there(person: ConsoleBrowser, bearer: dict[str, str]) -> None:
     others = make_session(make_customer())
     for session_id in (others, "ses_1", "ses_" + "0" * 26):
         assert person.post(f"/sessions/{session_id}/revoke").status_code == 404
@@ -84,7 +86,7 @@ def test_another_accounts_session_is_not_there(person: Person, bearer: dict[str,
     assert rows("SELECT ended_at FROM console_sessions WHERE id = ?", (others,)) == [(None,)]
 
 
-def test_the_api_lists_and_revokes_the_same(person: Person, customer: Customer, bearer: dict[str, str]) -> None:
+def test_the_api_lists_and_revokes_the_same(person: ConsoleBrowser, customer: Customer, bearer: dict[str, str]) -> None:
     listed = person.client.simulate_get(SESSIONS, headers=bearer)
     assert listed.status_code == 200
     [shown] = listed.json["items"]
@@ -99,7 +101,7 @@ def test_the_api_lists_and_revokes_the_same(person: Person, customer: Customer, 
     assert person.client.simulate_get(SESSIONS, headers=bearer).json["items"] == []
 
 
-def test_a_dry_run_ends_nothing(person: Person, bearer: dict[str, str]) -> None:
+def test_a_dry_run_ends_nothing(person: ConsoleBrowser, bearer: dict[str, str]) -> None:
     answer = person.client.simulate_post(f"{SESSIONS}/{mine(person)}/revoke", headers=bearer, query_string="dry_run=true")
     assert answer.status_code == 422
     assert person.get("/sessions").status_code == 200
@@ -119,7 +121,7 @@ def test_a_token_that_is_revoked_ends_its_sessions(
     revoke: Callable[[Customer], None], client: TestClient, customer: Customer
 ) -> None:
     token = make_console_token(customer)
-    people = [Person(client, "One"), Person(client, "Two")]
+    people = [ConsoleBrowser(client, "One"), ConsoleBrowser(client, "Two")]
     for person in people:
         person.sign_in(token)
     keeper = tokens.create(make_colleague(customer).email, TokenKind.API, utc_now(), (Ability.CONSOLE,))[1]
@@ -129,6 +131,6 @@ def test_a_token_that_is_revoked_ends_its_sessions(
     assert listed.json["items"] == []
 
 
-def test_a_session_that_nobody_uses_is_not_listed(person: Person, bearer: dict[str, str]) -> None:
+def test_a_session_that_nobody_uses_is_not_listed(person: ConsoleBrowser, bearer: dict[str, str]) -> None:
     with freeze_time(utc_now() + timedelta(hours=12, minutes=1)):
         assert person.client.simulate_get(SESSIONS, headers=bearer).json["items"] == []

@@ -15,7 +15,7 @@ from storage.db import engine
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault, key_fingerprint
 from tests.support.canaries import traces
-from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import Customer, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
@@ -27,7 +27,9 @@ KEYS = (b"K" * 31 + b"1", b"K" * 31 + b"2")
 def shown(customer: Customer, tmp_path: Path, **changes: str) -> str:
     """Return the page of an installation with these settings."""
     settings = make_settings(tmp_path, changes)
-    person = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))), origin=settings.public_base_url)
+    person = ConsoleBrowser(
+        TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))), origin=settings.public_base_url
+    )
     assert person.sign_in(make_console_token(customer)).status_code == 303
     page = person.get("/settings")
     assert page.status_code == 200
@@ -189,14 +191,14 @@ def test_the_facts_name_the_operators_account_that_is_set(customer: Customer, tm
 
 
 @on_sqlite
-def test_nobody_but_the_operator_reads_the_settings(person: Person) -> None:
-    stranger = Person(person.client)
+def test_nobody_but_the_operator_reads_the_settings(person: ConsoleBrowser) -> None:
+    stranger = ConsoleBrowser(person.client)
     stranger.sign_in(make_console_token(make_customer()))
     assert stranger.get("/settings").status_code == 404
-    assert Person(person.client).get("/settings").status_code == 303
+    assert ConsoleBrowser(person.client).get("/settings").status_code == 303
 
 
-def test_the_page_asks_few_questions(person: Person) -> None:
+def test_the_page_asks_few_questions(person: ConsoleBrowser) -> None:
     with statements() as ran:
         assert person.get("/settings").status_code == 200
     assert len(ran) <= 7

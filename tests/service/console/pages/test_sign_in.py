@@ -21,7 +21,7 @@ from storage.accounts import sessions, tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db.engine import execute, rows
 from tests.service.conftest import LogLines
-from tests.support.console_user import BROWSER, FORM, ORIGIN, Person, make_console_token, on_sqlite
+from tests.support.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import NOW, Customer, make_exports, make_platform_token, make_session, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
 from tests.support.raw_http import SlowBody
@@ -54,7 +54,7 @@ def only_session() -> str:
 
 def test_a_person_signs_in_looks_and_signs_out(client: TestClient, customer: Customer) -> None:
     make_exports(customer, 1)
-    person = Person(client)
+    person = ConsoleBrowser(client)
     sent = person.get("/exports", "status=prepared")
     assert (sent.status_code, sent.headers["location"]) == (303, "/console/sign-in?next=%2Fexports%3Fstatus%3Dprepared")
     came_in = person.sign_in(make_console_token(customer), next="/exports?status=prepared")
@@ -67,7 +67,7 @@ def test_a_person_signs_in_looks_and_signs_out(client: TestClient, customer: Cus
     assert person.get("/exports").status_code == 303
 
 
-def test_both_ends_stand_in_the_audit_ledger(person: Person, customer: Customer) -> None:
+def test_both_ends_stand_in_the_audit_ledger(person: ConsoleBrowser, customer: Customer) -> None:
     session_id = only_session()
     person.post("/sign-out")
     found = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (session_id,))
@@ -87,7 +87,7 @@ def test_both_ends_stand_in_the_audit_ledger(person: Person, customer: Customer)
 def test_the_cookie_is_for_our_own_pages_alone(
     base: str, path: str, is_secure: bool, customer: Customer, tmp_path: Path
 ) -> None:
-    person = Person(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base.lower().removesuffix("/riskrelay/"))
+    person = ConsoleBrowser(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base.lower().removesuffix("/riskrelay/"))
     came_in = person.sign_in(make_console_token(customer))
     assert came_in.headers["location"] == path
     value, shown = cookie_of(came_in)
@@ -99,14 +99,14 @@ def test_the_cookie_is_for_our_own_pages_alone(
     assert (value, shown) == ("", {*attributes, "expires=Thu, 01 Jan 1970 00:00:00 GMT"})
 
 
-def test_what_is_kept_of_a_session_opens_nothing(person: Person) -> None:
+def test_what_is_kept_of_a_session_opens_nothing(person: ConsoleBrowser) -> None:
     stored = repr(rows("SELECT * FROM console_sessions"))
     assert person.cookie not in stored
     assert person.csrf not in stored
     assert person.browser not in stored
 
 
-def test_each_sign_in_is_a_fresh_session_and_ends_the_one_before(person: Person, customer: Customer) -> None:
+def test_each_sign_in_is_a_fresh_session_and_ends_the_one_before(person: ConsoleBrowser, customer: Customer) -> None:
     first = person.cookie
     person.sign_in(make_console_token(customer))
     assert person.cookie not in {first, ""}
@@ -116,7 +116,7 @@ def test_each_sign_in_is_a_fresh_session_and_ends_the_one_before(person: Person,
 
 
 def test_a_cookie_that_somebody_chose_beforehand_is_not_taken_over(client: TestClient, customer: Customer) -> None:
-    person = Person(client)
+    person = ConsoleBrowser(client)
     person.cookie = chosen = "rrs_" + "a" * 43
     person.sign_in(make_console_token(customer))
     assert person.cookie != chosen
@@ -125,7 +125,7 @@ def test_a_cookie_that_somebody_chose_beforehand_is_not_taken_over(client: TestC
 
 
 def test_a_token_may_bring_along_the_spaces_that_it_was_copied_with(client: TestClient, customer: Customer) -> None:
-    assert Person(client).sign_in(f" \t{make_console_token(customer)}\r\n").status_code == 303
+    assert ConsoleBrowser(client).sign_in(f" \t{make_console_token(customer)}\r\n").status_code == 303
 
 
 # --- who does not come in
@@ -149,7 +149,7 @@ def refused_tokens(customer: Customer) -> dict[str, tuple[str, int]]:
 
 def test_no_other_token_comes_in(client: TestClient, customer: Customer, log_lines: LogLines) -> None:
     for name, (text, status) in refused_tokens(customer).items():
-        person = Person(client)
+        person = ConsoleBrowser(client)
         answer = person.post("/sign-in", token=text)
         assert answer.status_code == status, name
         assert "set-cookie" not in answer.headers, name
@@ -166,9 +166,9 @@ def test_who_tries_too_many_tokens_waits_with_the_right_one_too(
     customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="3")
-    signed_in = Person(client)
+    signed_in = ConsoleBrowser(client)
     signed_in.sign_in(make_console_token(customer))
-    guesser = Person(client)
+    guesser = ConsoleBrowser(client)
     shown = [guesser.post("/sign-in", token=f"rrt_{number}").status_code for number in range(5)]
     assert shown == [401, 401, 401, 429, 429]
     refused = guesser.post("/sign-in", token=make_console_token(customer))
@@ -183,7 +183,7 @@ def test_who_tries_too_many_tokens_waits_with_the_right_one_too(
 
 def test_the_form_of_a_blocked_address_is_not_waited_for(customer: Customer, tmp_path: Path) -> None:
     client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="1")
-    assert [Person(client).post("/sign-in", token="x").status_code for _ in range(2)] == [401, 429]
+    assert [ConsoleBrowser(client).post("/sign-in", token="x").status_code for _ in range(2)] == [401, 429]
     body = urlencode({"token": make_console_token(customer)}).encode()
     looks: list[str] = []
     answer = client.simulate_post(
@@ -206,7 +206,7 @@ def test_a_person_has_a_count_of_their_own_beside_the_api(customer: Customer, tm
     client = app_with(tmp_path, RATE_LIMIT_PER_MINUTE="5")
     polls = [client.simulate_get("/api/ticket-exports", headers=customer.bearer).status_code for _ in range(7)]
     assert polls[4:] == [200, 429, 429]
-    person = Person(client)
+    person = ConsoleBrowser(client)
     assert person.sign_in(make_console_token(customer)).status_code == 303
     # Two were spent by signing in.
     shown = [person.get("/exports") for _ in range(4)]
@@ -221,8 +221,8 @@ def test_a_person_has_a_count_of_their_own_beside_the_api(customer: Customer, tm
 # --- how a session ends
 
 
-def sign_in_at_noon(client: TestClient, customer: Customer) -> Person:
-    person = Person(client)
+def sign_in_at_noon(client: TestClient, customer: Customer) -> ConsoleBrowser:
+    person = ConsoleBrowser(client)
     with freeze_time(NOW):
         assert person.post("/sign-in", token=make_console_token(customer)).status_code == 303
     return person
@@ -256,24 +256,24 @@ def test_a_session_ends_by_itself(
     assert cookie != ""
 
 
-def revoke_token(_person: Person) -> None:
+def revoke_token(_person: ConsoleBrowser) -> None:
     [(token_id,)] = rows("SELECT token_id FROM console_sessions")
     tokens.revoke(token_id, utc_now())
 
 
-def expire_token(_person: Person) -> None:
+def expire_token(_person: ConsoleBrowser) -> None:
     execute("UPDATE tokens SET expires_at = 1 WHERE name = 'console'")
 
 
-def take_the_ability(_person: Person) -> None:
+def take_the_ability(_person: ConsoleBrowser) -> None:
     execute("""UPDATE tokens SET abilities = '["ticket-exports:read"]' WHERE name = 'console'""")
 
 
-def use_another_browser(person: Person) -> None:
+def use_another_browser(person: ConsoleBrowser) -> None:
     person.browser = "Mozilla/5.0 (another)"
 
 
-def make_it_up(person: Person) -> None:
+def make_it_up(person: ConsoleBrowser) -> None:
     person.cookie = "rrs_" + "A" * 43
 
 
@@ -288,7 +288,7 @@ def make_it_up(person: Person) -> None:
     ],
 )
 def test_an_ended_session_is_redirected_to_the_sign_in_with_its_reason(
-    done: Callable[[Person], None], why: str, expected: str, person: Person, log_lines: LogLines
+    done: Callable[[ConsoleBrowser], None], why: str, expected: str, person: ConsoleBrowser, log_lines: LogLines
 ) -> None:
     done(person)
     cookie = person.cookie
@@ -300,15 +300,17 @@ def test_an_ended_session_is_redirected_to_the_sign_in_with_its_reason(
 
 
 @pytest.mark.parametrize("done", [revoke_token, use_another_browser, make_it_up])
-def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(done: Callable[[Person], None], person: Person) -> None:
+def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(
+    done: Callable[[ConsoleBrowser], None], person: ConsoleBrowser
+) -> None:
     done(person)
     answer = person.post("/exports/exp_1/dismiss")
     assert answer.status_code == 401
     assert "Nothing was changed" in answer.text
 
 
-def test_a_stolen_cookie_is_of_no_use_to_the_thief_and_not_any_more_to_its_owner(person: Person) -> None:
-    thief = Person(person.client, "curl/8")
+def test_a_stolen_cookie_is_of_no_use_to_the_thief_and_not_any_more_to_its_owner(person: ConsoleBrowser) -> None:
+    thief = ConsoleBrowser(person.client, "curl/8")
     thief.cookie = person.cookie
     assert thief.get("/exports").status_code == 303
     assert person.get("/exports").headers["location"].endswith("why=another_browser")
@@ -317,7 +319,7 @@ def test_a_stolen_cookie_is_of_no_use_to_the_thief_and_not_any_more_to_its_owner
 
 def test_a_token_has_ten_sessions_at_once_and_the_oldest_gives_way(client: TestClient, customer: Customer) -> None:
     token = make_console_token(customer)
-    people = [Person(client, f"Browser {number}") for number in range(11)]
+    people = [ConsoleBrowser(client, f"Browser {number}") for number in range(11)]
     for number, person in enumerate(people):
         with freeze_time(NOW + number * MINUTE):
             person.post("/sign-in", token=token)
@@ -334,7 +336,7 @@ def with_cookies(client: TestClient, header: str) -> Result:
     return client.simulate_get("/console/exports", headers={"User-Agent": BROWSER, "Cookie": header})
 
 
-def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts(person: Person) -> None:
+def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts(person: ConsoleBrowser) -> None:
     """Another path or another host of the domain may have set one; it neither lets in nor locks out."""
     ours = f"riskrelay_session={person.cookie}"
     other = f"riskrelay_session=rrs_{'B' * 43}"
@@ -343,7 +345,7 @@ def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts
     assert with_cookies(person.client, "; ".join([*[other] * 4, ours])).status_code == 303
 
 
-def test_of_several_cookies_that_let_nobody_in_the_one_that_was_a_session_says_why(person: Person) -> None:
+def test_of_several_cookies_that_let_nobody_in_the_one_that_was_a_session_says_why(person: ConsoleBrowser) -> None:
     revoke_token(person)
     ours = f"riskrelay_session={person.cookie}"
     other = f"riskrelay_session=rrs_{'B' * 43}"
@@ -366,7 +368,7 @@ def test_a_cookie_that_is_garbage_is_nobodys(client: TestClient) -> None:
         assert with_cookies(client, header).status_code == 303, header
 
 
-def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself(person: Person) -> None:
+def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself(person: ConsoleBrowser) -> None:
     """SameSite=Strict keeps the cookie out of the first request alone."""
 
     def came(site: str, cookie: str = "") -> Result:
@@ -409,13 +411,13 @@ def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself
     ],
 )
 def test_next_leads_nowhere_else(there: str, leads_to: str, client: TestClient, customer: Customer) -> None:
-    person = Person(client)
+    person = ConsoleBrowser(client)
     shown = person.get("/sign-in", f"next={there}").text
     assert ('name="next"' in shown) == (leads_to != "/console")
     assert person.post("/sign-in", token=make_console_token(customer), next=there).headers["location"] == leads_to
 
 
-def test_the_sign_in_is_there_for_whoever_is_signed_in_as_well(person: Person) -> None:
+def test_the_sign_in_is_there_for_whoever_is_signed_in_as_well(person: ConsoleBrowser) -> None:
     assert '<form class="sign-in"' in person.get("/sign-in").text
     assert person.get("/sign-in", "why=nonsense&done=nonsense").status_code == 200
 
@@ -474,7 +476,7 @@ def test_without_a_console_there_is_none(changes: dict[str, str], customer: Cust
 
 
 @on_sqlite
-def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: Person) -> None:
+def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: ConsoleBrowser) -> None:
     """Under the API's `no-referrer`, browsers send `Origin: null` with our own forms."""
     for path in ("", "/exports", "/sessions", "/sign-in", "/nowhere"):
         headers = person.get(path).headers
@@ -483,7 +485,7 @@ def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_fr
 
 
 @on_sqlite
-def test_no_page_is_kept_and_files_are_asked_for_anew(person: Person) -> None:
+def test_no_page_is_kept_and_files_are_asked_for_anew(person: ConsoleBrowser) -> None:
     for path in ("", "/exports", "/sessions", "/sign-in", "/nowhere"):
         assert person.get(path).headers["cache-control"] == "no-store", path
     kept = person.get("/static/console.css")

@@ -24,7 +24,7 @@ from storage.exports import claims_sql, recoveries
 from storage.secrets.vault import Vault
 from storage.targets import pings, targets, validations
 from tests.service.conftest import LogLines
-from tests.support.console_user import Person, make_console_token, on_sqlite
+from tests.support.console_user import ConsoleBrowser, make_console_token, on_sqlite
 from tests.support.factories import (
     ENCRYPTION_KEY,
     NOW,
@@ -68,7 +68,7 @@ def target(customer: Customer) -> Target:
     return make_target(customer)
 
 
-def act(person: Person, target_id: str, verb: str) -> Result:
+def act(person: ConsoleBrowser, target_id: str, verb: str) -> Result:
     """Send the form of a verb."""
     return person.post(f"/targets/{target_id}/{verb}", **FIELDS.get(verb, {}))
 
@@ -85,7 +85,7 @@ def status_of(target: Target) -> str:
 # --- what is shown
 
 
-def test_the_list_shows_how_each_target_fares(person: Person, customer: Customer, target: Target) -> None:
+def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     now = utc_now()
     for move in (Move.DELIVER, Move.DELIVER, Move.FAIL):
         make_approved(customer, target.id, now)
@@ -108,7 +108,7 @@ def test_the_list_shows_how_each_target_fares(person: Person, customer: Customer
     assert "<script>" not in person.get("/targets").text.partition("<main")[2]
 
 
-def test_the_list_is_filtered_paged_and_says_when_it_is_empty(person: Person, customer: Customer) -> None:
+def test_the_list_is_filtered_paged_and_says_when_it_is_empty(person: ConsoleBrowser, customer: Customer) -> None:
     assert 'data-state="unused"' in person.get("/targets").text
     ids = [make_target(customer).id for _ in range(3)]
     targets.change_status(ids[0], "pause", NOW, "user:1")
@@ -122,7 +122,7 @@ def test_the_list_is_filtered_paged_and_says_when_it_is_empty(person: Person, cu
     assert person.get("/targets", "status=<b>").status_code == 422
 
 
-def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer, target: Target) -> None:
+def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     now = utc_now()
     make_approved(customer, target.id, now)
     make_failed(customer, target.id, 2, now)
@@ -154,7 +154,7 @@ def test_a_page_tells_everything_of_a_target(person: Person, customer: Customer,
         assert (refused.status_code, code in refused.text) == (422, True)
 
 
-def test_an_expired_hold_is_not_shown(person: Person, target: Target) -> None:
+def test_an_expired_hold_is_not_shown(person: ConsoleBrowser, target: Target) -> None:
     over = to_ms(utc_now() - timedelta(seconds=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
     said = words(person.get(f"/targets/{target.id}"))
@@ -162,7 +162,7 @@ def test_an_expired_hold_is_not_shown(person: Person, target: Target) -> None:
 
 
 @on_sqlite
-def test_a_page_asks_few_questions_however_much_there_is(person: Person, customer: Customer, target: Target) -> None:
+def test_a_page_asks_few_questions_however_much_there_is(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 30, utc_now())
     with statements() as found:
         person.get(f"/targets/{target.id}")
@@ -178,7 +178,7 @@ def test_a_page_asks_few_questions_however_much_there_is(person: Person, custome
 
 
 def test_a_target_is_paused_resumed_and_disabled(
-    person: Person, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
+    person: ConsoleBrowser, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     for verb, status, done in (
         ("pause", "paused", "paused"),
@@ -201,7 +201,7 @@ def test_a_target_is_paused_resumed_and_disabled(
     ]
 
 
-def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: Person, target: Target) -> None:
+def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: ConsoleBrowser, target: Target) -> None:
     went = act(person, target.id, "validate")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=validated"
     went = act(person, target.id, "ping")
@@ -215,7 +215,7 @@ def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: Person, t
     assert pings.latest(make_target(make_customer()).id) is None
 
 
-def test_the_newest_ping_is_the_one_that_is_shown(person: Person, target: Target) -> None:
+def test_the_newest_ping_is_the_one_that_is_shown(person: ConsoleBrowser, target: Target) -> None:
     act(person, target.id, "ping")
     ping_id = pings.request(target.id, target.account_id, utc_now(), "user:1")
     pings.finish(ping_id, PingResult(True, 202, None, 7), utc_now())
@@ -223,7 +223,7 @@ def test_the_newest_ping_is_the_one_that_is_shown(person: Person, target: Target
     assert "Last ping delivered HTTP 202 in 7 ms" in words(person.get(f"/targets/{target.id}"))
 
 
-def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: Person, target: Target) -> None:
+def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: ConsoleBrowser, target: Target) -> None:
     act(person, target.id, "disable")
     for verb in ("pause", "ping", "recover"):
         refused = act(person, target.id, verb)
@@ -233,7 +233,7 @@ def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: Person, tar
     assert status_of(target) == "disabled"
 
 
-def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target, resolver: FakeResolver) -> None:
+def test_a_validation_that_fails_is_no_good_news(person: ConsoleBrowser, target: Target, resolver: FakeResolver) -> None:
     resolver.table["tracker.example.com"] = ["10.0.0.1"]
     went = act(person, target.id, "validate")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
@@ -243,7 +243,7 @@ def test_a_validation_that_fails_is_no_good_news(person: Person, target: Target,
 
 
 def test_a_target_whose_name_leads_inside_is_not_resumed_and_the_page_says_why(
-    person: Person, target: Target, resolver: FakeResolver
+    person: ConsoleBrowser, target: Target, resolver: FakeResolver
 ) -> None:
     act(person, target.id, "pause")
     resolver.table["tracker.example.com"] = ["10.0.0.1"]
@@ -269,7 +269,7 @@ def seen_anywhere(needle: str) -> list[str]:
 
 
 def test_a_secret_signs_from_then_on_and_is_seen_nowhere(
-    person: Person, customer: Customer, target: Target, log_lines: LogLines
+    person: ConsoleBrowser, customer: Customer, target: Target, log_lines: LogLines
 ) -> None:
     before = targets.get(target.id, None).secret_fingerprint
     went = person.post(f"/targets/{target.id}/secret", secret=SECRET + "\r\n")
@@ -299,7 +299,7 @@ REFUSED = [
 @on_sqlite
 @pytest.mark.parametrize(("secret", "code"), REFUSED, ids=["none", "newline", "lines", "bell", "long", "short"])
 def test_what_is_no_secret_is_refused_and_repeated_nowhere(
-    person: Person, target: Target, log_lines: LogLines, secret: str, code: str
+    person: ConsoleBrowser, target: Target, log_lines: LogLines, secret: str, code: str
 ) -> None:
     before = rows("SELECT secret_fingerprint, updated_at FROM targets")
     refused = person.post(f"/targets/{target.id}/secret", secret=secret)
@@ -310,7 +310,7 @@ def test_what_is_no_secret_is_refused_and_repeated_nowhere(
 
 @on_sqlite
 def test_a_form_without_the_sessions_token_sets_no_secret_and_repeats_none(
-    person: Person, target: Target, log_lines: LogLines
+    person: ConsoleBrowser, target: Target, log_lines: LogLines
 ) -> None:
     for csrf in ("", "x" * 43):
         refused = person.post(f"/targets/{target.id}/secret", secret=SECRET, csrf=csrf)
@@ -322,10 +322,10 @@ def test_a_form_without_the_sessions_token_sets_no_secret_and_repeats_none(
 def test_nothing_is_sealed_with_another_installations_key(
     customer: Customer, target: Target, tmp_path: Path, log_lines: LogLines
 ) -> None:
-    def person_of(key: str, folder: Path) -> Person:
+    def person_of(key: str, folder: Path) -> ConsoleBrowser:
         folder.mkdir()
         settings = make_settings(folder, {"ENCRYPTION_KEYS": key})
-        made = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
+        made = ConsoleBrowser(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
         made.sign_in(make_console_token(customer))
         return made
 
@@ -339,7 +339,7 @@ def test_nothing_is_sealed_with_another_installations_key(
 
 def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"WEBHOOK_SECRET": ""})
-    person = Person(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
+    person = ConsoleBrowser(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     person.sign_in(make_console_token(customer))
     target = make_target(customer)
     execute("UPDATE targets SET status = 'inactive', status_reason = 'no_secret'")
@@ -352,7 +352,7 @@ def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer
 
 
 @pytest.mark.parametrize("verb", POSTS)
-def test_another_accounts_target_is_not_there(person: Person, verb: str) -> None:
+def test_another_accounts_target_is_not_there(person: ConsoleBrowser, verb: str) -> None:
     others = make_target(make_customer())
     before = rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,))
     answers = [act(person, each, verb) for each in (others.id, NOBODYS, "tgt_%00", "x" * 500)]
@@ -369,7 +369,7 @@ def test_another_accounts_target_is_not_there(person: Person, verb: str) -> None
 def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClient, customer: Customer) -> None:
     poor = make_customer(may_use_webhooks=False)
     target = make_target(poor)
-    person = Person(client)
+    person = ConsoleBrowser(client)
     person.sign_in(make_console_token(poor))
     page = person.get(f"/targets/{target.id}").text
     assert re.findall(r'action="/console/targets/[^/]+/(\w+)"', page) == ["pause", "disable"]
@@ -392,14 +392,16 @@ OFFERED = [
 
 
 @on_sqlite
-def test_a_page_offers_what_the_targets_status_allows(person: Person, target: Target) -> None:
+def test_a_page_offers_what_the_targets_status_allows(person: ConsoleBrowser, target: Target) -> None:
     for status, verbs in OFFERED:
         execute("UPDATE targets SET status = ?", (status,))
         offered = re.findall(r'action="/console/targets/[^/]+/(\w+)"', person.get(f"/targets/{target.id}").text)
         assert offered == verbs, status
 
 
-def test_a_target_that_waits_is_resumed_before_its_time(person: Person, target: Target, wake_ups: FakeWakeUpQueue) -> None:
+def test_a_target_that_waits_is_resumed_before_its_time(
+    person: ConsoleBrowser, target: Target, wake_ups: FakeWakeUpQueue
+) -> None:
     until = to_ms(utc_now() + timedelta(hours=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (until, BREAKER_OPEN, target.id))
     form = f'action="/console/targets/{target.id}/resume"'
@@ -410,7 +412,7 @@ def test_a_target_that_waits_is_resumed_before_its_time(person: Person, target: 
 
 
 @on_sqlite
-def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: Person, target: Target) -> None:
+def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: ConsoleBrowser, target: Target) -> None:
     page = person.get(f"/targets/{target.id}").text
     confirmed = re.findall(r'<details class="confirm">.*?</details>', page, re.DOTALL)
     assert [re.findall(r'action="[^"]+/(\w+)"', each) for each in confirmed] == [["disable"], ["secret"]]
@@ -419,7 +421,7 @@ def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: Person,
 
 @pytest.mark.parametrize("send", [lambda p, t: act(p, t.id, "pause"), lambda p, t: act(p, t.id, "disable")])
 def test_a_form_that_is_sent_twice_does_no_more(
-    person: Person, target: Target, send: Callable[[Person, Target], Result]
+    person: ConsoleBrowser, target: Target, send: Callable[[ConsoleBrowser, Target], Result]
 ) -> None:
     assert [send(person, target).status_code for _ in range(2)] == [303, 303]
     assert len(rows("SELECT 1 FROM audit_entries WHERE action IN ('pause_target', 'disable_target')")) == 1
