@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from peewee import ModelSelect
+from peewee import SQL, ModelSelect, fn
 
 from schemas.base.errors import NotFound
-from schemas.base.timestamps import from_ms, to_ms
 from schemas.compliance.requests import (
     ComplianceOrder,
     ComplianceRequest,
@@ -29,10 +28,11 @@ from schemas.compliance.requests import (
 from storage.accounts.audit_log import append
 from storage.compliance import erasure_log
 from storage.db import identifiers
-from storage.db.columns import JsonField, columns, read, read_first
-from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.db.columns import columns, read, read_first
+from storage.db.engine import is_sqlite, transaction
+from storage.db.leases import LeasedJobs
 from storage.db.models import ComplianceRequestRow
-from storage.db.queries import tuples
+from storage.db.queries import for_update, tuples
 from storage.secrets.encrypted_columns import REPORT, SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -48,26 +48,16 @@ LEASE_S: Final = 15.0
 RETRY_S: Final = 60.0
 MAX_RETRY_S: Final = 3600.0
 
-#: Nobody is carrying out another request of the same shop.
-_SHOP_IS_FREE: Final = (
-    "NOT EXISTS (SELECT 1 FROM compliance_requests o WHERE o.shop_domain = r.shop_domain AND o.id <> r.id "
-    "AND o.lease IS NOT NULL AND o.next_run_at > ?)"
-)
-_NEXT: Final = f"""
-SELECT r.id, r.topic, r.shop_domain, r.subject_pseudonym, r.subject_sealed, r.counts, r.attempts, r.next_run_at, r.created_at
-FROM compliance_requests r WHERE r.next_run_at <= ? AND {_SHOP_IS_FREE}
-ORDER BY r.next_run_at, r.id LIMIT 1"""  # noqa: S608 - our own names
-
-_json: Final = JsonField()
+_jobs: Final = LeasedJobs(ComplianceRequestRow)
 
 
 class LeaseLost(Exception):
-    """Another worker has taken this request up; whatever its former holder does is too late."""
+    """Another worker has claimed this request; its former holder may write nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComplianceLease:
-    """A request that one worker carries out; `counts` are those of the work that is already done."""
+    """A request that one worker holds; `counts` are those of the work that is already done."""
 
     id: str
     lease: str
@@ -123,8 +113,8 @@ def pseudonym_of(subject: Subject, shop_domain: str, vault: Vault) -> str | None
 
 
 def any_waiting(now: datetime) -> bool:
-    """Tell whether a request may be taken up at `now`."""
-    return bool(rows(_NEXT, (to_ms(now), to_ms(now))))
+    """Return whether a request may be claimed at `now`."""
+    return _next(now) is not None
 
 
 def count_waiting(now: datetime) -> int:
@@ -143,36 +133,30 @@ def count_overdue(now: datetime) -> int:
 
 
 def claim_next(now: datetime) -> ComplianceLease | None:
-    """Take up the request that has waited longest, of a shop that nobody serves; None if there is none.
+    """Claim the request that has waited longest, of a shop without a claimed request; None if there is none.
 
     The claim lapses LEASE_S after `now` unless `renew` is called; then the request waits again.
     """
-    now_ms = to_ms(now)
     with transaction():
-        found = rows(_NEXT, (now_ms, now_ms))
-        if not found:
+        row = _next(now)
+        if row is None:
             return None
-        request_id, topic, shop_domain, pseudonym, sealed, counts, attempts, next_run_at, created_at = found[0]
-        _lock_shop(shop_domain)
-        lease = identifiers.new_id(identifiers.LEASE, now)
-        # Who else might have won: a worker that took it, or another request of its shop, since the SELECT.
-        taken = execute(
-            "UPDATE compliance_requests AS r SET lease = ?, next_run_at = ?, attempts = attempts + 1 "  # noqa: S608 - our own names
-            f"WHERE r.id = ? AND r.next_run_at = ? AND {_SHOP_IS_FREE}",
-            (lease, _lapses_at(now), request_id, next_run_at, now_ms),
-        )
-        if not taken:
+        _lock_shop(row.shop_domain)
+        # A worker may have claimed it, or another request of its shop, since the SELECT.
+        attempts = ComplianceRequestRow.attempts + 1
+        lease = _jobs.claim(row.id, row.next_run_at, now, LEASE_S, _is_shop_free(now), attempts=attempts)
+        if lease is None:
             return None
     return ComplianceLease(
-        id=request_id,
+        id=row.id,
         lease=lease,
-        topic=Topic(topic),
-        shop_domain=shop_domain,
-        subject_pseudonym=pseudonym,
-        subject_sealed=None if sealed is None else bytes(sealed),
-        counts=_json.python_value(counts),
-        attempt=attempts + 1,
-        received_at=from_ms(created_at),
+        topic=Topic(row.topic),
+        shop_domain=row.shop_domain,
+        subject_pseudonym=row.subject_pseudonym,
+        subject_sealed=None if row.subject_sealed is None else bytes(row.subject_sealed),
+        counts=row.counts,
+        attempt=row.attempts + 1,
+        received_at=row.created_at,
     )
 
 
@@ -184,15 +168,12 @@ def subject_of(held: ComplianceLease, vault: Vault) -> Subject:
 
 
 def renew(held: ComplianceLease, counts: Mapping[str, int], now: datetime) -> None:
-    """Hold on to a request and write how far it is, in the transaction of the work it counts. Raises LeaseLost.
+    """Extend a lease and store the progress, in the transaction of the work that it counts. Raises LeaseLost.
 
-    On PostgreSQL this locks the row, so that nobody takes the request up before the work is committed.
+    On PostgreSQL this locks the row, so that no worker claims the request before the work is committed.
     """
-    renewed = execute(
-        "UPDATE compliance_requests SET next_run_at = ?, counts = ? WHERE id = ? AND lease = ? AND next_run_at > ?",
-        (_lapses_at(now), _json.db_value(_sorted(counts)), held.id, held.lease, to_ms(now)),
-    )
-    if not renewed:
+    is_held = ComplianceRequestRow.next_run_at > now
+    if not _jobs.renew(held.id, held.lease, now, LEASE_S, is_held, counts=_sorted(counts)):
         raise LeaseLost
 
 
@@ -204,30 +185,35 @@ def finish(
     now: datetime,
     actor: str,
 ) -> None:
-    """Close a request and forget whom it was about; the caller holds the transaction. Raises LeaseLost."""
-    renew(held, counts, now)
-    execute(
-        "UPDATE compliance_requests SET status = 'done', result = ?, report_sealed = ?, subject_sealed = NULL, "
-        "lease = NULL, next_run_at = NULL, last_error = NULL, finished_at = ? WHERE id = ?",
-        (result.value, report_sealed, to_ms(now), held.id),
+    """End a request and erase its subject; the caller holds the transaction. Raises LeaseLost."""
+    is_finished = _jobs.finish(
+        held.id,
+        held.lease,
+        ComplianceRequestRow.next_run_at > now,
+        status=ComplianceStatus.DONE.value,
+        result=result.value,
+        counts=_sorted(counts),
+        report_sealed=report_sealed,
+        subject_sealed=None,
+        last_error=None,
+        finished_at=now,
     )
-    told = " ".join([result.value, *(f"{name}={count}" for name, count in _sorted(counts).items())])
-    append(now, actor, "finish_compliance_request", held.id, told)
+    if not is_finished:
+        raise LeaseLost
+    summary = " ".join([result.value, *(f"{name}={count}" for name, count in _sorted(counts).items())])
+    append(now, actor, "finish_compliance_request", held.id, summary)
 
 
 def postpone(held: ComplianceLease, error: str, now: datetime) -> datetime | None:
-    """Let a request that broke off wait, longer each time; return until when, None where another worker has it.
+    """Let a request that failed wait, longer each time; return until when, None if another worker holds it.
 
-    `error` names the kind of error, never what it says.
+    `error` names the kind of error, never its message.
     """
     wait_s = min(RETRY_S * 2 ** min(held.attempt - 1, 10), MAX_RETRY_S)
     next_run_at = now + timedelta(seconds=wait_s)
     with transaction():
-        postponed = execute(
-            "UPDATE compliance_requests SET lease = NULL, next_run_at = ?, last_error = ? WHERE id = ? AND lease = ?",
-            (to_ms(next_run_at), error, held.id, held.lease),
-        )
-    return next_run_at if postponed else None
+        is_postponed = _jobs.finish(held.id, held.lease, due_at=next_run_at, last_error=error)
+    return next_run_at if is_postponed else None
 
 
 def seal_report(request_id: str, report: Mapping[str, Any], vault: Vault) -> bytes:
@@ -323,17 +309,27 @@ def _sealed_subject(request_id: str, order: ComplianceOrder, vault: Vault, now: 
     return sealed, pseudonym_of(order.subject, order.shop_domain, vault)
 
 
+def _next(now: datetime) -> ComplianceRequestRow | None:
+    """Return the request that has waited longest and may be claimed."""
+    row = ComplianceRequestRow
+    due = row.select().where(row.next_run_at <= now, _is_shop_free(now))
+    found: ComplianceRequestRow | None = due.order_by(row.next_run_at, row.id).first()
+    return found
+
+
+def _is_shop_free(now: datetime) -> Any:
+    """Return the condition that no other request of the same shop is claimed."""
+    row, other = ComplianceRequestRow, ComplianceRequestRow.alias("o")
+    is_claimed = (other.id != row.id) & other.lease.is_null(False) & (other.next_run_at > now)
+    return ~fn.EXISTS(other.select(SQL("1")).where(other.shop_domain == row.shop_domain, is_claimed))
+
+
 def _lock_shop(shop_domain: str) -> None:
-    """Let two workers that want requests of the same shop take turns; SQLite has one writer at a time anyway."""
+    """Let workers that claim requests of one shop wait for each other; SQLite has one writer at a time anyway."""
+    row = ComplianceRequestRow
+    waiting = row.select(row.id).where(row.shop_domain == shop_domain, row.next_run_at.is_null(False))
     if not is_sqlite():
-        rows(
-            "SELECT 1 FROM compliance_requests WHERE shop_domain = ? AND next_run_at IS NOT NULL ORDER BY id FOR UPDATE",
-            (shop_domain,),
-        )
-
-
-def _lapses_at(now: datetime) -> int:
-    return to_ms(now + timedelta(seconds=LEASE_S))
+        tuples(for_update(waiting.order_by(row.id)))
 
 
 def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
