@@ -1,7 +1,7 @@
-"""What passes between the wire, the judge and the tables: an outcome is what happened, a verdict what follows from it.
+"""The values of a delivery attempt: a claim, its outcome (what happened), its verdict (what follows from that).
 
-What every attempt makes anew is a named tuple: it can be changed as little as a frozen dataclass, and is made in a third of
-the time (0.4 to 0.7 µs each; as dataclasses 1.2 to 2).
+Values created for every attempt are named tuples: as immutable as a frozen dataclass, and created in a third of the time
+(0.4 to 0.7 µs each; as dataclasses 1.2 to 2).
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 from schemas.exports.state_machine import Move
 from schemas.targets.target import TargetStatus
 
-#: The outcome of an attempt that arrived; the tables allow it once per export.
+#: The outcome of an attempt that succeeded; the tables allow it once per export.
 DELIVERED: Final = "delivered"
 
 
 class Claim(NamedTuple):
     """One export held for one attempt.
 
-    `attempt` numbers the attempts of the export's whole life; `try_number` those of the present schedule, which begins anew
-    at `schedule_began_at` when a person retries. `claimed_at` is when the row was last known to be held.
+    `attempt` counts all attempts of the export; `try_number` those of the current schedule, which a manual retry starts
+    again at `schedule_began_at`. `claimed_at` is when the row was last read with this lease.
     """
 
     export_id: str
@@ -47,11 +47,11 @@ class Timings:
 
 
 class Outcome(NamedTuple):
-    """What one attempt met.
+    """What happened in one attempt.
 
-    `error` names what kept an answer from coming (`connect_refused`, `deadline_exceeded`, …) and is None when one came.
-    `refused` tells that our own address policy said no. `body` is the part of the answer that was read, and `kept` what of
-    it may be stored for the operator.
+    `error` names why there is no response (`connect_refused`, `deadline_exceeded`, …) and is None if there is one.
+    `refused` means that our own address policy refused the address. `body` is the part of the response that was read, and
+    `kept` the part of it that may be stored for the operator.
     """
 
     status: int | None = None
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
 
 
 class TargetHealth(Enum):
-    """What an attempt says about the health of its target; a ticket that was refused for what it says tells nothing."""
+    """What an attempt shows about its target: UNKNOWN where the receiver rejected the ticket for its content."""
 
     HEALTHY = auto()
     UNHEALTHY = auto()
@@ -74,10 +74,10 @@ class TargetHealth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetEffect:
-    """What an attempt says about its target.
+    """What an attempt changes in its target.
 
-    `connected` and `status` are what it turns to, `reason` says why. `is_overloaded` asks for less at once. For `hold_s`
-    seconds nothing is to be sent, for `hold_reason`.
+    `connected` and `status` are the new values, `reason` is why. `is_overloaded` lowers the concurrency. For `hold_s`
+    seconds nothing is sent, for `hold_reason`.
     """
 
     connected: str | None = None
@@ -90,12 +90,12 @@ class TargetEffect:
 
     @property
     def pauses_queue(self) -> bool:
-        """Tell whether nothing more is to be sent to the target before its row has been read anew."""
+        """Return whether nothing more may be sent to the target until this result is committed."""
         return self.status is not None or self.hold_s is not None
 
 
 class Verdict(NamedTuple):
-    """What follows from an outcome: the export's move, why, when next, and what it says about the target."""
+    """What follows from an outcome: the export's transition, its reason, the next attempt, the effect on the target."""
 
     move: Move
     outcome: str
@@ -109,7 +109,7 @@ class Verdict(NamedTuple):
 
 
 class CompletedAttempt(NamedTuple):
-    """One attempt, begun, ended and judged: everything its rows are written from."""
+    """One attempt with its outcome and verdict: everything its rows are written from."""
 
     claim: Claim
     id: str

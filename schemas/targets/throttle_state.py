@@ -1,4 +1,4 @@
-"""A target's turn: what is kept of it between attempts, and shared by every worker, to decide how much it is sent now."""
+"""A target's throttle state: what all workers share between attempts to decide how much may be sent to it now."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,10 +8,10 @@ from schemas.targets.target import TargetStatus
 
 @dataclass(frozen=True, slots=True)
 class ThrottleState:
-    """What a target's row says about its next attempts.
+    """The columns of a target's row that decide its next attempts.
 
-    `concurrency` is how many requests it may have open at once, over all workers; a fraction is on its way to the next whole
-    one. `ramp` bounds that for a while after a hold. `paced_until` is up to when `max_per_minute` is used up.
+    `concurrency` is how many requests it may have open at once, over all workers; a fraction is progress to the next whole
+    number. `ramp` bounds that for a while after a hold. `max_per_minute` is used up until `paced_until`.
     """
 
     target_id: str
@@ -28,17 +28,17 @@ class ThrottleState:
     paced_until: datetime | None
 
     def is_held(self, now: datetime) -> bool:
-        """Tell whether it waits for a moment that its receiver or its breaker named."""
+        """Return whether it is held until a time that its receiver or the circuit breaker set."""
         return self.held_until is not None and self.held_until > now
 
     def takes_attempts(self, now: datetime) -> bool:
-        """Tell whether an attempt may start at `now`."""
+        """Return whether an attempt may start at `now`."""
         return self.status is TargetStatus.ACTIVE and not self.is_held(now)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """A worker's place among those that are alive."""
+    """A worker's rank among the workers that are alive, and their number."""
 
     rank: int = 0
     workers: int = 1

@@ -19,7 +19,7 @@ class SendResult(NamedTuple):
     """
 
     claim: Claim
-    attempted: CompletedAttempt | None = None
+    attempt: CompletedAttempt | None = None
     is_unsent: bool = False
     pauses_queue: bool = False
 

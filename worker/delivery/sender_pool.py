@@ -41,11 +41,11 @@ class SenderPool:
 
     def _send(self, claim: Claim) -> SendResult:
         try:
-            attempted = self._runner.deliver(claim)
+            attempt = self._runner.run(claim)
         except Exception:  # noqa: BLE001 - the thread must go on; the claim's lease expires
             _log.exception("attempt crashed", extra={"export_id": claim.export_id, "target_id": claim.target_id})
             logs.set_context()
             return SendResult(claim, pauses_queue=True)
-        if attempted is None:
+        if attempt is None:
             return SendResult(claim, is_unsent=True, pauses_queue=True)
-        return SendResult(claim, attempted, pauses_queue=attempted.verdict.effect.pauses_queue)
+        return SendResult(claim, attempt, pauses_queue=attempt.verdict.effect.pauses_queue)

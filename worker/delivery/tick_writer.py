@@ -88,7 +88,7 @@ class TickWriter:
 
     def _write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
         worker = self._options.worker
-        attempts = [each.attempted for each in results if each.attempted is not None]
+        attempts = [each.attempt for each in results if each.attempt is not None]
         # Once a tick, and before the database is waited for.
         logs.write_waiting()
         with connection():

@@ -70,7 +70,7 @@ def runner(
 
 def delivered(by: AttemptRunner, claim: Claim = CLAIM) -> CompletedAttempt:
     """Have an attempt made that nothing speaks against."""
-    completed_attempt = by.deliver(claim)
+    completed_attempt = by.run(claim)
     assert completed_attempt is not None
     return completed_attempt
 
@@ -110,7 +110,7 @@ def test_the_headers_are_those_of_the_contract_and_no_others() -> None:
 
 def test_the_signature_verifies_with_the_default_secret() -> None:
     post = RecordingPost()
-    runner(post).deliver(CLAIM)
+    runner(post).run(CLAIM)
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.OK
     assert signature(post, "another") is SignatureVerdict.SIGNATURE_WRONG
 
@@ -130,7 +130,7 @@ def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_
 
 def test_a_targets_own_secret_wins_over_the_default() -> None:
     post = RecordingPost()
-    runner(post).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
+    runner(post).run(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
 
@@ -139,7 +139,7 @@ def test_a_rotated_secret_signs_the_next_delivery() -> None:
     post = RecordingPost()
     carrier = runner(post)
     for secret in (OWN_SECRET, "rotated"):
-        carrier.deliver(CLAIM._replace(secret_sealed=sealed(secret)))
+        carrier.run(CLAIM._replace(secret_sealed=sealed(secret)))
         assert signature(post, secret) is SignatureVerdict.OK
 
 
@@ -153,13 +153,13 @@ def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new
         [claim] = claim_due(1, NOW, 60, "worker:test")
         assert (claim.secret_sealed is None) == (before is None)
         targets.set_secret(target.id, after, vault, NOW)
-        carrier.deliver(claim)
+        carrier.run(claim)
         assert signature(post, after) is SignatureVerdict.OK
 
 
 def test_an_older_key_still_opens_a_secret() -> None:
     post = RecordingPost()
-    runner(post, keys=(b"n" * 32, KEY)).deliver(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
+    runner(post, keys=(b"n" * 32, KEY)).run(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
 
 
@@ -222,7 +222,7 @@ def test_a_log_of_a_broken_delivery_holds_neither_secret_nor_body(caplog: pytest
     def fail() -> Outcome:
         raise RuntimeError("a bug")
 
-    runner(RecordingPost(fail)).deliver(CLAIM)
+    runner(RecordingPost(fail)).run(CLAIM)
     assert "sending failed" in caplog.text
     assert WEBHOOK_SECRET not in caplog.text
     assert BODY.decode() not in caplog.text

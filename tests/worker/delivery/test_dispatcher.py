@@ -462,10 +462,10 @@ def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(cu
 class BrokenAttemptRunner(AttemptRunner):
     """Breaks off at every first attempt."""
 
-    def deliver(self, claim: Claim) -> Any:
+    def run(self, claim: Claim) -> Any:
         if claim.attempt == 1:
             raise RuntimeError("a bug")
-        return super().deliver(claim)
+        return super().run(claim)
 
 
 def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer) -> None:
