@@ -287,7 +287,7 @@ def _put_back(held: RecoveryLease, task: RecoveryTask, interruption: "_Interrupt
     # Each batch takes a connection of its own: none is held while workers are notified.
     engine.release()
     with click.progressbar(length=total, label=held.id, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        while (step := task.put_back(held)).progress is RecoveryProgress.MOVED and not interruption.is_wanted:
+        while (step := task.redeliver_batch(held)).progress is RecoveryProgress.MOVED and not interruption.is_wanted:
             bar.update(step.moved)
     return step.progress
 

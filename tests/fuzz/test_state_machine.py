@@ -377,7 +377,7 @@ class Machine(RuleBasedStateMachine):
         with connection():
             held = recoveries.begin(target_id, since, self.clock.at, "operator")
         task = RecoveryTask(self.house.wake_ups, storage_clock.utc_now)
-        while task.put_back(held).progress is recoveries.RecoveryProgress.MOVED:
+        while task.redeliver_batch(held).progress is recoveries.RecoveryProgress.MOVED:
             pass
         self.model.ask("retry", wanted)
 

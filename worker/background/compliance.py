@@ -42,125 +42,125 @@ class ComplianceTask:
         """Process the request that has waited longest; return whether there was one."""
         with connection():
             # Reading takes no write lock; most calls of an idle worker end here.
-            held = compliance_requests.claim_next(self._now()) if compliance_requests.any_waiting(self._now()) else None
-            if held is None:
+            lease = compliance_requests.claim_next(self._now()) if compliance_requests.any_waiting(self._now()) else None
+            if lease is None:
                 return False
-            self._carry_out(held)
+            self._process(lease)
         return True
 
-    def _carry_out(self, held: ComplianceLease) -> None:
-        _log.info("compliance request %s claimed", held.id, extra={"worker": self._worker})
+    def _process(self, lease: ComplianceLease) -> None:
+        _log.info("compliance request %s claimed", lease.id, extra={"worker": self._worker})
         try:
-            _ComplianceRun(held, self._vault, self._worker, self._now).carry_out()
+            _ComplianceRun(lease, self._vault, self._worker, self._now).run()
             erasure.truncate_wal()
             self.done += 1
         except OUTAGES:
             # Nothing can be written now, not even the failure: the lease expires.
             raise
         except LeaseLost:
-            _log.warning("compliance request %s was taken over", held.id, extra={"worker": self._worker})
+            _log.warning("compliance request %s was taken over", lease.id, extra={"worker": self._worker})
         except Exception as broken:  # noqa: BLE001 - the request is postponed with the error's name, and others go on
-            _log.exception("compliance request %s failed", held.id, extra={"worker": self._worker})
+            _log.exception("compliance request %s failed", lease.id, extra={"worker": self._worker})
             self.failed += 1
-            compliance_requests.postpone(held, type(broken).__name__, self._now())
+            compliance_requests.postpone(lease, type(broken).__name__, self._now())
 
 
 class _ComplianceRun:
     """One request that this worker has leased, and the counts so far."""
 
-    def __init__(self, held: ComplianceLease, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
-        self._held = held
+    def __init__(self, lease: ComplianceLease, vault: Vault, worker: str, now: Callable[[], datetime]) -> None:
+        self._lease = lease
         self._vault = vault
         self._worker = worker
         self._now = now
-        # A search counts anew what it finds; an erasure goes on from what another worker erased.
-        self._counts: Counter[str] = Counter() if held.topic is Topic.DATA_REQUEST else Counter(held.counts)
+        # A search counts from 0; an erasure continues the counts of the worker before.
+        self._counts: Counter[str] = Counter() if lease.topic is Topic.DATA_REQUEST else Counter(lease.counts)
 
-    def carry_out(self) -> None:
-        """Do all of it. Raises LeaseLost, and WrongEncryptionKey where the subject cannot be read."""
-        if not self._counts and not erasure.is_known(self._held.shop_domain):
+    def run(self) -> None:
+        """Process the whole request. Raises LeaseLost, and WrongEncryptionKey if the subject cannot be decrypted."""
+        if not self._counts and not erasure.is_known(self._lease.shop_domain):
             self._finish(ComplianceResult.UNKNOWN_SHOP)
-        elif self._held.topic is Topic.DATA_REQUEST:
+        elif self._lease.topic is Topic.DATA_REQUEST:
             self._report()
-        elif self._held.topic is Topic.CUSTOMER_REDACT:
+        elif self._lease.topic is Topic.CUSTOMER_REDACT:
             self._redact_customer()
         else:
             self._redact_shop()
 
     def _report(self) -> None:
-        subject = compliance_requests.subject_of(self._held, self._vault)
+        subject = compliance_requests.subject_of(self._lease, self._vault)
         mentions, records = Mentions(subject), list[dict[str, Any]]()
         for table in (*ERASABLE_TABLES, UNASSIGNED):
-            for found in erasure.search(table, self._held.shop_domain, mentions):
+            for found in erasure.search(table, self._lease.shop_domain, mentions):
                 records += [each.record() for each in found]
                 self._step(partial(Counter, {table.name: len(found)}))
         result = ComplianceResult.REPORTED if records else ComplianceResult.NOTHING_HELD
-        report = report_record(self._held.id, self._held.shop_domain, subject, result, records, self._now())
-        self._finish(result, compliance_requests.seal_report(self._held.id, report, self._vault))
+        report = report_record(self._lease.id, self._lease.shop_domain, subject, result, records, self._now())
+        self._finish(result, compliance_requests.seal_report(self._lease.id, report, self._vault))
 
     def _redact_customer(self) -> None:
-        subject = compliance_requests.subject_of(self._held, self._vault)
+        subject = compliance_requests.subject_of(self._lease, self._vault)
         mentions = Mentions(subject)
         for table in (*ERASABLE_TABLES, UNASSIGNED):
             self._erase_mentioning(table, mentions)
-        self._redact_answers(mentions)
-        for request_id, pseudonym in compliance_requests.reported(self._held.shop_domain):
-            is_theirs = pseudonym is not None and pseudonym == self._held.subject_pseudonym
+        self._redact_responses(mentions)
+        for request_id, pseudonym in compliance_requests.reported(self._lease.shop_domain):
+            is_theirs = pseudonym is not None and pseudonym == self._lease.subject_pseudonym
             self._step(partial(self._redact_report, request_id, None if is_theirs else mentions))
         self._finish(ComplianceResult.REDACTED)
 
     def _redact_shop(self) -> None:
-        shop = self._held.shop_domain
-        # First: what its people hand in meanwhile would outlive a search that has passed, and nothing finds it afterwards.
-        self._step(partial(erasure.revoke_access, shop, self._now(), self._held.id))
+        shop = self._lease.shop_domain
+        # First: a search that has passed would miss data that its users submit meanwhile, and nothing finds it later.
+        self._step(partial(erasure.revoke_access, shop, self._now(), self._lease.id))
         for table in (*ERASABLE_TABLES, UNASSIGNED_OF_ONE_SHOP):
             for ids in erasure.ids_of_shop(table, shop):
-                self._step(partial(table.erase, ids, self._now(), self._held.id))
+                self._step(partial(table.erase, ids, self._now(), self._lease.id))
         self._erase_mentioning(UNASSIGNED, Mentions(Subject(), [shop]))
-        self._redact_answers(None)
+        self._redact_responses(None)
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
-        self._finish(ComplianceResult.REDACTED, beforehand=partial(erasure.forget_shop, shop))
+        self._finish(ComplianceResult.REDACTED, before=partial(erasure.forget_shop, shop))
 
     def _erase_mentioning(self, table: erasure.ErasableTable, mentions: Mentions) -> None:
-        for found in erasure.search(table, self._held.shop_domain, mentions):
+        for found in erasure.search(table, self._lease.shop_domain, mentions):
             self._step(partial(self._erase, table, found))
 
     def _erase(self, table: erasure.ErasableTable, found: list[SubjectMatch]) -> Counter[str]:
-        return table.erase([each.id for each in found], self._now(), self._held.id) if found else Counter()
+        return table.erase([each.id for each in found], self._now(), self._lease.id) if found else Counter()
 
-    def _redact_answers(self, mentions: Mentions | None) -> None:
-        for answers in erasure.responses_with_erased_data():
-            self._step(partial(erasure.erase_responses, answers, mentions, self._now(), self._held.id))
+    def _redact_responses(self, mentions: Mentions | None) -> None:
+        for responses in erasure.responses_with_erased_data():
+            self._step(partial(erasure.erase_responses, responses, mentions, self._now(), self._lease.id))
 
     def _redact_report(self, request_id: str, mentions: Mentions | None) -> Counter[str]:
-        """Take what mentions out of the report of another request; without `mentions` erase it."""
-        report = None if mentions is None else self._legible(request_id)
+        """Remove mentions of the subject from the report of another request; without `mentions` erase the report."""
+        report = None if mentions is None else self._readable_report(request_id)
         rest = None if report is None or mentions is None else without_mentions(report, mentions.in_text)
         if report is not None and rest == report:
             return Counter()
         sealed = None if rest is None else compliance_requests.seal_report(request_id, rest, self._vault)
-        compliance_requests.replace_report(request_id, sealed, self._now(), self._held.id)
+        compliance_requests.replace_report(request_id, sealed, self._now(), self._lease.id)
         return Counter({"compliance_requests": 1})
 
-    def _legible(self, request_id: str) -> dict[str, Any] | None:
-        """Return a report; None for one that does not open: whose key may come back one day cannot be spared."""
+    def _readable_report(self, request_id: str) -> dict[str, Any] | None:
+        """Return a report; None if it cannot be decrypted: its key may come back, so it must be erased."""
         try:
             return compliance_requests.report_of(request_id, self._vault)
         except WrongEncryptionKey:
             return None
 
     def _step(self, work: Callable[[], Counter[str]]) -> None:
-        """Do one step, count what it did and hold on to the request, all or nothing. Raises LeaseLost."""
+        """Run one step, add its counts and renew the lease, all in one transaction. Raises LeaseLost."""
         with transaction():
             counts = self._counts + work()
-            compliance_requests.renew(self._held, counts, self._now())
+            compliance_requests.renew(self._lease, counts, self._now())
         self._counts = counts
 
     def _finish(
-        self, result: ComplianceResult, report_sealed: bytes | None = None, beforehand: Callable[[], Counter[str]] = Counter
+        self, result: ComplianceResult, report_sealed: bytes | None = None, before: Callable[[], Counter[str]] = Counter
     ) -> None:
         with transaction():
-            counts = self._counts + beforehand()
-            compliance_requests.finish(self._held, result, counts, report_sealed, self._now(), self._worker)
-        _log.info("compliance request %s done", self._held.id, extra={"worker": self._worker})
+            counts = self._counts + before()
+            compliance_requests.finish(self._lease, result, counts, report_sealed, self._now(), self._worker)
+        _log.info("compliance request %s done", self._lease.id, extra={"worker": self._worker})

@@ -1,6 +1,6 @@
 """Continues recoveries that a command or a request began, a batch at a time.
 
-The command uses the same `put_back`, so a recovery needs no worker, and it outlives a command that was killed. After each
+The command calls `redeliver_batch` too, so a recovery needs no worker, and it outlives a command that was killed. After each
 batch the workers are notified; the target's own limits decide how fast its exports are delivered.
 """
 
@@ -29,24 +29,24 @@ class RecoveryTask:
     def __init__(self, wake_ups: WakeUpQueue, now: Callable[[], datetime]) -> None:
         self._wake_ups = wake_ups
         self._now = now
-        self._held: RecoveryLease | None = None
+        self._lease: RecoveryLease | None = None
         self._is_redis_up = True
 
     def run_once(self) -> bool:
         """Process the next batch of the current recovery, or claim one; return whether there was work."""
-        self._held = self._held or self._claim()
-        if self._held is None:
+        self._lease = self._lease or self._claim()
+        if self._lease is None:
             return False
-        step = self.put_back(self._held)
+        step = self.redeliver_batch(self._lease)
         if step.progress is not RecoveryProgress.MOVED:
-            _log.info("recovery %s: %s", self._held.id, step.progress.name.lower())
-            self._held = None
+            _log.info("recovery %s: %s", self._lease.id, step.progress.name.lower())
+            self._lease = None
         return True
 
-    def put_back(self, held: RecoveryLease) -> RecoveryBatch:
+    def redeliver_batch(self, lease: RecoveryLease) -> RecoveryBatch:
         """Make the next batch of a recovery due, notify the workers, and let other writers write."""
         with connection():
-            step = recoveries.advance(held, self._now())
+            step = recoveries.advance(lease, self._now())
         if step.moved and self._is_redis_up:
             # An unavailable Redis is tried once per recovery: the sweep finds what is due.
             self._is_redis_up = self._wake_ups.notify()
@@ -57,8 +57,8 @@ class RecoveryTask:
     def _claim(self) -> RecoveryLease | None:
         with connection():
             # Reading takes no write lock; nearly all calls end here.
-            held = recoveries.claim_next(self._now()) if recoveries.any_waiting(self._now()) else None
-        if held is not None:
+            lease = recoveries.claim_next(self._now()) if recoveries.any_waiting(self._now()) else None
+        if lease is not None:
             self._is_redis_up = True
-            _log.info("recovery %s claimed", held.id)
-        return held
+            _log.info("recovery %s claimed", lease.id)
+        return lease

@@ -315,7 +315,7 @@ def test_who_overslept_its_lease_erases_and_writes_nothing(client: TestClient, s
     before = stored()
     slept = _ComplianceRun(held, vault, "worker:slept", lambda: later)
     with pytest.raises(compliance_requests.LeaseLost):
-        slept.carry_out()
+        slept.run()
     assert stored() == before
     assert compliance_requests.get(request_id).attempts == 2
 

@@ -115,5 +115,5 @@ def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target:
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     wake_ups = FakeWakeUpQueue()
     task = RecoveryTask(wake_ups, utc_now)
-    assert (task.put_back(held).moved, task.put_back(held).progress) == (3, RecoveryProgress.DONE)
+    assert (task.redeliver_batch(held).moved, task.redeliver_batch(held).progress) == (3, RecoveryProgress.DONE)
     assert wake_ups.notifications == 1
