@@ -181,7 +181,7 @@ def test_nobody_else_gets_anywhere(name: str, scene: AccessScene) -> None:
     spoil(person)
     cookie, before = person.cookie, everything_stored()
     for row in ROWS:
-        # Whoever is told that a session is over has the cookie taken away; this one brings it again.
+        # The first response deletes the cookie of an ended session; this client sends it again.
         person.cookie = cookie
         answer = scene.ask(person, row)
         if row.method == "POST":

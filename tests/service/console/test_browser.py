@@ -45,7 +45,7 @@ POLICY: Final = (
 AXE: Final = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
-#: Where the ids in paths come from; an export that was tried, a target that was heard from.
+#: Where the ids in paths come from; an attempted export, a target with a response.
 IDS: Final = {
     "export_id": "SELECT id FROM exports WHERE status = 'failed' ORDER BY attempts DESC, id DESC LIMIT 1",
     "target_id": "SELECT id FROM targets ORDER BY id DESC LIMIT 1",

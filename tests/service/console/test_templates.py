@@ -67,10 +67,10 @@ def test_a_filter_offers_its_values_and_has_the_chosen_one() -> None:
 
 
 def test_an_empty_list_tells_why_it_is_empty() -> None:
-    unused = part('empty(false, "/all", told)', told=HOSTILE)
+    unused = part('empty(false, "/all", text)', text=HOSTILE)
     assert unused.startswith('<div class="empty" data-state="unused"><p>&#34;&#39;&gt;&lt;script&gt;')
     assert "{{ 7 * 7 }}&amp;amp;" in unused
-    filtered = part('empty(true, "/all", told)', told="Nothing yet.")
+    filtered = part('empty(true, "/all", text)', text="Nothing yet.")
     assert 'data-state="filtered"' in filtered
     assert '<a href="/all">Clear filters</a>' in filtered
     assert "Nothing yet." not in filtered
