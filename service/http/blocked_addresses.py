@@ -1,11 +1,11 @@
-"""Addresses that failed to authenticate too often, and for how long nothing of theirs is looked at.
+"""Blocks addresses that fail to authenticate too often.
 
-A guess that is looked at is a guess, whatever it is answered: the right one would be let in. So failures of an address are
-counted one after the other, and who has authenticated meanwhile waits for those before him: of a thousand guesses sent at
-once, as many tell something as the limit says. An address that was blocked is let in anew only as long as its window has
-room, over all processes, and is blocked again by the failure that takes the last of it.
+Every credential that is checked is a guess, because the right one would be accepted. So failures of one address are counted
+one after the other, and a successful request waits for the failures before it: of a thousand guesses sent at once, only as
+many are answered as the limit allows. After a block an address is admitted while its window has room over all processes, and
+blocked again by the failure that fills it.
 
-Honest clients of a blocked address are refused as well: nobody can tell them from the one who guesses.
+Honest clients of a blocked address are refused as well: they cannot be told apart from the attacker.
 """
 
 import logging
@@ -19,10 +19,9 @@ from typing import Final
 from limits import RateLimitItemPerSecond
 
 from schemas.base.errors import RateLimited
-from service.http.bounded_cache import BoundedCache
-from service.http.rate_counters import CLOCK_RESOLUTION_S, Clock, RateLimitCounters, RateLimitWindow
+from service.http.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
 
-#: What the windows of addresses are called.
+#: The name of the windows of addresses.
 _KIND: Final = "address"
 
 _log: Final = logging.getLogger(__name__)
@@ -30,50 +29,51 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Block:
-    """Until when an address is refused; once that is over, it is let in while its window has room."""
+    """The time until which an address is refused; afterwards it is admitted while its window has room."""
 
     until: float = -math.inf
 
 
 @dataclass(slots=True)
 class _FailureCount:
-    """Who counts a failure of one address now, and how many want to or wait for it."""
+    """Serializes the failures of one address; `users` counts the requests that hold or await the lock."""
 
     lock: Lock = field(default_factory=Lock)
     users: int = 0
 
 
 class BlockedAddresses:
-    """Counts failures against `limit`; `clock` are the monotonic seconds of the process."""
+    """Counts failures against `limit`; `clock` returns monotonic seconds."""
 
     def __init__(self, limit: RateLimitItemPerSecond, counters: RateLimitCounters, clock: Clock) -> None:
         self._limit = limit
         self._counters = counters
         self._clock = clock
-        self._blocks: BoundedCache[_Block] = BoundedCache()
-        # One for each address that a request at work has failed from: no more than there are connections.
+        #: The newest MAX_CACHED_KEYS blocks, oldest first: an attacker with many addresses must not fill the memory.
+        self._blocks: dict[str, _Block] = {}
+        # One per address with a failing request in progress: no more than there are connections.
         self._failure_counts: dict[str, _FailureCount] = {}
         self._lock = Lock()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no address is blocked, was blocked a moment ago, or has a failure counted now."""
+        """Whether no address is or was recently blocked, and no failure is being counted."""
         return not (self._blocks or self._failure_counts)
 
     def require_unblocked(self, address: str) -> None:
-        """Raises RateLimited for an address that failed too often, and where its window is full over all processes."""
+        """Raise RateLimited for an address that failed too often, or whose window is full over all processes."""
         block = self._blocks.get(address)
         if block is None:
             return
         self._require_over(block)
         with self._serialized(address):
-            # Whoever came first has looked.
+            # The request before this one may have read the window.
             self._require_over(block)
             self._refresh_block(address, block)
             self._require_over(block)
 
     def require_still_unblocked(self, address: str) -> None:
-        """The same for whoever has authenticated, after the failures that were there before. Raises RateLimited."""
+        """The same for an authenticated request, after the failures that came before it. Raises RateLimited."""
         if address in self._failure_counts:
             with self._serialized(address):
                 pass
@@ -89,20 +89,27 @@ class BlockedAddresses:
                 self._require_over(was_blocked)
             count, window = self._counters.take(self._limit, _KIND, address, 1)
             if not count:
-                # Other processes learn it with the first failure that this address makes there.
-                block = self._blocks.keep(address, _Block())
+                # Other processes notice at the first failure of this address there.
+                block = self._block(address)
                 self._close(block, window)
                 _log.warning("an address failed to authenticate too often")
                 self._require_over(block)
             elif was_blocked is not None:
-                # The next one is not looked at to find out that it is one too many.
+                # So that the next request is not checked to find out that it is one too many.
                 self._refresh_block(address, was_blocked)
 
+    def _block(self, address: str) -> _Block:
+        with self._lock:
+            block = self._blocks.setdefault(address, _Block())
+            if len(self._blocks) > MAX_CACHED_KEYS:
+                del self._blocks[next(iter(self._blocks))]
+        return block
+
     def _refresh_block(self, address: str, block: _Block) -> None:
-        """Go by the window as it is, over all processes: forget a block of which nothing is left, renew one that is full."""
+        """Read the window over all processes: forget the block if the window is empty, renew it if the window is full."""
         window = self._counters.look(self._limit, _KIND, address)
         if window.remaining == window.limit:
-            self._blocks.forget(address)
+            self._blocks.pop(address, None)
         elif not window.remaining:
             self._close(block, window)
 

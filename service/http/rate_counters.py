@@ -1,8 +1,9 @@
-"""The counts behind the limits: sliding windows in Redis, so that all processes keep one limit.
+"""Sliding-window counters in Redis, so that one limit holds over all processes.
 
-The count of the period before fades evenly while the present one runs, so a burst over a period's edge gets no second limit.
+The count of the previous period fades evenly during the current one, so that a burst at a period's edge gets no second
+limit.
 
-Redis away means that each process counts for itself. Nobody is refused because of it, and nobody waits for it each time.
+While Redis is down each process counts for itself: no request is refused because of it, and few wait for it.
 """
 
 import logging
@@ -21,52 +22,52 @@ from runtime import redis_client
 
 #: A Redis on the same machine answers in a fifth of a millisecond; a request waits no longer than this for one that hangs.
 _REDIS_TIMEOUT_S: Final = 0.25
-#: How long nobody asks a Redis that failed: a hanging one then costs one request in this time its timeout.
+#: How long a failed Redis is not asked again: a hanging Redis delays one request in this time by its timeout.
 _REDIS_RETRY_S: Final = 5.0
-#: Principals and addresses in memory, some hundred bytes each; whoever is forgotten is counted on in Redis.
+#: The most principals and addresses in memory, some hundred bytes each; forgotten ones are still counted in Redis.
 MAX_CACHED_KEYS: Final = 10_000
 
-#: Redis counts whole milliseconds: a window is open one later than it says.
+#: Redis counts whole milliseconds: a window has room one millisecond later than it reports.
 CLOCK_RESOLUTION_S: Final = 0.001
 
 Clock: TypeAlias = Callable[[], float]
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 _log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimitWindow:
-    """A sliding window: the count of the present period, and that of the one before, which fades evenly."""
+    """A sliding window: the count of the current period, and that of the previous one, which fades evenly."""
 
     limit: int
     period_s: int
-    before: int
+    previous: int
     fades_in_s: float
-    present: int
+    current: int
     ends_in_s: float
 
     @property
     def remaining(self) -> int:
-        """How many more are let in now."""
-        return max(0, self.limit - math.floor(self.before * self.fades_in_s / self.period_s) - self.present)
+        """How many more requests are allowed now."""
+        return max(0, self.limit - math.floor(self.previous * self.fades_in_s / self.period_s) - self.current)
 
     @property
     def opens_in_s(self) -> float:
-        """Seconds until one more is let in, unless somebody else is quicker."""
+        """Seconds until one more request is allowed, unless another client is quicker."""
         if self.remaining:
             return 0.0
-        # One of the period before has faded then; where none is left of it, everything of this one begins to.
-        return self.fades_in_s % (self.period_s / self.before) if self.before else self.ends_in_s
+        # By then one request of the previous period has faded; if none is left, the current period has ended.
+        return self.fades_in_s % (self.period_s / self.previous) if self.previous else self.ends_in_s
 
 
 class RateLimitCounters:
-    """The windows themselves: in Redis, or in this process while Redis is away."""
+    """The windows, in Redis, or in this process while Redis is down."""
 
     def __init__(self, redis_url: str, most_connections: int, clock: Clock) -> None:
-        # No command is repeated: the answer to a failure is the memory.
+        # No command is retried: after a failure the process counts in memory.
         self._client = redis_client.connect(redis_url, _REDIS_TIMEOUT_S, most_connections)
-        # The pool says where Redis is; of a URL the storage would only take the kind of server.
+        # The pool holds the address of Redis; the storage takes only the kind of server from the URL.
         self._redis = RedisStorage(
             "redis://", connection_pool=self._client.connection_pool, key_prefix="riskrelay", wrap_exceptions=True
         )
@@ -76,22 +77,22 @@ class RateLimitCounters:
         self._away_until: float | None = None
 
     def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
-        """Count up to `share` and return how many, with the window just before; 0 and the window when it is full."""
+        """Count up to `share` requests and return how many, with the window before; 0 and the window if it is full."""
         return self._asked(lambda storage: _take(storage, item, (kind, key), share))
 
     def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> RateLimitWindow:
-        """Return the window as it is, and count nothing."""
+        """Return the window without counting."""
         return self._asked(lambda storage: _window(storage, item, (kind, key)))
 
-    def _asked(self, ask: Callable[["RedisStorage | MemoryStorage"], Told]) -> Told:
+    def _asked(self, ask: Callable[["RedisStorage | MemoryStorage"], Result]) -> Result:
         if self._may_ask_redis():
             try:
-                told = ask(self._redis)
+                result = ask(self._redis)
             except StorageError as away:
                 self._note_away(away)
             else:
                 self._note_back()
-                return told
+                return result
         return ask(self._in_memory())
 
     def _may_ask_redis(self) -> bool:
@@ -101,7 +102,7 @@ class RateLimitCounters:
             now = self._clock()
             if now < self._away_until:
                 return False
-            # This request looks whether it is back; the others go on meanwhile.
+            # This request finds out whether Redis is back; the others do not wait.
             self._away_until = now + _REDIS_RETRY_S
             return True
 
@@ -111,7 +112,7 @@ class RateLimitCounters:
             self._away_until = self._clock() + _REDIS_RETRY_S
         if is_news:
             kind = type(error.__cause__ or error).__name__
-            _log.warning("Redis is away, limits go on for each process by itself", extra={"error": kind})
+            _log.warning("Redis is down, each process counts rate limits for itself", extra={"error": kind})
 
     def _note_back(self) -> None:
         if self._away_until is None:
@@ -120,10 +121,10 @@ class RateLimitCounters:
             is_news = self._away_until is not None
             self._away_until = None
         if is_news:
-            _log.info("Redis is back, limits hold over all processes again")
+            _log.info("Redis is back, rate limits hold over all processes again")
 
     def _in_memory(self) -> MemoryStorage:
-        # It looks through all its keys every 10 ms: a flood of addresses must not fill it. To forget is the lesser harm.
+        # The storage scans all its keys every 10 ms: a flood of addresses must not fill it. Forgetting is the lesser harm.
         if len(self._memory.expirations) > MAX_CACHED_KEYS:
             self._memory = MemoryStorage()
         return self._memory
@@ -133,7 +134,7 @@ def _take(
     storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str], share: int
 ) -> tuple[int, RateLimitWindow]:
     limiter = SlidingWindowCounterRateLimiter(storage)
-    # The window is read first: should the period end before the hit, the reservation ends with the one that was read.
+    # The window is read first: if the period ends before the hit, the reservation ends with the period that was read.
     window = _window(storage, item, who)
     for cost in (min(share, window.remaining), 1):
         if cost and limiter.hit(item, *who, cost=cost):
@@ -142,9 +143,9 @@ def _take(
 
 
 def _window(storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str]) -> RateLimitWindow:
-    """Read the window; the rate limiter itself tells only when something changes next, and as wall time."""
+    """Read the window; the rate limiter itself returns only the next change, in wall time."""
     period_s = item.get_expiry()
-    before, fades_in_s, present, expires_in_s = storage.get_sliding_window(item.key_for(*who), period_s)
-    # A count lives for two periods, in the second as the one before. Nobody counted yet: the period begins with the first.
+    previous, fades_in_s, current, expires_in_s = storage.get_sliding_window(item.key_for(*who), period_s)
+    # A count lives for two periods, in the second as the previous one. Without a count the period begins with the first.
     ends_in_s = max(0.0, expires_in_s - period_s) if expires_in_s else float(period_s)
-    return RateLimitWindow(item.amount, period_s, before, fades_in_s, present, ends_in_s)
+    return RateLimitWindow(item.amount, period_s, previous, fades_in_s, current, ends_in_s)

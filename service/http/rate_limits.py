@@ -1,8 +1,8 @@
-"""How often somebody may ask: requests a minute of a principal, failed authentications a minute of an address.
+"""Rate limits: requests a minute per principal, failed authentications a minute per address.
 
-Asking Redis for each request would cost a poll as much as answering it, so a process reserves a share of the limit ahead and
-spends it by itself; what it leaves lapses with the period, and the limit holds over all processes. A refusal is remembered
-until the window opens again: who asks too often is the cheapest to answer.
+A Redis round trip per request would cost as much as answering a poll. So a process reserves a share of the limit and spends
+it locally; an unspent share lapses with the period, and the limit holds over all processes. A refusal is remembered until
+the window has room again, so that a client over its limit costs least.
 """
 
 import math
@@ -16,14 +16,13 @@ from limits import RateLimitItemPerSecond
 from schemas.base.errors import RateLimited
 from schemas.settings.definitions import Settings
 from service.http.blocked_addresses import BlockedAddresses
-from service.http.bounded_cache import BoundedCache
 from service.http.client_address import counted_address
-from service.http.rate_counters import CLOCK_RESOLUTION_S, Clock, RateLimitCounters, RateLimitWindow
+from service.http.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
 
-#: What settings count by.
+#: The period that the settings count by.
 WINDOW_S: Final = 60
 
-#: One reservation is this part of the limit: a second's worth of a minute. Limits below twice this are counted singly.
+#: A reservation is this part of the limit: a second of a minute. Limits below twice this are counted one by one.
 _SHARES: Final = 60
 
 
@@ -37,32 +36,34 @@ class RateLimits:
         self._trusted_proxies = settings.trusted_proxies
         self._clock = clock
         self._counters = RateLimitCounters(settings.redis_url, settings.web_threads, clock)
-        self._reservations: BoundedCache[_Reservation] = BoundedCache()
+        #: The newest MAX_CACHED_KEYS principals, oldest first; a forgotten one reserves again.
+        self._reservations: dict[str, _Reservation] = {}
+        self._lock = Lock()
         failures = RateLimitItemPerSecond(settings.auth_failures_per_minute, window_s)
         self._addresses = BlockedAddresses(failures, self._counters, clock)
 
     def require_unblocked(self, req: falcon.Request) -> None:
-        """Raises RateLimited for an address that failed to authenticate too often, whatever it brings now."""
+        """Raise RateLimited for an address that failed to authenticate too often, whatever its credentials are now."""
         if not self._addresses.is_empty:
             self._addresses.require_unblocked(self._address(req))
 
     def require_still_unblocked(self, req: falcon.Request) -> None:
-        """The same for whoever has authenticated: others of its address may have failed meanwhile. Raises RateLimited."""
+        """The same for an authenticated request: others from its address may have failed meanwhile. Raises RateLimited."""
         if not self._addresses.is_empty:
             self._addresses.require_still_unblocked(self._address(req))
 
     def count_failure(self, req: falcon.Request) -> None:
-        """Count a failed authentication of the request's address. Raises RateLimited beyond the limit."""
+        """Count a failed authentication of the request's address. Raises RateLimited over the limit."""
         self._addresses.count(self._address(req))
 
     def _address(self, req: falcon.Request) -> str:
         return counted_address(req, self._trusted_proxies)
 
     def spend(self, req: falcon.Request, resp: falcon.Response, principal_key: str) -> None:
-        """Count one request of a principal and tell its standing in headers. Raises RateLimited beyond the limit.
+        """Count one request of a principal and set the rate limit headers. Raises RateLimited over the limit.
 
         The headers are those of draft-ietf-httpapi-ratelimit-headers: `r` requests may follow within `t` seconds; on a
-        refusal `t` is the wait. Other processes' reservations are not among `r`.
+        refusal `t` is the wait. `r` excludes the reservations of other processes.
         """
         standing = self._spend(principal_key)
         resp.set_header("RateLimit-Policy", self._policy)
@@ -71,8 +72,8 @@ class RateLimits:
             raise RateLimited(standing.seconds)
 
     def _spend(self, principal_key: str) -> "_RateLimitStatus":
-        reservation = self._reservations.get(principal_key) or self._reservations.keep(principal_key, _Reservation())
-        # Whoever else calls as this principal waits meanwhile for the one reservation instead of making more.
+        reservation = self._reservations.get(principal_key) or self._reservation(principal_key)
+        # Concurrent requests of this principal wait here for one reservation instead of making more.
         with reservation.lock:
             now = self._clock()
             if reservation.is_used_up(now):
@@ -81,14 +82,21 @@ class RateLimits:
                 reservation.renew(count, window, asked_at, now)
             return reservation.spend(now)
 
+    def _reservation(self, principal_key: str) -> "_Reservation":
+        with self._lock:
+            reservation = self._reservations.setdefault(principal_key, _Reservation())
+            if len(self._reservations) > MAX_CACHED_KEYS:
+                del self._reservations[next(iter(self._reservations))]
+        return reservation
+
 
 def _whole_seconds(seconds: float) -> int:
-    """Round up, to at least 1: waiting that long is enough, and never nothing."""
+    """Round up, to at least 1."""
     return max(1, math.ceil(seconds))
 
 
 class _RateLimitStatus(NamedTuple):
-    """What one request is told: whether it is refused, what remains, and for how many seconds that holds."""
+    """The result of one request: whether it is refused, how many remain, and for how many seconds that holds."""
 
     is_refused: bool
     remaining: int
@@ -96,7 +104,7 @@ class _RateLimitStatus(NamedTuple):
 
 
 class _Reservation:
-    """What one principal has left of this process's reservation, or how long it is refused. Use it under its lock."""
+    """The rest of one principal's reservation in this process, or how long it is refused. Use it under its lock."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -106,13 +114,13 @@ class _Reservation:
         self._opens_at = -math.inf
 
     def is_used_up(self, now: float) -> bool:
-        """Tell whether a new reservation is due: nothing is left in this period, and no refusal holds."""
+        """Tell whether a new reservation is due: none is left in this period, and no refusal holds."""
         return now >= self._opens_at and (not self._left or now >= self._ends_at)
 
     def renew(self, count: int, window: RateLimitWindow, asked_at: float, answered_at: float) -> None:
-        """Take over a reservation; a `count` of 0 refuses until the window opens.
+        """Store a reservation; a `count` of 0 refuses until the window has room.
 
-        What was reserved ends counted from before it was asked for, a refusal from after: neither is ever in our favour.
+        A reservation ends counted from before the request to Redis, a refusal from after it: both err on the safe side.
         """
         self._left = count
         self._unreserved = max(0, window.remaining - count)
