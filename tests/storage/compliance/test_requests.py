@@ -34,6 +34,7 @@ def test_an_order_is_stored_sealed_and_due_in_thirty_days(database: str) -> None
     assert request_id is not None
     line = compliance_requests.get(request_id)
     assert (line.status, line.due_at - line.received_at) == (ComplianceStatus.RECEIVED, timedelta(days=30))
+    assert line.has_report is False
     assert traces_of(ADA, stored()) == []
     held = claimed()
     assert compliance_requests.subject_of(held, VAULT) == ADA.subject
