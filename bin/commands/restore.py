@@ -33,7 +33,7 @@ from storage.maintenance import backup as backup_files
 from storage.maintenance import restore as restoring
 from storage.maintenance.backup import Backup, BackupRefused
 from storage.maintenance.postgres_dumps import DumpFailed
-from storage.maintenance.restore import NOTHING, Before
+from storage.maintenance.restore import EMPTY, CurrentDatabase
 from storage.maintenance.sqlite_copies import DamagedCopy
 from storage.secrets.vault import Vault
 
@@ -70,7 +70,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         backup = backup_files.examine(file, Vault(settings.encryption_keys))
         if redactions is not None:
             erasure_replay.require_whole(redactions)
-        before = restoring.look_at(now)
+        before = restoring.inspect(now)
         obstacles = _obstacles(settings, before)
         if dry_run:
             obstacles += [] if replace else _needs_consent(before)
@@ -126,7 +126,7 @@ def _require_folder(folder: Path) -> None:
         raise Refused(f"{folder} is not a folder; create it, or set DATABASE_URL to another file.")
 
 
-def _obstacles(settings: Settings, before: Before) -> list[str]:
+def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
     """Return what prevents a restore now, each with its fix."""
     found = []
     if before.workers:
@@ -147,7 +147,7 @@ def _answers(bind: str) -> bool:
         return False
 
 
-def _require_consent(before: Before, replace: bool) -> None:
+def _require_consent(before: CurrentDatabase, replace: bool) -> None:
     """Raise Refused unless the present database is empty or may be replaced; a terminal asks for confirmation."""
     objections = [] if replace else _needs_consent(before)
     if objections and not sys.stdin.isatty():
@@ -156,22 +156,27 @@ def _require_consent(before: Before, replace: bool) -> None:
         click.confirm(f"{_what_is_replaced(before)} will be replaced. Continue?", abort=True, err=True)
 
 
-def _needs_consent(before: Before) -> list[str]:
+def _needs_consent(before: CurrentDatabase) -> list[str]:
     if before.contents is not None and not before.contents.accounts:
         return []
     return [f"{_what_is_replaced(before)} would be replaced; use --replace to allow it."]
 
 
-def _what_is_replaced(before: Before) -> str:
+def _what_is_replaced(before: CurrentDatabase) -> str:
     return "A database that cannot be read" if before.contents is None else f"{before.contents.accounts} account(s)"
 
 
 def _plan(
-    file: Path, settings: Settings, backup: Backup, before: Before, redactions: Path | None, obstacles: Sequence[str]
+    file: Path,
+    settings: Settings,
+    backup: Backup,
+    before: CurrentDatabase,
+    redactions: Path | None,
+    obstacles: Sequence[str],
 ) -> dict[str, Any]:
     """Return what a restore would do."""
     there = {line for source in _sources(settings, redactions) for line in erasure_replay.erasures_in(source)}
-    if before.has_redactions:
+    if before.has_erasure_log:
         with connection():
             there |= {line for page in erasure_log.pages() for line in page}
     return {
@@ -185,9 +190,11 @@ def _plan(
     }
 
 
-def _restored(file: Path, settings: Settings, before: Before, redactions: Path | None, now: datetime) -> dict[str, Any]:
+def _restored(
+    file: Path, settings: Settings, before: CurrentDatabase, redactions: Path | None, now: datetime
+) -> dict[str, Any]:
     """Restore, and return the record of it."""
-    if before.has_redactions:
+    if before.has_erasure_log:
         with connection():
             erasure_replay.save(settings.data_dir / _SAVED.format(now.strftime(_STAMP)))
     sources = _sources(settings, redactions)
@@ -195,7 +202,7 @@ def _restored(file: Path, settings: Settings, before: Before, redactions: Path |
         click.echo("riskrelay: found no erasures after the backup; if there were any, use --redactions.", err=True)
     aside = None
     if is_sqlite():
-        counts, aside = restoring.put_copy(file, sources, now, keep=before.contents != NOTHING)
+        counts, aside = restoring.put_copy(file, sources, now, keep=before.contents != EMPTY)
     else:
         counts = restoring.put_dump(file, settings.database_url, sources, now)
     for saved in _saved(settings):

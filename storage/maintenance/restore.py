@@ -1,8 +1,8 @@
-"""Makes a backup the database: nothing of it is sent before somebody says so, and nothing that was erased comes back.
+"""Restores the database from a backup: every target is paused, and erased data does not come back.
 
-There is no moment at which a worker could find a restored target open. SQLite: a copy beside the database is migrated and
-prepared, and put in place when it is ready. PostgreSQL: the tables are replaced and the targets paused in one transaction;
-what follows may be cut off, and is done again from the beginning by the next restore.
+There is no moment at which a worker could find a restored target active. SQLite: a copy beside the database is migrated and
+prepared, and replaces it when it is ready. PostgreSQL: the tables are replaced and the targets paused in one transaction;
+the steps after it may be cut off, and the next restore repeats them from the beginning.
 """
 
 import glob
@@ -17,7 +17,6 @@ from typing import Final
 from peewee import DatabaseError
 
 from schemas.base.console_session import Ended
-from schemas.base.timestamps import to_ms
 from schemas.targets.pings import NO_WORKER
 from schemas.targets.target import RESTORED, TargetStatus
 from storage.accounts import sessions
@@ -32,63 +31,72 @@ from storage.db.engine import (
     execute,
     is_sqlite,
     open_database,
-    rows,
     transaction,
+)
+from storage.db.models import (
+    AccountRow,
+    AuditEntryRow,
+    ComplianceRequestRow,
+    ExportRow,
+    PingRow,
+    TargetRow,
+    WorkerRow,
 )
 from storage.db.schema_version import UnfitDatabase
 from storage.db.shared_clock import SharedClock
 from storage.exports.worker_heartbeats import ALIVE_FOR
 from storage.maintenance import backup as backup_files
 from storage.maintenance import postgres_dumps, sqlite_copies
+from storage.maintenance.restore_sql import pausing_statements
 from storage.maintenance.sqlite_copies import DamagedCopy
 
-#: What an audit entry about the whole installation is about.
+#: The subject of an audit entry about the whole installation.
 INSTALLATION: Final = "installation"
-#: What the ledger says of a restore: that the database is a backup's from now on, and that nothing is left to be done.
+#: The audit log's actions of a restore: the database is the backup's from here on, and the restore is complete.
 _BEGUN: Final = "begin_restore"
 _DONE: Final = "restore"
-#: What is wrong where the first stands without the second, and the remedy.
+#: The message if the first entry is there without the second, and the fix.
 UNFINISHED: Final = "A restore was cut off: what was erased since the backup is not erased again yet."
 FINISH: Final = "run the same restore again: bin/riskrelay restore FILE --replace"
 
-#: The migrations that made the tables that an older database does not have.
+#: The migrations that added tables which an older database does not have.
 _WORKERS_SINCE: Final = "0003_throttle_state_and_workers"
-_JOURNAL_SINCE: Final = "0004_key_check_and_erasure_log"
+_ERASURE_LOG_SINCE: Final = "0004_key_check_and_erasure_log"
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """How much of an installation a database holds."""
+    """How many accounts and exports a database holds."""
 
     accounts: int
     exports: int
 
 
-NOTHING: Final = Contents(0, 0)
+EMPTY: Final = Contents(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """The database that stands where a backup is to be restored.
+class CurrentDatabase:
+    """The database that a restore replaces.
 
-    `contents` are None where nobody can read it; `workers` were seen lately; `has_redactions`: it knows what a restored
-    backup must not forget.
+    `contents` are None if it cannot be read; `workers` are those that are alive; with `has_erasure_log` it has the erasures
+    that a restore repeats.
     """
 
     contents: Contents | None
     workers: Sequence[str] = ()
-    has_redactions: bool = False
+    has_erasure_log: bool = False
 
 
-def look_at(now: datetime) -> Before:
-    """Look at the open database: it may be empty, old, damaged, or not there. Raises UnfitDatabase where it is another's."""
+def inspect(now: datetime) -> CurrentDatabase:
+    """Inspect the open database: it may be empty, old, damaged or missing. Raises UnfitDatabase for another product's."""
     standing = schema_version.inspect()
     if standing.foreign:
         raise UnfitDatabase(standing.problem or "")
     if standing.damage:
-        return Before(None)
+        return CurrentDatabase(None)
     if len(standing.pending) == len(schema_version.known()):
-        return Before(NOTHING)
+        return CurrentDatabase(EMPTY)
     try:
         with connection():
             return _read(standing.pending, now)
@@ -97,40 +105,39 @@ def look_at(now: datetime) -> Before:
     except DatabaseError:
         if not is_sqlite():
             raise
-        return Before(None)
+        return CurrentDatabase(None)
 
 
 def contents() -> Contents:
     """Count what a restore would replace."""
-    [(accounts, exports)] = rows("SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM exports)")
-    return Contents(accounts, exports)
+    return Contents(AccountRow.select().count(), ExportRow.select().count())
 
 
 def living_workers(now: datetime) -> list[str]:
-    """Return the names of the workers that were seen lately."""
-    lately = (to_ms(now - ALIVE_FOR), to_ms(now + ALIVE_FOR))
-    return [row[0] for row in rows("SELECT name FROM workers WHERE seen_at > ? AND seen_at < ? ORDER BY name", lately)]
+    """Return the names of the workers that are alive at `now`."""
+    is_alive = (WorkerRow.seen_at > now - ALIVE_FOR) & (WorkerRow.seen_at < now + ALIVE_FOR)
+    return list(WorkerRow.select(WorkerRow.name).where(is_alive).order_by(WorkerRow.name).scalars())
 
 
-def _read(pending: Sequence[str], now: datetime) -> Before:
-    # As the workers do: by a clock of this host that is off, a living one was seen long ago.
+def _read(pending: Sequence[str], now: datetime) -> CurrentDatabase:
+    # The clock that the workers use: by a wrong clock of this host, a worker that is alive was seen long ago.
     clock = SharedClock(lambda: now)
     clock.compare()
     workers = living_workers(clock.now()) if _WORKERS_SINCE not in pending else []
-    return Before(contents(), workers, has_redactions=_JOURNAL_SINCE not in pending)
+    return CurrentDatabase(contents(), workers, has_erasure_log=_ERASURE_LOG_SINCE not in pending)
 
 
 def is_unfinished() -> bool:
-    """Tell whether a restore was cut off after the open database had become the backup's: the erased are in it again."""
-    asked = "SELECT action FROM audit_entries WHERE subject_id = ? AND action IN (?, ?) ORDER BY id DESC LIMIT 1"
-    found = rows(asked, (INSTALLATION, _BEGUN, _DONE))
-    return bool(found) and found[0][0] == _BEGUN
+    """Return whether a restore was cut off after its backup had become the database: erased data is in it again."""
+    entry = AuditEntryRow
+    query = entry.select(entry.action).where(entry.subject_id == INSTALLATION, entry.action.in_([_BEGUN, _DONE]))
+    return bool(query.order_by(entry.id.desc()).limit(1).scalar() == _BEGUN)
 
 
 def put_copy(file: Path, sources: Sequence[Path], now: datetime, *, keep: bool) -> tuple[Counter[str], Path | None]:
-    """Restore a backup of SQLite; return what `prepare` counts, and where the database that it replaced is kept.
+    """Restore a backup of SQLite; return the counts of `prepare` and, with `keep`, where the replaced database is kept.
 
-    That is done where somebody wants to `keep` it. Raises DamagedCopy, sqlite3.Error; then everything is as it was.
+    Raises DamagedCopy, sqlite3.Error; then nothing has changed.
     """
     url, path = f"sqlite:///{database.obj.database}", Path(database.obj.database)
     beside = path.with_name(f"{path.name}.restoring")
@@ -141,7 +148,7 @@ def put_copy(file: Path, sources: Sequence[Path], now: datetime, *, keep: bool) 
         open_database(f"sqlite:///{beside}")
         with connection():
             with transaction():
-                for statement in _quieting(now):
+                for statement in pausing_statements(_BEGUN, INSTALLATION, now):
                     execute(statement)
             schema_version.migrate()
             counts = prepare(file, sources, now)
@@ -155,65 +162,44 @@ def put_copy(file: Path, sources: Sequence[Path], now: datetime, *, keep: bool) 
 
 
 def put_dump(file: Path, url: str, sources: Sequence[Path], now: datetime) -> Counter[str]:
-    """Restore a dump of PostgreSQL to the open database, which `url` names; return what `prepare` counts.
+    """Restore a dump of PostgreSQL to the open database, which `url` names; return the counts of `prepare`.
 
-    Raises DumpFailed; then everything is as it was.
+    Raises DumpFailed; then nothing has changed.
     """
-    postgres_dumps.put_in_place(file, url, _quieting(now))
+    postgres_dumps.put_in_place(file, url, pausing_statements(_BEGUN, INSTALLATION, now))
     schema_version.migrate()
     return prepare(file, sources, now)
 
 
-def _quieting(now: datetime) -> tuple[str, str, str]:
-    """Return the statements that note the beginning and pause every target that could be sent to; the others stay.
-
-    They are without parameters, because `psql` runs them too.
-    """
-    at, active, paused = to_ms(now), TargetStatus.ACTIVE.value, TargetStatus.PAUSED.value
-    begun = (
-        "INSERT INTO audit_entries (at, actor, action, subject_id) "  # noqa: S608 - our own words and a number
-        f"VALUES ({at}, 'operator', '{_BEGUN}', '{INSTALLATION}')"
-    )
-    noted = (
-        "INSERT INTO audit_entries (at, actor, action, subject_id, reason) "  # noqa: S608 - our own words and a number
-        f"SELECT {at}, 'operator', 'pause_target', id, '{RESTORED}' FROM targets WHERE status = '{active}'"
-    )
-    turned = f"status = '{paused}', status_reason = '{RESTORED}', updated_at = {at}"
-    return begun, noted, f"UPDATE targets SET {turned} WHERE status = '{active}'"  # noqa: S608 - our own names
-
-
 def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
-    """Forget what belonged to the processes of then, do what files of redactions tell, and note which backup it was.
+    """Remove the state of processes that are gone, replay the erasures of `sources`, and log which backup was restored.
 
-    Return what `carry_over.apply` counts, how many targets are `paused` for the restore, and how many `exports` there are.
+    Return the counts of `erasure_replay.apply`, how many targets are `paused` for the restore, and how many `exports` exist.
     """
     with transaction():
-        execute("DELETE FROM workers")
-        # Nobody waits for them any more, and a paused target is pinged all the same.
-        ended = "finished_at = ?, delivered = ?, error_code = ?"
-        execute(
-            f"UPDATE pings SET {ended} WHERE started_at IS NULL AND finished_at IS NULL",  # noqa: S608 - our own words
-            (to_ms(now), False, NO_WORKER),
-        )
-        # Who was signed in then, and has been signed out since, is not let in again.
+        WorkerRow.delete().execute()
+        # No request waits for these pings any more, and a paused target may be pinged.
+        abandoned = PingRow.started_at.is_null() & PingRow.finished_at.is_null()
+        PingRow.update(finished_at=now, delivered=False, error_code=NO_WORKER).where(abandoned).execute()
+        # A session of then may have ended since; nobody is signed in again by a restore.
         sessions.end_all(Ended.RESTORED, now, "operator")
-        execute("UPDATE compliance_requests SET lease = NULL, next_run_at = ? WHERE next_run_at IS NOT NULL", (to_ms(now),))
+        requests = ComplianceRequestRow
+        requests.update(lease=None, next_run_at=now).where(requests.next_run_at.is_null(False)).execute()
     counts = sum((erasure_replay.apply(source, now) for source in sources), Counter[str]())
     with transaction():
         append(now, "operator", _DONE, INSTALLATION, f"sha256:{backup_files.sha256_of(file)}")
-    asked = "SELECT COUNT(*) FROM targets WHERE status = ? AND status_reason = ?"
-    [(paused,)] = rows(asked, (TargetStatus.PAUSED.value, RESTORED))
-    return counts + Counter(paused=paused, exports=contents().exports)
+    paused = TargetRow.select().where(TargetRow.status == TargetStatus.PAUSED, TargetRow.status_reason == RESTORED).count()
+    return counts + Counter(paused=paused, exports=ExportRow.select().count())
 
 
 def _set_aside(path: Path, now: datetime) -> Path:
-    """Keep a database beside itself: a copy of it where it can be read, else the files as they are."""
+    """Keep a database beside itself: a copy if it can be read, else its files as they are."""
     aside = path.with_name(f"{path.name}.before-restore-{now:%Y%m%dT%H%M%S%fZ}")
     aside.touch(0o600)
     try:
         sqlite_copies.take(path, aside, lambda _left, _of: None)
     except sqlite3.OperationalError:
-        # Locked, or no room: it may be whole.
+        # Locked, or no room on the disk: it may be intact.
         aside.unlink()
         raise
     except (DamagedCopy, sqlite3.DatabaseError):
@@ -223,6 +209,6 @@ def _set_aside(path: Path, now: datetime) -> Path:
 
 
 def _remove_all(beside: Path) -> None:
-    """Remove what a restore works on, and what a killed one has left: the file, its logs and its locks."""
+    """Remove the files of a restore, and those that a killed one left: the copy, its logs and its locks."""
     for each in beside.parent.glob(f"{glob.escape(beside.name)}*"):
         each.unlink()

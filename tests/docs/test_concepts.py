@@ -13,7 +13,7 @@ from schemas.exports.state_machine import MOVES, ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.targets.target import TargetStatus
 from storage.db.engine import execute, rows, transaction
-from storage.maintenance import restore as restoring
+from storage.maintenance.restore_sql import pausing_statements
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.factories import NOW, Customer, make_target
@@ -127,7 +127,7 @@ def turning_off(status: TargetStatus) -> Callable[[str], None]:
 
 
 def restore(_target_id: str) -> None:
-    for statement in restoring._quieting(NOW):
+    for statement in pausing_statements("begin_restore", "installation", NOW):
         execute(statement)
 
 

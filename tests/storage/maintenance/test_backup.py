@@ -129,7 +129,7 @@ def put_back(url: str, file: Path) -> dict[str, int]:
 @pytest.mark.parametrize("off", [timedelta(hours=1), -timedelta(hours=1)], ids=["ahead", "behind"])
 def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, off: timedelta) -> None:
     worker_heartbeats.beat("worker:elsewhere:1", utc_now())
-    assert restoring.look_at(utc_now() + off).workers == ["worker:elsewhere:1"]
+    assert restoring.inspect(utc_now() + off).workers == ["worker:elsewhere:1"]
 
 
 def test_a_value_of_any_text_comes_back_as_it_was(database: str, customer: Customer, tmp_path: Path) -> None:
