@@ -17,7 +17,7 @@ from typing import Final
 
 from schemas.targets.target import TargetStatus
 from schemas.targets.throttle_state import ThrottleState, WorkerShare
-from storage.targets import throttle_state
+from storage.targets import throttle_state_sql
 from worker.delivery import throttle
 
 #: Exports of one claim. An attempt takes 16 parameters, and SQLite's limit of 32,766 would look like a permanent outage.
@@ -105,11 +105,11 @@ class DueTargetScanner:
     def next_scan_at(self, now: datetime) -> datetime | None:
         """Return when to scan again after a scan that left nothing to claim; None where nothing waits for a moment."""
         if self._was_full:
-            return throttle_state.next_ready(now)
+            return throttle_state_sql.next_ready(now)
         return now + timedelta(seconds=max(_AT_ONCE_S, self._rests_until - self._monotonic()))
 
     def _scan_known(self, now: datetime) -> Generator[ThrottleState, None, None]:
-        yield from self._in_order(throttle_state.due_of(self._known, now))
+        yield from self._in_order(throttle_state_sql.due_of(self._known, now))
 
     def _in_order(self, found: list[ThrottleState]) -> list[ThrottleState]:
         return sorted(found, key=lambda state: (state.target_id <= self._cursor, state.target_id))
@@ -237,7 +237,7 @@ def _all_due(cursor: str, now: datetime) -> Iterator[ThrottleState]:
 
 def _due_after(after_id: str, now: datetime) -> Iterator[ThrottleState]:
     while True:
-        found = throttle_state.due(after_id, TARGETS_PER_QUERY, now)
+        found = throttle_state_sql.due(after_id, TARGETS_PER_QUERY, now)
         yield from found
         if len(found) < TARGETS_PER_QUERY:
             return

@@ -1,6 +1,6 @@
 """Throttling per target: pauses, rate limit, concurrency, circuit breaker.
 
-Pure: functions take a `ThrottleState` and return the next one; `storage.targets.throttle_state` stores it, so that every
+Pure: functions take a `ThrottleState` and return the next one; `storage.targets.throttle_state_sql` stores it, so that every
 worker sees it and a restart loses nothing. Throttling uses up no attempt: a target that must wait is not claimed for.
 
 Concurrency follows the rule of congestion control: halved when a receiver is overloaded, grown by one after as many

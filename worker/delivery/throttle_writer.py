@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from schemas.exports.delivery import CompletedAttempt, TargetEffect
 from schemas.targets.throttle_state import ThrottleState
-from storage.targets import targets, throttle_state
+from storage.targets import targets, throttle_state_sql
 from worker.delivery import throttle
 
 #: What attempts show about their targets, by target, in the order in which they came back.
@@ -42,15 +42,15 @@ def write_effects(effects: Effects, now: datetime, actor: str, others: Collectio
 
     The caller holds the transaction.
     """
-    seen = throttle_state.read({*effects, *others})
+    seen = throttle_state_sql.read({*effects, *others})
     updates = {each: throttle.update(seen[each], found, now) for each, found in effects.items() if each in seen}
     changed = {target_id: seen[target_id] for target_id, update in updates.items() if update.is_changed}
-    for target_id, locked in throttle_state.lock(changed).items():
+    for target_id, locked in throttle_state_sql.lock(changed).items():
         if locked != seen[target_id]:
             # Another worker has written it between the read and the lock.
             updates[target_id] = throttle.update(locked, effects[target_id], now)
     written = [updates[target_id] for target_id in changed]
-    throttle_state.write(update.state for update in written)
+    throttle_state_sql.write(update.state for update in written)
     for update in written:
         if update.turned_off is not None:
             targets.turn_off(update.state.target_id, update.turned_off, update.reason, now, actor)

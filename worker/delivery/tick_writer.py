@@ -13,7 +13,7 @@ from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import OUTAGES, connection, transaction
 from storage.exports import claims_sql, transitions
-from storage.targets import throttle_state
+from storage.targets import throttle_state_sql
 from worker import outages
 from worker.delivery import throttle
 from worker.delivery.claim_planner import MAX_BATCH, ClaimPlan, ClaimPlanner
@@ -126,7 +126,7 @@ class TickWriter:
         transitions.end_waiting(plan.off, now, self._options.worker, MAX_BATCH)
         # Another worker may have used the rate limit since the plan; from here on it waits. A target that another worker has
         # locked is left to it: two workers that write each other's targets would deadlock.
-        limited = throttle_state.read(plan.rate_limited, locked=True, waits=False)
+        limited = throttle_state_sql.read(plan.rate_limited, locked=True, waits=False)
         allowance = dict.fromkeys(plan.rate_limited, 0)
         allowance |= {target_id: throttle.rate_allowance(state, now) for target_id, state in limited.items()}
         quotas = {target_id: min(quota, allowance.get(target_id, quota)) for target_id, quota in plan.quotas.items()}
@@ -135,7 +135,7 @@ class TickWriter:
         self._claimed_at = time.monotonic()
         claimed = Counter(claim.target_id for claim in claims)
         self._planner.record_claims(plan, claimed)
-        throttle_state.write(
+        throttle_state_sql.write(
             throttle.use_rate_allowance(state, claimed[target_id], now)
             for target_id, state in limited.items()
             if claimed[target_id]
@@ -149,7 +149,7 @@ class TickWriter:
 
 def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:
     with connection():
-        return throttle_state.read(target_ids)
+        return throttle_state_sql.read(target_ids)
 
 
 def _log_stale(attempts: Sequence[CompletedAttempt], moved: set[str]) -> None:

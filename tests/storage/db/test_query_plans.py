@@ -10,7 +10,7 @@ from runtime.clock import utc_now
 from schemas.exports.delivery import Claim
 from storage.db.engine import execute, is_sqlite, rows
 from storage.exports import claims_sql, queries, transitions
-from storage.targets import throttle_state
+from storage.targets import throttle_state_sql
 from tests.support.factories import completed_attempt, make_customer
 from tests.support.many_rows import learn, many_finished, many_targets, many_waiting
 from tests.support.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements, taken_back
@@ -77,14 +77,14 @@ def require_no_scan(found: list[SqlStatement]) -> None:
 
 
 def test_a_look_reads_what_waits_and_nothing_that_has_finished(target_ids: list[str]) -> None:
-    [look] = asked(throttle_state.due, "", 256, utc_now())
+    [look] = asked(throttle_state_sql.due, "", 256, utc_now())
 
     require_no_scan([look])
     assert indexes_read(look) & OF_EXPORTS == {"exports_waiting"}, plan_of(look)
 
 
 def test_a_look_behind_a_target_begins_there(target_ids: list[str]) -> None:
-    [look] = asked(throttle_state.due, target_ids[5], 256, utc_now())
+    [look] = asked(throttle_state_sql.due, target_ids[5], 256, utc_now())
 
     require_no_scan([look])
     assert indexes_read(look) & OF_EXPORTS == {"exports_waiting"}, plan_of(look)

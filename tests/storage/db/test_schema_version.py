@@ -42,7 +42,7 @@ from storage.db.locks import Lock
 from storage.db.models import ALL, BaseModel, ExportRow
 from storage.db.schema_version import SchemaState, UnfitDatabase
 from storage.exports import attempts, claims_sql, idempotency, queries
-from storage.targets import pings, targets, throttle_state, validations
+from storage.targets import pings, targets, throttle_state_sql, validations
 from tests.support.factories import (
     NOW,
     Customer,
@@ -523,7 +523,7 @@ def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Custom
     fill(customer, 20_000)
     target_id = make_target(customer).id
     questions: tuple[Callable[[], object], ...] = (
-        lambda: throttle_state.due("", 256, NOW),
+        lambda: throttle_state_sql.due("", 256, NOW),
         lambda: claims_sql.claim_due({target_id: 32}, NOW, 6, "worker"),
         lambda: queries.count_due(NOW, 1),
     )

@@ -17,7 +17,7 @@ from storage.accounts import tokens
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows
 from storage.exports import claims_sql, queries, transitions
-from storage.targets import throttle_state
+from storage.targets import throttle_state_sql
 from tests.support.factories import NOW, claim_due, completed_attempt, make_customer, make_target, postback, record_postback
 from tests.support.plausible_rows import column_names, content, fill, tables
 from tests.support.servers import PostgresServer
@@ -94,7 +94,7 @@ def test_an_upgraded_database_works(old: str) -> None:
     [prepared] = record_postback(form.read(postback()), customer.project_id, NOW).ticket_exports
     target = make_target(customer)
     transitions.approve(prepared, customer.account_id, Approval(target.id, None), NOW, "user:test")
-    assert target.id in {turn.target_id for turn in throttle_state.due("", 100, NOW)}
+    assert target.id in {turn.target_id for turn in throttle_state_sql.due("", 100, NOW)}
     [claim] = claim_due(100, NOW, 30, "worker")
     assert claim.export_id == prepared
 

@@ -15,7 +15,7 @@ from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, RECEIVER_UNAVAILA
 from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, rows
 from storage.secrets.vault import Vault
-from storage.targets import targets, throttle_state
+from storage.targets import targets, throttle_state_sql
 from tests.support.factories import NOW, Customer, claim_due, make_approved, make_customer, make_target
 
 VAULT = Vault([b"k" * 32])
@@ -262,7 +262,7 @@ def test_whoever_resumes_a_target_has_it_tried_at_once(customer: Customer, statu
     hold(target.id, reason)
     hold(other.id, reason)
     targets.change_status(target.id, "resume", NOW, "operator")
-    resumed, left = throttle_state.read([target.id])[target.id], throttle_state.read([other.id])[other.id]
+    resumed, left = throttle_state_sql.read([target.id])[target.id], throttle_state_sql.read([other.id])[other.id]
     assert resumed.takes_attempts(NOW)
     assert (resumed.failures_in_row, resumed.failing_since, resumed.ramp, resumed.concurrency) == (0, None, 1, 3)
     assert (left.failures_in_row, left.held_reason) == (9, reason)
@@ -272,10 +272,10 @@ def test_a_resumption_that_is_refused_changes_nothing(customer: Customer) -> Non
     target = make_target(customer)
     execute("UPDATE targets SET status = 'inactive', failures_in_row = 9")
     hold(target.id, RATE_LIMITED)
-    before = throttle_state.read([target.id])
+    before = throttle_state_sql.read([target.id])
     with pytest.raises(Conflict):
         targets.change_status(target.id, "resume", NOW, "operator")
-    assert throttle_state.read([target.id]) == before
+    assert throttle_state_sql.read([target.id]) == before
 
 
 @pytest.mark.parametrize("verb", ["pause", "disable"])
@@ -283,7 +283,7 @@ def test_whoever_turns_a_target_off_leaves_what_it_remembers(customer: Customer,
     target = make_target(customer)
     hold(target.id, RATE_LIMITED)
     targets.change_status(target.id, verb, NOW, "operator")
-    assert throttle_state.read([target.id])[target.id].held_until == in_s(30)
+    assert throttle_state_sql.read([target.id])[target.id].held_until == in_s(30)
 
 
 def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Customer) -> None:
@@ -292,7 +292,7 @@ def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Cus
     assert target.max_per_minute == 60
     execute("UPDATE targets SET paced_until = 1")
     targets.set_limit(target.id, 90, LATER, "operator")
-    turn = throttle_state.read([target.id])[target.id]
+    turn = throttle_state_sql.read([target.id])[target.id]
     # What was used up was counted by another measure.
     assert (turn.max_per_minute, turn.paced_until) == (90, None)
     targets.set_limit(target.id, None, LATER, "operator")

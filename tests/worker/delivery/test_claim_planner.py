@@ -12,7 +12,7 @@ from schemas.base.timestamps import to_ms
 from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import claims_sql
-from storage.targets import targets, throttle_state
+from storage.targets import targets, throttle_state_sql
 from tests.support.factories import NOW, Customer, make_approved
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.query_plans import statements
@@ -389,8 +389,8 @@ def test_a_pace_that_is_used_up_says_when_to_look_again(customer: Customer) -> N
 
 def used_up(target_id: str, count: int) -> None:
     with transaction():
-        state = throttle_state.read([target_id], locked=True)[target_id]
-        throttle_state.write([throttle.use_rate_allowance(state, count, NOW)])
+        state = throttle_state_sql.read([target_id], locked=True)[target_id]
+        throttle_state_sql.write([throttle.use_rate_allowance(state, count, NOW)])
 
 
 def test_a_paced_target_does_not_keep_room_from_others(customer: Customer) -> None:
@@ -412,7 +412,7 @@ def test_only_a_paced_target_that_gets_something_is_locked(customer: Customer) -
 def test_slots_are_the_share_of_a_turn_and_half_the_threads_at_most(customer: Customer) -> None:
     target_id = many_targets(customer, 0, 1, URL)[0]
     make_approved(customer, target_id)
-    state, planner = throttle_state.read([target_id])[target_id], made(12)
+    state, planner = throttle_state_sql.read([target_id])[target_id], made(12)
     assert planner.slots(state, NOW) == 6
     planner.share = WorkerShare(0, 4)
     assert planner.slots(state, NOW) == 4

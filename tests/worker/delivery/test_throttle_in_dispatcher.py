@@ -12,7 +12,7 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Outcome
 from storage.db.engine import execute, rows, transaction
 from storage.exports import queries, transitions
-from storage.targets import targets, throttle_state
+from storage.targets import targets, throttle_state_sql
 from tests.support.dispatchers import FakeClock, FakePost, RoutedPost, approved, running_dispatcher, statuses
 from tests.support.factories import NOW, Customer, make_approved
 from tests.support.many_rows import many_targets, many_waiting
@@ -181,7 +181,7 @@ IN_HAND: Final = "SELECT 1 FROM exports WHERE status = 'delivering' LIMIT 1"
 
 
 def is_used_up(target_ids: list[str], now: datetime) -> bool:
-    return not any(throttle.rate_allowance(state, now) for state in throttle_state.read(sorted(target_ids)).values())
+    return not any(throttle.rate_allowance(state, now) for state in throttle_state_sql.read(sorted(target_ids)).values())
 
 
 def test_a_pace_is_kept_by_two_drains_together(

@@ -15,7 +15,7 @@ from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.secrets.vault import Vault
-from storage.targets import targets, throttle_state
+from storage.targets import targets, throttle_state_sql
 from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_target
 from worker.delivery import throttle_writer
 from worker.delivery.throttle import TargetEvent
@@ -36,7 +36,7 @@ def record(target_id: str, *effects: TargetEffect, now: datetime = LATER) -> lis
 
 
 def state_of(target_id: str) -> ThrottleState:
-    return throttle_state.read([target_id])[target_id]
+    return throttle_state_sql.read([target_id])[target_id]
 
 
 def status_of(target_id: str) -> tuple[str, str | None]:

@@ -1,7 +1,7 @@
-"""Targets' turns: which targets something waits for, what is remembered of each, and writing that down.
+"""Reads and writes the throttle states of targets, and finds the targets with due exports.
 
-The look is one step of an index a target, however many exports wait or have finished. Turns of many targets are read and
-written in the order of their ids, so that two workers that write the same ones never deadlock.
+Finding is one step of an index per target, however many exports wait or have ended. States of many targets are read and
+written in the order of their ids, so that two workers that write the same targets never deadlock.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,12 +12,11 @@ from schemas.base.timestamps import from_ms, to_ms
 from schemas.targets.target import TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.bulk_sql import execute_over, rows_over
+from storage.db.columns import column_types, select_list
 from storage.db.engine import is_sqlite, rows
+from storage.db.models import TargetRow
 
-_COLUMNS: Final = (
-    "t.id, t.status, t.connected_status, t.last_success_at, t.held_until, t.held_reason, t.concurrency, t.ramp, "
-    "t.failures_in_row, t.failing_since, t.max_per_minute, t.paced_until"
-)
+_COLUMNS: Final = select_list(ThrottleState, {"t": TargetRow}, target_id="t.id", connected="t.connected_status")
 
 # From one target to the next that has something waiting: exports_waiting is sorted by them, so each step is one seek.
 _WAITING: Final = """
@@ -50,45 +49,44 @@ _NEXT: Final = f"""{_WAITING}, ready (at) AS (
 )
 SELECT MIN(at) FROM ready WHERE at > ?"""  # noqa: S608 - our own names
 
-#: What attempts change of a turn, and of which type each value is.
-_WRITTEN: Final = {
-    "id": "TEXT",
-    "connected": "TEXT",
-    "last_success_at": "BIGINT",
-    "held_until": "BIGINT",
-    "held_reason": "TEXT",
-    "concurrency": "DOUBLE PRECISION",
-    "ramp": "INTEGER",
-    "failures": "INTEGER",
-    "failing_since": "BIGINT",
-    "paced_until": "BIGINT",
-}
+#: The columns that attempts change, in the order of `_row`.
+_WRITTEN: Final = (
+    "id",
+    "connected_status",
+    "last_success_at",
+    "held_until",
+    "held_reason",
+    "concurrency",
+    "ramp",
+    "failures_in_row",
+    "failing_since",
+    "paced_until",
+)
+_WRITTEN_TYPES: Final = column_types(TargetRow, _WRITTEN)
 _WRITE: Final = f"""
 WITH r ({", ".join(_WRITTEN)}) AS ({{rows}})
-UPDATE targets SET connected_status = r.connected, last_success_at = r.last_success_at, held_until = r.held_until,
-    held_reason = r.held_reason, concurrency = r.concurrency, ramp = r.ramp, failures_in_row = r.failures,
-    failing_since = r.failing_since, paced_until = r.paced_until
+UPDATE targets SET {", ".join(f"{column} = r.{column}" for column in _WRITTEN[1:])}
 FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def due(after_id: str, limit: int, now: datetime) -> list[ThrottleState]:
-    """Return up to `limit` targets, by id and behind `after_id`, that an attempt may start for at `now`.
+    """Return up to `limit` targets after `after_id`, by id, for which an attempt may start at `now`.
 
-    And those that were turned off while exports wait for them.
+    Includes targets that are blocked or disabled while exports wait for them.
     """
     return [_state(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
 
 
 def due_of(target_ids: Sequence[str], now: datetime) -> list[ThrottleState]:
-    """Return which of these targets an attempt may start for at `now`."""
+    """Return those of these targets for which an attempt may start at `now`."""
     chosen = [(target_id,) for target_id in target_ids]
     return [_state(row) for row in rows_over(_DUE_OF, ("TEXT",), chosen, (to_ms(now), to_ms(now)))]
 
 
 def next_ready(now: datetime) -> datetime | None:
-    """Return when, after `now`, an export comes due or a hold ends; None where nothing waits for that."""
+    """Return when, after `now`, the next export comes due or its target's hold ends; None where nothing waits."""
     [(at,)] = rows(_NEXT, ("", to_ms(now)))
     return None if at is None else from_ms(int(at))
 
@@ -113,11 +111,11 @@ def lock(seen: Mapping[str, ThrottleState]) -> dict[str, ThrottleState]:
 
 def write(states: Iterable[ThrottleState]) -> None:
     """Write throttle states without their status; the caller holds the transaction and has read them locked."""
-    execute_over(_WRITE, [*_WRITTEN.values()], [_row(state) for state in states])
+    execute_over(_WRITE, _WRITTEN_TYPES, [_row(state) for state in states])
 
 
 def _lock(*, waits: bool) -> str:
-    # Not FOR UPDATE: an approval only looks whether its target is there, and neither waits for the other.
+    # Not FOR UPDATE: an approval only checks that its target exists, and neither waits for the other.
     return " FOR NO KEY UPDATE OF t" if waits else " FOR NO KEY UPDATE OF t SKIP LOCKED"
 
 

@@ -10,7 +10,7 @@ from schemas.base.timestamps import to_ms
 from schemas.targets.target import BREAKER_OPEN, TargetStatus
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
-from storage.targets import targets, throttle_state
+from storage.targets import targets, throttle_state_sql
 from tests.support.factories import NOW, Customer, claim_due, make_approved, make_exports, make_target
 
 #: Everything set, each to another value: a column that takes another's place shows.
@@ -29,16 +29,16 @@ MARKED = {
 
 
 def state_of(target_id: str) -> ThrottleState:
-    return throttle_state.read([target_id])[target_id]
+    return throttle_state_sql.read([target_id])[target_id]
 
 
 def write(*written: ThrottleState) -> None:
     with transaction():
-        throttle_state.write(written)
+        throttle_state_sql.write(written)
 
 
 def due_ids(after_id: str = "", limit: int = 100, now: datetime = NOW) -> list[str]:
-    return [state.target_id for state in throttle_state.due(after_id, limit, now)]
+    return [state.target_id for state in throttle_state_sql.due(after_id, limit, now)]
 
 
 def test_a_new_target_starts_on_the_ramp_and_knows_nothing(customer: Customer) -> None:
@@ -85,9 +85,9 @@ def test_an_instant_long_ago_and_one_far_away_are_kept(customer: Customer) -> No
 
 def test_nothing_is_asked_or_written_for_nobody(customer: Customer) -> None:
     make_target(customer)
-    assert throttle_state.read([]) == {}
+    assert throttle_state_sql.read([]) == {}
     write()
-    assert throttle_state.read(["tgt_unknown"]) == {}
+    assert throttle_state_sql.read(["tgt_unknown"]) == {}
 
 
 # ---------------------------------------------------------------- what is due
@@ -103,16 +103,16 @@ def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> Non
     make_approved(customer, due, NOW + timedelta(seconds=30))
     make_approved(customer, later, NOW + timedelta(hours=1))
     execute("UPDATE exports SET status = 'failed', due_at = NULL WHERE id = ?", (make_approved(customer, finished),))
-    assert throttle_state.due("", 100, NOW) == [state_of(due)]
+    assert throttle_state_sql.due("", 100, NOW) == [state_of(due)]
     # A claim is due again when it lapses.
     assert due_ids(now=NOW + timedelta(seconds=6)) == [due, sending]
     assert due_ids(now=NOW + timedelta(hours=1)) == [due, later, sending]
-    assert throttle_state.due_of([nothing, due, sending, finished], NOW) == [state_of(due)]
-    assert throttle_state.due_of([], NOW) == []
-    assert throttle_state.next_ready(NOW - timedelta(seconds=1)) == NOW
-    assert throttle_state.next_ready(NOW) == NOW + timedelta(seconds=6)
-    assert throttle_state.next_ready(NOW + timedelta(seconds=6)) == NOW + timedelta(hours=1)
-    assert throttle_state.next_ready(NOW + timedelta(hours=1)) is None
+    assert throttle_state_sql.due_of([nothing, due, sending, finished], NOW) == [state_of(due)]
+    assert throttle_state_sql.due_of([], NOW) == []
+    assert throttle_state_sql.next_ready(NOW - timedelta(seconds=1)) == NOW
+    assert throttle_state_sql.next_ready(NOW) == NOW + timedelta(seconds=6)
+    assert throttle_state_sql.next_ready(NOW + timedelta(seconds=6)) == NOW + timedelta(hours=1)
+    assert throttle_state_sql.next_ready(NOW + timedelta(hours=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_a_target_that_was_turned_off_is_seen_while_something_waits(customer: Cu
     make_approved(customer, target.id, NOW + timedelta(hours=1))
     execute("UPDATE targets SET status = ?", (status,))
     assert (due_ids() == [target.id]) is is_seen
-    assert throttle_state.due_of([target.id], NOW + timedelta(hours=2)) == (
+    assert throttle_state_sql.due_of([target.id], NOW + timedelta(hours=2)) == (
         [state_of(target.id)] if status == "active" else []
     )
-    assert throttle_state.next_ready(NOW) == (NOW + timedelta(hours=1) if status == "active" else None)
+    assert throttle_state_sql.next_ready(NOW) == (NOW + timedelta(hours=1) if status == "active" else None)
 
 
 def test_a_target_that_is_held_is_not_seen_before_that_ends(customer: Customer) -> None:
@@ -136,9 +136,9 @@ def test_a_target_that_is_held_is_not_seen_before_that_ends(customer: Customer) 
     make_approved(customer, target.id)
     until = NOW + timedelta(seconds=30)
     write(replace(state_of(target.id), held_until=until, held_reason=BREAKER_OPEN))
-    assert (due_ids(), throttle_state.due_of([target.id], NOW), throttle_state.next_ready(NOW)) == ([], [], until)
+    assert (due_ids(), throttle_state_sql.due_of([target.id], NOW), throttle_state_sql.next_ready(NOW)) == ([], [], until)
     assert due_ids(now=until) == [target.id]
-    assert throttle_state.due_of([target.id], until) == [state_of(target.id)]
+    assert throttle_state_sql.due_of([target.id], until) == [state_of(target.id)]
 
 
 def test_targets_are_seen_a_page_at_a_time_in_the_order_of_their_ids(customer: Customer) -> None:
@@ -161,8 +161,8 @@ def test_who_reads_turns_locked_changes_them_alone(customer: Customer) -> None:
 
     def count(_: int) -> None:
         with connection(), transaction():
-            [state] = throttle_state.read([target.id], locked=True).values()
-            throttle_state.write([replace(state, failures_in_row=state.failures_in_row + 1)])
+            [state] = throttle_state_sql.read([target.id], locked=True).values()
+            throttle_state_sql.write([replace(state, failures_in_row=state.failures_in_row + 1)])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(40)))
@@ -174,7 +174,7 @@ def test_who_does_not_wait_is_told_of_what_nobody_else_has_locked(customer: Cust
 
     def others() -> list[str]:
         with connection(), transaction():
-            return sorted(throttle_state.read(sorted([mine, free]), locked=True, waits=False))
+            return sorted(throttle_state_sql.read(sorted([mine, free]), locked=True, waits=False))
 
     with ThreadPoolExecutor(1) as pool:
         if is_sqlite():
@@ -182,10 +182,10 @@ def test_who_does_not_wait_is_told_of_what_nobody_else_has_locked(customer: Cust
             assert pool.submit(others).result() == sorted([mine, free])
             return
         with transaction():
-            assert list(throttle_state.read([mine], locked=True)) == [mine]
+            assert list(throttle_state_sql.read([mine], locked=True)) == [mine]
             assert pool.submit(others).result() == [free]
             # What is one's own is not left out.
-            assert list(throttle_state.read([mine], locked=True, waits=False)) == [mine]
+            assert list(throttle_state_sql.read([mine], locked=True, waits=False)) == [mine]
         assert pool.submit(others).result() == sorted([mine, free])
 
 
@@ -202,6 +202,6 @@ def test_an_approval_waits_for_nobody_who_holds_a_turn(customer: Customer) -> No
             export_id = pool.submit(approve).result()
         else:
             with transaction():
-                throttle_state.read([target.id], locked=True)
+                throttle_state_sql.read([target.id], locked=True)
                 export_id = pool.submit(approve).result(timeout=10)
     assert rows("SELECT target_id, due_at FROM exports WHERE id = ?", (export_id,)) == [(target.id, to_ms(NOW))]
