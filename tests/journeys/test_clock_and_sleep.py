@@ -130,7 +130,7 @@ def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
         busy.go()
         wait_until(lambda: len(receiver.requests) == 4)
         idle.go()
-        wait_until(lambda: idle.has_told("worker started"))
+        wait_until(lambda: idle.has_logged("worker started"))
         stepping_clock.step_to(step_s)
         time.sleep(AWHILE_S)
         receiver.gate.set()

@@ -92,7 +92,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
         WakeUpQueue(connect(redis.url)).notify()
         [request_id] = [line.id for line in compliance_requests.list_all() if line.topic is Topic.CUSTOMER_REDACT]
         wait_until(lambda: erased(request_id))
-        [busy] = [worker for worker in workers if worker.has_told(f"compliance request {request_id} claimed")]
+        [busy] = [worker for worker in workers if worker.has_logged(f"compliance request {request_id} claimed")]
         busy.kill()
         assert 0 < erased(request_id) <= CAPTURES
         assert compliance_requests.get(request_id).result is None

@@ -160,7 +160,7 @@ def test_attempts_arrive_as_spans_and_take_no_trace_along(
     assert CANARY not in traces.everything
     assert f"127.0.0.1:{busy_then_well.port}" not in traces.everything
     assert CANARY not in worker.log.read_text()
-    lines = [line for line in worker.told if line["logger"] == "riskrelay.deliveries"]
+    lines = [line for line in worker.log_lines if line["logger"] == "riskrelay.deliveries"]
     assert [(line["outcome"], line["status"], line["attempt"]) for line in lines] == [
         ("retryable", 500, 1),
         ("delivered", 200, 2),

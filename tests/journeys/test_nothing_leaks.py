@@ -360,7 +360,7 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
 
     # It happened, and the search finds what is there to be found.
     assert (bool(sentry.events), bool(traces.spans)) == (True, True)
-    assert "riskrelay.deliveries" in {line["logger"] for line in worker.told}
+    assert "riskrelay.deliveries" in {line["logger"] for line in worker.log_lines}
     assert b"unexpected error (" in places["command broken"]
     assert {word: found_in(places, word) for word in BELONGS} == BELONGS
 

@@ -89,13 +89,13 @@ def test_a_worker_removes_what_is_over_by_itself(
     [young] = make_exports(customer, 1, utc_now())
     with unlucky("--clock", str(stepping_clock.path)) as worker:
         worker.go()
-        wait_until(lambda: worker.has_told("worker started"))
+        wait_until(lambda: worker.has_logged("worker started"))
         assert len(left()) == 4
         # As if it had been at work for a while.
         stepping_clock.step_to(timedelta(minutes=11).total_seconds())
         wait_until(lambda: notify_workers(redis) and left() == {young})
-        wait_until(lambda: worker.has_told("expired records deleted"))
-    [line] = [line for line in worker.told if line["message"] == "expired records deleted"]
+        wait_until(lambda: worker.has_logged("expired records deleted"))
+    [line] = [line for line in worker.log_lines if line["message"] == "expired records deleted"]
     assert line["count"] == 3
 
 

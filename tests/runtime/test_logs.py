@@ -44,16 +44,16 @@ def logger(stream: io.StringIO) -> Iterator[logging.Logger]:
 def only_line(stream: io.StringIO) -> dict[str, Any]:
     [line, rest] = stream.getvalue().split("\n")
     assert rest == ""
-    told: dict[str, Any] = json.loads(line)
-    return told
+    logged: dict[str, Any] = json.loads(line)
+    return logged
 
 
 def test_only_fields_that_are_named_are_written(logger: logging.Logger, stream: io.StringIO) -> None:
     extra = {"export_id": "exp_1", "secret": "hunter2", "token": "rrt_x", "authorization": "Bearer x", "status": 200}
     logger.info("sent", extra=extra)
-    told = only_line(stream)
-    assert told.pop("at").endswith("+00:00")
-    assert told == {"level": "info", "logger": "riskrelay.test", "message": "sent", "export_id": "exp_1", "status": 200}
+    logged = only_line(stream)
+    assert logged.pop("at").endswith("+00:00")
+    assert logged == {"level": "info", "logger": "riskrelay.test", "message": "sent", "export_id": "exp_1", "status": 200}
 
 
 def test_no_field_is_a_place_for_a_secret() -> None:
@@ -64,14 +64,14 @@ def test_no_field_is_a_place_for_a_secret() -> None:
 
 def test_a_record_is_one_line_whatever_it_says(logger: logging.Logger, stream: io.StringIO) -> None:
     logger.warning("first\nsecond \u2028 é", extra={"error": "a\r\nb", "count": 0})
-    told = only_line(stream)
-    assert (told["message"], told["error"], told["count"]) == ("first\nsecond \u2028 é", "a\r\nb", 0)
+    logged = only_line(stream)
+    assert (logged["message"], logged["error"], logged["count"]) == ("first\nsecond \u2028 é", "a\r\nb", 0)
 
 
-def test_a_value_that_json_does_not_know_is_told_by_its_type(logger: logging.Logger, stream: io.StringIO) -> None:
+def test_a_value_that_json_cannot_encode_is_logged_by_its_type(logger: logging.Logger, stream: io.StringIO) -> None:
     logger.error("broke", extra={"error": ValueError("hunter2"), "count": 1})
-    told = only_line(stream)
-    assert (told["message"], told["error"], told["count"]) == ("broke", "ValueError", 1)
+    logged = only_line(stream)
+    assert (logged["message"], logged["error"], logged["count"]) == ("broke", "ValueError", 1)
 
 
 ODD_TEXT: Final = '"quoted" \\ \x00 \x1f \u2028 é \N{GRINNING FACE}'
@@ -81,7 +81,7 @@ ODD_TEXT: Final = '"quoted" \\ \x00 \x1f \u2028 é \N{GRINNING FACE}'
     "value", [0, -7, 1.5, True, "", ODD_TEXT, HTTPStatus.CREATED, ExportStatus.FAILED, [1, {"a": None}]]
 )
 def test_a_value_comes_back_from_its_line_as_it_was(logger: logging.Logger, stream: io.StringIO, value: object) -> None:
-    logger.info("told", extra={"outcome": value})
+    logger.info("sent", extra={"outcome": value})
     assert only_line(stream)["outcome"] == value
 
 
@@ -96,7 +96,7 @@ MOMENTS: Final = [
 ]
 
 
-def test_a_line_says_when_it_was_told_to_the_millisecond() -> None:
+def test_a_line_has_its_time_to_the_millisecond() -> None:
     lines = JsonFormatter()
     for created, at in MOMENTS:
         assert json.loads(lines.format(logging.makeLogRecord({"name": "x", "created": created})))["at"] == at
@@ -141,8 +141,13 @@ def test_the_access_log_tells_the_route_and_never_the_path(caplog: pytest.LogCap
         access_log("GET", "/api/ticket-exports/{export_id}", 200, 1.5, "req_1")
     [record] = caplog.records
     assert record.getMessage() == "GET /api/ticket-exports/{export_id} 200"
-    told = json.loads(JsonFormatter().format(record))
-    assert (told["route"], told["duration_ms"], told["request_id"]) == ("/api/ticket-exports/{export_id}", 1.5, "req_1")
+    logged = json.loads(JsonFormatter().format(record))
+    fields = logged["route"], logged["duration_ms"], logged["request_id"]
+    assert fields == (
+        "/api/ticket-exports/{export_id}",
+        1.5,
+        "req_1",
+    )
 
 
 def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,21 +163,21 @@ def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCap
         ("info", "json", ['"level": "info"', '"level": "error"']),
         ("info", "auto", ['"level": "info"', '"level": "error"']),  # no terminal here
         ("error", "json", ['"level": "error"']),
-        ("info", "text", ["info    told", "error   told"]),
+        ("info", "text", ["info    sent", "error   sent"]),
     ],
 )
-def test_a_process_logs_to_standard_error_in_the_form_and_from_the_level_it_is_told(
+def test_a_process_logs_to_standard_error_in_the_configured_format_and_level(
     level: str, form: str, lines: list[str]
 ) -> None:
     code = (
         "import logging, sys; from runtime import logs; logs.configure(*sys.argv[1:]); log = logging.getLogger('x'); "
-        "log.debug('told'); log.info('told'); log.error('told'); logging.getLogger('rq.worker').info('noise')"
+        "log.debug('sent'); log.info('sent'); log.error('sent'); logging.getLogger('rq.worker').info('noise')"
     )
     ran = subprocess.run([sys.executable, "-c", code, level, form], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == ""
-    told = ran.stderr.splitlines()
-    assert len(told) == len(lines)
-    assert all(expected in line for expected, line in zip(lines, told, strict=True))
+    logged = ran.stderr.splitlines()
+    assert len(logged) == len(lines)
+    assert all(expected in line for expected, line in zip(lines, logged, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,7 @@ def test_a_process_logs_to_standard_error_in_the_form_and_from_the_level_it_is_t
             "ended by an error",
             "builtins.ValueError",
         ),
-        # what nobody could be told of
+        # what no log could take
         ("class X:\n def __del__(self): raise OSError('hunter2')\nX()", "ended by an error", "builtins.OSError"),
         # a warning
         ("import warnings; warnings.warn('hunter2', UserWarning)", "UserWarning at <string>:", None),
@@ -206,9 +211,9 @@ def test_whatever_python_would_print_is_a_line_without_the_words_of_an_error(
     ran = subprocess.run([sys.executable, "-c", begin + code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stdout == ""
     assert "hunter2" not in ran.stderr
-    told = [json.loads(line) for line in ran.stderr.splitlines()]
-    assert [line["message"].startswith(message or "?") for line in told] == ([True] if message else [])
-    assert [line.get("trace", "").splitlines()[-1:] for line in told] == ([[kind] if kind else []] if message else [])
+    logged = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert [line["message"].startswith(message or "?") for line in logged] == ([True] if message else [])
+    assert [line.get("trace", "").splitlines()[-1:] for line in logged] == ([[kind] if kind else []] if message else [])
 
 
 def test_lines_of_attempts_wait_for_each_other_and_keep_their_place() -> None:
@@ -220,10 +225,10 @@ def test_lines_of_attempts_wait_for_each_other_and_keep_their_place() -> None:
         "logs.write_waiting(); print(size() > before)\n"
         "before = size(); logs.delivery_log('rejected', 404, None, 3); print(size() - before)\n"
     )
-    with TemporaryFile() as told:
-        ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=PIPE, stderr=told, text=True, check=True)
-        told.seek(0)
-        lines = [json.loads(line) for line in told.read().splitlines()]
+    with TemporaryFile() as stderr:
+        ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=PIPE, stderr=stderr, text=True, check=True)
+        stderr.seek(0)
+        lines = [json.loads(line) for line in stderr.read().splitlines()]
     assert ran.stdout.split() == ["0", "True", "0", "True", "0"]
     # The last one is written at the end of the process.
     said = ["attempt ended: delivered", "between", "attempt ended: retryable", "attempt ended: rejected"]
@@ -261,7 +266,7 @@ def test_more_lines_than_may_wait_are_written() -> None:
 def test_a_standard_error_that_takes_nothing_ends_nobody() -> None:
     code = (
         "import logging, sys; from runtime import logs; logs.configure('info', 'json'); "
-        "sys.stderr.close(); logging.getLogger('x').error('told'); print('went on')"
+        "sys.stderr.close(); logging.getLogger('x').error('sent'); print('went on')"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == "went on\n"

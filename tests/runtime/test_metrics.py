@@ -24,12 +24,12 @@ if len(sys.argv) > 3:
 from runtime import metrics
 is_open = metrics.open_files(Path(sys.argv[1]), metrics.Role(sys.argv[2]))
 from prometheus_client import Counter, Histogram
-told = Counter("riskrelay_told_total", "Told.", ("what",), registry=None)
+seen = Counter("riskrelay_seen_total", "Seen.", ("what",), registry=None)
 took = Histogram("riskrelay_took_seconds", "Took.", buckets=(1, 2), registry=None)
 print("open" if is_open else "shut", flush=True)
 for line in sys.stdin:
     for _ in range(int(line)):
-        told.labels("this").inc()
+        seen.labels("this").inc()
         took.observe(1.5)
     print("done", flush=True)
 """
@@ -43,20 +43,20 @@ class Counting:
         self.process = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self.is_open = self._told() == "open"
+        self.is_open = self._state() == "open"
 
     def count(self, times: int) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{times}\n")
         self.process.stdin.flush()
-        assert self._told() == "done"
+        assert self._state() == "done"
 
     def kill(self) -> str:
         """End it as a crash does; return what it logged."""
         self.process.kill()
         return self.process.communicate()[1]
 
-    def _told(self) -> str:
+    def _state(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -76,19 +76,19 @@ def values(found: list[Metric]) -> dict[str, float]:
     return {sample.name + sample.labels.get("le", ""): sample.value for sample in samples}
 
 
-def told(folder: Path, *roles: Role) -> float | None:
-    return values(metrics.counted(folder, roles or Role)).get("riskrelay_told_total")
+def total_of(folder: Path, *roles: Role) -> float | None:
+    return values(metrics.counted(folder, roles or Role)).get("riskrelay_seen_total")
 
 
 def test_counts_of_all_processes_and_roles_add_up(tmp_path: Path) -> None:
     with counting(tmp_path) as one, counting(tmp_path) as two, counting(tmp_path, Role.WORKER) as worker:
         for process, times in ((one, 3), (two, 4), (worker, 5)):
             process.count(times)
-        assert told(tmp_path, Role.SERVICE) == 7
-        assert told(tmp_path, Role.WORKER) == 5
+        assert total_of(tmp_path, Role.SERVICE) == 7
+        assert total_of(tmp_path, Role.WORKER) == 5
         # A histogram's buckets hold what is at most their bound.
         assert values(metrics.counted(tmp_path, [Role.SERVICE])) == {
-            "riskrelay_told_total": 7,
+            "riskrelay_seen_total": 7,
             "riskrelay_took_seconds_bucket1.0": 0,
             "riskrelay_took_seconds_bucket2.0": 7,
             "riskrelay_took_seconds_bucket+Inf": 7,
@@ -107,7 +107,7 @@ def test_what_the_dead_have_counted_stays_in_one_file_while_another_one_lives(tm
             found = values(metrics.counted(tmp_path, [Role.SERVICE]))
             files = sorted(file.name.partition("_")[0] for file in (tmp_path / "metrics" / "service").glob("*.db"))
 
-    assert found["riskrelay_told_total"] == 1111
+    assert found["riskrelay_seen_total"] == 1111
     assert found["riskrelay_took_seconds_bucket2.0"] == found["riskrelay_took_seconds_count"] == 1111
     assert found["riskrelay_took_seconds_sum"] == 1666.5
     # The dead's sum, and those of the two who live.
@@ -120,10 +120,10 @@ def test_everything_begins_at_0_where_none_of_the_role_lives(tmp_path: Path) -> 
         service.count(3)
         service.kill()
         # The role's counts are there until the next one of it starts; another role's are nothing to it.
-        assert (told(tmp_path, Role.SERVICE), told(tmp_path, Role.WORKER)) == (3, 2)
+        assert (total_of(tmp_path, Role.SERVICE), total_of(tmp_path, Role.WORKER)) == (3, 2)
         with counting(tmp_path) as next_one:
             next_one.count(1)
-            assert (told(tmp_path, Role.SERVICE), told(tmp_path, Role.WORKER)) == (1, 2)
+            assert (total_of(tmp_path, Role.SERVICE), total_of(tmp_path, Role.WORKER)) == (1, 2)
 
 
 def test_many_who_start_and_die_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_many_who_start_and_die_at_once_lose_nothing(tmp_path: Path) -> None:
                 each.count(5)
             for each in some:
                 each.kill()
-        assert told(tmp_path) == 61
+        assert total_of(tmp_path) == 61
 
 
 def test_a_damaged_file_hides_nothing_but_itself(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_damaged_file_hides_nothing_but_itself(tmp_path: Path) -> None:
         folder = tmp_path / "metrics" / "service"
         for number, content in enumerate((b"", b"\xff" * 4096, b"\x40\0\0\0\0\0\0\0\x08\0\0\0not json" + b" " * 100)):
             (folder / f"counter_{number}-ab.db").write_bytes(content)
-        assert told(tmp_path) == 2
+        assert total_of(tmp_path) == 2
         # Nor does it keep the next one from counting.
         with counting(tmp_path) as next_one:
             next_one.count(1)
-            assert told(tmp_path) == 3
+            assert total_of(tmp_path) == 3
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_once_and_nothing_is_counted(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_writable_is_logged_once_and_nothing_is_counted(tmp_path: Path) -> None:
     # A file in its place, because root may write to any folder.
     (tmp_path / "metrics").write_text("")
     process = Counting(tmp_path)
@@ -190,10 +190,10 @@ def test_the_files_are_their_owners_alone(tmp_path: Path) -> None:
 
 def test_a_page_is_in_prometheus_text_format() -> None:
     page = metrics.exposition(
-        [metrics.gauge("up", "Told.", value=True), metrics.gauges("of", "By kind.", "kind", {"a": 1, "b": 0.5})]
+        [metrics.gauge("up", "Seen.", value=True), metrics.gauges("of", "By kind.", "kind", {"a": 1, "b": 0.5})]
     )
     assert page.decode().splitlines() == [
-        "# HELP riskrelay_up Told.",
+        "# HELP riskrelay_up Seen.",
         "# TYPE riskrelay_up gauge",
         "riskrelay_up 1.0",
         "# HELP riskrelay_of By kind.",

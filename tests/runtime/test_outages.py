@@ -1,4 +1,4 @@
-"""An absence is told when it begins, once a minute while it lasts, and when it is over; flickering is one absence."""
+"""An outage is logged at its start, once a minute while it lasts, and at its end; flickering is one outage."""
 
 import logging
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
 
 
 @pytest.mark.parametrize(
-    ("met", "told"),
+    ("met", "logged"),
     [
         # there all the time
         ([(0, "there"), (9, "there")], []),
         # missed by many at once
         ([(0, "missed"), (0, "missed"), (0.1, "missed")], [GONE]),
-        # missed for long: told again after a minute, not before
+        # failing for long: logged again after a minute, not before
         ([(0, "missed"), (REMIND_S - 1, "missed"), (REMIND_S, "missed"), (REMIND_S + 1, "missed")], [GONE, GONE]),
-        # back, which is told once
+        # back, which is logged once
         ([(0, "missed"), (STABLE_FOR_S, "there"), (STABLE_FOR_S, "there")], [GONE, BACK]),
         # answers some and refuses others: still away
         ([(0, "missed"), (1, "there"), (2, "missed"), (3, "there"), (4, "missed")], [GONE]),
@@ -35,8 +35,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
         ([(0, "missed"), (STABLE_FOR_S, "there"), (STABLE_FOR_S + 1, "missed")], [GONE, BACK, GONE]),
     ],
 )
-def test_what_is_told_of_an_absence(
-    met: list[tuple[float, str]], told: list[str], log: logging.Logger, caplog: pytest.LogCaptureFixture
+def test_what_is_logged_of_an_outage(
+    met: list[tuple[float, str]], logged: list[str], log: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeMonotonic()
     outage = Outage(log, GONE, BACK, clock)
@@ -46,7 +46,7 @@ def test_what_is_told_of_an_absence(
             outage.note(OSError("hunter2"))
         else:
             outage.over()
-    assert caplog.messages == told
+    assert caplog.messages == logged
     kinds: set[Any] = {vars(record).get("error") for record in caplog.records if record.message == GONE}
     assert kinds <= {"OSError"}
     assert "hunter2" not in caplog.text

@@ -104,9 +104,9 @@ FORMS: Final = (
 def test_every_form_reaches_its_redis_and_shows_no_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), redis_client.connect(url, most_connections=4) as client:
         assert WakeUpQueue(client).notify()
-        told = [repr(client), repr(client.connection_pool), caplog.text]
+        shown = [repr(client), repr(client.connection_pool), caplog.text]
     for secret in (PASSWORD, ENCODED):
-        assert not [each for each in told if secret in each]
+        assert not [each for each in shown if secret in each]
 
 
 @pytest.mark.parametrize("url", FORMS, indirect=True)
@@ -167,7 +167,7 @@ def test_sentinels_that_say_nothing_cost_no_more_than_a_server_that_says_nothing
             assert time.monotonic() - began < SOON_S
 
 
-def test_a_service_that_no_sentinel_knows_is_a_bell_not_heard(open_sentinel: SentinelServer) -> None:
+def test_a_service_that_no_sentinel_knows_notifies_nobody(open_sentinel: SentinelServer) -> None:
     with redis_client.connect(f"redis+sentinel://127.0.0.1:{open_sentinel.port}/another") as client:
         assert WakeUpQueue(client).notify() is False
 

@@ -31,13 +31,13 @@ def waiting(client: Redis) -> int:
     return len(wake_up_queue.queue(client).get_job_ids())
 
 
-def test_many_rings_leave_one_job_waiting(client: Redis) -> None:
+def test_many_notifications_leave_one_job_waiting(client: Redis) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: WakeUpQueue(client).notify(), range(40))) == [True] * 40
     assert waiting(client) == 1
 
 
-def test_after_an_answer_a_ring_queues_a_new_job(client: Redis) -> None:
+def test_after_an_acknowledgement_a_notification_queues_a_new_job(client: Redis) -> None:
     wake_ups = WakeUpQueue(client)
     wake_ups.notify()
     wake_ups.acknowledge()
@@ -52,7 +52,7 @@ def test_a_job_that_was_lost_silences_the_bell_for_seconds_only(client: Redis) -
     assert [0 < int(client.pttl(mark)) <= 5000 for mark in marks] == [True]
 
 
-def test_a_ring_names_the_workers_job_and_is_json(client: Redis) -> None:
+def test_a_notification_names_the_workers_job_in_json(client: Redis) -> None:
     WakeUpQueue(client).notify()
     [job_id] = wake_up_queue.queue(client).get_job_ids()
     stored = client.hgetall(Job.key_for(job_id))
@@ -61,7 +61,7 @@ def test_a_ring_names_the_workers_job_and_is_json(client: Redis) -> None:
     assert 60 <= int(stored[b"timeout"]) <= 600
 
 
-def test_the_job_that_a_ring_names_is_there() -> None:
+def test_the_job_that_a_notification_names_exists() -> None:
     module, _, name = JOB.rpartition(".")
     source = (Path(__file__).parents[2] / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
     assert f"def {name}() -> None:" in source
@@ -85,7 +85,7 @@ def test_a_redis_that_takes_calls_and_never_answers_costs_no_more_than_a_second(
         assert time.monotonic() - began < 1.5
 
 
-def test_a_redis_that_answers_nonsense_is_a_bell_not_heard() -> None:
+def test_a_redis_that_answers_nonsense_notifies_nobody() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_nonsense, args=(server,), daemon=True).start()
         wake_ups = WakeUpQueue(wake_up_queue.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0"))
@@ -118,7 +118,7 @@ def test_a_redis_that_went_away_and_came_back_is_rung_again(client: Redis, redis
     assert waiting(client) == 1
 
 
-def test_a_redis_that_takes_no_writes_is_a_bell_not_heard(client: Redis) -> None:
+def test_a_redis_that_accepts_no_writes_notifies_nobody(client: Redis) -> None:
     client.config_set("maxmemory", "1")
     try:
         assert WakeUpQueue(client).notify() is False

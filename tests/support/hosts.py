@@ -61,7 +61,7 @@ class Host:
 
 def name_of(worker: WorkerProcess) -> str:
     """What a worker calls itself: in its log, and in the rows that it writes."""
-    [name] = {line["worker"] for line in worker.told if line["message"] == "worker started"}
+    [name] = {line["worker"] for line in worker.log_lines if line["message"] == "worker started"}
     return str(name)
 
 

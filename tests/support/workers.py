@@ -92,17 +92,17 @@ class WorkerProcess:
             )
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def log_lines(self) -> list[dict[str, Any]]:
         """The lines of its log."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
-    def has_told(self, message: str) -> bool:
+    def has_logged(self, message: str) -> bool:
         """Say whether its log holds a line with exactly this message."""
-        return any(line["message"] == message for line in self.told)
+        return any(line["message"] == message for line in self.log_lines)
 
     def __enter__(self) -> Self:
         try:
-            wait_until(lambda: self.has_told(self.first_words) or self.process.poll() is not None, START_WITHIN_S)
+            wait_until(lambda: self.has_logged(self.first_words) or self.process.poll() is not None, START_WITHIN_S)
             assert self.process.poll() is None, self.log.read_text()
         except BaseException:
             self.kill()

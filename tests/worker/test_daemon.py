@@ -17,7 +17,7 @@ from storage.exports import queries
 from tests.support.servers import RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess, approved, is_exported, notify_workers, wait_until
 
-#: A worker that looks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
+#: A worker that checks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
 #: its database goes on for longer.
 AT_ONCE_S: Final = 5.0
 #: What is started by a wake-up alone.
@@ -26,14 +26,14 @@ NO_SWEEP: Final = {"SWEEP_SECONDS": "600"}
 
 @pytest.fixture
 def database(sqlite_url: str) -> Iterator[str]:
-    """What the daemon has to do with a database is the drain's: one kind is enough here."""
+    """The dispatcher alone uses the database: one kind is enough here."""
     open_database(sqlite_url)
     with connection():
         yield sqlite_url
     close_database()
 
 
-def test_a_ring_is_answered_long_before_the_sweep(
+def test_a_wake_up_is_handled_long_before_the_sweep(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start(**NO_SWEEP):
@@ -63,7 +63,7 @@ def test_nothing_that_redis_names_is_run(
     assert not proof.exists()
 
 
-def test_a_ring_that_breaks_off_leaves_no_words_of_its_error_in_redis_or_the_log(
+def test_a_wake_up_that_fails_leaves_no_error_message_in_redis_or_the_log(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     receiver.gate.clear()
@@ -72,14 +72,14 @@ def test_a_ring_that_breaks_off_leaves_no_words_of_its_error_in_redis_or_the_log
         wake_ups = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
         # It answers when what it found has come back, and is not let.
         job = wake_ups.enqueue(wake_up_queue.JOB, job_timeout=1)
-        wait_until(lambda: worker.has_told("wake-up job failed"))
+        wait_until(lambda: worker.has_logged("wake-up job failed"))
         wait_until(lambda: job.get_status() == "failed")
         result = job.latest_result()
         assert result is not None
         assert result.exc_string == ""
         receiver.gate.set()
         wait_until(is_exported(export_id))
-    assert {line["logger"] for line in worker.told if line["level"] == "error"} == {"worker.wake_up_listener"}
+    assert {line["logger"] for line in worker.log_lines if line["level"] == "error"} == {"worker.wake_up_listener"}
     assert "(1 seconds)" not in worker.log.read_text()
 
 
@@ -91,7 +91,7 @@ def test_a_signal_ends_an_idle_worker_at_once(start: Callable[..., WorkerProcess
         worker.signal(number)
         assert worker.wait() == 0
         assert time.monotonic() - began < AT_ONCE_S
-        assert worker.has_told("worker stopped")
+        assert worker.has_logged("worker stopped")
 
 
 def test_a_signal_ends_a_worker_without_redis_at_once(start: Callable[..., WorkerProcess], redis: RedisServer) -> None:

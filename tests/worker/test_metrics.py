@@ -64,7 +64,7 @@ def test_many_attempts_fall_into_the_buckets_into_which_they_would_fall_one_by_o
     assert total(together, LATE) == len(times_ms)
 
 
-def test_an_answer_that_came_after_its_lease_is_late_whatever_it_said() -> None:
+def test_a_response_after_its_lease_is_late_whatever_its_status() -> None:
     registry = CollectorRegistry()
     Attempts(registry).count([attempt("exp_1"), attempt("exp_2", "rejected")], {"exp_1"})
 
@@ -75,18 +75,18 @@ def test_an_answer_that_came_after_its_lease_is_late_whatever_it_said() -> None:
     assert registry.get_sample_value("riskrelay_attempts_total", {"outcome": LATE}) == 1.0
 
 
-def test_every_outcome_that_the_judge_knows_is_counted() -> None:
-    judged = re.findall(r'Verdict\(\s*Move\.\w+,\s*"?(\w+)"?', (ROOT / "worker" / "delivery" / "outcomes.py").read_text())
-    assert {outcome.lower() for outcome in judged} == {*OUTCOMES} - {LATE}
+def test_every_decided_outcome_is_counted() -> None:
+    decided = re.findall(r'Verdict\(\s*Move\.\w+,\s*"?(\w+)"?', (ROOT / "worker" / "delivery" / "outcomes.py").read_text())
+    assert {outcome.lower() for outcome in decided} == {*OUTCOMES} - {LATE}
 
 
-def test_an_outcome_that_nobody_knows_breaks_nothing() -> None:
+def test_an_unknown_outcome_breaks_nothing() -> None:
     registry = CollectorRegistry()
     Attempts(registry).count([attempt("exp_1", "of tomorrow")], {"exp_1"})
     assert registry.get_sample_value("riskrelay_delivery_seconds_count") == 1.0
 
 
-# --- the door -----------------------------------------------------------------
+# --- the server ----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def asked(port: int, path: str = "/metrics", method: str = "GET") -> HTTPRespons
     return client.getresponse()
 
 
-def test_the_door_shows_metrics_and_nothing_else(port: int) -> None:
+def test_the_server_shows_metrics_and_nothing_else(port: int) -> None:
     answer = asked(port)
     assert (answer.status, answer.headers["Content-Type"]) == (200, metrics.CONTENT_TYPE)
     assert answer.read().startswith(b"# HELP riskrelay_build_info ")
@@ -122,7 +122,7 @@ def test_the_door_shows_metrics_and_nothing_else(port: int) -> None:
         b"GET /metricsCANARY HTTP/1.1\r\nCANARY: CANARY\r\nno header CANARY",
     ],
 )
-def test_the_door_repeats_nothing_of_what_it_refuses(port: int, line: bytes) -> None:
+def test_the_server_repeats_nothing_of_a_refused_request(port: int, line: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(line + b"\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(65536), b""))
@@ -148,7 +148,7 @@ def test_a_page_is_put_together_once_for_all_who_ask_within_a_second(port: int, 
     raise AssertionError("Each page was put together anew.")
 
 
-def test_who_holds_connections_open_there_keeps_nobody_out(port: int) -> None:
+def test_idle_connections_keep_no_scrape_out(port: int) -> None:
     with ExitStack() as stack:
         for _ in range(40):
             idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))

@@ -412,9 +412,9 @@ def test_a_data_request_reports_what_is_held_wherever_it_is(
     assert len(report["records"]) == 19
     [capture] = [record for record in report["records"] if record["table"] == "evidence_captures"]
     assert set(capture["texts"]) == {"page_url", "selected_text", "heading_outline/0/text"}
-    told = json.dumps(report).lower()
-    assert traces_of(ADA, told) == list(ADA.traces)
-    assert traces_of(BOB, told) == []
+    reported = json.dumps(report).lower()
+    assert traces_of(ADA, reported) == list(ADA.traces)
+    assert traces_of(BOB, reported) == []
     # Asked for, not erased; and nothing of the report can be read in the database.
     everything = stored()
     assert all(row in everything for row in before.splitlines() if "audit" not in row)

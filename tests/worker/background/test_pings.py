@@ -24,7 +24,7 @@ TOOK: Final = Timings(total_ms=12)
 
 
 class ConnectionCheckingPost:
-    """Remembers what it was asked to send and whether a connection was held meanwhile, and answers as it is told."""
+    """Remembers what it was asked to send and whether a connection was held meanwhile, and answers as configured."""
 
     def __init__(self, outcome: Outcome | Exception) -> None:
         self.outcome = outcome
@@ -131,15 +131,15 @@ MET: Final[list[tuple[Outcome | Exception, PingResult, tuple[str, str, str | Non
 ]
 
 
-@pytest.mark.parametrize(("met", "told", "after"), MET)
-def test_what_was_met_is_told_and_marks_the_target(
-    customer: Customer, met: Outcome | Exception, told: PingResult, after: tuple[str, str, str | None]
+@pytest.mark.parametrize(("met", "result", "after"), MET)
+def test_an_outcome_is_recorded_and_marks_the_target(
+    customer: Customer, met: Outcome | Exception, result: PingResult, after: tuple[str, str, str | None]
 ) -> None:
     target = make_target(customer)
-    assert pinged(target, met) == told
+    assert pinged(target, met) == result
     marked = targets.get(target.id, None)
     assert (marked.connected_status, marked.status.value, marked.status_reason) == after
-    assert (marked.last_success_at is not None) == told.delivered
+    assert (marked.last_success_at is not None) == result.delivered
 
 
 def test_a_ping_turns_nothing_on(customer: Customer) -> None:

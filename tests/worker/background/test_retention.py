@@ -78,8 +78,8 @@ def test_what_is_over_goes_in_small_parts(customer: Customer, task: RetentionTas
     with caplog.at_level(logging.INFO, "worker.background.retention"):
         assert work(task) == 2
     assert left() == 1
-    [told] = caplog.records
-    assert vars(told)["count"] == EXPORTS_AT_ONCE + 1
+    [line] = caplog.records
+    assert vars(line)["count"] == EXPORTS_AT_ONCE + 1
 
 
 def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: FakeClock) -> None:

@@ -11,7 +11,7 @@ from tests.support.workers import wait_until
 from worker.background.tasks import BackgroundTask
 
 
-def test_many_tasks_tell_once_that_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_tasks_log_an_outage_of_the_database_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     outage = Outage(logging.getLogger("riskrelay.test"), "it is away")
     asked = [0] * 4
@@ -25,7 +25,7 @@ def test_many_tasks_tell_once_that_the_database_is_away(caplog: pytest.LogCaptur
     assert caplog.messages == ["it is away"]
 
 
-def test_a_task_that_breaks_is_told_by_its_name_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_fails_is_logged_by_its_name_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     looks: list[bool] = []
 
     def run_once() -> bool:

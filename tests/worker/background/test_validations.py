@@ -23,7 +23,7 @@ PASSED: Final = Validation()
 
 
 class FakeInspect:
-    """Remembers what it was asked to look at and whether a connection was held meanwhile, and finds what it is told."""
+    """Remembers what it was asked to look at and whether a connection was held meanwhile, and returns what is configured."""
 
     def __init__(self, found: Validation | Exception = PASSED, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.seen: list[str] = []

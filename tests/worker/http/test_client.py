@@ -73,16 +73,16 @@ def test_a_request_is_sent_as_it_is_asked_for(client: HttpClient) -> None:
 
 
 def test_head_and_body_are_these_bytes_in_one_piece(client: HttpClient) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def behave(peer: Peer) -> None:
-        heard.append(peer.connection.recv(65536))
+        received.append(peer.connection.recv(65536))
         peer.answer()
 
     with LoopbackServer(behave) as server:
         assert post(client, server.url(NAME, "/hook")).status == 200
         port = server.port
-    assert heard == [
+    assert received == [
         b"POST /hook HTTP/1.1\r\n"
         b"Host: %b:%d\r\n"
         b"Content-Type: application/json\r\n"

@@ -1,4 +1,4 @@
-"""Where a post may go: the address that is dialed is the one that was judged, whatever the name says before and after."""
+"""Which addresses a post may reach: it dials the address that was classified, whatever the name resolves to later."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -30,10 +30,10 @@ class Listener:
     """Hears what a client says, and answers nothing."""
 
     def __init__(self) -> None:
-        self.heard: list[ReceivedRequest | None] = []
+        self.received: list[ReceivedRequest | None] = []
 
     def __call__(self, peer: Peer) -> None:
-        self.heard.append(peer.read())
+        self.received.append(peer.read())
 
 
 MONTHS: Final = timedelta(days=60)
@@ -70,7 +70,7 @@ def test_a_certificate_is_judged_and_nothing_is_sent(
         validation = client.inspect(server.url(NAME))
     assert validation == Validation(reason)
     assert validation.has_passed == (reason in {None, EXPIRES_SOON})
-    assert listener.heard in ([], [None])
+    assert listener.received in ([], [None])
 
 
 def test_a_bundle_named_by_the_environment_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_over_plain_http_a_connection_is_all_there_is_to_see() -> None:
     listener = Listener()
     with LoopbackServer(listener) as server, made_client() as client:
         assert client.inspect(server.url(NAME)) == Validation()
-        assert until(lambda: listener.heard == [None])
+        assert until(lambda: listener.received == [None])
 
 
 # URL, the reason; nothing is looked up
@@ -192,7 +192,7 @@ def test_a_name_that_turns_bad_after_it_was_approved_is_refused_when_a_post_dial
         assert client.inspect(server.url(NAME)).has_passed
         outcome = post(client, server.url(NAME))
         assert client.inspect(server.url(NAME)) == Validation("address_private", is_refused=True)
-        assert until(lambda: listener.heard == [None])
+        assert until(lambda: listener.received == [None])
         assert server.connections == 1
     assert (outcome.error, outcome.refused) == ("address_private", True)
 

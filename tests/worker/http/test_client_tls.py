@@ -55,13 +55,13 @@ def test_what_comes_behind_an_answer_is_not_taken_for_the_next_wherever_tls_keep
     unasked = b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %06d\r\n\r\n"
     answer = head % (answer_bytes - len(head % 0)) + bytes(answer_bytes - len(head % 0))
-    told = answer + unasked * ((RECORD_BYTES - answer_bytes) // len(unasked) or 1)
+    sent = answer + unasked * ((RECORD_BYTES - answer_bytes) // len(unasked) or 1)
 
     def behave(peer: Peer) -> None:
         while peer.read():
-            # As one packet, so that nothing is told by what came late.
+            # As one packet, so that a late arrival proves nothing.
             peer.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-            peer.send(told)
+            peer.send(sent)
             peer.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     context, authority = make_certificate(tmp_path)

@@ -264,7 +264,7 @@ def test_an_answer_that_was_not_asked_for_is_not_taken_for_the_next_one(is_apart
         for body in (b"1", b"2", b"3"):
             outcome = post(client, server.url(), body)
             assert (outcome.status, outcome.body) == (200, body)
-            assert until(lambda told=body: told in sent)  # type: ignore[misc]  # the loop's, of now
+            assert until(lambda expected=body: expected in sent)  # type: ignore[misc]  # the loop's, of now
         assert server.connections == 3
 
 
