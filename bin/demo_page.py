@@ -1,8 +1,8 @@
-"""A page with real flaws, served on loopback for the demo's scanner.
+"""A page with real issues, served on loopback for the demo's scanner.
 
-The flaws are those of many a small shop: no security headers, a script from
-another host over http, images without alt text, no language, no title. The
-cookie it sets shows that a scanner keeps cookies to itself.
+It has the issues of many small shops: no security headers, a script from
+another host over http, images without alt text, no language, no title. Its
+cookie tests that the scanner does not report cookies.
 """
 
 import threading
@@ -10,7 +10,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# The other host does not exist (.example never does); scanning reads the page and loads nothing that it names.
+# The other host does not exist (.example is reserved); the scanner reads only the page itself.
 PAGE = b"""<!doctype html>
 <html>
 <head>
@@ -20,14 +20,14 @@ PAGE = b"""<!doctype html>
 <body>
   <h1>Corner Shop</h1>
   <img src="/teapot.png">
-  <p>Teapots, mended while you wait.</p>
+  <p>Teapots, repaired while you wait.</p>
   <img src="/opening-hours.png">
 </body>
 </html>
 """
 
-# What examples/scanner.py finds on it.
-FLAWS = frozenset(
+# The codes that examples/scanner.py reports.
+ISSUES = frozenset(
     {
         "missing-content-security-policy",
         "missing-x-content-type-options",
@@ -40,15 +40,15 @@ FLAWS = frozenset(
     }
 )
 
-#: Two images have no alt text; every other flaw is there once.
-FLAW_COUNT = len(FLAWS) + 1
+#: Two images have no alt text; every other issue occurs once.
+ISSUE_COUNT = len(ISSUES) + 1
 
 
 class DemoSite:
     """Serves PAGE at `url` on a free loopback port, as a context or from `start()` to `stop()`."""
 
     def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _DemoSiteHandler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -57,12 +57,12 @@ class DemoSite:
         return f"http://127.0.0.1:{self._server.server_address[1]}/"
 
     def start(self) -> "DemoSite":
-        """Begin to serve."""
+        """Start serving."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End, and free the port; harmless when repeated."""
+        """Stop serving and free the port; may be called again."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -75,10 +75,10 @@ class DemoSite:
         self.stop()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _DemoSiteHandler(BaseHTTPRequestHandler):
     server_version = "CornerShop"
     sys_version = ""
-    timeout = 10  # a connection that says nothing ends, and with it its thread
+    timeout = 10  # ends an idle connection and its thread
 
     def do_GET(self) -> None:
         found = self.path == "/"
@@ -91,4 +91,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the demo tells its own story."""
+        """Log nothing: the demo prints its own output."""

@@ -1,4 +1,4 @@
-"""`account`: owners of projects, targets and exports."""
+"""`account`: manage the owners of projects, targets and exports."""
 
 import click
 
@@ -16,7 +16,7 @@ def account() -> None:
 
 @account.command(epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 created, 1 refused, 2 wrong usage.")
 @click.argument("name")
-@click.option("--no-webhooks", is_flag=True, help="The account may not use generic_webhook targets.")
+@click.option("--no-webhooks", is_flag=True, help="Do not allow generic_webhook targets.")
 @json_option
 def add(name: str, no_webhooks: bool, as_json: bool) -> None:
     """Create an account."""
@@ -30,8 +30,8 @@ def list_accounts(as_json: bool) -> None:
     """List accounts."""
     with opened():
         records = [_record(each) for each in accounts.list_accounts()]
-        print_records(records, as_json, ("id", "name", "webhooks"), "There are no accounts; see `account add`.")
+        print_records(records, as_json, ("id", "name", "webhooks"), "There are no accounts; create one with `account add`.")
 
 
-def _record(made: Account) -> dict[str, object]:
-    return {"id": made.id, "name": made.name, "webhooks": made.may_use_webhooks}
+def _record(row: Account) -> dict[str, object]:
+    return {"id": row.id, "name": row.name, "webhooks": row.may_use_webhooks}

@@ -1,6 +1,6 @@
-"""`completion`: the script by which a shell completes verbs, options and choices.
+"""`completion`: print the shell script that completes commands, options and choices.
 
-It is click's own, with the path of this program instead of its name: bin/riskrelay need not be on PATH.
+It is click's script with the path of this program instead of its name, so bin/riskrelay need not be on PATH.
 """
 
 import shlex
@@ -13,13 +13,13 @@ from click.shell_completion import get_completion_class
 PROGRAM: Final = Path(__file__).resolve().parents[1] / "riskrelay"
 NAME: Final = "riskrelay"
 
-#: How each shell's script calls the program; the last word becomes its path.
+#: The call of the program in each shell's script; the last word is replaced by the path.
 _CALLS: Final = {
     "bash": "=bash_complete $1",
     "zsh": f"=zsh_complete {NAME}",
     "fish": f"(commandline -t) {NAME}",
 }
-#: zsh's would give up where the program is not on PATH.
+#: The zsh script would exit here if the program is not on PATH.
 _ONLY_ON_PATH: Final = f"    (( ! $+commands[{NAME}] )) && return 1\n"
 
 
@@ -38,17 +38,17 @@ Exit codes: 0 printed, 2 wrong usage."""
 def completion(shell: str) -> None:
     """Print the shell completion script.
 
-    Put it where the shell looks for such scripts, or `eval` it for this shell alone. bash needs its bash-completion package
-    for the former, zsh a folder of its $fpath. Print it anew when the program has moved.
+    Write it to the shell's completion folder, or `eval` it in the current shell. For the former, bash needs the package
+    bash-completion, and zsh a folder in $fpath. Print the script again after moving the program.
     """
     click.echo(script(shell, PROGRAM))
 
 
 def script(shell: str, program: Path) -> str:
-    """Return the script of `shell` for the program at a path, whatever that has in it."""
-    made = get_completion_class(shell)
-    if made is None:
-        raise LookupError(f"click completes for no shell called {shell}.")
-    source = made(click.Command(NAME), {}, NAME, f"_{NAME}_COMPLETE".upper()).source()
+    """Return the script of `shell` for the program at a path, with the path quoted."""
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
+        raise LookupError(f"click does not support the shell {shell}.")
+    source = completion_class(click.Command(NAME), {}, NAME, f"_{NAME}_COMPLETE".upper()).source()
     words, _, _ = _CALLS[shell].rpartition(" ")
     return source.replace(_CALLS[shell], f"{words} {shlex.quote(str(program))}").replace(_ONLY_ON_PATH, "")

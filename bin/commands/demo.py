@@ -1,7 +1,7 @@
-"""`demo`: the whole story on a throw-away installation, told as it happens; exit 0 only if every step held.
+"""`demo`: run the whole workflow on a temporary installation, and exit with 0 only if every step succeeded.
 
-A page with real flaws is scanned by `examples/scanner.py`, its findings become tickets, and a receiver that first answers
-503, then 429 with Retry-After, gets them signed and delivered. Everything runs on loopback in a temporary folder.
+`examples/scanner.py` scans a page with real issues, its findings become tickets, and a receiver that first responds 503,
+then 429 with Retry-After, receives them signed. Everything runs on loopback in a temporary folder.
 """
 
 import os
@@ -22,9 +22,9 @@ import requests
 from dotenv import dotenv_values
 
 from bin.commands.init import FIRST_TOKEN
-from bin.demo_page import FLAW_COUNT, DemoSite
+from bin.demo_page import ISSUE_COUNT, DemoSite
 from bin.processes import child_process
-from bin.receiver_kit.receiver import Misbehaviour, Received, Receiver
+from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now
 from worker.http.signing import SignatureVerdict
 
@@ -32,11 +32,11 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 RISKRELAY: Final = ROOT / "bin" / "riskrelay"
 SCANNER: Final = ROOT / "examples" / "scanner.py"
 
-#: What the receiver answers first; then it accepts.
+#: The receiver's first responses; then it accepts.
 FAILURES: Final = (503, 429)
-#: The receiver's Retry-After: long enough to tell it from the schedule, short enough to watch.
+#: The receiver's Retry-After: longer than the schedule's delay, but short enough for a demo.
 RETRY_AFTER_S: Final = 2
-#: Seconds after each failure; an installation's own schedule would make this a long demo.
+#: Seconds after each failure; the default schedule would take hours.
 RETRY_SCHEDULE: Final = "1,1,1,1"
 
 START_WITHIN_S: Final = 60
@@ -46,12 +46,12 @@ POLL_S: Final = 0.2
 
 
 class StepFailed(Exception):
-    """A step of the story did not hold; the message says which."""
+    """A step of the demo failed; the message contains the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """The throw-away installation: where it is and how to speak to it."""
+    """The temporary installation: its URL and credentials."""
 
     url: str
     token: str
@@ -61,23 +61,23 @@ class Instance:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> requests.Response:
         """Send one authenticated request."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        return _directly().request(method, f"{self.url}{path}", json=body, headers=headers, timeout=10)
+        return _session().request(method, f"{self.url}{path}", json=body, headers=headers, timeout=10)
 
 
-@click.command(epilog="Example: riskrelay demo\n\nExit codes: 0 every step held, 1 one did not.")
+@click.command(epilog="Example: riskrelay demo\n\nExit codes: 0 every step succeeded, 1 a step failed.")
 def demo() -> None:
-    """Run the whole story on a throw-away installation: scan, approve, deliver, retry, verify."""
+    """Run the whole workflow on a temporary installation: scan, approve, deliver, retry, verify."""
     began_at = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="riskrelay-demo-") as folder:
-            _tell_story(Path(folder))
+            _run_workflow(Path(folder))
     except StepFailed as failed:
         click.echo(f"\nThe demo failed: {failed}", err=True)
         raise SystemExit(1) from None
-    click.echo(f"\nEvery step held. That took {time.monotonic() - began_at:.0f} s; nothing of it is left.")
+    click.echo(f"\nEvery step succeeded in {time.monotonic() - began_at:.0f} s. The temporary installation is deleted.")
 
 
-def _tell_story(folder: Path) -> None:
+def _run_workflow(folder: Path) -> None:
     environment = _environment(folder)
     _initialise(folder, environment)
     secrets = dotenv_values(folder / ".env")
@@ -87,101 +87,103 @@ def _tell_story(folder: Path) -> None:
         scanner_secret=secrets["SCANNER_SHARED_SECRET"] or "",
         webhook_secret=secrets["WEBHOOK_SECRET"] or "",
     )
-    misbehaviour = Misbehaviour(failures=FAILURES, retry_after_s=RETRY_AFTER_S)
+    faults = FaultInjection(failures=FAILURES, retry_after_s=RETRY_AFTER_S)
     with (
         _running(folder, environment, instance),
         DemoSite() as site,
-        Receiver([instance.webhook_secret.encode()], utc_now, misbehaviour=misbehaviour) as receiver,
+        LocalReceiver([instance.webhook_secret.encode()], utc_now, faults=faults) as receiver,
     ):
         export_ids = _scan(instance, site)
-        target_id = _make_target(instance, receiver)
+        target_id = _create_target(instance, receiver)
         _deliver_through_failures(instance, receiver, export_ids[0], target_id)
         _deliver_the_rest(instance, receiver, export_ids[1:], target_id)
 
 
 def _initialise(folder: Path, environment: dict[str, str]) -> None:
-    _step("A fresh installation")
-    made = subprocess.run([RISKRELAY, "init"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    _require(made.returncode == 0, f"init ended with {made.returncode}: {made.stderr.strip()}")
-    _tell("settings, secrets, keys, an account, a project and a token are made")
+    _step("Create an installation")
+    result = subprocess.run([RISKRELAY, "init"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    _require(result.returncode == 0, f"init exited with {result.returncode}: {result.stderr.strip()}")
+    _print("created settings, secrets, keys, an account, a project and a token")
 
 
 @contextmanager
 def _running(folder: Path, environment: dict[str, str], instance: Instance) -> Iterator[None]:
-    """Run the installation; its own words go into a log that is shown only if it does not start."""
+    """Run the installation; its log is printed only if it does not start."""
     log = folder / "run.log"
     with log.open("wb") as output:
         process = child_process.start(["/bin/sh", str(RISKRELAY), "run"], env=environment, output=output, cwd=folder)
     try:
-        _wait(lambda: _is_ready(instance), START_WITHIN_S, lambda: f"it did not start: {log.read_text()[-2000:]}")
-        _tell(f"service and worker are ready at {instance.url}")
+        _wait(
+            lambda: _is_ready(instance), START_WITHIN_S, lambda: f"the installation did not start: {log.read_text()[-2000:]}"
+        )
+        _print(f"service and worker are ready at {instance.url}")
         yield
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(STOP_WITHIN_S)
-    _require(process.returncode == 0, f"the installation ended with {process.returncode}")
+    _require(process.returncode == 0, f"the installation exited with {process.returncode}")
 
 
 def _scan(instance: Instance, site: DemoSite) -> list[str]:
-    _step(f"A scan of {site.url}")
+    _step(f"Scan {site.url}")
     environment = {**os.environ, "SCANNER_SHARED_SECRET": instance.scanner_secret, "NO_PROXY": "127.0.0.1"}
     command = [sys.executable, str(SCANNER), site.url, "--to", instance.url, "--scan-run", "1"]
     scanned = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    _require(scanned.returncode == 0, f"the scanner ended with {scanned.returncode}: {scanned.stderr.strip()}")
+    _require(scanned.returncode == 0, f"the scanner exited with {scanned.returncode}: {scanned.stderr.strip()}")
     lines = scanned.stdout.splitlines()
     export_ids = [line for line in lines if line.startswith("exp_")]
     for line in lines:
         if line not in export_ids:
-            _tell(f"found: {line}")
-    _require(len(export_ids) == FLAW_COUNT, f"{FLAW_COUNT} tickets should be prepared, {len(export_ids)} were")
+            _print(f"found: {line}")
+    _require(len(export_ids) == ISSUE_COUNT, f"expected {ISSUE_COUNT} prepared tickets, got {len(export_ids)}")
     for export_id in export_ids:
         record = instance.call("GET", f"/api/ticket-exports/{export_id}").json()
         _require(record["status"] == "prepared" and record["preview"]["safe"], f"{export_id} is not prepared and safe")
-    _tell(f"{len(export_ids)} tickets are prepared, each with a preview that is safe")
+    _print(f"{len(export_ids)} tickets are prepared; no preview contains forbidden content")
     return export_ids
 
 
-def _make_target(instance: Instance, receiver: Receiver) -> str:
-    _step("A webhook target")
+def _create_target(instance: Instance, receiver: LocalReceiver) -> str:
+    _step("Create a webhook target")
     body = {"provider_key": "generic_webhook", "base_url": receiver.url, "name": "Demo receiver"}
-    made = instance.call("POST", "/api/ticket-export-targets", body)
-    _require(made.status_code == 201, f"the target was answered with {made.status_code}: {made.text}")
-    target = made.json()
+    response = instance.call("POST", "/api/ticket-export-targets", body)
+    _require(response.status_code == 201, f"creating the target returned {response.status_code}: {response.text}")
+    target = response.json()
     _require(target["status"] == "active", f"the target is {target['status']}")
-    _tell(f"{target['id']} at {target['base_url']} is active, signed with {target['secret']['fingerprint']}")
+    _print(f"{target['id']} at {target['base_url']} is active, signed with {target['secret']['fingerprint']}")
     return str(target["id"])
 
 
-def _deliver_through_failures(instance: Instance, receiver: Receiver, export_id: str, target_id: str) -> None:
-    _step("An approval, and a receiver that is not well")
+def _deliver_through_failures(instance: Instance, receiver: LocalReceiver, export_id: str, target_id: str) -> None:
+    _step("Approve a ticket; the receiver fails twice")
     _approve(instance, export_id, target_id)
     seen: list[str] = []
     _wait(
         lambda: _poll(instance, export_id, seen) == "exported",
         DELIVER_WITHIN_S,
-        lambda: f"{export_id} went {' -> '.join(seen)}",
+        lambda: f"{export_id} had the statuses {', '.join(seen)}",
     )
-    _require("retry_scheduled" in seen, f"{export_id} went {' -> '.join(seen)}, without a retry")
+    _require("retry_scheduled" in seen, f"{export_id} had the statuses {', '.join(seen)}, without a retry")
     attempts = receiver.received
     for attempt in attempts:
-        _tell(f"receiver: signature {attempt.verdict}, answered {attempt.answer.status}")
+        _print(f"receiver: signature {attempt.verdict}, response {attempt.response.status}")
     _verify_attempts(attempts, export_id)
     waited_s = (attempts[2].at - attempts[1].at).total_seconds()
-    _require(waited_s >= RETRY_AFTER_S, f"the retry came {waited_s:.2f} s after a Retry-After of {RETRY_AFTER_S} s")
-    _tell(f"the retry came {waited_s:.1f} s after the 429, which had asked for {RETRY_AFTER_S} s")
+    _require(waited_s >= RETRY_AFTER_S, f"the retry came after {waited_s:.2f} s, despite Retry-After {RETRY_AFTER_S} s")
+    _print(f"the retry came {waited_s:.1f} s after the 429 with Retry-After {RETRY_AFTER_S} s")
 
 
 def _verify_attempts(attempts: list[Received], export_id: str) -> None:
-    answered = [attempt.answer.status for attempt in attempts]
-    _require(answered == [*FAILURES, 200], f"the receiver answered {answered}")
-    _require(all(a.verdict is SignatureVerdict.OK for a in attempts), "a signature did not verify")
-    _require(len({attempt.body for attempt in attempts}) == 1, "the attempts carried different bodies")
+    statuses = [attempt.response.status for attempt in attempts]
+    _require(statuses == [*FAILURES, 200], f"the receiver responded {statuses}")
+    _require(all(a.verdict is SignatureVerdict.OK for a in attempts), "a signature is invalid")
+    _require(len({attempt.body for attempt in attempts}) == 1, "the attempts had different bodies")
     _require({attempt.idempotency_key for attempt in attempts} == {export_id}, "the Idempotency-Key changed")
     _require(len({attempt.request_id for attempt in attempts}) == len(attempts), "two attempts had the same id")
 
 
-def _deliver_the_rest(instance: Instance, receiver: Receiver, export_ids: list[str], target_id: str) -> None:
-    _step("The other tickets")
+def _deliver_the_rest(instance: Instance, receiver: LocalReceiver, export_ids: list[str], target_id: str) -> None:
+    _step("Approve the other tickets")
     before = receiver.count
     for export_id in export_ids:
         _approve(instance, export_id, target_id, quiet=True)
@@ -191,57 +193,57 @@ def _deliver_the_rest(instance: Instance, receiver: Receiver, export_ids: list[s
         lambda: "not every ticket was delivered",
     )
     delivered = receiver.received[before:]
-    _require(all(each.verdict is SignatureVerdict.OK for each in delivered), "a signature did not verify")
+    _require(all(each.verdict is SignatureVerdict.OK for each in delivered), "a signature is invalid")
     keys = sorted(each.idempotency_key or "" for each in delivered)
-    _require(keys == sorted(export_ids), "the receiver did not get each ticket once")
-    _tell(f"{len(export_ids)} more are exported, each arrived once, every signature verified")
+    _require(keys == sorted(export_ids), "the receiver did not receive each ticket exactly once")
+    _print(f"{len(export_ids)} more tickets are exported; the receiver got each once, with a valid signature")
 
 
 def _approve(instance: Instance, export_id: str, target_id: str, *, quiet: bool = False) -> None:
     approved = instance.call("POST", f"/api/ticket-exports/{export_id}/approve", {"target_id": target_id})
-    _require(approved.status_code == 202, f"the approval was answered with {approved.status_code}: {approved.text}")
+    _require(approved.status_code == 202, f"the approval returned {approved.status_code}: {approved.text}")
     if not quiet:
         record = approved.json()
-        _tell(f"{export_id} is {record['status']}: {record['ticket']['title']}")
+        _print(f"{export_id} is {record['status']}: {record['ticket']['title']}")
 
 
 def _poll(instance: Instance, export_id: str, seen: list[str]) -> str:
-    """Read the status once, and tell it when it is another than before."""
+    """Read the status once, and print it if it changed."""
     record = instance.call("GET", f"/api/ticket-exports/{export_id}").json()
     status = str(record["status"])
     if not seen or seen[-1] != status:
         seen.append(status)
         wait = f", next attempt in {record['retry_after_seconds']} s" if "retry_after_seconds" in record else ""
         last = record.get("last_attempt") or {}
-        why = f" after {last['response_status']} {last['error_code']}" if last.get("error_code") else ""
-        if seen[-1] in {"retry_scheduled", "exported"} and len(seen) > 1:
-            _tell(f"{export_id} is {status}{why}{wait}")
+        cause = f" after {last['response_status']} {last['error_code']}" if last.get("error_code") else ""
+        if status in {"retry_scheduled", "exported"} and len(seen) > 1:
+            _print(f"{export_id} is {status}{cause}{wait}")
     return status
 
 
 def _is_ready(instance: Instance) -> bool:
     try:
-        return _directly().get(f"{instance.url}/readyz", timeout=2).status_code == requests.codes.ok
+        return _session().get(f"{instance.url}/readyz", timeout=2).status_code == requests.codes.ok
     except requests.RequestException:
         return False
 
 
-def _directly() -> requests.Session:
-    """Return a session that leaves alone the proxy the environment may name; everything here is on loopback."""
+def _session() -> requests.Session:
+    """Return a session without the proxy of the environment; all requests are on loopback."""
     session = requests.Session()
     session.trust_env = False
     return session
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return the environment of the throw-away installation; settings of the caller do not reach it."""
+    """Return the environment of the temporary installation, without settings of the caller."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return {
         **inherited,
         "DATA_DIR": str(folder / "data"),
         "BIND": f"127.0.0.1:{_free_port()}",
         "RETRY_SCHEDULE": RETRY_SCHEDULE,
-        # The receiver is on loopback, which an installation refuses unless it is told otherwise.
+        # The receiver is on loopback, which is not allowed by default.
         "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8",
         "TARGET_ALLOWED_PORTS": "1-65535",
         "TARGET_ALLOW_HTTP": "true",
@@ -254,10 +256,10 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _wait(is_so: Callable[[], bool], within_s: float, failure: Callable[[], str]) -> None:
-    until = time.monotonic() + within_s
-    while not is_so():
-        _require(time.monotonic() < until, failure())
+def _wait(is_done: Callable[[], bool], within_s: float, failure: Callable[[], str]) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_done():
+        _require(time.monotonic() < deadline, failure())
         time.sleep(POLL_S)
 
 
@@ -270,5 +272,5 @@ def _step(title: str) -> None:
     click.echo(f"\n{title}")
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(f"  {text}")

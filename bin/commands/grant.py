@@ -1,4 +1,4 @@
-"""`grant`: who may manage which project or report."""
+"""`grant`: allow users to manage a project or report."""
 
 import click
 
@@ -19,8 +19,8 @@ def grant() -> None:
     "Exit codes: 0 created, 1 refused, 2 wrong usage."
 )
 @click.option("--user", "email", required=True, help="The user's email.")
-@click.option("--project", "project_id", type=ROW_ID, help="A whole project.")
-@click.option("--report", "report_id", type=ROW_ID, help="One report alone.")
+@click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
+@click.option("--report", "report_id", type=ROW_ID, help="The report's id.")
 @json_option
 def add(email: str, project_id: int | None, report_id: int | None, as_json: bool) -> None:
     """Allow a user to manage a project, or one report of it."""
@@ -30,5 +30,5 @@ def add(email: str, project_id: int | None, report_id: int | None, as_json: bool
         elif report_id is not None and project_id is None:
             row = accounts.grant_report(email, report_id, utc_now())
         else:
-            raise click.UsageError("Name either --project or --report.")
+            raise click.UsageError("Use either --project or --report.")
         print_record({"id": row.id, "user": email, "project_id": project_id, "report_id": report_id}, as_json)

@@ -1,4 +1,4 @@
-"""`migrate`: bring the database's schema up to date, or tell whether it is."""
+"""`migrate`: run pending database migrations, or list them."""
 
 import click
 
@@ -9,10 +9,10 @@ from storage.db import schema_version
 
 @click.command(
     epilog="Example: riskrelay migrate --check --json\n\n"
-    "Exit codes: 0 up to date, 1 with --check: migrations are pending; else the database is away, of a newer version or "
-    "another application's, 2 wrong usage or settings."
+    "Exit codes: 0 up to date, 1 with --check: migrations are pending; otherwise: the database is unavailable, has a newer "
+    "schema or belongs to another application, 2 wrong usage or settings."
 )
-@click.option("--check", is_flag=True, help="Only tell what is pending, and change nothing; exit 1 if anything is.")
+@click.option("--check", is_flag=True, help="List pending migrations and run none; exit with 1 if there are any.")
 @json_option
 def migrate(check: bool, as_json: bool) -> None:
     """Run pending database migrations in order, under a lock."""

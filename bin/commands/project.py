@@ -1,4 +1,4 @@
-"""`project`: websites of an account."""
+"""`project`: manage the websites of an account."""
 
 from dataclasses import asdict
 
@@ -14,10 +14,10 @@ from storage.accounts.projects import Project
 
 
 def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Read the option, or end with exit code 2."""
+    """Normalise the domain; exit with code 2 if it is invalid."""
     domain = None if text is None else normalised_shop_domain(text)
     if domain is None and text is not None:
-        raise click.BadParameter("not a valid shop domain; it has the form shop.example, without scheme, port or path.")
+        raise click.BadParameter("not a valid shop domain; use the form shop.example, without scheme, port or path.")
     return domain
 
 
@@ -31,7 +31,7 @@ def project() -> None:
 )
 @click.argument("name")
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
-@click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, where the project is one.")
+@click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, if the project is a storefront.")
 @json_option
 def add(name: str, account_id: int, shop_domain: str | None, as_json: bool) -> None:
     """Create a project."""
@@ -46,8 +46,8 @@ def list_projects(as_json: bool) -> None:
     with opened():
         records = [_record(each) for each in projects.list_projects()]
         columns = ("id", "name", "account_id", "shop_domain")
-        print_records(records, as_json, columns, "There are no projects; see `project add`.")
+        print_records(records, as_json, columns, "There are no projects; create one with `project add`.")
 
 
-def _record(made: Project) -> dict[str, object]:
-    return asdict(made)
+def _record(row: Project) -> dict[str, object]:
+    return asdict(row)

@@ -1,4 +1,4 @@
-"""`report`: reports of a project."""
+"""`report`: manage the reports of a project."""
 
 import click
 

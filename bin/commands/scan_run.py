@@ -1,4 +1,4 @@
-"""`scan-run`: runs of a scanner, registered before they post."""
+"""`scan-run`: register scan runs before their postbacks arrive."""
 
 import click
 

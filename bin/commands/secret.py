@@ -1,4 +1,4 @@
-"""`secret`: shared secrets of integrations and signing secrets of targets; they come in and never go out."""
+"""`secret`: set shared secrets of integrations and signing secrets of targets; no secret is ever printed."""
 
 import sys
 
@@ -18,9 +18,9 @@ from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.targets import targets
 
-#: What to do about a text that is no secret.
-REMEDIES = {
-    SecretFault.UNFIT: f"A secret is one line of printable characters on standard input, {MAX_SECRET} at most.",
+#: The error messages for an invalid secret.
+_MESSAGES = {
+    SecretFault.UNFIT: f"Invalid secret; pass one line of at most {MAX_SECRET} printable characters on standard input.",
     SecretFault.TOO_SHORT: f"A secret has {LEAST_SECRET_BYTES} bytes or more; {HOW_TO_MAKE_ONE}. Nothing was changed.",
 }
 
@@ -103,17 +103,17 @@ def _target(target: Target) -> dict[str, object]:
 
 
 def _own_vault(settings: Settings) -> Vault:
-    """Return the vault whose keys are this installation's: nothing is sealed with others."""
+    """Return the vault, after checking that ENCRYPTION_KEYS belong to this installation's database."""
     vault = Vault(settings.encryption_keys)
     check_keys(vault, utc_now())
     return vault
 
 
 def _read_secret() -> str:
-    """Read standard input and strip one trailing newline; what is typed on a terminal is not shown there."""
+    """Read standard input and strip one trailing newline; a terminal does not echo it."""
     on_terminal = sys.stdin.isatty()
     text = click.prompt("Secret", hide_input=True, err=True) if on_terminal else sys.stdin.read(MAX_SECRET + 2)
     secret = secret_from(text)
     if isinstance(secret, SecretFault):
-        raise Refused(REMEDIES[secret])
+        raise Refused(_MESSAGES[secret])
     return secret

@@ -1,4 +1,4 @@
-"""`session`: who is signed in at the console, and the way to end it."""
+"""`session`: list and revoke console sessions."""
 
 from typing import Final
 
@@ -13,8 +13,8 @@ from storage.accounts import sessions
 from storage.accounts.accounts import user_by_email
 
 _COLUMNS: Final = ("id", "user", "token_id", "token_name", "created_at", "seen_at")
-#: More than a screen shows; who needs them all narrows them down by their user.
-_MOST: Final = 1000
+#: --user lists the sessions of one user, if there are more.
+_MAX_SHOWN: Final = 1000
 
 
 @click.group()
@@ -27,15 +27,15 @@ def session() -> None:
     epilog="Example: riskrelay session list --user ada@example.com --json\n\n"
     "Exit codes: 0 listed, 1 no such user, 2 wrong usage.",
 )
-@click.option("--user", "email", help="Only those of this user.")
+@click.option("--user", "email", help="Only sessions of this user.")
 @json_option
 def list_sessions(email: str | None, as_json: bool) -> None:
     """List open console sessions, newest first, up to 1,000."""
     with opened():
         if email is not None:
             user_by_email(email)
-        found = sessions.list_live(utc_now(), _MOST, email=email)
-        print_records([dump(ConsoleSessionResponse, each) for each in found], as_json, _COLUMNS, "Nobody is signed in.")
+        found = sessions.list_live(utc_now(), _MAX_SHOWN, email=email)
+        print_records([dump(ConsoleSessionResponse, each) for each in found], as_json, _COLUMNS, "There are no sessions.")
 
 
 @session.command(
@@ -53,15 +53,15 @@ Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage."""
 def revoke(session_id: str | None, email: str | None, as_json: bool) -> None:
     """End one session, or all sessions of a user; signing in again takes a valid token."""
     if (session_id is None) == (email is None):
-        raise click.UsageError("Name one session by its id, or a user with --user.")
+        raise click.UsageError("Use either a session id or --user.")
     with opened():
         if session_id is not None:
             print_record(dump(ConsoleSessionResponse, _end(session_id)), as_json)
         elif email is not None:
             user_by_email(email)
-            ended = [_end(each.id) for each in sessions.list_live(utc_now(), _MOST, email=email)]
+            ended = [_end(each.id) for each in sessions.list_live(utc_now(), _MAX_SHOWN, email=email)]
             print_records(
-                [dump(ConsoleSessionResponse, each) for each in ended], as_json, _COLUMNS, "This user was signed in nowhere."
+                [dump(ConsoleSessionResponse, each) for each in ended], as_json, _COLUMNS, "This user has no sessions."
             )
 
 

@@ -1,4 +1,4 @@
-"""`sweep`: wake the workers if exports are due; for cron, where no daemon sweeps by itself."""
+"""`sweep`: wake the workers if exports are due; for cron, if no worker daemon runs."""
 
 from contextlib import nullcontext
 
@@ -17,8 +17,8 @@ from storage.exports import queries
     epilog="Example: riskrelay sweep --json\n\n"
     "Exit codes: 0 done, 1 already running, or Redis or database unavailable, 2 wrong usage or settings."
 )
-@click.option("--dry-run", is_flag=True, help="Only count what is due.")
-@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Count no further.")
+@click.option("--dry-run", is_flag=True, help="Count due exports only.")
+@click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Stop counting at this number.")
 @json_option
 def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
     """Wake the workers if exports are due or leases have expired; only one sweep runs at a time."""

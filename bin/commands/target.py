@@ -1,4 +1,4 @@
-"""`target`: see and steer ticket export targets; clients make them."""
+"""`target`: show and control ticket export targets; clients create them."""
 
 from collections.abc import Callable
 from typing import Final
@@ -47,42 +47,46 @@ def show(target_id: str, as_json: bool) -> None:
         _print(target_id, build_operations(settings).targets, as_json)
 
 
-def _turning(verb: str, what: str) -> Callable[..., None]:
+def _status_command(verb: str, summary: str) -> Callable[..., None]:
     @target.command(
         verb,
-        help=what,
+        help=summary,
         epilog=f"Example: riskrelay target {verb} tgt_…\n\nExit codes: 0 done, 1 refused, 2 wrong usage.",
     )
     @click.argument("target_id")
     @json_option
-    def turn(target_id: str, as_json: bool) -> None:
+    def change(target_id: str, as_json: bool) -> None:
         with opened() as settings:
             operations = build_operations(settings).targets
             operations.change_status(target_id, verb, OPERATOR)
             _print(target_id, operations, as_json)
 
-    return turn
+    return change
 
 
-pause = _turning("pause", "Pause deliveries to a target; its exports wait.")
-disable = _turning("disable", "Disable a target: it accepts no approvals and receives no deliveries.")
+pause = _status_command("pause", "Pause deliveries to a target; its exports wait.")
+disable = _status_command("disable", "Disable a target: it accepts no approvals and receives no deliveries.")
 
 
 @target.command(
     epilog="Examples: riskrelay target resume tgt_…; riskrelay target resume --all --json\n\n"
-    "Exit codes: 0 done, 1 refused, with --all even for one, 2 wrong usage."
+    "Exit codes: 0 done, 1 refused, with --all for at least one target, 2 wrong usage."
 )
 @click.argument("target_id", required=False)
-@click.option("--all", "is_all", is_flag=True, help="Every target that a person or a restore has paused, but no receiver.")
+@click.option(
+    "--all",
+    "is_all",
+    is_flag=True,
+    help="Resume every target that was paused by a user or a restore, but not by its receiver.",
+)
 @json_option
 def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     """Resume deliveries, and clear holds that the receiver or failures caused.
 
-    The address is looked at anew: one that may not be used is not resumed, and a blocked target only once nothing speaks
-    against its address any more.
+    The target's address is checked again; the target is resumed only if the target policy allows it.
     """
     if is_all == (target_id is not None):
-        raise click.UsageError("Name either a target or --all.")
+        raise click.UsageError("Use either a target id or --all.")
     with opened() as settings:
         operations = build_operations(settings).targets
         if target_id is None:
@@ -120,9 +124,9 @@ def limit(target_id: str, max_per_minute: int | None, as_json: bool) -> None:
 @click.argument("target_id")
 @json_option
 def validate(target_id: str, as_json: bool) -> None:
-    """Check a target's URL, DNS, connection and certificate without sending a request. Nothing is sent."""
+    """Check a target's URL, DNS, connection and certificate without sending a request."""
     with opened() as settings:
-        # Here, so that only the commands that dial carry what dialling needs.
+        # Imported here: only the commands that connect to targets need it, and the import is slow.
         from worker.composition import compose_client  # noqa: PLC0415 - see above
 
         operations = build_operations(settings).targets
@@ -151,7 +155,7 @@ def ping(target_id: str, as_json: bool) -> None:
 
 
 def _resume_all(operations: TargetOperations, as_json: bool) -> None:
-    """Resume every paused target; print those resumed, and refuse with the reasons of the others."""
+    """Resume every paused target; print the resumed ones, and raise Refused with the reasons for the others."""
     resumed, refusals = operations.resume_all_paused(OPERATOR)
     records = [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed]
     print_records(records, as_json, _COLUMNS, "No target is paused.")

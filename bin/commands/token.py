@@ -1,4 +1,4 @@
-"""`token`: API and platform tokens, shown once."""
+"""`token`: manage API and platform tokens; a token is printed only when it is created."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -15,7 +15,6 @@ from schemas.base.timestamps import rfc3339, rfc3339_or_none
 from storage.accounts import tokens
 from storage.accounts.tokens import Token
 
-#: What a person reads of a token in a list.
 _COLUMNS: Final = ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at")
 
 
@@ -39,9 +38,9 @@ Exit codes: 0 created, 1 refused, 2 wrong usage."""
     "abilities",
     multiple=True,
     type=click.Choice([ability.value for ability in Ability]),
-    help="May be repeated; without it: all of the kind but console.",
+    help="May be repeated; default: all abilities of the kind except console.",
 )
-@click.option("--name", default="", help="What the token is for.")
+@click.option("--name", default="", help="The token's purpose.")
 @click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
 @json_option
 def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
@@ -53,7 +52,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
         if as_json:
             print_record({**_record(row), "token": text}, as_json)
             return
-        click.echo(f"Token {row.id} for {email}; it is shown this once.", err=True)
+        click.echo(f"Token {row.id} for {email}; it is not shown again.", err=True)
         click.echo(text)
 
 
@@ -63,7 +62,7 @@ def list_tokens(as_json: bool) -> None:
     """List tokens, without their values."""
     with opened():
         records = [_record(each) for each in tokens.list_tokens()]
-        print_records(records, as_json, _COLUMNS, "There are no tokens; see `token create`.")
+        print_records(records, as_json, _COLUMNS, "There are no tokens; create one with `token create`.")
 
 
 @token.command(
@@ -81,19 +80,19 @@ Exit codes: 0 revoked, 1 no such token or user, 2 wrong usage."""
 def revoke(token_id: int | None, email: str | None, as_json: bool) -> None:
     """Revoke one token, or all tokens of a user; the next request with one gets 401."""
     if (token_id is None) == (email is None):
-        raise click.UsageError("Name one token by its id, or a user with --user.")
+        raise click.UsageError("Use either a token id or --user.")
     with opened():
         if token_id is not None:
             print_record(_record(tokens.revoke(token_id, utc_now())), as_json)
         elif email is not None:
             revoked = [_record(each) for each in tokens.revoke_all(email, utc_now())]
-            print_records(revoked, as_json, _COLUMNS, "This user had no token left to revoke.")
+            print_records(revoked, as_json, _COLUMNS, "This user has no valid token.")
 
 
-def _record(made: Token) -> dict[str, object]:
+def _record(token: Token) -> dict[str, object]:
     return {
-        **asdict(made),
-        "created_at": rfc3339(made.created_at),
-        "expires_at": rfc3339_or_none(made.expires_at),
-        "revoked_at": rfc3339_or_none(made.revoked_at),
+        **asdict(token),
+        "created_at": rfc3339(token.created_at),
+        "expires_at": rfc3339_or_none(token.expires_at),
+        "revoked_at": rfc3339_or_none(token.revoked_at),
     }

@@ -1,13 +1,14 @@
-"""`trigger`: send a signed sample ticket to a receiver, as a delivery would be sent, and tell what would follow.
+"""`trigger`: send a signed sample ticket to a receiver like a delivery, and print what a worker would do next.
 
-For authors of receivers: it needs no database and no running installation, only the secret that both sides know. A receiver
-on this machine may be anywhere; elsewhere it goes where deliveries may go. `--case` and `--all` send what a receiver has to
-refuse or to know again as well; `--replay` sends a request once more that `listen --save` has kept.
+For authors of receivers: it needs no database and no running installation, only the shared secret. On loopback every port is
+allowed; elsewhere the target policy of deliveries applies. `--case` and `--all` also send invalid and repeated requests;
+`--replay` sends a request that `listen --save` saved.
 """
 
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,9 +20,18 @@ from bin.cli.installation import Refused, checked_settings
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import may_colour, secret_line
 from bin.receiver_kit import saved_requests
-from bin.receiver_kit.cases import CASES, NAMES, Answered, Case, Request, Result, Sample, try_case
+from bin.receiver_kit.cases import (
+    CASES,
+    NAMES,
+    CaseRequest,
+    CaseResponse,
+    CaseResult,
+    ReceiverCase,
+    SampleRequests,
+    run_case,
+)
 from bin.receiver_kit.receiver import DEFAULT_PORT
-from bin.receiver_kit.saved_requests import NotSaved, SavedRequest
+from bin.receiver_kit.saved_requests import InvalidSavedRequest, SavedRequest
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from schemas.base.strict_json import MalformedJson, canonical, parse
@@ -38,10 +48,7 @@ from worker.http.client import HttpClient
 from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
-#: The status of a receiver that wants less at once.
-_ASKS_TO_WAIT: Final = 429
-#: An answer is a line or two of a terminal.
-_LONGEST: Final = 200
+_MAX_SHOWN_CHARS: Final = 200
 
 _SAMPLE: Final = Ticket(
     title="Image without alternative text on /",
@@ -63,26 +70,26 @@ Example:
 
 \b
 Exit codes:
-  0  the receiver accepted it; with --case or --all, every answer was right
-  1  it did not, or could not be reached
+  0  the receiver accepted the ticket; with --case or --all: every case passed
+  1  rejected or not delivered; with --case or --all: a case failed
   2  wrong usage or configuration"""
 )
-@click.option("--to", "url", default=f"http://127.0.0.1:{DEFAULT_PORT}/", show_default=True, help="The receiver.")
+@click.option("--to", "url", default=f"http://127.0.0.1:{DEFAULT_PORT}/", show_default=True, help="The receiver's URL.")
 @click.option(
     "--override",
     "overrides",
     multiple=True,
     metavar="PATH:VALUE",
-    help="Change a member of the body: a dotted path, and JSON or plain text. May be repeated.",
+    help="Set a field of the body: a dotted path, and JSON or plain text; may be repeated.",
 )
-@click.option("--case", "names", multiple=True, type=click.Choice(NAMES), help="Check one thing; may be repeated.")
-@click.option("--all", "is_all", is_flag=True, help="Check everything that a receiver has to get right.")
+@click.option("--case", "names", multiple=True, type=click.Choice(NAMES), help="Run one case; may be repeated.")
+@click.option("--all", "is_all", is_flag=True, help="Run all cases.")
 @click.option(
     "--replay",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Send a request again that `listen --save` kept, byte for byte; a right receiver refuses its nonce.",
+    help="Send a request that `listen --save` saved, byte for byte; a correct receiver rejects its nonce.",
 )
-@click.option("--resign", is_flag=True, help="Sign what is replayed anew, with a fresh timestamp and nonce.")
+@click.option("--resign", is_flag=True, help="Sign the replayed request with a new timestamp and nonce.")
 @click.option("--secret-stdin", is_flag=True, help="Read the secret from one line of standard input, not WEBHOOK_SECRET.")
 @json_option
 def trigger(
@@ -97,82 +104,85 @@ def trigger(
 ) -> None:
     """Send a signed sample ticket to a receiver and explain its response.
 
-    With --all, or --case for single ones, it sends what a receiver has to accept, to refuse and to know again, and tells
-    which answers are right; no installation needs to run, and the receiver makes a few sample tickets.
+    --all and --case send valid, invalid and repeated requests, and report which responses are correct. They need no
+    running installation; the receiver creates a few sample tickets.
     """
     chosen = CASES if is_all else tuple(case for case in CASES if case.name in names)
     if sum(map(bool, (overrides, chosen, replay))) > 1 or (resign and not replay):
-        raise click.UsageError("--override, --case or --all, and --replay exclude each other; --resign goes with --replay.")
+        raise click.UsageError("Use only one of --override, --case or --all, and --replay. --resign requires --replay.")
     settings = checked_settings()
-    courier = _Courier(settings, url)
+    client = _ReceiverClient(settings, url)
     if chosen:
-        is_right = _check(courier, chosen, Sample(lambda: _message(url, ()), _secret(settings, secret_stdin)), as_json)
+        sample = SampleRequests(lambda: _message(url, ()), _secret(settings, secret_stdin))
+        has_passed = _run_cases(client, chosen, sample, as_json)
     elif replay:
-        is_right = _replay(courier, replay, _secret(settings, secret_stdin) if resign else None, as_json)
+        has_passed = _replay(client, replay, _secret(settings, secret_stdin) if resign else None, as_json)
     else:
-        is_right = _deliver(courier, _message(url, overrides), _secret(settings, secret_stdin), as_json)
-    if not is_right:
+        has_passed = _deliver(client, _message(url, overrides), _secret(settings, secret_stdin), as_json)
+    if not has_passed:
         raise SystemExit(1)
 
 
-class _Courier:
-    """Posts to one receiver, and judges its answers as a worker would."""
+class _ReceiverClient:
+    """Posts to one receiver, and judges its responses as a worker does."""
 
     def __init__(self, settings: Settings, url: str) -> None:
         self.url = url
-        self.client = _client(settings, url)
+        self.http = _http_client(settings, url)
         self._schedule = Schedule(settings.retry_schedule_s, settings.max_age)
 
     def post(self, headers: dict[str, str], body: bytes) -> Outcome:
-        """Send one request over a connection of its own, so that no answer depends on the one before."""
-        outcome = self.client.post(self.url, headers, body)
-        self.client.close()
+        """Send one request over a new connection, so that no response depends on the previous one."""
+        outcome = self.http.post(self.url, headers, body)
+        self.http.close()
         return outcome
 
     def verdict(self, outcome: Outcome, at: datetime) -> Verdict:
-        """What a worker would make of a first attempt."""
+        """Return a worker's verdict on a first attempt."""
         return decide_outcome(outcome, 1, at, utc_now(), 0.0, self._schedule)
 
-    def ask(self, request: Request) -> Answered:
+    def send(self, request: CaseRequest) -> CaseResponse:
         """Send one request of a case."""
         outcome = self.post(request.headers, request.body)
-        return Answered(request, outcome, self.verdict(outcome, utc_now()))
+        return CaseResponse(request, outcome, self.verdict(outcome, utc_now()))
 
 
 def _secret(settings: Settings, from_stdin: bool) -> str:
     try:
         secret = secret_line().decode() if from_stdin else settings.webhook_secret
     except UnicodeDecodeError:
-        raise Refused("The secret is no UTF-8, which secrets of RiskRelay are.") from None
+        raise Refused("The secret is not valid UTF-8; secrets of RiskRelay are UTF-8 text.") from None
     if not secret:
-        raise Refused("There is no secret to sign with; set WEBHOOK_SECRET, or use --secret-stdin and type it.")
+        raise Refused(
+            "No secret to sign with; set WEBHOOK_SECRET, or pass the secret on standard input with --secret-stdin."
+        )
     return secret
 
 
-def _deliver(courier: _Courier, message: Message, secret: str, as_json: bool) -> bool:
-    """Send one sample ticket; tell whether it was accepted."""
-    sent = SignedPost(courier.client.post, Vault(()), secret).send(message)
-    verdict = courier.verdict(sent, message.at)
+def _deliver(client: _ReceiverClient, message: Message, secret: str, as_json: bool) -> bool:
+    """Send one sample ticket; return whether it was accepted."""
+    sent = SignedPost(client.http.post, Vault(()), secret).send(message)
+    verdict = client.verdict(sent, message.at)
     print_record(_record(message.url, message.key, message.at, sent, verdict), as_json)
     return verdict.outcome == DELIVERED
 
 
-def _replay(courier: _Courier, path: Path, secret: str | None, as_json: bool) -> bool:
-    """Send a request again as it was, or signed anew if there is a secret; tell whether it was accepted."""
+def _replay(client: _ReceiverClient, path: Path, secret: str | None, as_json: bool) -> bool:
+    """Send a saved request unchanged, or signed again if a secret is given; return whether it was accepted."""
     try:
         saved = saved_requests.read(path)
-    except NotSaved as wrong:
+    except InvalidSavedRequest as wrong:
         raise Refused(str(wrong)) from None
     now = utc_now()
-    headers = saved.headers if secret is None else _signed_anew(saved, secret, now)
-    sent = courier.post(headers, saved.body)
-    verdict = courier.verdict(sent, now)
+    headers = saved.headers if secret is None else _resigned(saved, secret, now)
+    sent = client.post(headers, saved.body)
+    verdict = client.verdict(sent, now)
     key = next((value for name, value in headers.items() if name.lower() == "idempotency-key"), None)
-    print_record(_record(courier.url, key, now, sent._replace(kept=kept_answer(sent.body)), verdict), as_json)
+    print_record(_record(client.url, key, now, sent._replace(kept=kept_answer(sent.body)), verdict), as_json)
     return verdict.outcome == DELIVERED
 
 
-def _signed_anew(saved: SavedRequest, secret: str, now: datetime) -> dict[str, str]:
+def _resigned(saved: SavedRequest, secret: str, now: datetime) -> dict[str, str]:
     replaced = {SIGNATURE_HEADER.lower(), TIMESTAMP_HEADER.lower(), NONCE_HEADER.lower()}
     timestamp, nonce = int(now.timestamp()), new_nonce()
     return {
@@ -183,62 +193,58 @@ def _signed_anew(saved: SavedRequest, secret: str, now: datetime) -> dict[str, s
     }
 
 
-def _check(courier: _Courier, cases: Sequence[Case], sample: Sample, as_json: bool) -> bool:
-    """Try cases and print each as it comes, or all of them as JSON; tell whether every answer was right."""
-    results: list[Result] = []
+def _run_cases(client: _ReceiverClient, cases: Sequence[ReceiverCase], sample: SampleRequests, as_json: bool) -> bool:
+    """Run cases and print each result at once, or all as one JSON document; return whether every case passed."""
+    results: list[CaseResult] = []
     for case in cases:
-        results.append(try_case(case, sample, courier.ask))
-        _stop_where_nobody_answers(courier.url, results)
+        results.append(run_case(case, sample, client.send))
+        _require_response(client.url, results)
         if not as_json:
-            click.echo(_told(results[-1]), color=may_colour())
-    right = sum(result.problem is None for result in results)
+            click.echo(_lines(results[-1]), color=may_colour())
+    passed = sum(result.problem is None for result in results)
     if as_json:
-        click.echo(
-            json.dumps({"url": courier.url, "right": right, "wrong": len(results) - right, "cases": [*map(_case, results)]})
-        )
+        records = [*map(_case_record, results)]
+        click.echo(json.dumps({"url": client.url, "right": passed, "wrong": len(results) - passed, "cases": records}))
     else:
-        click.echo(f"{right} of {len(results)} right at {courier.url}")
-    return right == len(results)
+        click.echo(f"{passed} of {len(results)} passed at {client.url}")
+    return passed == len(results)
 
 
-def _stop_where_nobody_answers(url: str, results: Sequence[Result]) -> None:
-    """End where the very first request met nobody: what follows would tell the same a dozen times."""
-    first = results[0].answers[0].outcome
+def _require_response(url: str, results: Sequence[CaseResult]) -> None:
+    """Stop if the first request got no response: every case would fail with the same error."""
+    first = results[0].responses[0].outcome
     if len(results) == 1 and first.status is None:
-        hint = "; TARGET_ALLOWED_NETWORKS, TARGET_ALLOWED_PORTS and TARGET_ALLOW_HTTP open more" if first.refused else ""
-        raise Refused(f"{url} gave no answer: {first.error}{hint}.")
+        fix = "; see TARGET_ALLOWED_NETWORKS, TARGET_ALLOWED_PORTS and TARGET_ALLOW_HTTP" if first.refused else ""
+        raise Refused(f"No response from {url}: {first.error}{fix}.")
 
 
-def _told(result: Result) -> str:
-    """One case as a line, or two where something is wrong."""
-    case, last = result.case, result.answers[-1]
+def _lines(result: CaseResult) -> str:
+    """Return a result as one line, or two if the case failed."""
+    case, last = result.case, result.responses[-1]
     if result.problem is None:
-        return f"{click.style('right', fg='green')}  {case.name:18}  {_plain(last.told)}"
-    remedy = (
-        "the receiver asks to wait; switch its rate limit off for this"
-        if last.outcome.status == _ASKS_TO_WAIT
-        else case.remedy
-    )
-    wrong = f"{click.style('wrong', fg='red', bold=True)}  {case.name:18}  {_plain(result.problem)}"
-    return f"{wrong}\n{'':27}{case.sends}: {remedy}"
+        return f"{click.style('passed', fg='green')}  {case.name:18}  {_plain(last.summary)}"
+    is_limited = last.outcome.status == HTTPStatus.TOO_MANY_REQUESTS
+    fix = "the receiver limits the rate; disable its rate limit for this test" if is_limited else case.fix
+    failed = f"{click.style('failed', fg='red', bold=True)}  {case.name:18}  {_plain(result.problem)}"
+    return f"{failed}\n{'':28}{case.sends}: {fix}"
 
 
-def _case(result: Result) -> dict[str, Any]:
+def _case_record(result: CaseResult) -> dict[str, Any]:
     case = result.case
     return {
         "case": case.name,
         "sends": case.sends,
         "is_right": result.problem is None,
-        "right": [answered.request.right for answered in result.answers],
-        "answered": [answered.told for answered in result.answers],
+        "right": [response.request.right for response in result.responses],
+        "answered": [response.summary for response in result.responses],
         "problem": result.problem,
-        "remedy": None if result.problem is None else case.remedy,
+        "remedy": None if result.problem is None else case.fix,
     }
 
 
 def _plain(text: str) -> str:
-    """What a receiver wrote, safe for a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST])
+    """Return a receiver's text, safe for a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN_CHARS])
 
 
 def _message(url: str, overrides: Sequence[str]) -> Message:
@@ -253,43 +259,43 @@ def _message(url: str, overrides: Sequence[str]) -> Message:
 
 
 def _apply(override: str, body: dict[str, Any]) -> None:
-    """Change one member; what is on the way to it has to be there, the member itself need not."""
+    """Set one field; its parent objects must exist, the field itself need not."""
     path, colon, text = override.partition(":")
-    *way, name = path.split(".")
+    *parents, name = path.split(".")
     if not (colon and name):
         raise click.BadParameter(f"{override!r} is not PATH:VALUE, such as ticket.title:Hello.", param_hint="--override")
-    place: Any = body
-    for step in way:
-        place = place.get(step) if isinstance(place, dict) else None
-    if not isinstance(place, dict):
-        raise click.BadParameter(f"The body has no object at {'.'.join(way)!r}.", param_hint="--override")
-    place[name] = _value(text)
+    parent: Any = body
+    for step in parents:
+        parent = parent.get(step) if isinstance(parent, dict) else None
+    if not isinstance(parent, dict):
+        raise click.BadParameter(f"The body has no object at {'.'.join(parents)!r}.", param_hint="--override")
+    parent[name] = _value(text)
 
 
 def _value(text: str) -> Any:
-    """Read JSON where it is any, else take the text as it is."""
+    """Parse JSON; text that is not JSON is taken as it is."""
     try:
         return parse(text.encode())
     except (MalformedJson, UnicodeEncodeError):
         return text
 
 
-def _client(settings: Settings, url: str) -> HttpClient:
+def _http_client(settings: Settings, url: str) -> HttpClient:
     policy = settings.target_policy
-    if _is_here(url):
+    if _is_local(url):
         policy = TargetPolicy(True, parse_ports("1-65535"), (*parse_networks("127.0.0.0/8,::1/128"),))
     return HttpClient(policy, DnsResolver(), settings.delivery_timeout_s, settings.connect_timeout_s, connections=1)
 
 
-def _is_here(url: str) -> bool:
+def _is_local(url: str) -> bool:
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
-        return False  # and the client says what is wrong with it
+        return False  # the client reports the invalid URL
 
 
 def _record(url: str, key: str | None, at: datetime, sent: Outcome, verdict: Verdict) -> dict[str, Any]:
-    """Return what was sent and what came of it, as an attempt tells it."""
+    """Return the request and its result like a record of an attempt."""
     return {
         "url": url,
         "idempotency_key": key,

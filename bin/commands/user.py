@@ -1,4 +1,4 @@
-"""`user`: people of an account."""
+"""`user`: manage the users of an account."""
 
 from dataclasses import asdict
 
@@ -35,8 +35,8 @@ def list_users(as_json: bool) -> None:
     """List users."""
     with opened():
         records = [_record(each) for each in accounts.list_users()]
-        print_records(records, as_json, ("id", "email", "account_id"), "There are no users; see `user add`.")
+        print_records(records, as_json, ("id", "email", "account_id"), "There are no users; create one with `user add`.")
 
 
-def _record(made: User) -> dict[str, object]:
-    return asdict(made)
+def _record(row: User) -> dict[str, object]:
+    return asdict(row)

@@ -1,7 +1,7 @@
-"""Start a child that ends with us: it gets SIGTERM when its parent dies, of whatever cause, and never the terminal's Ctrl-C.
+"""Starts a child process that gets SIGTERM when its parent dies for any reason, and never the terminal's Ctrl-C.
 
-A small launcher asks the kernel for that signal and then becomes the command. It is a fresh interpreter, not code between
-fork and exec, because that is unsafe in a process with threads; standard library only, since it runs isolated.
+A small launcher requests that signal from the kernel and then executes the command. It is a new interpreter, because code
+between fork and exec is unsafe in a process with threads; it runs isolated, with the standard library only.
 """
 
 import ctypes
@@ -24,10 +24,10 @@ def start(
     output: int | IO[bytes] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` (its first word an absolute path) in a session of its own, without standard input.
+    """Start `command` (its first word is an absolute path) in a new session, without standard input.
 
-    `output` takes both what it prints and its errors; None leaves them where ours go.
-    Call it on the main thread: the kernel takes the end of the thread that started the child for the end of its parent.
+    `output` receives standard output and error; with None, the child inherits ours.
+    Call it on the main thread: the kernel sends the signal when the thread that started the child ends.
     """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command],
@@ -41,14 +41,14 @@ def start(
     )
 
 
-def _become(parent: int, command: list[str]) -> None:
-    """Turn this launcher into the command, which gets SIGTERM when `parent` (a process id) dies."""
-    if sys.platform == "linux":  # elsewhere a killed parent leaves its children behind
+def _execute(parent: int, command: list[str]) -> None:
+    """Replace this launcher with the command, which gets SIGTERM when `parent` (a process id) dies."""
+    if sys.platform == "linux":  # on other systems, children survive a killed parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # the parent died before prctl()
         sys.exit(1)
-    os.execv(command[0], command)  # noqa: S606 - without a shell is how it should be
+    os.execv(command[0], command)  # noqa: S606 - deliberately without a shell
 
 
 if __name__ == "__main__":
-    _become(int(sys.argv[1]), sys.argv[2:])
+    _execute(int(sys.argv[1]), sys.argv[2:])

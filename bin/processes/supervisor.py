@@ -1,7 +1,7 @@
-"""Holds a few child processes together: a signal stops them in order, the death of one ends them all.
+"""Supervises child processes: stops them in order after a signal, or when one of them exits.
 
-Nothing is started again here: a process that dies is a fault to be seen, and what restarts an installation (systemd, a
-container's policy) sees it by the exit code.
+It restarts nothing: a process that exits is an error, and the service manager (systemd, the container's restart policy)
+restarts the installation because of the exit code.
 """
 
 import logging
@@ -17,16 +17,16 @@ from bin.processes import child_process
 
 _log: Final = logging.getLogger(__name__)
 
-#: What a worker may take beyond its longest delivery: the last commit and the goodbye.
+#: The time a worker may need beyond its longest delivery, for the last commit and its shutdown.
 STOP_GRACE_S = 30
-#: How often the children are looked at.
-LOOK_S = 0.1
+#: How often the children are checked.
+POLL_INTERVAL_S = 0.1
 
 
 class Supervisor:
-    """Starts children, waits, and stops them in the reverse of the order they were started in, those of one command at once.
+    """Starts children, waits, and stops them in reverse order; children with the same command are stopped together.
 
-    `stop_within_s` is how long a child may take to finish what it is doing before it is killed.
+    A child that does not exit within `stop_within_s` is killed.
     """
 
     def __init__(self, stop_within_s: float) -> None:
@@ -37,54 +37,54 @@ class Supervisor:
             signal.signal(number, self._on_signal)
 
     def start(self, name: str, command: list[str], env: Mapping[str, str]) -> None:
-        """Start a child; it ends when this process dies, of whatever cause."""
+        """Start a child; it is stopped when this process dies for any reason."""
         self._children[name] = child_process.start(command, env=env)
 
     def adopt(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        """Watch and stop a child that somebody else started."""
+        """Supervise a child that was started elsewhere."""
         self._children[name] = process
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `ready()`; False when a child died, a signal came or `timeout_s` passed first."""
-        until = time.monotonic() + timeout_s
-        while time.monotonic() < until and self.is_running():
+        """Wait until `ready()`; return False if a child exits, a signal arrives or `timeout_s` passes first."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self.is_running():
             if ready():
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         return False
 
     def is_running(self) -> bool:
-        """Tell whether every child lives and no signal has come."""
-        return not self._stopping and self.dead() is None
+        """Return whether every child runs and no signal has arrived."""
+        return not self._stopping and self.exited() is None
 
-    def dead(self) -> str | None:
-        """Return the name of a child that ended, if any did."""
+    def exited(self) -> str | None:
+        """Return the name of a child that exited, or None."""
         return next((name for name, child in self._children.items() if child.poll() is not None), None)
 
     def run(self) -> int:
-        """Wait for a signal or a death, stop everything, and return the exit code: 0 after a signal, else 1."""
+        """Wait for a signal or the exit of a child, stop all, and return the exit code: 0 after a signal, otherwise 1."""
         while self.is_running():
-            time.sleep(LOOK_S)
-        died = None if self._stopping else self.dead()
-        if died is not None:
-            _log.error("%s ended (%s); stopping the rest", died, self._children[died].returncode)
+            time.sleep(POLL_INTERVAL_S)
+        exited = None if self._stopping else self.exited()
+        if exited is not None:
+            _log.error("%s exited with %s; stopping the other processes", exited, self._children[exited].returncode)
         self.stop()
-        return 0 if died is None else 1
+        return 0 if exited is None else 1
 
     def stop(self) -> None:
-        """Stop the children, the latest started first, those of one command at once; what does not end in time is killed."""
+        """Stop the children, the latest started first, those with the same command together; kill those that are late."""
         self._stopping = True
-        for _, alike in groupby(reversed(self._children.values()), key=lambda child: child.args):
-            self._stop_together(list(alike))
+        for _, group in groupby(reversed(self._children.values()), key=lambda child: child.args):
+            self._stop_together(list(group))
 
     def _stop_together(self, children: Sequence[subprocess.Popen[bytes]]) -> None:
-        # Told one after another, a worker would go on taking up deliveries until the one before it has finished its own.
+        # Terminated one after another, a worker would claim deliveries until the previous worker has exited.
         for child in children:
             child.terminate()
-        until = time.monotonic() + self._stop_within_s
+        deadline = time.monotonic() + self._stop_within_s
         for child in children:
             try:
-                child.wait(max(0.0, until - time.monotonic()))
+                child.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()

@@ -1,1 +1,1 @@
-"""For authors of receivers: one to develop against, what a right one answers, why a signature does not hold."""
+"""A development receiver, test cases for receivers, test vectors, and a diagnosis of invalid signatures."""

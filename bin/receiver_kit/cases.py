@@ -1,7 +1,7 @@
-"""What a receiver has to get right: requests to send it, and the answers of a right one, for `trigger --case` and `--all`.
+"""Test cases for receivers, sent by `trigger --case` and `--all`: requests, and the responses of a correct receiver.
 
-An answer is judged as a worker judges it, so "right" means that a delivery would end as it should. Each case has tickets
-and nonces of its own, so cases can be run alone, in any order, and again.
+A response is judged as a worker judges it, so "right" means that a delivery would end with the correct status. Each case
+has its own tickets and nonces, so cases can run alone, in any order, and repeatedly.
 """
 
 import json
@@ -16,97 +16,95 @@ from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED
 from worker.http.signed_request import Message, new_nonce, signed_headers
 from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
-#: Beyond the five minutes by enough that two clocks which differ a little agree about it.
-OFF_S: Final = DEFAULT_TOLERANCE_S + 100
+#: Exceeds the tolerance by 100 s, so that two clocks that differ a little agree about it.
+OUTSIDE_TOLERANCE_S: Final = DEFAULT_TOLERANCE_S + 100
 ACCEPTED: Final = "2xx"
 NO_SIGNATURE: Final = f"401 {SIGNATURE_INVALID}"
 NO_TICKET: Final = f"422 {VALIDATION_FAILED}"
 
 
-class Request(NamedTuple):
-    """One request to send, and what a right receiver answers."""
+class CaseRequest(NamedTuple):
+    """One request to send, and the response of a correct receiver."""
 
     headers: dict[str, str]
     body: bytes
     right: str
 
 
-class Answered(NamedTuple):
-    """What came of a request: the answer, and what a worker makes of it."""
+class CaseResponse(NamedTuple):
+    """The outcome of a request, and the verdict of a worker on it."""
 
-    request: Request
+    request: CaseRequest
     outcome: Outcome
     verdict: Verdict
 
     @property
     def is_right(self) -> bool:
-        """Whether a right receiver answers so."""
-        match self.request.right:
-            case "2xx":
-                return self.verdict.outcome == DELIVERED
-            case right:
-                return self.verdict.outcome == "rejected" and self.verdict.error_code == right.partition(" ")[2]
+        """Whether a correct receiver responds like this."""
+        if self.request.right == ACCEPTED:
+            return self.verdict.outcome == DELIVERED
+        return self.verdict.outcome == "rejected" and self.verdict.error_code == self.request.right.partition(" ")[2]
 
     @property
-    def told(self) -> str:
-        """The answer in a few words."""
-        told = self.verdict.provider_ticket_id or self.verdict.error_code
-        return " ".join(str(part) for part in (self.outcome.status, told) if part is not None) or "no answer"
+    def summary(self) -> str:
+        """The status, with the ticket or the error code."""
+        detail = self.verdict.provider_ticket_id or self.verdict.error_code
+        return " ".join(str(part) for part in (self.outcome.status, detail) if part is not None) or "no response"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """What requests are made of: makes a message with a ticket, a time and a nonce of its own, and signs."""
+class SampleRequests:
+    """Signs sample messages; each message has its own ticket, time and nonce."""
 
     message: Callable[[], Message]
     secret: str
 
-    def signed(self, message: Message, right: str = ACCEPTED, secret: str | None = None, late_s: int = 0) -> Request:
-        """Return a message signed `late_s` seconds ago, with the right secret unless another is given."""
+    def signed(self, message: Message, right: str = ACCEPTED, secret: str | None = None, late_s: int = 0) -> CaseRequest:
+        """Return a message signed `late_s` seconds ago, with the receiver's secret unless another is given."""
         headers = signed_headers(message, self.secret)
         timestamp = int(headers[TIMESTAMP_HEADER]) - late_s
         signature = sign((secret or self.secret).encode(), timestamp, message.nonce, message.body)
-        return Request({**headers, TIMESTAMP_HEADER: str(timestamp), SIGNATURE_HEADER: signature}, message.body, right)
+        return CaseRequest({**headers, TIMESTAMP_HEADER: str(timestamp), SIGNATURE_HEADER: signature}, message.body, right)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One thing to get right: what is sent, the requests, and what is wrong with a receiver that answers otherwise.
+class ReceiverCase:
+    """One requirement of a receiver: a description of what is sent, the requests, and the fix if the receiver fails.
 
-    `compare` looks at answers that are right one by one, and says what is wrong with them together.
+    `compare` checks responses that are right one by one, and returns the problem with them together.
     """
 
     name: str
     sends: str
-    requests: Callable[[Sample], Iterator[Request]]
-    remedy: str
-    compare: Callable[[Sequence[Answered]], str | None] = lambda _: None
+    requests: Callable[[SampleRequests], Iterator[CaseRequest]]
+    fix: str
+    compare: Callable[[Sequence[CaseResponse]], str | None] = lambda _: None
 
 
-class Result(NamedTuple):
-    """What came of a case: the answers in order, and what is wrong with them, None where nothing is."""
+class CaseResult(NamedTuple):
+    """The result of a case: the responses in order, and the problem; None if every response is right."""
 
-    case: Case
-    answers: Sequence[Answered]
+    case: ReceiverCase
+    responses: Sequence[CaseResponse]
     problem: str | None
 
 
-def try_case(case: Case, sample: Sample, ask: Callable[[Request], Answered]) -> Result:
-    """Send the requests of a case one after the other, until an answer is wrong."""
-    answers: list[Answered] = []
+def run_case(case: ReceiverCase, sample: SampleRequests, send: Callable[[CaseRequest], CaseResponse]) -> CaseResult:
+    """Send the requests of a case one after the other, until a response is wrong."""
+    responses: list[CaseResponse] = []
     for request in case.requests(sample):
-        answers.append(ask(request))
-        if not answers[-1].is_right:
-            place = f"request {len(answers)}: " if len(answers) > 1 else ""
-            return Result(case, answers, f"{place}{answers[-1].told}; right is {request.right}")
-    return Result(case, answers, case.compare(answers))
+        responses.append(send(request))
+        if not responses[-1].is_right:
+            number = f"request {len(responses)}: " if len(responses) > 1 else ""
+            return CaseResult(case, responses, f"{number}{responses[-1].summary}; expected {request.right}")
+    return CaseResult(case, responses, case.compare(responses))
 
 
-def _delivery(sample: Sample) -> Iterator[Request]:
+def _delivery(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(sample.message())
 
 
-def _ping(sample: Sample) -> Iterator[Request]:
+def _ping(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
     ping_id = identifiers.new_id(identifiers.PING, message.at)
     created_at = json.loads(message.body)["created_at"]
@@ -115,183 +113,204 @@ def _ping(sample: Sample) -> Iterator[Request]:
     yield sample.signed(message._replace(id=ping_id, key=ping_id, body=canonical(body)))
 
 
-def _repeat(sample: Sample) -> Iterator[Request]:
+def _repeat(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
     yield sample.signed(message)
     yield sample.signed(message._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, message.at)))
 
 
-def _two_tickets(sample: Sample) -> Iterator[Request]:
+def _two_tickets(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(sample.message())
     yield sample.signed(sample.message())
 
 
-def _other_spelling(sample: Sample) -> Iterator[Request]:
+def _unusual_json(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
     event = json.loads(message.body)
     event["ticket"]["title"] = "Größe fehlt, 画像に代替テキストがない 🛒"
     event["ticket"]["evidence"] = {"z": 1.50, "a": "</script>", "big": 12345678901234567890}
-    # Spaces, an escape, a number and an order of names as no library writes them.
+    # Whitespace, an escape, a number and an order of fields that no library writes.
     text = json.dumps(event, indent=1, ensure_ascii=False).replace("ö", "\\u00f6").replace("1.5,", "1.50,")
     yield sample.signed(message._replace(body=b" " + text.encode() + b"\r\n"))
 
 
-def _replayed(sample: Sample) -> Iterator[Request]:
+def _replayed(sample: SampleRequests) -> Iterator[CaseRequest]:
     request = sample.signed(sample.message())
     yield request
     yield request._replace(right=NO_SIGNATURE)
 
 
-def _forged_before(sample: Sample) -> Iterator[Request]:
+def _forged_first(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
     yield sample.signed(message, NO_SIGNATURE, secret="not " + sample.secret)
     yield sample.signed(message)
 
 
-def _tampered_body(sample: Sample) -> Iterator[Request]:
+def _tampered_body(sample: SampleRequests) -> Iterator[CaseRequest]:
     request = sample.signed(sample.message(), NO_SIGNATURE)
     yield request._replace(body=request.body.removesuffix(b"}") + b',"tampered":true}')
 
 
-def _tampered(header: str, change: Callable[[str], str]) -> Callable[[Sample], Iterator[Request]]:
-    def requests(sample: Sample) -> Iterator[Request]:
+def _tampered(header: str, change: Callable[[str], str]) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
         request = sample.signed(sample.message(), NO_SIGNATURE)
         yield request._replace(headers={**request.headers, header: change(request.headers[header])})
 
     return requests
 
 
-def _without(header: str) -> Callable[[Sample], Iterator[Request]]:
-    def requests(sample: Sample) -> Iterator[Request]:
+def _without(header: str) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
         request = sample.signed(sample.message(), NO_SIGNATURE)
         yield request._replace(headers={name: value for name, value in request.headers.items() if name != header})
 
     return requests
 
 
-def _late(late_s: int) -> Callable[[Sample], Iterator[Request]]:
-    def requests(sample: Sample) -> Iterator[Request]:
+def _late(late_s: int) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
         yield sample.signed(sample.message(), NO_SIGNATURE, late_s=late_s)
 
     return requests
 
 
-def _wrong_secret(sample: Sample) -> Iterator[Request]:
+def _wrong_secret(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(sample.message(), NO_SIGNATURE, secret="not " + sample.secret)
 
 
-def _body(body: bytes) -> Callable[[Sample], Iterator[Request]]:
-    def requests(sample: Sample) -> Iterator[Request]:
+def _body(body: bytes) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
         yield sample.signed(sample.message()._replace(body=body), NO_TICKET)
 
     return requests
 
 
-def _no_json_of_a_stranger(sample: Sample) -> Iterator[Request]:
+def _forged_not_json(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(sample.message()._replace(body=b"{"), NO_SIGNATURE, secret="not " + sample.secret)
 
 
-def _unknown_type(sample: Sample) -> Iterator[Request]:
+def _unknown_type(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
-    event = {**json.loads(message.body), "type": "ticket.unheard-of"}
+    event = {**json.loads(message.body), "type": "ticket.unknown"}
     yield sample.signed(message._replace(body=canonical(event)), NO_TICKET)
 
 
-def _makes_no_ticket(answers: Sequence[Answered]) -> str | None:
-    [answer] = answers
-    made = answer.verdict.provider_ticket_id
-    is_ticket = made is not None and made != answer.request.headers["Idempotency-Key"]
-    return f"it names a ticket, {made}" if is_ticket else None
+def _creates_no_ticket(responses: Sequence[CaseResponse]) -> str | None:
+    [response] = responses
+    ticket_id = response.verdict.provider_ticket_id
+    is_ticket = ticket_id is not None and ticket_id != response.request.headers["Idempotency-Key"]
+    return f"the response names a ticket, {ticket_id}" if is_ticket else None
 
 
-def _is_one_ticket(answers: Sequence[Answered]) -> str | None:
-    first, second = (answer.verdict.provider_ticket_id for answer in answers)
+def _is_one_ticket(responses: Sequence[CaseResponse]) -> str | None:
+    first, second = (response.verdict.provider_ticket_id for response in responses)
     return None if first == second else f"two tickets, {first} and {second}"
 
 
-def _are_two_tickets(answers: Sequence[Answered]) -> str | None:
-    first, second = (answer.verdict.provider_ticket_id for answer in answers)
+def _are_two_tickets(responses: Sequence[CaseResponse]) -> str | None:
+    first, second = (response.verdict.provider_ticket_id for response in responses)
     return f"one ticket for both, {first}" if first is not None and first == second else None
 
 
-_NEVER_WITHOUT: Final = "answer 401 with the code WEBHOOK_SIGNATURE_INVALID where one of the three headers is missing"
-_ALL_THREE: Final = "the signature covers timestamp, nonce and raw body: recompute it over what came, all three of them"
+_MISSING_HEADER: Final = f"respond 401 with the code {SIGNATURE_INVALID} if one of the three headers is missing"
+_SIGNED_PARTS: Final = "the signature covers timestamp, nonce and raw body: compute it over all three as received"
 
-#: In the order in which a receiver is written.
-CASES: Final[tuple[Case, ...]] = (
-    Case("delivery", "a signed ticket", _delivery, "accept it with any 2xx"),
-    Case("ping", "a test event", _ping, "answer 2xx to the type target.ping, and make no ticket of it", _makes_no_ticket),
-    Case(
-        "spelling",
-        "a ticket whose JSON no library would write so",
-        _other_spelling,
-        "verify the raw bytes, before anything parses them",
+#: In the order in which a receiver is developed.
+CASES: Final[tuple[ReceiverCase, ...]] = (
+    ReceiverCase("delivery", "a signed ticket", _delivery, "accept it with any 2xx"),
+    ReceiverCase(
+        "ping",
+        "a test event",
+        _ping,
+        "respond 2xx to the type target.ping, and create no ticket",
+        _creates_no_ticket,
     ),
-    Case("wrong-secret", "a ticket signed with another secret", _wrong_secret, "compare the signature, in constant time"),
-    Case("tampered-body", "a body changed after signing", _tampered_body, _ALL_THREE),
-    Case(
+    ReceiverCase(
+        "spelling",
+        "a ticket in JSON that no library writes like this",
+        _unusual_json,
+        "verify the raw bytes before parsing them",
+    ),
+    ReceiverCase(
+        "wrong-secret",
+        "a ticket signed with another secret",
+        _wrong_secret,
+        "compare the signature, in constant time",
+    ),
+    ReceiverCase("tampered-body", "a body changed after signing", _tampered_body, _SIGNED_PARTS),
+    ReceiverCase(
         "tampered-timestamp",
         "a timestamp changed after signing",
         _tampered(TIMESTAMP_HEADER, lambda timestamp: str(int(timestamp) + 1)),
-        _ALL_THREE,
+        _SIGNED_PARTS,
     ),
-    Case("tampered-nonce", "a nonce changed after signing", _tampered(NONCE_HEADER, lambda _: new_nonce()), _ALL_THREE),
-    Case("no-signature", "a ticket without a signature", _without(SIGNATURE_HEADER), _NEVER_WITHOUT),
-    Case("no-timestamp", "a ticket without a timestamp", _without(TIMESTAMP_HEADER), _NEVER_WITHOUT),
-    Case("no-nonce", "a ticket without a nonce", _without(NONCE_HEADER), _NEVER_WITHOUT),
-    Case(
+    ReceiverCase(
+        "tampered-nonce",
+        "a nonce changed after signing",
+        _tampered(NONCE_HEADER, lambda _: new_nonce()),
+        _SIGNED_PARTS,
+    ),
+    ReceiverCase("no-signature", "a ticket without a signature", _without(SIGNATURE_HEADER), _MISSING_HEADER),
+    ReceiverCase("no-timestamp", "a ticket without a timestamp", _without(TIMESTAMP_HEADER), _MISSING_HEADER),
+    ReceiverCase("no-nonce", "a ticket without a nonce", _without(NONCE_HEADER), _MISSING_HEADER),
+    ReceiverCase(
         "no-prefix",
-        "a signature without sha256= in front",
+        "a signature without the prefix sha256=",
         _tampered(SIGNATURE_HEADER, lambda signature: signature.removeprefix("sha256=")),
         "compare the whole header with `sha256=` and the hex digits",
     ),
-    Case("stale", f"a ticket signed {OFF_S} s ago", _late(OFF_S), f"refuse timestamps over {DEFAULT_TOLERANCE_S} s old"),
-    Case(
-        "future",
-        f"a ticket signed {OFF_S} s from now",
-        _late(-OFF_S),
-        f"refuse timestamps over {DEFAULT_TOLERANCE_S} s ahead",
+    ReceiverCase(
+        "stale",
+        f"a ticket signed {OUTSIDE_TOLERANCE_S} s ago",
+        _late(OUTSIDE_TOLERANCE_S),
+        f"reject timestamps more than {DEFAULT_TOLERANCE_S} s old",
     ),
-    Case(
+    ReceiverCase(
+        "future",
+        f"a ticket signed {OUTSIDE_TOLERANCE_S} s from now",
+        _late(-OUTSIDE_TOLERANCE_S),
+        f"reject timestamps more than {DEFAULT_TOLERANCE_S} s ahead",
+    ),
+    ReceiverCase(
         "replayed-nonce",
         "the same request twice",
         _replayed,
-        f"remember each nonce for {2 * DEFAULT_TOLERANCE_S} s, and refuse one that you have seen",
+        f"store each nonce for {2 * DEFAULT_TOLERANCE_S} s, and reject one that is stored",
     ),
-    Case(
+    ReceiverCase(
         "forged-first",
-        "a forged request, then the true one with its nonce",
-        _forged_before,
-        "remember nonces of signed requests alone: a forger must not use one up",
+        "a forged request, then the genuine one with its nonce",
+        _forged_first,
+        "store nonces of correctly signed requests only: a forger must not use one up",
     ),
-    Case(
+    ReceiverCase(
         "repeat",
         "a ticket again, with the same Idempotency-Key",
         _repeat,
-        "look the Idempotency-Key up, and answer a known one with the ticket that it has",
+        "look up the Idempotency-Key, and respond to a known key with its existing ticket",
         _is_one_ticket,
     ),
-    Case(
+    ReceiverCase(
         "two-tickets",
-        "two tickets with a key each",
+        "two tickets, each with its own Idempotency-Key",
         _two_tickets,
-        "a ticket is known again by its Idempotency-Key, not by what it says",
+        "identify a ticket by its Idempotency-Key, not by its content",
         _are_two_tickets,
     ),
-    Case("not-json", "signed bytes that are no JSON", _body(b'{"type": "ticket.exp'), f"answer {NO_TICKET}"),
-    Case("no-object", "signed JSON that is no object", _body(b"[]"), f"answer {NO_TICKET}"),
-    Case("empty", "a signed empty body", _body(b""), f"answer {NO_TICKET}"),
-    Case(
+    ReceiverCase("not-json", "signed bytes that are not JSON", _body(b'{"type": "ticket.exp'), f"respond {NO_TICKET}"),
+    ReceiverCase("no-object", "signed JSON that is not an object", _body(b"[]"), f"respond {NO_TICKET}"),
+    ReceiverCase("empty", "a signed empty body", _body(b""), f"respond {NO_TICKET}"),
+    ReceiverCase(
         "unknown-type",
-        "a signed event of a type that is none",
+        "a signed event of an unknown type",
         _unknown_type,
-        f"answer {NO_TICKET}; a 2xx says that it is dealt with",
+        f"respond {NO_TICKET}; a 2xx confirms that the event was processed",
     ),
-    Case(
+    ReceiverCase(
         "forged-not-json",
-        "bytes that are no JSON, signed with another secret",
-        _no_json_of_a_stranger,
-        "verify before you parse: strangers hear of nothing else",
+        "bytes that are not JSON, signed with another secret",
+        _forged_not_json,
+        f"verify before parsing: respond {NO_SIGNATURE} to every request with a wrong signature",
     ),
 )
 NAMES: Final = tuple(case.name for case in CASES)

@@ -1,12 +1,12 @@
-"""A receiver of deliveries for developing and for the demo.
+"""A receiver of deliveries for development and for the demo.
 
 It does what the receiver of a ticket export has to do: verify signature,
-timestamp and nonce over the raw body, open one ticket per Idempotency-Key, and
-answer 2xx only after that. What is neither a ticket with a title nor a test
-event gets 422. On request it fails or dawdles.
+timestamp and nonce over the raw body, create one ticket per Idempotency-Key, and
+respond 2xx only after that. It responds 422 to everything except tickets with a
+title and test events. On request it fails or delays responses.
 
-It is no server for the open network: it listens where it is told, keeps
-everything in memory, and refuses bodies of more than a few MiB.
+It is not meant for public networks: it keeps everything in memory and rejects
+bodies of more than a few MiB.
 """
 
 import json
@@ -21,37 +21,37 @@ from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
+from typing import Any, Self
 
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.http.signing import SignatureVerdict, verify
 
-# Where `listen` listens and `trigger` sends, unless told otherwise.
+# The port that `listen` binds and `trigger` sends to by default.
 DEFAULT_PORT = 9000
 
-# Deliveries carry at most a postback's content; more than this is no ticket.
+# Deliveries carry at most a postback's content; a larger body is not a ticket.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
-# Bounds memory, not safety: both are asked about signed requests only, and nobody develops with more.
-MAX_REMEMBERED = 100_000
+# Bounds the memory for nonces and keys; only correctly signed requests are stored, and development needs fewer.
+MAX_STORED_KEYS = 100_000
 
-# How many requests `received` keeps, the latest: enough for any test, and a night of listening stays small.
-MAX_KEPT = 10_000
+# The number of latest requests that `received` keeps: enough for any test, and memory stays bounded overnight.
+MAX_STORED_REQUESTS = 10_000
 
-# A sender that keeps a connection and says nothing gives its thread back after this long.
+# An idle connection releases its thread after this time.
 IDLE_TIMEOUT_S = 60
 
-# The types that there are: a ticket, and a test event.
+# The event types: a ticket, and a test event.
 TICKET = "ticket.export"
 PING = "target.ping"
 
-# The statuses of which a sender expects a Retry-After.
-_WAITABLE = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+# The statuses that carry a Retry-After.
+_RETRY_AFTER_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the receiver answers: status, JSON body, and where needed a time to wait or further headers."""
+class ReceiverResponse:
+    """A response: status, JSON body, and optionally Retry-After and more headers."""
 
     status: int
     body: dict[str, str]
@@ -59,18 +59,18 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
 
     def header_lines(self) -> list[tuple[str, str]]:
-        """All headers but Content-Length."""
-        waiting = [] if self.retry_after_s is None else [("Retry-After", str(self.retry_after_s))]
-        return [("Content-Type", "application/json"), *waiting, *self.headers]
+        """All headers except Content-Length."""
+        retry_after = [] if self.retry_after_s is None else [("Retry-After", str(self.retry_after_s))]
+        return [("Content-Type", "application/json"), *retry_after, *self.headers]
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it came, what verification found, and what was answered.
+    """One request as received, the result of its verification, and the response.
 
-    `at` is aware. `export_id`, `kind` (`ticket.export`, `target.ping`) and `title` are the sender's words,
-    read from the body even when its signature is wrong; None where they are absent. `repeat` says that the
-    Idempotency-Key has been accepted before, `is_dropped` that the answer was never sent.
+    `at` is aware. `export_id`, `kind` (`ticket.export`, `target.ping`) and `title` are read from the body even if the
+    signature is wrong; None if absent. `repeat`: the Idempotency-Key was accepted before. `is_dropped`: the response
+    was not sent.
     """
 
     at: datetime
@@ -84,21 +84,21 @@ class Received:
     kind: str | None
     title: str | None
     repeat: bool
-    answer: Answer
+    response: ReceiverResponse
     is_dropped: bool = False
 
     @property
     def is_known(self) -> bool:
-        """Whether it is something to deal with, a ticket that has a title or a test event."""
+        """Whether it is a ticket with a title, or a test event."""
         return _is_known(self.kind, self.title)
 
 
 @dataclass(frozen=True, slots=True)
-class Misbehaviour:
-    """How to fail: the first requests get `failures` in their order, a status each, whatever they hold.
+class FaultInjection:
+    """Faults to inject: the first requests get the statuses `failures`, in order, whatever they contain.
 
-    `retry_after_s` goes along with 429 and 503. Every answer waits for `delay_s` first. The next `drops` requests are
-    dealt with like any other, and their answers are lost: the connection is closed in place of them.
+    `retry_after_s` is sent with 429 and 503. Every response is delayed by `delay_s`. After the failures, `drops`
+    requests are processed normally, but the connection is closed instead of sending the response.
     """
 
     failures: tuple[int, ...] = ()
@@ -107,12 +107,12 @@ class Misbehaviour:
     drops: int = 0
 
 
-class Receiver:
-    """Receives deliveries on a thread of its own, from `start()` to `stop()` or as a context.
+class LocalReceiver:
+    """Receives deliveries in its own thread, from `start()` to `stop()` or as a context manager.
 
-    `secrets` are those that a sender may sign with, `now` gives aware instants. Port 0 takes any free one,
-    `url` says which. `on_received` is called with each request, one at a time, before its answer leaves.
-    The address is taken at once: raises OSError if that fails, ValueError without a usable secret.
+    A signature with any of `secrets` is valid; `now` returns aware times. Port 0 selects a free port, which `url`
+    contains. `on_received` is called with each request, one at a time, before its response is sent.
+    The address is bound at once: raises OSError if that fails, ValueError without a usable secret.
     """
 
     def __init__(
@@ -122,24 +122,24 @@ class Receiver:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        misbehaviour: Misbehaviour = Misbehaviour(),
+        faults: FaultInjection = FaultInjection(),
         on_received: Callable[[Received], None] | None = None,
     ) -> None:
         if not secrets or not all(secrets):
-            raise ValueError("A receiver needs a secret that is not empty.")
+            raise ValueError("A receiver needs a non-empty secret.")
         self._secrets = tuple(secrets)
         self._now = now
-        self._misbehaviour = misbehaviour
+        self._faults = faults
         self._on_received = on_received
         self._lock = threading.Lock()
-        self._received: deque[Received] = deque(maxlen=MAX_KEPT)
+        self._received: deque[Received] = deque(maxlen=MAX_STORED_REQUESTS)
         self._count = 0
-        self._due_failures = deque(misbehaviour.failures)
-        self._due_drops = misbehaviour.drops
-        self._nonces = _Memory()
-        self._tickets = _Memory()
+        self._due_failures = deque(faults.failures)
+        self._due_drops = faults.drops
+        self._nonces = _KeyNumbers()
+        self._tickets = _KeyNumbers()
         self._stopping = threading.Event()
-        self._server = _Server(host, port, self)
+        self._server = _ReceiverServer(host, port, self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -151,47 +151,47 @@ class Receiver:
 
     @property
     def received(self) -> list[Received]:
-        """What has been received, oldest first, the latest MAX_KEPT of it; a copy."""
+        """A copy of the latest MAX_STORED_REQUESTS requests, oldest first."""
         with self._lock:
             return list(self._received)
 
     @property
     def count(self) -> int:
-        """How many requests have been received since the start."""
+        """The number of requests received since the start."""
         return self._count
 
-    def start(self) -> "Receiver":
-        """Begin to answer."""
+    def start(self) -> Self:
+        """Start serving."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Hang up on every sender, a dawdling answer included, and free the port; harmless when repeated."""
+        """Close all connections, delayed responses included, and free the port; may be called again."""
         self._stopping.set()
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
-        self._server.hang_up()
+        self._server.close_connections()
         self._server.server_close()
 
-    def __enter__(self) -> "Receiver":
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def receive(self, path: str, headers: Message, body: bytes) -> Answer | None:
-        """Judge one request, record it, and return its answer, None when it is lost or the receiver is being stopped."""
+    def receive(self, path: str, headers: Message, body: bytes) -> ReceiverResponse | None:
+        """Verify and record one request; return its response, or None if it is dropped or the receiver is stopping."""
         with self._lock:
-            received = self._judge(path, headers, body)
+            received = self._process(path, headers, body)
             self._received.append(received)
             self._count += 1
             if self._on_received is not None:
                 self._on_received(received)
-        is_lost = self._stopping.wait(self._misbehaviour.delay_s) or received.is_dropped
-        return None if is_lost else received.answer
+        is_dropped = self._stopping.wait(self._faults.delay_s) or received.is_dropped
+        return None if is_dropped else received.response
 
-    def _judge(self, path: str, headers: Message, body: bytes) -> Received:
+    def _process(self, path: str, headers: Message, body: bytes) -> Received:
         at = self._now()
         verdict = verify(self._secrets, headers, body, int(at.timestamp()), self._nonces.seen)
         event = _read_object(body)
@@ -199,7 +199,7 @@ class Receiver:
         repeat = key is not None and key in self._tickets
         failure = self._planned_failure()
         kind, title = _text(event, "type"), _text(event, "ticket", "title")
-        answer = failure or _refusal(verdict, kind, title) or self._accept(key, kind)
+        response = failure or _rejection(verdict, kind, title) or self._accept(key, kind)
         return Received(
             at=at,
             path=path,
@@ -212,32 +212,32 @@ class Receiver:
             kind=kind,
             title=title,
             repeat=repeat,
-            answer=answer,
-            is_dropped=failure is None and self._is_to_be_dropped(),
+            response=response,
+            is_dropped=failure is None and self._drops_this(),
         )
 
-    def _planned_failure(self) -> Answer | None:
+    def _planned_failure(self) -> ReceiverResponse | None:
         if not self._due_failures:
             return None
         status = self._due_failures.popleft()
-        wait_s = self._misbehaviour.retry_after_s if status in _WAITABLE else None
-        elsewhere = (("Location", self.url + "elsewhere"),) if status // 100 == 3 else ()
-        return Answer(status, {"code": _code_of(status)}, wait_s, elsewhere)
+        retry_after_s = self._faults.retry_after_s if status in _RETRY_AFTER_STATUSES else None
+        location = (("Location", self.url + "elsewhere"),) if status // 100 == 3 else ()
+        return ReceiverResponse(status, {"code": _code_of(status)}, retry_after_s, location)
 
-    def _is_to_be_dropped(self) -> bool:
+    def _drops_this(self) -> bool:
         self._due_drops -= 1
         return self._due_drops >= 0
 
-    def _accept(self, key: str | None, kind: str | None) -> Answer:
-        """Open a ticket, or find the one that the same key opened before; a test event opens none."""
+    def _accept(self, key: str | None, kind: str | None) -> ReceiverResponse:
+        """Create a ticket, or return the ticket with the same key; a test event creates none."""
         if kind == PING:
-            return Answer(HTTPStatus.OK, {"status": "pong"})
+            return ReceiverResponse(HTTPStatus.OK, {"status": "pong"})
         number = self._tickets.number(key) if key is not None else self._tickets.next_number()
-        return Answer(HTTPStatus.OK, {"ticket_id": f"DEV-{number}", "url": f"{self.url}tickets/DEV-{number}"})
+        return ReceiverResponse(HTTPStatus.OK, {"ticket_id": f"DEV-{number}", "url": f"{self.url}tickets/DEV-{number}"})
 
 
-class _Memory:
-    """Numbers names in the order of their first mention, and forgets the oldest beyond MAX_REMEMBERED."""
+class _KeyNumbers:
+    """Numbers keys in the order of their first use, and evicts the oldest beyond MAX_STORED_KEYS."""
 
     def __init__(self) -> None:
         self._numbers: OrderedDict[str, int] = OrderedDict()
@@ -253,7 +253,7 @@ class _Memory:
     def number(self, name: str) -> int:
         if name not in self._numbers:
             self._numbers[name] = self.next_number()
-        if len(self._numbers) > MAX_REMEMBERED:
+        if len(self._numbers) > MAX_STORED_KEYS:
             self._numbers.popitem(last=False)
         return self._numbers[name]
 
@@ -263,21 +263,21 @@ class _Memory:
         return known
 
 
-class _Server(ThreadingHTTPServer):
-    """The sockets: one thread a connection, all of which end with the server."""
+class _ReceiverServer(ThreadingHTTPServer):
+    """The HTTP server: one thread per connection; all of them end with the server."""
 
-    daemon_threads = False  # server_close() waits for them, and leaves nothing behind
-    allow_reuse_port = False  # a taken port is an error to show, not one to share
-    request_queue_size = 128  # a draining worker opens many connections at once
+    daemon_threads = False  # server_close() waits for them
+    allow_reuse_port = False  # a port in use is an error, not one to share
+    request_queue_size = 128  # a worker opens many connections at once
 
-    def __init__(self, host: str, port: int, receiver: Receiver) -> None:
+    def __init__(self, host: str, port: int, receiver: LocalReceiver) -> None:
         self.receiver = receiver
         self._open: set[socket.socket] = set()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _ReceiverHandler)
 
     def server_bind(self) -> None:
-        # HTTPServer's own asks DNS for the host's name, which nobody reads here and which may take seconds.
+        # HTTPServer.server_bind() resolves the host's name by DNS, which is unused here and may take seconds.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -288,85 +288,85 @@ class _Server(ThreadingHTTPServer):
         self._open.discard(request)
         super().shutdown_request(request)
 
-    def hang_up(self) -> None:
-        """End every open connection; call it after shutdown(), when no new ones come."""
+    def close_connections(self) -> None:
+        """Close every open connection; call it after shutdown(), when no new connections are accepted."""
         for connection in list(self._open):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                self._open.discard(connection)  # the sender was faster
+                self._open.discard(connection)  # the sender closed it first
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A sender that hangs up is part of what is being developed; anything else is our mistake: show it.
+        # A sender that closes its connection is expected during development; any other error is ours: show it.
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """One connection: read a request, answer it, keep the connection."""
+class _ReceiverHandler(BaseHTTPRequestHandler):
+    """One keep-alive connection."""
 
-    server: _Server
+    server: _ReceiverServer
     protocol_version = "HTTP/1.1"
     server_version = "RiskRelay-listen"
     sys_version = ""
     timeout = IDLE_TIMEOUT_S
-    wbufsize = -1  # head and body in one packet: two would wait 40 ms for the sender's delayed ACK
+    wbufsize = -1  # head and body in one packet: with two, the second waits 40 ms for the sender's delayed ACK
 
     def do_POST(self) -> None:
-        length, refusal = _length_of(self.headers.get("Content-Length"))
-        if refusal is not None:
-            self._send(refusal)
+        length, rejection = _length_of(self.headers.get("Content-Length"))
+        if rejection is not None:
+            self._send(rejection)
             return
         body = self.rfile.read(length)
-        answer = self.server.receiver.receive(self.path, self.headers, body) if len(body) == length else None
-        if answer is None:  # half a body, an answer to be lost, or the receiver is going away
+        response = self.server.receiver.receive(self.path, self.headers, body) if len(body) == length else None
+        if response is None:  # an incomplete body, a dropped response, or the receiver is stopping
             self.close_connection = True
             return
-        self._send(answer)
+        self._send(response)
 
     def do_GET(self) -> None:
         allowed = (("Allow", "POST"), ("Connection", "close"))
-        self._send(Answer(HTTPStatus.METHOD_NOT_ALLOWED, {"code": "POST_ONLY"}, headers=allowed))
+        self._send(ReceiverResponse(HTTPStatus.METHOD_NOT_ALLOWED, {"code": "POST_ONLY"}, headers=allowed))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: on_received tells what came, and tells it better."""
+        """Log nothing: on_received reports each request in more detail."""
 
-    def _send(self, answer: Answer) -> None:
-        # A 304 ends at its head: bytes after it would be read as the next answer.
-        body = b"" if answer.status == HTTPStatus.NOT_MODIFIED else json.dumps(answer.body).encode()
-        self.send_response(answer.status)
-        for name, value in answer.header_lines():
+    def _send(self, response: ReceiverResponse) -> None:
+        # A 304 has no body: further bytes would be read as the next response.
+        body = b"" if response.status == HTTPStatus.NOT_MODIFIED else json.dumps(response.body).encode()
+        self.send_response(response.status)
+        for name, value in response.header_lines():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
 
-def _length_of(content_length: str | None) -> tuple[int, Answer | None]:
-    """The length of a body, or a refusal that also ends the connection, since the body stays unread."""
+def _length_of(content_length: str | None) -> tuple[int, ReceiverResponse | None]:
+    """Return the length of a body, or a rejection that also closes the connection, since the body stays unread."""
     if content_length is None:
-        return 0, _unread(HTTPStatus.LENGTH_REQUIRED)
+        return 0, _unread_body(HTTPStatus.LENGTH_REQUIRED)
     if not (content_length.isascii() and content_length.isdigit()):
-        return 0, _unread(HTTPStatus.BAD_REQUEST)
+        return 0, _unread_body(HTTPStatus.BAD_REQUEST)
     if len(content_length) > len(str(MAX_BODY_BYTES)) or int(content_length) > MAX_BODY_BYTES:
-        return 0, _unread(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return 0, _unread_body(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     return int(content_length), None
 
 
-def _unread(status: HTTPStatus) -> Answer:
-    return Answer(status, {"code": VALIDATION_FAILED}, headers=(("Connection", "close"),))
+def _unread_body(status: HTTPStatus) -> ReceiverResponse:
+    return ReceiverResponse(status, {"code": VALIDATION_FAILED}, headers=(("Connection", "close"),))
 
 
-def _refusal(verdict: SignatureVerdict, kind: str | None, title: str | None) -> Answer | None:
+def _rejection(verdict: SignatureVerdict, kind: str | None, title: str | None) -> ReceiverResponse | None:
     if not verdict.ok:
-        return Answer(HTTPStatus.UNAUTHORIZED, {"code": SIGNATURE_INVALID})
+        return ReceiverResponse(HTTPStatus.UNAUTHORIZED, {"code": SIGNATURE_INVALID})
     if not _is_known(kind, title):
-        return Answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"code": VALIDATION_FAILED})
+        return ReceiverResponse(HTTPStatus.UNPROCESSABLE_ENTITY, {"code": VALIDATION_FAILED})
     return None
 
 
 def _is_known(kind: str | None, title: str | None) -> bool:
-    # A 2xx for anything else would say that it is in good hands.
+    # A 2xx for anything else would confirm an event that was not processed.
     return kind == PING or (kind == TICKET and title is not None)
 
 

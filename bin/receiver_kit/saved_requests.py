@@ -1,6 +1,6 @@
-"""Requests as files: what `listen --save` keeps and `trigger --replay` sends again, spelled as HTTP spells them.
+"""Saved requests in HTTP/1.1 format: written by `listen --save`, sent again by `trigger --replay`.
 
-A file is for its owner alone: a signature is in it that a receiver takes for five minutes, and the ticket. No secret is.
+A file has mode 0600: it contains the ticket, and a signature that is valid for five minutes. It contains no secret.
 """
 
 import http.client
@@ -14,33 +14,30 @@ from typing import Final
 
 from bin.receiver_kit.receiver import MAX_BODY_BYTES, Received
 
-#: What belongs to one connection: whoever sends a request again makes these anew.
+#: Headers of one connection; the client sets them again for a replay.
 _FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
-#: How an old sender breaks a header into lines.
+#: Obsolete line folding of headers.
 _FOLD: Final = re.compile(r"\s*\r?\n\s*")
 _HEAD_END: Final = b"\r\n\r\n"
-#: What a name of a file may hold of an id that a sender chose, and how much of it.
+#: Characters removed from a sender's id for the file name, and the maximum length of the rest.
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _ID_CHARS: Final = 60
 
 
-class NotSaved(Exception):
-    """A file does not hold a request that can be sent again."""
+class InvalidSavedRequest(Exception):
+    """A file does not contain a request that can be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRequest:
-    """One request to be sent again; `headers` without those of its connection."""
+    """One request to send again; `headers` without those of its connection."""
 
     headers: dict[str, str]
     body: bytes
 
 
 def save(folder: Path, received: Received) -> Path:
-    """Write a request to a new file of mode 0600 in a folder, which is made for its owner where there is none.
-
-    Raises OSError.
-    """
+    """Write a request to a new file of mode 0600, and create the folder with mode 0700 if needed; raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [f"POST {received.path} HTTP/1.1", *(f"{name}: {value}" for name, value in received.headers)]
     content = "\r\n".join(lines).encode("latin-1", "replace") + _HEAD_END + received.body
@@ -55,11 +52,11 @@ def read(path: Path) -> SavedRequest:
     try:
         content = path.read_bytes()
     except OSError as failed:
-        raise NotSaved(f"{path} cannot be read: {failed.strerror}.") from None
+        raise InvalidSavedRequest(f"Cannot read {path}: {failed.strerror}.") from None
     head, end, body = content.partition(_HEAD_END)
     line, _, headers = head.partition(b"\r\n")
     if not end or not re.fullmatch(rb"POST \S+ HTTP/1\.[01]", line) or len(body) > MAX_BODY_BYTES:
-        raise NotSaved(f"{path} is no saved request; `riskrelay listen --save DIR` writes them.")
+        raise InvalidSavedRequest(f"{path} is not a saved request; save requests with `riskrelay listen --save DIR`.")
     return SavedRequest(_headers(path, headers + _HEAD_END), body)
 
 
@@ -67,19 +64,19 @@ def _headers(path: Path, lines: bytes) -> dict[str, str]:
     try:
         message = http.client.parse_headers(io.BytesIO(lines))
     except http.client.HTTPException:
-        raise NotSaved(f"{path} is no saved request: its headers are too long or too many.") from None
+        raise InvalidSavedRequest(f"{path} is not a saved request: its headers are too long or too many.") from None
     kept: dict[str, str] = {}
     for name, value in message.items():
         if name.lower() in {each.lower() for each in kept}:
-            raise NotSaved(f"{path} holds {name} twice, which is not sent again; remove one of them.")
+            raise InvalidSavedRequest(f"{path} has the header {name} twice; remove one of them.")
         if name.lower() not in _FRAMING:
             kept[name] = _FOLD.sub(" ", value)
     return kept
 
 
 def _name(received: Received) -> str:
-    known_by = received.export_id or received.idempotency_key or received.request_id or "request"
-    return f"{received.at:%Y%m%dT%H%M%S.%f}Z-{_UNSAFE.sub('', known_by)[:_ID_CHARS] or 'request'}"
+    id_ = received.export_id or received.idempotency_key or received.request_id or "request"
+    return f"{received.at:%Y%m%dT%H%M%S.%f}Z-{_UNSAFE.sub('', id_)[:_ID_CHARS] or 'request'}"
 
 
 def _new_file(folder: Path, name: str) -> tuple[Path, int]:
@@ -89,4 +86,4 @@ def _new_file(folder: Path, name: str) -> tuple[Path, int]:
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
-    raise AssertionError("count() never ends")
+    raise AssertionError("count() is infinite")

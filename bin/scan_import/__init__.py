@@ -1,4 +1,4 @@
-"""Reports of scanners that people already run, as postbacks, and what posts them.
+"""Scanner reports as postbacks, and their sender.
 
-One module a format, pure, from bytes to values; `sender` alone asks anybody.
+One pure module per format, from bytes to values; only `sender` opens connections.
 """

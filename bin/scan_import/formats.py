@@ -1,73 +1,77 @@
-"""Which formats are read, and the table of what their severities become; docs/scanners.md shows it."""
+"""The report formats, and the table of their severities in docs/scanners.md."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bin.scan_import import lighthouse, nuclei, sarif, wapiti, zap
 from bin.scan_import.document import Node, UnreadableReport, read
-from bin.scan_import.issues import Flaw
+from bin.scan_import.issues import ScanIssue
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: what a person calls it, how it is told from others and read, and what becomes of its severities."""
+    """One format: its title, how to detect and read it, and its severities with ours."""
 
     title: str
-    looks_so: Callable[[Any], bool]
-    flaws: Callable[[Node], Iterable[Flaw]]
+    is_report: Callable[[Any], bool]
+    read_issues: Callable[[Node], Iterable[ScanIssue]]
     severities: tuple[tuple[str, str], ...]
     may_be_lines: bool = False
 
 
 FORMATS: Final = {
-    "zap": Format("ZAP", zap.looks_so, zap.flaws, tuple((f"riskcode {code}", to) for code, to in zap.SEVERITIES.items())),
+    "zap": Format(
+        "ZAP",
+        zap.is_report,
+        zap.read_issues,
+        tuple((f"riskcode {code}", severity) for code, severity in zap.SEVERITIES.items()),
+    ),
     "lighthouse": Format(
         "Lighthouse",
-        lighthouse.looks_so,
-        lighthouse.flaws,
+        lighthouse.is_report,
+        lighthouse.read_issues,
         (
-            *((f"impact {impact}", to) for impact, to in lighthouse.SEVERITIES.items()),
-            *((words, to) for words, _, to in lighthouse.SCORES),
+            *((f"impact {impact}", severity) for impact, severity in lighthouse.SEVERITIES.items()),
+            *((label, severity) for label, _, severity in lighthouse.SCORES),
         ),
     ),
-    "nuclei": Format("Nuclei", nuclei.looks_so, nuclei.flaws, tuple(nuclei.SEVERITIES.items()), may_be_lines=True),
+    "nuclei": Format("Nuclei", nuclei.is_report, nuclei.read_issues, tuple(nuclei.SEVERITIES.items()), may_be_lines=True),
     "wapiti": Format(
-        "Wapiti", wapiti.looks_so, wapiti.flaws, tuple((f"level {level}", to) for level, to in wapiti.SEVERITIES.items())
+        "Wapiti",
+        wapiti.is_report,
+        wapiti.read_issues,
+        tuple((f"level {level}", severity) for level, severity in wapiti.SEVERITIES.items()),
     ),
     "sarif": Format(
         "SARIF",
-        sarif.looks_so,
-        sarif.flaws,
+        sarif.is_report,
+        sarif.read_issues,
         (
-            *((words, to) for words, _, to in sarif.SCORES),
-            *((f"level {level}", to) for level, to in sarif.SEVERITIES.items()),
+            *((label, severity) for label, _, severity in sarif.SCORES),
+            *((f"level {level}", severity) for level, severity in sarif.SEVERITIES.items()),
         ),
     ),
 }
 
 
-def flaws_in(content: bytes, name: str) -> list[Flaw]:
-    """Return the flaws of a report in the format `name`, all of it read and checked. Raises UnreadableReport."""
-    asked = FORMATS[name]
-    report = read(content, may_be_lines=asked.may_be_lines)
-    if not (asked.looks_so(report.value) or (asked.may_be_lines and report.value == [])):
-        raise UnreadableReport(_other(report.value, asked))
-    return list(asked.flaws(report))
+def read_issues(content: bytes, name: str) -> list[ScanIssue]:
+    """Return the issues of a report in the format `name`, after checking the whole report. Raises UnreadableReport."""
+    format_ = FORMATS[name]
+    report = read(content, may_be_lines=format_.may_be_lines)
+    if not (format_.is_report(report.value) or (format_.may_be_lines and report.value == [])):
+        raise UnreadableReport(_wrong_format(report.value, format_))
+    return list(format_.read_issues(report))
 
 
 def severity_table() -> str:
     """Return the table of severities, in Markdown."""
-    rows = [f"| {each.title} | {said} | {becomes} |" for each in FORMATS.values() for said, becomes in each.severities]
-    return "\n".join(["| report | says | the ticket's severity |", "|---|---|---|", *rows])
+    rows = [f"| {each.title} | {value} | {severity} |" for each in FORMATS.values() for value, severity in each.severities]
+    return "\n".join(["| report | value | the ticket's severity |", "|---|---|---|", *rows])
 
 
-def _other(value: Any, asked: Format) -> str:
-    found = next(_recognised(value), None)
+def _wrong_format(value: Any, expected: Format) -> str:
+    found = next((name for name, each in FORMATS.items() if each.is_report(value)), None)
     if found is None:
-        return f"This does not look like a {asked.title} report, nor like any other that is read."
-    return f"This looks like a {FORMATS[found].title} report: --format {found} reads it."
-
-
-def _recognised(value: Any) -> Iterator[str]:
-    return (name for name, each in FORMATS.items() if each.looks_so(value))
+        return f"The file is not a {expected.title} report, nor a report of another supported format."
+    return f"The file is a {FORMATS[found].title} report; use --format {found}."

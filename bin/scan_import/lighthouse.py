@@ -1,80 +1,80 @@
-"""Lighthouse's JSON report: one page, its audits that did not pass.
+"""Lighthouse's JSON report: the failed audits of one page.
 
-An audit passes from a score of 0.9 on, as in Lighthouse's own report; one that is informative, manual, not applicable
-or in error says nothing. Those in the group `hidden` tell again what another audit tells, and are left out. An
-audit of accessibility is a flaw for each element, any other is one of the page.
+An audit passes with a score of 0.9 or more, as in Lighthouse's own report; informative, manual, not applicable and failed
+audits have no result. Audits in the group `hidden` duplicate other audits and are skipped. An accessibility audit
+becomes one issue per element, any other audit one issue of the page.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bin.scan_import.document import Node, UnreadableReport
-from bin.scan_import.issues import MAX_LOCATION, MAX_TITLE, Flaw, evidence, one_line, paragraphs, references
+from bin.scan_import.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
-#: The impact of an audit of accessibility (`details.debugData.impact`).
+#: By the impact of an accessibility audit (`details.debugData.impact`).
 SEVERITIES: Final[Mapping[str, str]] = {"critical": "critical", "serious": "high", "moderate": "medium", "minor": "low"}
-#: Any other audit by its score: the words of the table, the least score that is better, the severity.
+#: Other audits, by score: label in the documentation, exclusive upper limit, severity.
 SCORES: Final = (("score below 0.5", 0.5, "medium"), ("score from 0.5 to 0.9", 0.9, "low"))
 
-#: `scoreDisplayMode` of what says nothing, whatever its score; old versions spell one of them with a hyphen.
-_NO_JUDGEMENT: Final = frozenset({"informative", "manual", "notApplicable", "not-applicable", "error"})
-_MAY_BE_AT: Final = ("finalDisplayedUrl", "finalUrl", "requestedUrl")
+#: `scoreDisplayMode` of audits without a result, whatever their score; old versions spell one with a hyphen.
+_NO_RESULT: Final = frozenset({"informative", "manual", "notApplicable", "not-applicable", "error"})
+_URL_FIELDS: Final = ("finalDisplayedUrl", "finalUrl", "requestedUrl")
 
 
-def looks_so(value: Any) -> bool:
-    """Tell whether a report is Lighthouse's."""
+def is_report(value: Any) -> bool:
+    """Return whether a value is a Lighthouse report."""
     return isinstance(value, dict) and "audits" in value and "lighthouseVersion" in value
 
 
-def flaws(report: Node) -> Iterator[Flaw]:
-    """Yield the flaws of a report. Raises UnreadableReport, also where the page could not be loaded."""
+def read_issues(report: Node) -> Iterator[ScanIssue]:
+    """Yield the issues of a report. Raises UnreadableReport, also if Lighthouse could not load the page."""
     failure = one_line(report.member("runtimeError").member("code").text(), MAX_TITLE)
     if failure not in {"", "NO_ERROR"}:
-        raise UnreadableReport(f"Lighthouse could not load the page ({failure}); its report holds no audits.")
-    if _made_none(report):
-        raise UnreadableReport("Lighthouse could make none of its audits; run it again.")
-    url = next((told for name in _MAY_BE_AT if (told := report.member(name).text())), "")
+        raise UnreadableReport(f"Lighthouse could not load the page ({failure}); the report contains no audits.")
+    if _every_audit_failed(report):
+        raise UnreadableReport("Every audit of Lighthouse ended in an error; run it again.")
+    url = next((text for name in _URL_FIELDS if (text := report.member(name).text())), "")
     categories = _categories(report)
     for name, audit in report.member("audits").members():
         score = audit.member("score").number()
-        is_judged = audit.member("scoreDisplayMode").text() not in _NO_JUDGEMENT
-        if is_judged and score is not None and score < SCORES[-1][1] and name in categories:
+        has_result = audit.member("scoreDisplayMode").text() not in _NO_RESULT
+        if has_result and score is not None and score < SCORES[-1][1] and name in categories:
             yield from _of_audit(url, name, audit, score, categories[name])
 
 
-def _made_none(report: Node) -> bool:
-    """Tell whether every audit that was tried ended in an error: that is not to be taken for a page without flaws."""
+def _every_audit_failed(report: Node) -> bool:
+    """Return whether every audit that ran ended in an error: such a report must not pass for a page without issues."""
     modes = {audit.member("scoreDisplayMode").text() for _, audit in report.member("audits").members()}
-    return "error" in modes and modes <= _NO_JUDGEMENT
+    return "error" in modes and modes <= _NO_RESULT
 
 
 def _categories(report: Node) -> dict[str, str]:
-    """Return the audits that are shown, each with the category that shows it first."""
+    """Return the visible audits, each with the first category that contains it."""
     shown: dict[str, str] = {}
-    for category, told in report.member("categories").members():
-        for audit in told.member("auditRefs").entries():
+    for category, content in report.member("categories").members():
+        for audit in content.member("auditRefs").entries():
             if audit.member("group").text() != "hidden":
                 shown.setdefault(audit.member("id").text(), category)
     return shown
 
 
-def _of_audit(url: str, name: str, audit: Node, score: float, category: str) -> Iterator[Flaw]:
+def _of_audit(url: str, name: str, audit: Node, score: float, category: str) -> Iterator[ScanIssue]:
     impact = audit.member("details").member("debugData").member("impact").text()
     description = audit.member("description").text()
-    for place in _elements(audit) if impact else ("page",):
-        yield Flaw(
+    for location in _elements(audit) if impact else ("page",):
+        yield ScanIssue(
             url=url,
             code=f"lighthouse:{name}",
             title=audit.member("title").text() or name,
-            severity=SEVERITIES.get(impact) or next(severity for _, better, severity in SCORES if score < better),
+            severity=SEVERITIES.get(impact) or next(severity for _, limit, severity in SCORES if score < limit),
             description=paragraphs(description),
-            location=place,
+            location=location,
             evidence=evidence(category=category, references=references(description)),
         )
 
 
 def _elements(audit: Node) -> list[str]:
-    """Return the selectors of the elements, each once; many links may stand in one place of the same look."""
+    """Return the distinct selectors of the elements; several similar links may have the same selector."""
     nodes = [entry.member("node") for entry in audit.member("details").member("items").entries()]
     named = (one_line(node.member("selector").text(), MAX_LOCATION) for node in nodes)
     return list(dict.fromkeys(name for name in named if name)) or ["page"]

@@ -1,9 +1,9 @@
-"""Flaws by page, as postbacks that the service takes, each with a key that is the same whenever the report is.
+"""Groups issues by page into postbacks, each with an Idempotency-Key derived from the report.
 
-An address of a report is made fit to be kept: no user, no password, no session, no value that an attack or a visitor put
-there. Of a query the names stay, and values that are plain words or small numbers, which is how pages are told apart; a path
-stays but for its parameters and for who has a mailbox. One page's flaws may need several postbacks; those that the service
-tells apart by their order on the page stay together.
+URLs are cleaned before they are sent: no user, password, session, or value entered by an attacker or visitor. A query keeps
+its names, and values that are plain words or small numbers, which distinguish pages; a path loses its parameters and the
+owners of mailboxes. The issues of one page may need several postbacks; issues that the service distinguishes by their
+order on the page stay in one postback.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 from marshmallow import ValidationError
 
-from bin.scan_import.issues import MAX_CODE, MAX_TITLE, Flaw, one_line, without_who
+from bin.scan_import.issues import MAX_CODE, MAX_TITLE, ScanIssue, one_line, without_mailbox_owner
 from schemas.base.fields import WebUrl
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find_each
@@ -24,23 +24,23 @@ from schemas.intake.page_url import page_key, without_session
 from schemas.intake.scanner import MAX_ISSUES
 from schemas.intake.selector import stable_selector
 
-#: Half of what the service takes by default, for an installation that takes less.
+#: Half of the service's default limit, for installations with a lower one.
 MAX_POSTBACK_BYTES: Final = 512 * 1024
-#: Numbers of a run have twelve digits: apart from those that people give, and no card number, which has thirteen or more.
+#: Generated scan runs have twelve digits: unlike numbers given by people, and unlike card numbers, which have 13 or more.
 _FIRST_RUN: Final = 10**11
 
 _NAME: Final = re.compile(r"[\w.~\[\]-]{1,64}", re.ASCII)
 _PLAIN: Final = re.compile(r"[0-9]{1,9}|[A-Za-z_-]{1,30}", re.ASCII)
-#: A query may be a token alone: long, of letters and digits mixed.
+#: A query may be just a token: 16 or more characters with letters and digits mixed.
 _TOKEN: Final = re.compile(r"(?=(?:[^0-9]*+[0-9]){4})(?=(?:[^A-Za-z]*+[A-Za-z]){4}).{16,}")
-#: Values of these may be somebody's, however plain they are.
-_TELLING: Final = re.compile(
+#: Parameters whose values may be personal or secret, even if they are plain words.
+_PERSONAL_NAME: Final = re.compile(
     r"(?i)token|key|auth|sig|sess|sid|code|nonce|pass|secret|mail|name|phone|user|jwt|ticket|birth|address|account|card"
     r"|(?<![a-z])(?:otp|pin|tel|zip|dob|ssn)(?![a-z])"
 )
-#: `/cart;jsessionid=…`: servers put there what they do not want to keep in a cookie.
+#: `/cart;jsessionid=…`: some servers put the session there instead of in a cookie.
 _PARAMETERS: Final = re.compile(r";[^/]*")
-#: Where the fragment is what tells the pages of a single-page application apart.
+#: A fragment that identifies a page of a single-page application.
 _ROUTE: Final = re.compile(r"!?/[\w/.-]{0,200}", re.ASCII)
 
 _web_url: Final = WebUrl()
@@ -48,7 +48,7 @@ _web_url: Final = WebUrl()
 
 @dataclass(frozen=True, slots=True)
 class PagePostback:
-    """One request: the page it is about, the body, the key that tells a repeat."""
+    """One request: the page's URL, the body, and the Idempotency-Key."""
 
     url: str
     body: dict[str, Any]
@@ -56,53 +56,53 @@ class PagePostback:
 
     @property
     def content(self) -> bytes:
-        """The body as it is sent."""
+        """The serialized body."""
         return _json(self.body)
 
 
 @dataclass(frozen=True, slots=True)
-class Import:
-    """What becomes of a report: the postbacks, and what is left out with the reason, a line each."""
+class PreparedImport:
+    """The postbacks of a report, and the skipped issues with the reason, one line each."""
 
     scan_run_id: int
     pages: int
-    flaws: int
+    issues: int
     postbacks: tuple[PagePostback, ...]
-    left_out: tuple[str, ...]
+    skipped: tuple[str, ...]
 
 
 def run_number(content: bytes) -> int:
-    """Return the number of a scan run that belongs to these bytes alone, twelve digits."""
+    """Return a scan run number of twelve digits derived from the report's bytes."""
     return _FIRST_RUN + int(hashlib.sha256(content).hexdigest(), 16) % (9 * _FIRST_RUN)
 
 
-def prepare(flaws: Iterable[Flaw], scan_run_id: int, report: bytes = b"") -> Import:
-    """Return the postbacks of a report's flaws, in the order of the report.
+def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"") -> PreparedImport:
+    """Return the postbacks of a report's issues, in the order of the report.
 
-    Their keys are of these bytes of the report: the next one is no repeat, though it may find the same.
+    Idempotency-Keys depend on the bytes of the report: another report with the same issues is not a repeat.
     """
-    by_page: dict[str, dict[tuple[str, str], Flaw]] = {}
+    by_page: dict[str, dict[tuple[str, str], ScanIssue]] = {}
     urls: dict[str, str] = {}
-    homeless: list[Flaw] = []
-    for flaw in flaws:
-        url = page_address(flaw.url, flaw.parameter)
+    without_page: list[ScanIssue] = []
+    for issue in issues:
+        url = clean_url(issue.url, issue.parameter)
         if url is None:
-            homeless.append(flaw)
+            without_page.append(issue)
             continue
         key = page_key(url)
         urls.setdefault(key, url)
-        # What is told twice of one place is one flaw, as it was told first.
-        by_page.setdefault(key, {}).setdefault((_code(flaw).lower(), flaw.location), flaw)
+        # Of issues with the same code and location, the first is used.
+        by_page.setdefault(key, {}).setdefault((_code(issue).lower(), issue.location), issue)
     parts = [(urls[key], part) for key, found in by_page.items() for part in _parts([*found.values()])]
-    seal = hashlib.sha256(report).digest()
-    postbacks = tuple(_postback(url, part, scan_run_id, seal) for url, part in parts)
-    kept = sum(len(part) for _, part in parts)
-    too_many = sum(map(len, by_page.values())) - kept
-    return Import(scan_run_id, len(urls), kept, postbacks, _left_out(homeless, too_many))
+    digest = hashlib.sha256(report).digest()
+    postbacks = tuple(_postback(url, part, scan_run_id, digest) for url, part in parts)
+    included = sum(len(part) for _, part in parts)
+    too_many = sum(map(len, by_page.values())) - included
+    return PreparedImport(scan_run_id, len(urls), included, postbacks, _skipped(without_page, too_many))
 
 
-def page_address(url: str, parameter: str = "") -> str | None:
-    """Return an address that is fit to be kept; None for what is no address of a page."""
+def clean_url(url: str, parameter: str = "") -> str | None:
+    """Return a URL without secrets and personal data; None if it is not the URL of a page."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
@@ -110,17 +110,17 @@ def page_address(url: str, parameter: str = "") -> str | None:
         return None
     if parts.scheme.lower() not in {"http", "https"} or not host:
         return None
-    shown = f"[{host}]" if ":" in host else host
-    authority = shown if port is None else f"{shown}:{port}"
+    host = f"[{host}]" if ":" in host else host
+    authority = host if port is None else f"{host}:{port}"
     query, route = _query(parts.query, parameter), parts.fragment if _ROUTE.fullmatch(parts.fragment) else ""
     path = _path(parts.path)
     address = f"{parts.scheme.lower()}://{authority}{path}{'?' + query if query else ''}{'#' + route if route else ''}"
-    return address if _is_taken(address) else None
+    return address if _is_valid(address) else None
 
 
 def _path(path: str) -> str:
     segments = _PARAMETERS.sub("", without_session(path)).split("/")
-    return "/".join(map(without_who, segments)) or "/"
+    return "/".join(map(without_mailbox_owner, segments)) or "/"
 
 
 def _query(query: str, attacked: str) -> str:
@@ -129,18 +129,18 @@ def _query(query: str, attacked: str) -> str:
     return "&".join(f"{name}={_value(name, value, attacked)}" for name, value in named)
 
 
-def _is_name(called: str) -> bool:
-    return _NAME.fullmatch(called) is not None and _TOKEN.fullmatch(called) is None
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and _TOKEN.fullmatch(name) is None
 
 
 def _value(name: str, value: str, attacked: str) -> str:
-    called = unquote_plus(name)
-    is_somebodys = called == attacked or _TELLING.search(called) or meaning(called).forbidden
-    return value if _PLAIN.fullmatch(value) and not is_somebodys else ""
+    decoded = unquote_plus(name)
+    is_personal = decoded == attacked or _PERSONAL_NAME.search(decoded) or meaning(decoded).forbidden
+    return value if _PLAIN.fullmatch(value) and not is_personal else ""
 
 
-def _is_taken(address: str) -> bool:
-    """Tell whether the service takes an address, and a terminal shows it as it is."""
+def _is_valid(address: str) -> bool:
+    """Return whether the service accepts a URL, and a terminal can print it."""
     try:
         _web_url.deserialize(address)
     except ValidationError:
@@ -148,84 +148,91 @@ def _is_taken(address: str) -> bool:
     return address.isprintable()
 
 
-def _parts(flaws: Sequence[Flaw]) -> Iterator[list[Flaw]]:
-    """Cut the flaws of a page into postbacks; those that may look alike after the next build of the site stay together."""
-    alike: dict[tuple[str, str], list[Flaw]] = {}
-    for flaw in flaws:
-        alike.setdefault((_code(flaw).lower(), stable_selector(flaw.location)), []).append(flaw)
-    part: list[Flaw] = []
-    size = 0
-    for group in map(_that_fit, alike.values()):
-        more = _size(group)
-        if part and (len(part) + len(group) > MAX_ISSUES or size + more > MAX_POSTBACK_BYTES):
+def _parts(issues: Sequence[ScanIssue]) -> Iterator[list[ScanIssue]]:
+    """Split the issues of a page into postbacks.
+
+    Issues whose locations differ only in generated parts stay together: the service distinguishes them by their order.
+    """
+    groups: dict[tuple[str, str], list[ScanIssue]] = {}
+    for issue in issues:
+        groups.setdefault((_code(issue).lower(), stable_selector(issue.location)), []).append(issue)
+    part: list[ScanIssue] = []
+    part_bytes = 0
+    for group in map(_truncated, groups.values()):
+        group_bytes = _size_bytes(group)
+        if part and (len(part) + len(group) > MAX_ISSUES or part_bytes + group_bytes > MAX_POSTBACK_BYTES):
             yield part
-            part, size = [], 0
-        part, size = part + group, size + more
+            part, part_bytes = [], 0
+        part, part_bytes = part + group, part_bytes + group_bytes
     yield part
 
 
-def _that_fit(group: list[Flaw]) -> list[Flaw]:
-    """Return as many flaws that look alike as one postback takes; the service would know the others for the same."""
+def _truncated(group: list[ScanIssue]) -> list[ScanIssue]:
+    """Truncate a group to one postback; in a second postback, the service would count the others as the same issues."""
     fitting = group[:MAX_ISSUES]
-    while len(fitting) > 1 and _size(fitting) > MAX_POSTBACK_BYTES:
+    while len(fitting) > 1 and _size_bytes(fitting) > MAX_POSTBACK_BYTES:
         fitting = fitting[: len(fitting) // 2]
     return fitting
 
 
-def _size(flaws: Iterable[Flaw]) -> int:
-    return sum(len(_json(_issue(flaw))) for flaw in flaws)
+def _size_bytes(issues: Iterable[ScanIssue]) -> int:
+    return sum(len(_json(_entry(issue))) for issue in issues)
 
 
-def _postback(url: str, flaws: Sequence[Flaw], scan_run_id: int, seal: bytes) -> PagePostback:
+def _postback(url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: bytes) -> PagePostback:
     is_home = urlsplit(url).path == "/" and "?" not in url and "#" not in url
     body = {
         "scanRunId": scan_run_id,
         "status": "completed",
         "page": {"url": url, "pageType": "home" if is_home else "page"},
-        "issues": _innocent(flaws),
+        "issues": _allowed_entries(issues),
     }
-    return PagePostback(url, body, hashlib.sha256(seal + _json(body)).hexdigest())
+    return PagePostback(url, body, hashlib.sha256(digest + _json(body)).hexdigest())
 
 
-def _innocent(flaws: Sequence[Flaw]) -> list[dict[str, Any]]:
-    """Return entries without the texts that the service would refuse a page for: what is left still names the flaw."""
-    issues = [_issue(flaw) for flaw in flaws]
-    found = find_each(issues, frozenset())
-    return [_bare(issue) if problems else issue for issue, problems in zip(issues, found, strict=True)]
+def _allowed_entries(issues: Sequence[ScanIssue]) -> list[dict[str, Any]]:
+    """Return entries of a postback; an entry with forbidden content is reduced to the fields that identify the issue."""
+    entries = [_entry(issue) for issue in issues]
+    found = find_each(entries, frozenset())
+    return [_reduced(entry) if problems else entry for entry, problems in zip(entries, found, strict=True)]
 
 
-def _issue(flaw: Flaw) -> dict[str, Any]:
+def _entry(issue: ScanIssue) -> dict[str, Any]:
     return {
-        "code": _code(flaw),
-        "title": one_line(flaw.title, MAX_TITLE),
-        "severity": flaw.severity,
-        "description": flaw.description,
-        "location": flaw.location,
-        **flaw.evidence,
+        "code": _code(issue),
+        "title": one_line(issue.title, MAX_TITLE),
+        "severity": issue.severity,
+        "description": issue.description,
+        "location": issue.location,
+        **issue.evidence,
     }
 
 
-def _bare(issue: dict[str, Any]) -> dict[str, Any]:
-    return {name: issue[name] for name in ("code", "title", "severity", "location")}
+def _reduced(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("code", "title", "severity", "location")}
 
 
-def _code(flaw: Flaw) -> str:
-    """Return the code; what is too long for one keeps its difference in a digest."""
-    code = one_line(flaw.code, len(flaw.code) + 1)
+def _code(issue: ScanIssue) -> str:
+    """Return the code; the end of a code that is too long is replaced by a digest."""
+    code = one_line(issue.code, len(issue.code) + 1)
     if len(code) <= MAX_CODE:
         return code
     digest = hashlib.sha256(code.encode()).hexdigest()[:16]
     return f"{code[: MAX_CODE - len(digest) - 1]}-{digest}"
 
 
-def _left_out(homeless: Sequence[Flaw], too_many: int) -> tuple[str, ...]:
-    told = []
-    if homeless:
-        example = one_line(homeless[0].code, MAX_TITLE)
-        told.append(f"{len(homeless)} without the http or https address of a page, the first by the rule {example}")
+def _skipped(without_page: Sequence[ScanIssue], too_many: int) -> tuple[str, ...]:
+    reasons = []
+    if without_page:
+        example = one_line(without_page[0].code, MAX_TITLE)
+        reasons.append(f"{_count(len(without_page))} without an http or https URL; the first has the code {example}")
     if too_many:
-        told.append(f"{too_many} that only their order tells from others on their page, more than a postback takes")
-    return tuple(told)
+        reasons.append(f"{_count(too_many)} that differ from others on their page only in order, beyond one postback")
+    return tuple(reasons)
+
+
+def _count(number: int) -> str:
+    return f"{number} issue" if number == 1 else f"{number} issues"
 
 
 def _json(value: Any) -> bytes:

@@ -1,8 +1,8 @@
 """SARIF 2.1.0, which many scanners can write: results with a rule, a level and a location.
 
-A result's page is the first of its locations, or its web request, that is an http or https address; one that lies in a file
-has no page. Only what failed or is open is taken, and neither what was suppressed nor what is no longer there. Lines move
-whenever a page changes, so what is on several lines of a page, by the same rule and with no other place, is one flaw.
+The page of a result is the first http or https URL of its locations or its web request; a result in a file has no page.
+Only failed and open results are imported, without suppressed and absent ones. Line numbers change with every edit of a
+page, so results of the same rule on several lines of a page, without another location, are one issue.
 """
 
 import re
@@ -11,11 +11,11 @@ from typing import Any, Final
 from urllib.parse import urljoin
 
 from bin.scan_import.document import Node, UnreadableReport
-from bin.scan_import.issues import MAX_LOCATION, Flaw, evidence, impersonal, one_line, paragraphs, references
+from bin.scan_import.issues import MAX_LOCATION, ScanIssue, evidence, one_line, paragraphs, references, without_personal_data
 
-#: `level`, where the rule has no `security-severity`.
+#: By `level`, if the rule has no `security-severity`.
 SEVERITIES: Final[Mapping[str, str]] = {"error": "high", "warning": "medium", "note": "low", "none": "info"}
-#: A rule's or a result's `security-severity`: the words of the table, the least of it, the severity.
+#: By the `security-severity` of a rule or result: label in the documentation, minimum, severity.
 SCORES: Final = (
     ("security-severity from 9.0", 9.0, "critical"),
     ("security-severity from 7.0", 7.0, "high"),
@@ -27,37 +27,37 @@ _DEFAULT_LEVEL: Final = "warning"
 _KINDS: Final = frozenset({"", "fail", "open", "review"})
 _WEB: Final = re.compile(r"https?://", re.IGNORECASE)
 _NO_NAME: Final = re.compile(r"[^a-z0-9]+")
-#: `{0}`: an argument of a message.
-_OPEN: Final = re.compile(r"\{([0-9]{1,3})\}")
-#: Bases may be relative to one another; one in a circle leads nowhere.
+#: `{0}`: a placeholder for an argument of a message.
+_PLACEHOLDER: Final = re.compile(r"\{([0-9]{1,3})\}")
+#: Bases may be relative to one another; the limit ends a cycle.
 _MAX_BASES: Final = 8
 
 
-def looks_so(value: Any) -> bool:
-    """Tell whether a report is SARIF."""
+def is_report(value: Any) -> bool:
+    """Return whether a value is a SARIF report."""
     return isinstance(value, dict) and isinstance(value.get("runs"), list)
 
 
-def flaws(report: Node) -> Iterator[Flaw]:
-    """Yield the flaws of a report. Raises UnreadableReport."""
+def read_issues(report: Node) -> Iterator[ScanIssue]:
+    """Yield the issues of a report. Raises UnreadableReport."""
     for run in report.member("runs").entries():
         results = [*run.member("results").entries()]
         if not results:
             _require_success(run)
         rules, by_id = _rules(run)
         for result in filter(_counts, results):
-            yield _flaw(run, result, _rule(result, rules, by_id))
+            yield _issue(run, result, _rule(result, rules, by_id))
 
 
 def _require_success(run: Node) -> None:
-    """A scan that failed has found nothing; that is not to be taken for a clean one."""
+    """Refuse the empty results of a failed scan: they must not pass for a page without issues."""
     for invocation in run.member("invocations").entries():
         if invocation.member("executionSuccessful").value is False:
-            raise UnreadableReport(f"{invocation.place} says that the scan failed; its report holds no results.")
+            raise UnreadableReport(f"The scan failed according to {invocation.pointer}; the report contains no results.")
 
 
 def _rules(run: Node) -> tuple[list[Node], dict[str, Node]]:
-    """Return the tool's own rules, which go by number, and all rules by id; those of its extensions count as well."""
+    """Return the tool's own rules, to find by index, and all rules by id, including those of its extensions."""
     tool = run.member("tool")
     rules = [*tool.member("driver").member("rules").entries()]
     added = [rule for extension in tool.member("extensions").entries() for rule in extension.member("rules").entries()]
@@ -72,87 +72,90 @@ def _counts(result: Node) -> bool:
 
 
 def _rule(result: Node, rules: list[Node], by_id: Mapping[str, Node]) -> Node:
-    """Return the rule of a result: by its id, which may have a sub-rule behind a slash, else by its number.
+    """Return the rule of a result: by its id, which may end in a sub-rule after a slash, otherwise by its index.
 
-    Nuclei 3.3.10 writes numbers that are those of other rules.
+    Nuclei 3.3.10 writes indexes of other rules.
     """
-    told = result.member("rule")
-    name = result.member("ruleId").text() or told.member("id").text()
+    reference = result.member("rule")
+    name = result.member("ruleId").text() or reference.member("id").text()
     named = by_id.get(name) or by_id.get(name.rpartition("/")[0])
-    numbers = (result.member("ruleIndex").value, told.member("index").value)
-    numbered = (rules[index] for index in numbers if type(index) is int and 0 <= index < len(rules))
-    return named or next(numbered, Node(None, result.place))
+    indexes = (result.member("ruleIndex").value, reference.member("index").value)
+    indexed = (rules[index] for index in indexes if type(index) is int and 0 <= index < len(rules))
+    return named or next(indexed, Node(None, result.pointer))
 
 
-def _flaw(run: Node, result: Node, rule: Node) -> Flaw:
+def _issue(run: Node, result: Node, rule: Node) -> ScanIssue:
     tool = run.member("tool").member("driver").member("name").text()
     name = result.member("ruleId").text() or result.member("rule").member("id").text() or rule.member("id").text()
     message = _message(result.member("message"), rule)
     title = rule.member("shortDescription").member("text").text() or rule.member("name").text()
-    return Flaw(
+    return ScanIssue(
         url=_url(run, result),
         code=f"{_NO_NAME.sub('-', tool.lower()).strip('-') or 'sarif'}:{name or title or message}",
         title=title or message or name or "A result without a name",
         severity=_severity(result, rule),
-        description=paragraphs(message, rule.member("fullDescription").member("text").text(), _help(rule)),
-        location=_place(result),
+        description=paragraphs(
+            message, rule.member("fullDescription").member("text").text(), rule.member("help").member("text").text()
+        ),
+        location=_location(result),
         evidence=evidence(references=references(rule.member("helpUri").text())),
     )
 
 
 def _severity(result: Node, rule: Node) -> str:
-    for told in (result, rule):
-        score = told.member("properties").member("security-severity").number()
-        if score is not None and (found := [severity for _, least, severity in SCORES if score >= least]):
+    for node in (result, rule):
+        score = node.member("properties").member("security-severity").number()
+        if score is not None and (found := [severity for _, minimum, severity in SCORES if score >= minimum]):
             return found[0]
     by_rule = rule.member("defaultConfiguration").member("level").text()
     return SEVERITIES.get(result.member("level").text() or by_rule or _DEFAULT_LEVEL, "info")
 
 
 def _message(message: Node, rule: Node) -> str:
-    """Return the words of a result, with what they leave open; its rule may hold them."""
+    """Return the message of a result or of its rule, with arguments inserted and personal data removed."""
     own = message.member("text").text()
-    words = own or rule.member("messageStrings").member(message.member("id").text()).member("text").text()
-    given = [argument.text() for argument in message.member("arguments").entries()]
-    return impersonal(_OPEN.sub(lambda found: given[int(found[1])] if int(found[1]) < len(given) else found[0], words))
+    text = own or rule.member("messageStrings").member(message.member("id").text()).member("text").text()
+    arguments = [argument.text() for argument in message.member("arguments").entries()]
 
+    def argument_of(placeholder: re.Match[str]) -> str:
+        number = int(placeholder[1])
+        return arguments[number] if number < len(arguments) else placeholder[0]
 
-def _help(rule: Node) -> str:
-    return rule.member("help").member("text").text()
+    return without_personal_data(_PLACEHOLDER.sub(argument_of, text))
 
 
 def _url(run: Node, result: Node) -> str:
-    """Return the first address of the web, else whatever stands there, for the reader to be told of."""
+    """Return the first http or https URL, otherwise the first location, which is reported as skipped."""
     locations = [each.member("physicalLocation") for each in result.member("locations").entries()]
-    told = [_address(run, each.member("artifactLocation")) for each in locations]
-    told.append(result.member("webRequest").member("target").text())
-    return next((each for each in told if _WEB.match(each)), next(filter(None, told), ""))
+    uris = [_uri(run, each.member("artifactLocation")) for each in locations]
+    uris.append(result.member("webRequest").member("target").text())
+    return next((each for each in uris if _WEB.match(each)), next(filter(None, uris), ""))
 
 
-def _address(run: Node, artifact: Node) -> str:
-    """Return where an artifact is: by its own address, or by its number in the run's list, on the bases it counts from."""
+def _uri(run: Node, artifact: Node) -> str:
+    """Return the URI of an artifact: its own, or that of its index in the run's list, joined to its bases."""
     index = artifact.member("index").value
     listed = run.member("artifacts").value
     if not artifact.member("uri").text() and isinstance(listed, list) and type(index) is int and 0 <= index < len(listed):
-        artifact = Node(listed[index], f"{run.place}/artifacts/{index}").member("location")
-    bases, told = run.member("originalUriBaseIds"), artifact.member("uri").text()
+        artifact = Node(listed[index], f"{run.pointer}/artifacts/{index}").member("location")
+    bases, uri = run.member("originalUriBaseIds"), artifact.member("uri").text()
     for _ in range(_MAX_BASES):
         base = artifact.member("uriBaseId").text()
-        if not base or _WEB.match(told):
+        if not base or _WEB.match(uri):
             break
         artifact = bases.member(base)
-        told = _joined(artifact.member("uri").text(), told)
-    return told
+        uri = _joined(artifact.member("uri").text(), uri)
+    return uri
 
 
 def _joined(base: str, relative: str) -> str:
     try:
         return urljoin(base, relative)
-    except ValueError:  # brackets that hold no address
+    except ValueError:  # brackets without an IPv6 address
         return ""
 
 
-def _place(result: Node) -> str:
-    places = [place for each in result.member("locations").entries() for place in each.member("logicalLocations").entries()]
-    named = (place.member("fullyQualifiedName").text() or place.member("name").text() for place in places)
-    return next((one_line(name, MAX_LOCATION) for name in named if name), "page")
+def _location(result: Node) -> str:
+    nodes = [node for each in result.member("locations").entries() for node in each.member("logicalLocations").entries()]
+    names = (node.member("fullyQualifiedName").text() or node.member("name").text() for node in nodes)
+    return next((one_line(name, MAX_LOCATION) for name in names if name), "page")

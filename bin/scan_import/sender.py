@@ -1,40 +1,41 @@
-"""Post the pages of a scan to a RiskRelay, near or far, so that what broke off is resumed by doing the same again.
+"""Posts the pages of a scan to a local or remote RiskRelay; running the same import again resumes an interrupted one.
 
-Each page has an Idempotency-Key made of what it says: one that was accepted before is answered as it was then. What may
-pass is tried again a few times, within bounds; a page that is refused is told and the others still go; what every other
-page would be refused for ends it at once. Redirects are not followed: they would carry the secret elsewhere.
+The Idempotency-Key of a page is derived from its content: a page that was accepted before gets its first response again.
+Transient failures are retried within bounds. A page that the service rejects is reported, and the others are still sent.
+A failure that applies to every page stops the import. Redirects are not followed: they would send the secret to another
+host.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
 from bin.checks.machine import is_loopback
 from bin.scan_import.pages import PagePostback
 
 ROUTE: Final = "/api/scanner/results"
-#: For a connection, and for an answer; a full page takes the service a second on a small machine.
+#: To connect, and to read a response; the service takes a second for a full page on a small machine.
 TIMEOUTS_S: Final = (10.0, 60.0)
-#: Before each further try. Half a minute bridges a restart of the service; for longer there is the next import.
+#: Before each retry. Half a minute covers a restart of the service; after a longer outage, run the import again.
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
-#: A limit of requests a minute asks for no more than a minute.
+#: A limit of requests per minute never needs a longer pause than a minute.
 MAX_RETRY_AFTER_S: Final = 90.0
 
-#: What may be another answer a little later; a key whose first request still runs is told by 409 and Retry-After.
-_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: Retried. A request with the key of a running request gets 409 with Retry-After, which is retried, too.
+_TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _IN_PROGRESS: Final = "IDEMPOTENCY_IN_PROGRESS"
 _UNTRUSTED: Final = "its certificate is not trusted"
-#: Of an answer that is told.
-_MAX_TOLD: Final = 5
+#: Problems of a rejected page that are reported.
+_MAX_PROBLEMS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """A page was accepted, now or, `is_repeat`, by an import before."""
+class AcceptedPage:
+    """The service accepted a page, now or, if `is_repeat`, in an earlier import."""
 
     new: int
     seen: int
@@ -43,47 +44,55 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedPage:
-    """The service refused this page, and only this one: the fields, with what is wrong with them."""
+class RejectedPage:
+    """The service rejected this page: the problem with each field."""
 
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenOff:
-    """Nothing more can be sent, for this reason."""
+class ImportStopped:
+    """No more pages can be sent."""
 
-    why: str
+    cause: str
 
 
 @dataclass
-class Tally:
-    """What came of an import."""
+class ImportSummary:
+    """The counts and results of an import."""
 
     sent: int = 0
     sent_before: int = 0
     new: int = 0
     seen: int = 0
     ticket_exports: list[str] = field(default_factory=list)
-    refused: list[tuple[str, RefusedPage]] = field(default_factory=list)
-    failed: str | None = None
+    rejected: list[tuple[str, RejectedPage]] = field(default_factory=list)
+    stopped: str | None = None
 
-    def count(self, postback: PagePostback, answer: Accepted | RefusedPage) -> None:
-        """Count a page; what was accepted before has prepared its tickets before."""
-        if isinstance(answer, RefusedPage):
-            self.refused.append((postback.url, answer))
-        elif answer.is_repeat:
+    def count(self, postback: PagePostback, result: AcceptedPage | RejectedPage) -> None:
+        """Count a page; the tickets of a repeat were prepared by the earlier import."""
+        if isinstance(result, RejectedPage):
+            self.rejected.append((postback.url, result))
+        elif result.is_repeat:
             self.sent_before += 1
-            self.seen += answer.new + answer.seen
+            self.seen += result.new + result.seen
         else:
             self.sent += 1
-            self.new += answer.new
-            self.seen += answer.seen
-            self.ticket_exports += answer.ticket_exports
+            self.new += result.new
+            self.seen += result.seen
+            self.ticket_exports += result.ticket_exports
 
 
-class Relay:
-    """A RiskRelay to post to."""
+class _TransientFailure(Exception):
+    """A failure to retry, after the service's Retry-After if it sent one."""
+
+    def __init__(self, cause: str, retry_after_s: float | None = None) -> None:
+        super().__init__(cause)
+        self.retry_after_s = retry_after_s
+
+
+class PostbackSender:
+    """Sends postbacks to one RiskRelay."""
 
     def __init__(self, url: str, secret: bytes, *, is_dry_run: bool = False, pauses_s: Iterable[float] = PAUSES_S) -> None:
         self._url = url.rstrip("/") + ROUTE + ("?dry_run=true" if is_dry_run else "")
@@ -93,142 +102,161 @@ class Relay:
             "Accept": "application/json",
         }
         self._accepts = requests.codes.ok if is_dry_run else requests.codes.accepted
-        self._pauses_s = tuple(pauses_s)
+        pauses = [wait_fixed(pause_s) for pause_s in pauses_s]
+        self._pause = wait_chain(*pauses)
+        self._attempts = len(pauses) + 1
         self._session = requests.Session()
-        # A proxy of the environment leads out of here, and would answer for a service on this machine.
+        # A proxy of the environment is for other hosts: it cannot reach a service on this machine.
         self._session.trust_env = not is_loopback(urlsplit(url).hostname or "")
-        # Otherwise a .netrc on this machine would add a login of its own.
-        self._session.auth = _as_it_is
+        # Without this, requests would add a login from a .netrc on this machine.
+        self._session.auth = _no_auth
 
-    def send(self, postback: PagePostback) -> Accepted | RefusedPage | BrokenOff:
-        """Send one page; it takes at most a few minutes."""
-        why = ""
-        for pause_s in (*self._pauses_s, None):
-            try:
-                answer = self._post(postback)
-            except requests.RequestException as failed:
-                why, asked_s = _failure(failed), None
-                if not isinstance(failed, requests.ConnectionError | requests.Timeout) or why == _UNTRUSTED:
-                    return BrokenOff(f"{self._host} could not be asked: {why}.")
-            else:
-                if not _is_passing(answer):
-                    return self._judged(answer)
-                why, asked_s = f"it answers {answer.status_code}", _retry_after_s(answer)
-            if asked_s is not None and asked_s > MAX_RETRY_AFTER_S:
-                return BrokenOff(f"{self._host} asks to wait for {asked_s:.0f} s.")
-            if pause_s is not None:
-                time.sleep(pause_s if asked_s is None else asked_s)
-        return BrokenOff(f"{self._host} did not take it in {len(self._pauses_s) + 1} tries: {why}.")
+    def send(self, postback: PagePostback) -> AcceptedPage | RejectedPage | ImportStopped:
+        """Send one page, with retries; takes at most a few minutes."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(_TransientFailure),
+            stop=stop_after_attempt(self._attempts),
+            wait=self._wait_s,
+            reraise=True,
+        )
+        try:
+            return retrying(self._attempt, postback)
+        except _TransientFailure as failure:
+            return ImportStopped(f"{self._host} did not accept a page in {self._attempts} attempts: {failure}.")
 
     @property
     def _host(self) -> str:
         return urlsplit(self._url).netloc
 
-    def _post(self, postback: PagePostback) -> requests.Response:
+    def _wait_s(self, state: RetryCallState) -> float:
+        failure = state.outcome.exception() if state.outcome else None
+        retry_after_s = failure.retry_after_s if isinstance(failure, _TransientFailure) else None
+        return self._pause(state) if retry_after_s is None else retry_after_s
+
+    def _attempt(self, postback: PagePostback) -> AcceptedPage | RejectedPage | ImportStopped:
         headers = {**self._headers, "Idempotency-Key": postback.key}
-        return self._session.post(
-            self._url, data=postback.content, headers=headers, timeout=TIMEOUTS_S, allow_redirects=False
-        )
+        try:
+            response = self._session.post(
+                self._url, data=postback.content, headers=headers, timeout=TIMEOUTS_S, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            cause = _cause(error)
+            if isinstance(error, requests.ConnectionError | requests.Timeout) and cause != _UNTRUSTED:
+                raise _TransientFailure(cause) from None
+            return ImportStopped(f"Cannot send to {self._host}: {cause}.")
+        if not _is_transient(response):
+            return self._result(response)
+        retry_after_s = _retry_after_s(response)
+        if retry_after_s is not None and retry_after_s > MAX_RETRY_AFTER_S:
+            return ImportStopped(f"{self._host} responds {response.status_code} with Retry-After {retry_after_s:.0f} s.")
+        raise _TransientFailure(f"it responds {response.status_code}", retry_after_s)
 
-    def _judged(self, answer: requests.Response) -> Accepted | RefusedPage | BrokenOff:
-        body = _object(answer)
-        if answer.status_code == self._accepts:
-            return _accepted(answer, body) or BrokenOff(f"{self._host} answers, but not as RiskRelay does; is --to right?")
-        told = _problems(body)
-        if answer.status_code == requests.codes.unprocessable and not any(each.startswith("/scanRunId") for each in told):
-            return RefusedPage(tuple(told) or ("refused without a reason",))
-        if answer.status_code == requests.codes.request_entity_too_large:
-            return RefusedPage(("larger than the service's MAX_BODY_BYTES",))
-        return BrokenOff(f"{self._host} answers {answer.status_code}: {_remedy(answer.status_code)}")
+    def _result(self, response: requests.Response) -> AcceptedPage | RejectedPage | ImportStopped:
+        body = _object(response)
+        if response.status_code == self._accepts:
+            wrong_service = ImportStopped(f"The response of {self._host} is not RiskRelay's; check --to.")
+            return _accepted(response, body) or wrong_service
+        problems = _problems(body)
+        is_of_page = not any(each.startswith("/scanRunId") for each in problems)
+        if response.status_code == requests.codes.unprocessable and is_of_page:
+            return RejectedPage(tuple(problems) or ("rejected without a reason",))
+        if response.status_code == requests.codes.request_entity_too_large:
+            return RejectedPage(("larger than the service's MAX_BODY_BYTES",))
+        return ImportStopped(f"{self._host} responds {response.status_code}: {_fix(response.status_code)}")
 
 
-def send_all(postbacks: Iterable[PagePostback], relay: Relay, on_done: Callable[[PagePostback], object]) -> Tally:
-    """Send the pages one after the other and say what came of them; `on_done` is called after each."""
-    tally = Tally()
+def send_all(
+    postbacks: Iterable[PagePostback], sender: PostbackSender, on_done: Callable[[PagePostback], object]
+) -> ImportSummary:
+    """Send pages in order and return the summary; `on_done` is called after each."""
+    summary = ImportSummary()
     try:
         for postback in postbacks:
-            answer = relay.send(postback)
-            if isinstance(answer, BrokenOff):
-                tally.failed = answer.why
+            result = sender.send(postback)
+            if isinstance(result, ImportStopped):
+                summary.stopped = result.cause
                 break
-            tally.count(postback, answer)
+            summary.count(postback, result)
             on_done(postback)
     except KeyboardInterrupt:
-        tally.failed = "Stopped by Ctrl-C."
-    return tally
+        summary.stopped = "Stopped by Ctrl-C."
+    return summary
 
 
-def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _is_passing(answer: requests.Response) -> bool:
-    if answer.status_code == requests.codes.conflict:
-        error = _object(answer).get("error")
+def _is_transient(response: requests.Response) -> bool:
+    if response.status_code == requests.codes.conflict:
+        error = _object(response).get("error")
         return isinstance(error, dict) and error.get("code") == _IN_PROGRESS
-    return answer.status_code in _PASSING
+    return response.status_code in _TRANSIENT
 
 
-def _retry_after_s(answer: requests.Response) -> float | None:
-    told = answer.headers.get("Retry-After", "")
-    return float(told) if told.isascii() and told.isdecimal() else None
+def _retry_after_s(response: requests.Response) -> float | None:
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdecimal() else None
 
 
-def _failure(failed: requests.RequestException) -> str:
-    """Name a failure without what it quotes."""
-    match failed:
+def _cause(error: requests.RequestException) -> str:
+    """Describe an error without its message, which may quote the secret."""
+    match error:
         case requests.exceptions.SSLError():
             return _UNTRUSTED
         case requests.exceptions.ProxyError():
-            return "the proxy of the environment did not let it through"
+            return "the proxy of the environment rejected the request"
         case requests.Timeout():
-            return "no answer in time"
+            return "timeout"
         case requests.ConnectionError():
             return "no connection"
         case requests.exceptions.InvalidHeader():
-            return "the secret has characters that no header can carry"
+            return "the secret contains characters that are not allowed in a header"
         case _:
-            return type(failed).__name__
+            return type(error).__name__
 
 
-def _object(answer: requests.Response) -> dict[str, Any]:
+def _object(response: requests.Response) -> dict[str, Any]:
     try:
-        body = answer.json()
+        body = response.json()
     except ValueError:
         return {}
     return body if isinstance(body, dict) else {}
 
 
-def _accepted(answer: requests.Response, body: dict[str, Any]) -> Accepted | None:
+def _accepted(response: requests.Response, body: dict[str, Any]) -> AcceptedPage | None:
     match body:
         case {"findings": {"new": int(new), "seen": int(seen)}, "ticket_exports": list(exports)}:
-            return Accepted(new, seen, tuple(map(str, exports)), "Idempotency-Replayed" in answer.headers)
+            return AcceptedPage(new, seen, tuple(map(str, exports)), "Idempotency-Replayed" in response.headers)
         case _:
             return None
 
 
 def _problems(body: dict[str, Any]) -> list[str]:
-    """Return what a refusal says of each field: its path and the sentence."""
+    """Return the path and message of each invalid field."""
     match body:
         case {"error": {"details": {"fields": list(fields)}}}:
-            told = [f"{each.get('path', '')} {each.get('message', '')}".strip() for each in fields if isinstance(each, dict)]
-            return told[:_MAX_TOLD]
+            invalid = [each for each in fields if isinstance(each, dict)]
+            return [f"{each.get('path', '')} {each.get('message', '')}".strip() for each in invalid[:_MAX_PROBLEMS]]
         case _:
             return []
 
 
-def _remedy(status: int) -> str:
+def _fix(status: int) -> str:
     match status:
         case 401:
-            return "its scanner secret is another one. If `riskrelay secret set scanner` gave it one, use --secret-stdin."
+            return (
+                "the scanner secret is wrong. "
+                "If it was set with `riskrelay secret set scanner`, pass it with --secret-stdin."
+            )
         case 404:
-            return f"it has no {ROUTE}. Is --to right? In webhook-only mode it needs EXTRA_ROUTE_FAMILIES=scanner."
+            return f"it has no {ROUTE}. Check --to. In webhook-only mode, set EXTRA_ROUTE_FAMILIES=scanner there."
         case 422:
             return (
-                "the scan run is not registered and it has no DEFAULT_PROJECT_ID. "
-                "There, type: riskrelay scan-run add --project ID --id N, and here: --scan-run N"
+                "the scan run is not registered, and DEFAULT_PROJECT_ID is not set. "
+                "Run `riskrelay scan-run add --project ID --id N` there, then import with --scan-run N."
             )
         case _ if 300 <= status < 400:
-            return "a redirect, which is not followed. Give --to the address that it leads to."
+            return "redirects are not followed. Set --to to the URL that it redirects to."
         case _:
-            return "RiskRelay does not answer so; is --to right?"
+            return "this is not a response of RiskRelay; check --to."

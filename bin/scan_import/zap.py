@@ -1,14 +1,14 @@
 """ZAP's traditional JSON report (`-J` of its packaged scans, template `traditional-json`): alerts with their instances.
 
-An alert that ZAP itself or its user calls a false positive (confidence 0) is left out. The attack, the evidence and what
-stands in requests and responses is not taken over.
+Alerts marked as false positives (confidence 0) are skipped. Attacks, evidence, and the content of requests and responses
+are not copied.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bin.scan_import.document import Node
-from bin.scan_import.issues import MAX_TITLE, Flaw, evidence, one_line, paragraphs, references
+from bin.scan_import.issues import MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 from schemas.intake.html_text import text_of
 
 #: `riskcode`.
@@ -16,17 +16,17 @@ SEVERITIES: Final[Mapping[str, str]] = {"3": "high", "2": "medium", "1": "low", 
 
 _CONFIDENCE: Final[Mapping[str, str]] = {"1": "low", "2": "medium", "3": "high", "4": "confirmed"}
 _FALSE_POSITIVE: Final = "0"
-#: What ZAP writes where there is no such number.
+#: What ZAP writes if there is no number.
 _NO_NUMBER: Final = frozenset({"", "-1", "0"})
 
 
-def looks_so(value: Any) -> bool:
-    """Tell whether a report is ZAP's."""
+def is_report(value: Any) -> bool:
+    """Return whether a value is a ZAP report."""
     return isinstance(value, dict) and "site" in value and any(name.startswith("@") for name in value)
 
 
-def flaws(report: Node) -> Iterator[Flaw]:
-    """Yield the flaws of a report. Raises UnreadableReport."""
+def read_issues(report: Node) -> Iterator[ScanIssue]:
+    """Yield the issues of a report. Raises UnreadableReport."""
     sites = report.member("site")
     for site in sites.entries() if isinstance(sites.value, list) else (sites,):
         for alert in site.member("alerts").entries():
@@ -34,16 +34,16 @@ def flaws(report: Node) -> Iterator[Flaw]:
                 yield from _instances(site, alert)
 
 
-def _instances(site: Node, alert: Node) -> Iterator[Flaw]:
+def _instances(site: Node, alert: Node) -> Iterator[ScanIssue]:
     rule = alert.member("alertRef").text() or alert.member("pluginid").text()
     title = alert.member("name").text() or alert.member("alert").text()
     description = paragraphs(text_of(alert.member("desc").text()), text_of(alert.member("solution").text()))
-    told = _evidence(alert)
-    # Reports may be told to leave the instances out; then it is one of the site.
+    details = _evidence(alert)
+    # A report can be configured to omit instances; then the alert becomes an issue of the site.
     for instance in [*alert.member("instances").entries()] or [Node({"uri": site.member("@name").text()})]:
         parameter = one_line(instance.member("param").text(), MAX_TITLE)
         method = one_line(instance.member("method").text(), 20)
-        yield Flaw(
+        yield ScanIssue(
             url=instance.member("uri").text(),
             code=f"zap:{rule or title}",
             title=title or f"ZAP rule {rule}",
@@ -51,14 +51,14 @@ def _instances(site: Node, alert: Node) -> Iterator[Flaw]:
             description=description,
             location=_location(method, parameter),
             parameter=parameter,
-            evidence=evidence(parameter=parameter, method=method, **told),
+            evidence=evidence(parameter=parameter, method=method, **details),
         )
 
 
 def _location(method: str, parameter: str) -> str:
-    """Say where on a page: a form that posts is another place than the address it posts to."""
-    words = [f"{method} request"] if method not in {"", "GET"} else []
-    return ", ".join([*words, *([f"parameter {parameter}"] if parameter else [])]) or "page"
+    """Return the location on a page: a POST request has another location than a GET of the same URL."""
+    request = f"{method} request" if method not in {"", "GET"} else ""
+    return ", ".join(filter(None, [request, parameter and f"parameter {parameter}"])) or "page"
 
 
 def _evidence(alert: Node) -> dict[str, Any]:

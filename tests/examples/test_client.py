@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiver_kit.receiver import Misbehaviour, Receiver
+from bin.receiver_kit.receiver import FaultInjection, LocalReceiver
 from examples.client import ApiError, Client, Unreachable
 from runtime.clock import utc_now
 from storage.db.engine import close_database, connection, open_database, rows
@@ -61,7 +61,7 @@ class ServiceAndCustomer:
         """Return a client with all credentials; `url` may name a proxy of the service."""
         return Client(url or self.url, self.customer.token, SCANNER_SECRET, **options)
 
-    def target(self, receiver: Receiver) -> str:
+    def target(self, receiver: LocalReceiver) -> str:
         """Create a target for a receiver and return its id."""
         return make_target(self.customer, receiver.url).id
 
@@ -88,8 +88,8 @@ def installation(
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver([WEBHOOK_SECRET.encode()], utc_now) as receiver:
+def receiver() -> Iterator[LocalReceiver]:
+    with LocalReceiver([WEBHOOK_SECRET.encode()], utc_now) as receiver:
         yield receiver
 
 
@@ -172,7 +172,7 @@ def submitted(page: str) -> dict[str, Any]:
 # ── complete workflow ──────────────────────────────────────────────────────────
 
 
-def test_a_finding_is_delivered_by_commands(installation: ServiceAndCustomer, receiver: Receiver) -> None:
+def test_a_finding_is_delivered_by_commands(installation: ServiceAndCustomer, receiver: LocalReceiver) -> None:
     target_id = installation.target(receiver)
     sent = run(installation, "submit", "-", stdin=json.dumps(submitted("by-commands")))
     assert (sent.returncode, sent.stderr) == (0, "")
@@ -187,7 +187,7 @@ def test_a_finding_is_delivered_by_commands(installation: ServiceAndCustomer, re
     assert (received.export_id, received.verdict.ok) == (export_id, True)
 
 
-def test_a_manual_ticket_is_delivered_in_python(installation: ServiceAndCustomer, receiver: Receiver) -> None:
+def test_a_manual_ticket_is_delivered_in_python(installation: ServiceAndCustomer, receiver: LocalReceiver) -> None:
     client, seen = installation.client(), list[str]()
     [export_id] = client.submit(TICKET, key="all the way")
     client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
@@ -219,7 +219,7 @@ def test_a_submission_over_a_faulty_connection_creates_one_export(
 
 
 def test_an_approval_over_a_faulty_connection_causes_one_delivery(
-    installation: ServiceAndCustomer, receiver: Receiver
+    installation: ServiceAndCustomer, receiver: LocalReceiver
 ) -> None:
     direct = installation.client()
     [export_id] = direct.submit(TICKET, key="one approval")
@@ -233,9 +233,9 @@ def test_an_approval_over_a_faulty_connection_causes_one_delivery(
 
 
 def test_a_poll_waits_for_retries_and_reads_each_version_once(installation: ServiceAndCustomer) -> None:
-    failing = Misbehaviour((503,), retry_after_s=2)
+    failing = FaultInjection((503,), retry_after_s=2)
     with (
-        Receiver([WEBHOOK_SECRET.encode()], utc_now, misbehaviour=failing) as receiver,
+        LocalReceiver([WEBHOOK_SECRET.encode()], utc_now, faults=failing) as receiver,
         FaultyProxy(installation.service.port) as proxy,
     ):
         client, [export_id] = installation.client(proxy.url), make_exports(installation.customer, 1)
@@ -270,7 +270,7 @@ def test_a_key_with_another_payload_is_not_retried(installation: ServiceAndCusto
     assert len(proxy.requests) == 1
 
 
-def test_a_ticket_with_another_digest_is_not_approved(installation: ServiceAndCustomer, receiver: Receiver) -> None:
+def test_a_ticket_with_another_digest_is_not_approved(installation: ServiceAndCustomer, receiver: LocalReceiver) -> None:
     [export_id] = make_exports(installation.customer, 1)
     words = ("approve", export_id, "--target", installation.target(receiver), "--digest", "sha256:" + "0" * 64)
     done = run(installation, *words)
@@ -309,7 +309,7 @@ def test_a_body_that_is_too_long_is_not_retried(installation: ServiceAndCustomer
     ],
 )
 def test_the_exit_code_of_a_poll_depends_on_the_final_status(
-    installation: ServiceAndCustomer, receiver: Receiver, status: str, code: int
+    installation: ServiceAndCustomer, receiver: LocalReceiver, status: str, code: int
 ) -> None:
     client, customer, target_id = installation.client(), installation.customer, installation.target(receiver)
     if status in ("failed", "blocked"):
@@ -325,7 +325,7 @@ def test_the_exit_code_of_a_poll_depends_on_the_final_status(
 
 
 def test_a_poll_ends_early_if_the_retry_is_due_after_the_limit(installation: ServiceAndCustomer) -> None:
-    with Receiver([WEBHOOK_SECRET.encode()], utc_now, misbehaviour=Misbehaviour((503,), 300)) as receiver:
+    with LocalReceiver([WEBHOOK_SECRET.encode()], utc_now, faults=FaultInjection((503,), 300)) as receiver:
         client, [export_id] = installation.client(), make_exports(installation.customer, 1)
         client.approve(export_id, installation.target(receiver), client.show(export_id)["ticket_digest"])
         began = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bin.demo_page import FLAW_COUNT, FLAWS, DemoSite
+from bin.demo_page import ISSUE_COUNT, ISSUES, DemoSite
 from examples.scanner import RULES, find_issues
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 
@@ -112,15 +112,15 @@ def test_the_issues_of_the_demo_page_are_found_and_posted(relay: RecordingServer
     assert (posted["scanRunId"], posted["status"]) == (7, "completed")
     assert (posted["page"]["url"], posted["page"]["statusCode"]) == (site.url, 200)
     assert posted["page"]["pageType"] == "home"
-    assert {issue["code"] for issue in posted["issues"]} == FLAWS
-    assert len(posted["issues"]) == FLAW_COUNT
+    assert {issue["code"] for issue in posted["issues"]} == ISSUES
+    assert len(posted["issues"]) == ISSUE_COUNT
 
 
 def test_the_service_accepts_the_postback(relay: RecordingServer) -> None:
     with DemoSite() as site:
         scan(site.url, "--to", relay.url)
     postback = PostbackForm().load(json.loads(relay.asked[0][2]))
-    assert len(postback.issues) == FLAW_COUNT <= MAX_ISSUES
+    assert len(postback.issues) == ISSUE_COUNT <= MAX_ISSUES
     assert {issue.severity for issue in postback.issues} == {"low", "medium", "high"}
     assert all(issue.title and issue.description and issue.location for issue in postback.issues)
     assert {issue.url for issue in postback.issues} == {postback.page.url}
@@ -144,7 +144,7 @@ def test_each_export_is_on_its_own_line(relay: RecordingServer) -> None:
     with DemoSite() as site:
         lines = scan(site.url, "--to", relay.url).stdout.splitlines()
     assert lines[-2:] == ["exp_01A", "exp_01B"]
-    assert len(lines) == FLAW_COUNT + 2
+    assert len(lines) == ISSUE_COUNT + 2
     assert "high    Loaded over http from another host (script 'http://widgets.example/chat.js')" in lines
 
 
@@ -314,7 +314,7 @@ def test_a_location_is_short_printable_and_has_no_query() -> None:
 
 def test_every_rule_is_tested() -> None:
     source = Path(__file__).read_text(encoding="utf-8")
-    assert [code for code in RULES if f'"{code}"' not in source and code not in FLAWS] == []
+    assert [code for code in RULES if f'"{code}"' not in source and code not in ISSUES] == []
 
 
 def test_the_example_stays_under_120_lines() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiver_kit.receiver import Receiver
+from bin.receiver_kit.receiver import LocalReceiver
 from bin.receiver_kit.vectors import all_vectors
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -69,7 +69,7 @@ def test_a_vector_matches_the_interface_specification(vector: dict[str, Any]) ->
 def test_listen_responds_as_a_vector_expects(vector: dict[str, Any]) -> None:
     """Except for rate limits: `listen` has none, and sends 429 only on request."""
     at = datetime.fromtimestamp(vector["now"], UTC)
-    with Receiver([secret.encode() for secret in vector["secrets"]], lambda: at) as receiver:
+    with LocalReceiver([secret.encode() for secret in vector["secrets"]], lambda: at) as receiver:
         for nonce in vector["seen"]:
             receiver._nonces.seen(nonce)
         message = Message()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from bin.receiver_kit.receiver import Receiver
+from bin.receiver_kit.receiver import LocalReceiver
 from runtime.clock import utc_now
 from storage.db.engine import release, rows
 from storage.secrets.vault import Vault
@@ -45,9 +45,9 @@ def worker(start: Callable[..., WorkerProcess]) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture
-def listening() -> Iterator[Receiver]:
+def listening() -> Iterator[LocalReceiver]:
     """What `bin/riskrelay listen` runs."""
-    with Receiver([WEBHOOK_SECRET.encode(), OWN_SECRET.encode()], utc_now) as receiver:
+    with LocalReceiver([WEBHOOK_SECRET.encode(), OWN_SECRET.encode()], utc_now) as receiver:
         yield receiver
 
 
@@ -77,7 +77,7 @@ def connected(customer: Customer, service: Service, target_id: str) -> str:
 
 @pytest.mark.usefixtures("worker")
 def test_a_receiver_gets_a_signed_ping_and_the_client_hears_that_it_did(
-    service: Service, customer: Customer, listening: Receiver
+    service: Service, customer: Customer, listening: LocalReceiver
 ) -> None:
     plain, own = make_target(customer, listening.url), make_target(customer, listening.url)
     targets.set_secret(own.id, OWN_SECRET, Vault([b64decode(ENCRYPTION_KEY)]), utc_now())
@@ -89,7 +89,7 @@ def test_a_receiver_gets_a_signed_ping_and_the_client_hears_that_it_did(
         assert (answer.status, told["delivered"], told["response_status"], told["error_code"]) == (200, True, 200, None)
         assert 0 <= told["duration_ms"] < 1000 * DEADLINE_S
         received = listening.received[number]
-        assert (received.kind, received.verdict, received.answer.status) == ("target.ping", SignatureVerdict.OK, 200)
+        assert (received.kind, received.verdict, received.response.status) == ("target.ping", SignatureVerdict.OK, 200)
         event = json.loads(received.body)
         assert event["target"] == {"id": target.id, "name": "Tracker"}
         assert received.idempotency_key == received.request_id == event["id"]
@@ -98,7 +98,7 @@ def test_a_receiver_gets_a_signed_ping_and_the_client_hears_that_it_did(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_keyed_repeat_pings_no_more(service: Service, customer: Customer, listening: Receiver) -> None:
+def test_a_keyed_repeat_pings_no_more(service: Service, customer: Customer, listening: LocalReceiver) -> None:
     target = make_target(customer, listening.url)
     first, again = (ping(service, customer, target.id, "k") for _ in range(2))
     assert (again.status, again.json) == (200, first.json)
@@ -135,7 +135,7 @@ def test_a_ping_says_what_is_wrong_with_a_receiver(service: Service, customer: C
 
 
 @pytest.mark.usefixtures("worker")
-def test_pings_do_not_wait_for_each_others_receivers(service: Service, customer: Customer, listening: Receiver) -> None:
+def test_pings_do_not_wait_for_each_others_receivers(service: Service, customer: Customer, listening: LocalReceiver) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(2) as pool:
         slow = make_target(customer, hanging.url())
         waiting: list[Future[RawResponse]] = [pool.submit(ping, service, customer, slow.id) for _ in range(2)]
@@ -175,7 +175,7 @@ def test_a_worker_that_is_told_to_stop_ends_its_ping(service: Service, worker: W
 
 
 def test_without_a_worker_the_client_hears_it_and_nothing_is_sent_later(
-    service: Service, customer: Customer, listening: Receiver, start: Callable[..., WorkerProcess]
+    service: Service, customer: Customer, listening: LocalReceiver, start: Callable[..., WorkerProcess]
 ) -> None:
     target = make_target(customer, listening.url)
     release()

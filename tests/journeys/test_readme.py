@@ -138,7 +138,7 @@ def test_the_demo_completes_every_step(short_folder: Path, environment: dict[str
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for words in ("answered 503", "answered 429", "answered 200", "Every step held"):
+    for words in ("response 503", "response 429", "response 200", "Every step succeeded"):
         assert words in done.stdout
     assert list(short_folder.iterdir()) == []
 

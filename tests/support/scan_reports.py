@@ -1,10 +1,10 @@
-"""The reports under `scan_reports/`, whose README tells which tool wrote them and how, and what is made of them."""
+"""The reports in `tests/bin/scan_import/reports`, whose README names the tool of each, and their postbacks."""
 
 from pathlib import Path
 from typing import Final
 
-from bin.scan_import.formats import flaws_in
-from bin.scan_import.pages import Import, prepare
+from bin.scan_import.formats import read_issues
+from bin.scan_import.pages import PreparedImport, prepare
 
 REPORTS: Final = Path(__file__).resolve().parents[1] / "bin" / "scan_import" / "reports"
 FILES: Final = {
@@ -17,6 +17,6 @@ FILES: Final = {
 SHOP: Final = "https://shop.example/"
 
 
-def imported(name: str, content: bytes | None = None) -> Import:
-    """Return what becomes of a report, or of other bytes in its format, as scan run 7."""
-    return prepare(flaws_in(FILES[name].read_bytes() if content is None else content, name), 7)
+def imported(name: str, content: bytes | None = None) -> PreparedImport:
+    """Return the postbacks of a report, or of other bytes in its format, as scan run 7."""
+    return prepare(read_issues(FILES[name].read_bytes() if content is None else content, name), 7)

@@ -1,4 +1,4 @@
-"""Completion: what a real shell offers, quickly, wherever the program lies."""
+"""Completion in real shells: its candidates, its imports, and programs at any path."""
 
 import os
 import shlex
@@ -16,14 +16,14 @@ from schemas.base.principal import TokenKind
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 
-#: What takes its time to load, and is no part of choosing a word.
-HEAVY: Final = ("peewee", "redis", "rq", "requests", "cryptography", "psycopg", "falcon", "gevent", "environs")
+#: Slow imports that completion does not need.
+SLOW: Final = ("peewee", "redis", "rq", "requests", "cryptography", "psycopg", "falcon", "gevent", "environs")
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def offered(typed: str, program: Path = PROGRAM, source: Path | None = None) -> set[str]:
-    """Return what bash offers for the last word of `typed`, once it has read the script that the program prints."""
+    """Return bash's candidates for the last word of `typed`, after it has read the script that the program prints."""
     words = shlex.split(typed) + ([""] if typed.endswith(" ") else [])
     lines = [
         f"source {shlex.quote(str(source))}" if source else f'eval "$({shlex.quote(str(program))} completion bash)"',
@@ -54,15 +54,15 @@ def offered(typed: str, program: Path = PROGRAM, source: Path | None = None) -> 
         ("riskrelay migrate --check --", {"--json", "--help"}),
     ],
 )
-def test_bash_offers_verbs_options_and_choices(typed: str, expected: set[str]) -> None:
+def test_bash_completes_commands_options_and_choices(typed: str, expected: set[str]) -> None:
     assert offered(typed) == expected
 
 
-def test_what_is_hidden_is_not_offered() -> None:
+def test_hidden_options_are_not_completed() -> None:
     assert offered("riskrelay work --p") == {"--processes"}
 
 
-def test_the_script_finds_a_program_that_is_on_no_path_and_has_spaces_and_quotes_in_its_own(tmp_path: Path) -> None:
+def test_the_script_finds_a_program_outside_path_with_spaces_and_quotes_in_its_path(tmp_path: Path) -> None:
     folder = tmp_path / "it's a place"
     folder.mkdir()
     (folder / "riskrelay").symlink_to(PROGRAM)
@@ -71,21 +71,21 @@ def test_the_script_finds_a_program_that_is_on_no_path_and_has_spaces_and_quotes
     assert offered("riskrelay exp", source=saved) == {"export"}
 
 
-def test_bash_knows_what_it_completes_by() -> None:
+def test_bash_registers_the_completion_function() -> None:
     lines = f'eval "$({shlex.quote(str(PROGRAM))} completion bash)"; complete -p riskrelay'
     done = subprocess.run(["bash", "--norc", "-c", lines], capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == "complete -o nosort -F _riskrelay_completion riskrelay\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_script_calls_the_program_by_its_path_and_is_one_that_its_shell_reads(shell: str, tmp_path: Path) -> None:
+def test_every_script_calls_the_program_by_its_path_and_is_valid_in_its_shell(shell: str, tmp_path: Path) -> None:
     program = tmp_path / "a place" / "riskrelay"
-    made = script(shell, program)
-    assert made.count(shlex.quote(str(program))) == 1
-    assert f"{shell}_complete" in made
-    assert "$+commands" not in made
+    text = script(shell, program)
+    assert text.count(shlex.quote(str(program))) == 1
+    assert f"{shell}_complete" in text
+    assert "$+commands" not in text
     if shutil.which(shell):
-        (tmp_path / "script").write_text(made)
+        (tmp_path / "script").write_text(text)
         read = subprocess.run([shell, "-n", str(tmp_path / "script")], capture_output=True, text=True, check=False)
         assert (read.returncode, read.stderr) == (0, "")
 
@@ -101,7 +101,7 @@ def test_another_shell_is_wrong_usage() -> None:
     [["completion", "bash"], [], ["--help"], ["export", "--help"], ["secret", "set", "--help"]],
     ids=["the script", "the verbs", "help", "help of a group", "help of a group in a group"],
 )
-def test_neither_the_script_nor_names_nor_help_import_heavy_packages(words: list[str]) -> None:
+def test_completion_and_help_import_no_slow_packages(words: list[str]) -> None:
     asked = {} if words else {"COMP_WORDS": "riskrelay ", "COMP_CWORD": "1", "_RISKRELAY_COMPLETE": "bash_complete"}
     loaded = (
         "import sys\n"
@@ -122,4 +122,4 @@ def test_neither_the_script_nor_names_nor_help_import_heavy_packages(words: list
     )
     assert done.stdout
     assert {"click", "bin"} <= {*done.stderr.split()}
-    assert sorted({*HEAVY} & {*done.stderr.split()}) == []
+    assert sorted({*SLOW} & {*done.stderr.split()}) == []

@@ -1,4 +1,4 @@
-"""The receiver for developing: in this process for its judgement, as a process for what a developer sees."""
+"""The development receiver: in this process for its responses, as a subprocess for its output."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ import requests
 from click.testing import CliRunner
 
 from bin.commands.listen import listen
-from bin.receiver_kit.receiver import MAX_BODY_BYTES, Misbehaviour, Received, Receiver
+from bin.receiver_kit.receiver import MAX_BODY_BYTES, FaultInjection, LocalReceiver, Received
 from tests.support.terminals import Terminal
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, SignatureVerdict, sign
 
@@ -51,7 +51,7 @@ def deliver(
     session: requests.Session | None = None,
     **headers: str | None,
 ) -> requests.Response:
-    """Post one signed attempt; keywords replace headers (underscores for dashes), None leaves one out."""
+    """Post one signed attempt; keywords replace headers (underscores for dashes), None omits one."""
     body = body_of() if body is None else body
     at = int(NOW.timestamp()) if at is None else at
     nonce = f"{next(_numbers):032x}"
@@ -69,12 +69,12 @@ def deliver(
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Receiver]]:
-    """Start receivers whose clock stands at NOW; all are stopped after the test."""
-    started: list[Receiver] = []
+def start() -> Iterator[Callable[..., LocalReceiver]]:
+    """Start receivers whose clock is fixed at NOW; all are stopped after the test."""
+    started: list[LocalReceiver] = []
 
-    def starter(**options: Any) -> Receiver:
-        started.append(Receiver([SECRET], lambda: NOW, **options).start())
+    def starter(**options: Any) -> LocalReceiver:
+        started.append(LocalReceiver([SECRET], lambda: NOW, **options).start())
         return started[-1]
 
     yield starter
@@ -82,10 +82,10 @@ def start() -> Iterator[Callable[..., Receiver]]:
         receiver.stop()
 
 
-# ── judgement ──────────────────────────────────────────────────────────────
+# ── responses ──────────────────────────────────────────────────────────────
 
 
-def test_a_signed_delivery_opens_a_ticket(start: Callable[..., Receiver]) -> None:
+def test_a_signed_delivery_creates_a_ticket(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     answer = deliver(receiver.url)
     assert answer.status_code == 200
@@ -100,7 +100,7 @@ def test_a_signed_delivery_opens_a_ticket(start: Callable[..., Receiver]) -> Non
     assert not received.repeat
 
 
-def test_a_delivery_signed_with_another_secret_is_refused(start: Callable[..., Receiver]) -> None:
+def test_a_delivery_signed_with_another_secret_is_refused(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     answer = deliver(receiver.url, secret=b"other")
     assert (answer.status_code, answer.json()) == (401, {"code": "WEBHOOK_SIGNATURE_INVALID"})
@@ -118,22 +118,22 @@ def test_a_delivery_signed_with_another_secret_is_refused(start: Callable[..., R
         ({"at": int(NOW.timestamp()) + 301}, SignatureVerdict.TIMESTAMP_FUTURE),
     ],
 )
-def test_the_part_that_is_wrong_is_recorded(
-    start: Callable[..., Receiver], change: dict[str, Any], verdict: SignatureVerdict
+def test_the_invalid_part_is_recorded(
+    start: Callable[..., LocalReceiver], change: dict[str, Any], verdict: SignatureVerdict
 ) -> None:
     receiver = start()
     assert deliver(receiver.url, **change).status_code == 401
     assert receiver.received[0].verdict is verdict
 
 
-def test_a_repeated_header_is_refused_on_the_wire(start: Callable[..., Receiver]) -> None:
+def test_a_repeated_header_is_refused_on_the_wire(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n" + f"{SIGNATURE_HEADER}: a\r\n" * 2 + "\r\n"
     assert raw(receiver, head.encode() + b"{}").startswith(b"HTTP/1.1 401 ")
     assert receiver.received[0].verdict is SignatureVerdict.SIGNATURE_REPEATED
 
 
-def test_a_nonce_is_accepted_once(start: Callable[..., Receiver]) -> None:
+def test_a_nonce_is_accepted_once(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     at, body = int(NOW.timestamp()), body_of()
     fixed: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_a_nonce_is_accepted_once(start: Callable[..., Receiver]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'"text"', b"{", b"\xff", b"[" * 200_000])
-def test_a_body_that_is_no_json_object_is_unprocessable(start: Callable[..., Receiver], body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_unprocessable(start: Callable[..., LocalReceiver], body: bytes) -> None:
     answer = deliver(start().url, body)
     assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
 
@@ -160,7 +160,7 @@ def test_a_body_that_is_no_json_object_is_unprocessable(start: Callable[..., Rec
     ],
 )
 def test_an_object_that_is_no_ticket_is_shown_without_a_title_and_unprocessable(
-    start: Callable[..., Receiver], body: bytes
+    start: Callable[..., LocalReceiver], body: bytes
 ) -> None:
     receiver = start()
     answer = deliver(receiver.url, body)
@@ -169,14 +169,14 @@ def test_an_object_that_is_no_ticket_is_shown_without_a_title_and_unprocessable(
     assert (received.verdict, received.title, received.export_id) == (SignatureVerdict.OK, None, None)
 
 
-def test_an_event_of_an_unknown_type_is_shown_and_not_said_to_be_dealt_with(start: Callable[..., Receiver]) -> None:
+def test_an_event_of_an_unknown_type_is_shown_and_unprocessable(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     body = body_of().replace(b"ticket.export", b"ticket.closed")
     assert deliver(receiver.url, body).status_code == 422
     assert (receiver.received[0].verdict, receiver.received[0].kind) == (SignatureVerdict.OK, "ticket.closed")
 
 
-def test_a_repeated_key_gets_the_same_ticket_and_is_marked(start: Callable[..., Receiver]) -> None:
+def test_a_repeated_key_gets_the_same_ticket_and_is_marked(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     answers = [deliver(receiver.url).json() for _ in range(2)]
     assert answers[0] == answers[1]
@@ -184,14 +184,14 @@ def test_a_repeated_key_gets_the_same_ticket_and_is_marked(start: Callable[..., 
     assert [received.repeat for received in receiver.received] == [False, True, False]
 
 
-def test_a_key_that_was_refused_before_is_no_repeat(start: Callable[..., Receiver]) -> None:
-    receiver = start(misbehaviour=Misbehaviour((503,)))
+def test_a_key_that_was_rejected_before_is_not_a_repeat(start: Callable[..., LocalReceiver]) -> None:
+    receiver = start(faults=FaultInjection((503,)))
     statuses = [deliver(receiver.url, secret=secret).status_code for secret in (SECRET, b"other", SECRET)]
     assert statuses == [503, 401, 200]
     assert [received.repeat for received in receiver.received] == [False, False, False]
 
 
-def test_without_a_key_every_delivery_opens_a_ticket(start: Callable[..., Receiver]) -> None:
+def test_without_a_key_every_delivery_creates_a_ticket(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     tickets = [deliver(receiver.url, Idempotency_Key=None).json()["ticket_id"] for _ in range(2)]
     assert tickets == ["DEV-1", "DEV-2"]
@@ -199,15 +199,15 @@ def test_without_a_key_every_delivery_opens_a_ticket(start: Callable[..., Receiv
 
 def test_a_receiver_without_a_secret_is_refused() -> None:
     for secrets in ([], [b""], [SECRET, b""]):
-        with pytest.raises(ValueError, match="needs a secret"):
-            Receiver(secrets, lambda: NOW)
+        with pytest.raises(ValueError, match="needs a non-empty secret"):
+            LocalReceiver(secrets, lambda: NOW)
 
 
-# ── misbehaviour ───────────────────────────────────────────────────────────
+# ── fault injection ──────────────────────────────────────────────────
 
 
-def test_the_failures_come_in_order_and_then_it_behaves(start: Callable[..., Receiver]) -> None:
-    url = start(misbehaviour=Misbehaviour((503, 429, 500, 404), retry_after_s=7)).url
+def test_failures_are_sent_in_order_before_normal_responses(start: Callable[..., LocalReceiver]) -> None:
+    url = start(faults=FaultInjection((503, 429, 500, 404), retry_after_s=7)).url
     answers = [deliver(url) for _ in range(5)]
     assert [(answer.status_code, answer.headers.get("Retry-After")) for answer in answers] == [
         (503, "7"),
@@ -219,51 +219,51 @@ def test_the_failures_come_in_order_and_then_it_behaves(start: Callable[..., Rec
     assert answers[1].json() == {"code": "WEBHOOK_RATE_LIMITED"}
 
 
-def test_a_failure_without_retry_after_names_no_wait(start: Callable[..., Receiver]) -> None:
-    assert "Retry-After" not in deliver(start(misbehaviour=Misbehaviour((503,))).url).headers
+def test_retry_after_is_omitted_by_default(start: Callable[..., LocalReceiver]) -> None:
+    assert "Retry-After" not in deliver(start(faults=FaultInjection((503,))).url).headers
 
 
 @pytest.mark.parametrize("status", [302, 304])
-def test_after_a_redirect_the_connection_still_works(start: Callable[..., Receiver], status: int) -> None:
-    receiver = start(misbehaviour=Misbehaviour((status,)))
+def test_after_a_redirect_the_connection_still_works(start: Callable[..., LocalReceiver], status: int) -> None:
+    receiver = start(faults=FaultInjection((status,)))
     with requests.Session() as session:
         answer = deliver(receiver.url, session=session)
         assert (answer.status_code, answer.headers["Location"]) == (status, receiver.url + "elsewhere")
         assert deliver(receiver.url, session=session).status_code == 200
 
 
-def test_a_delay_holds_back_the_answer_alone(start: Callable[..., Receiver]) -> None:
-    receiver = start(misbehaviour=Misbehaviour(delay_s=0.3))
+def test_a_delay_applies_to_the_response_only(start: Callable[..., LocalReceiver]) -> None:
+    receiver = start(faults=FaultInjection(delay_s=0.3))
     began = time.monotonic()
     assert deliver(receiver.url).status_code == 200
     assert time.monotonic() - began >= 0.3
 
 
-def test_a_lost_answer_is_a_ticket_all_the_same_and_its_repeat_is_known(start: Callable[..., Receiver]) -> None:
-    receiver = start(misbehaviour=Misbehaviour((503,), drops=2))
+def test_a_dropped_response_still_creates_a_ticket_and_its_key_is_a_repeat(start: Callable[..., LocalReceiver]) -> None:
+    receiver = start(faults=FaultInjection((503,), drops=2))
     assert deliver(receiver.url).status_code == 503
     for _ in range(2):
         with pytest.raises(requests.ConnectionError):
             deliver(receiver.url)
     assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
     assert [(each.is_dropped, each.repeat) for each in receiver.received] == [
-        (False, False),  # failed, as was asked for first
+        (False, False),  # failures come first
         (True, False),
         (True, True),
         (False, True),
     ]
 
 
-def test_a_test_event_is_accepted_and_opens_no_ticket(start: Callable[..., Receiver]) -> None:
+def test_a_test_event_is_accepted_and_creates_no_ticket(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     ping = b'{"type": "target.ping", "id": "png_1"}'
     assert deliver(receiver.url, ping, Idempotency_Key="png_1").json() == {"status": "pong"}
     assert deliver(receiver.url).json()["ticket_id"] == "DEV-1"
 
 
-def test_stopping_does_not_wait_for_a_delay(start: Callable[..., Receiver]) -> None:
+def test_stopping_does_not_wait_for_a_delay(start: Callable[..., LocalReceiver]) -> None:
     arrived: queue.Queue[Received] = queue.Queue()
-    receiver = start(misbehaviour=Misbehaviour(delay_s=60), on_received=arrived.put)
+    receiver = start(faults=FaultInjection(delay_s=60), on_received=arrived.put)
     failures: list[Exception] = []
 
     def send() -> None:
@@ -274,7 +274,7 @@ def test_stopping_does_not_wait_for_a_delay(start: Callable[..., Receiver]) -> N
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert arrived.get(timeout=10).answer.status == 200
+    assert arrived.get(timeout=10).response.status == 200
     began = time.monotonic()
     receiver.stop()
     sender.join(10)
@@ -285,8 +285,8 @@ def test_stopping_does_not_wait_for_a_delay(start: Callable[..., Receiver]) -> N
 # ── the wire ───────────────────────────────────────────────────────────────
 
 
-def raw(receiver: Receiver, request: bytes) -> bytes:
-    """Send bytes, end the sending half, and read until the receiver hangs up."""
+def raw(receiver: LocalReceiver, request: bytes) -> bytes:
+    """Send bytes, close the sending half, and read until the receiver closes the connection."""
     host, port = receiver.url.removeprefix("http://").rstrip("/").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(request)
@@ -294,7 +294,7 @@ def raw(receiver: Receiver, request: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[..., Receiver]) -> None:
+def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     with requests.Session() as session:
         began = time.monotonic()
@@ -302,7 +302,7 @@ def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[
         took_s = time.monotonic() - began
         pools = session.get_adapter(receiver.url).poolmanager.pools  # type: ignore[attr-defined]  # of HTTPAdapter, which is what it is
         assert [pools[key].num_connections for key in pools.keys()] == [1]  # noqa: SIM118 - no plain dict
-    assert took_s < 1.5  # an answer in two packets would take 40 ms each
+    assert took_s < 1.5  # a response in two packets takes 40 ms each
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[
     ],
 )
 def test_a_body_of_unknown_or_enormous_length_is_refused_unread(
-    start: Callable[..., Receiver], length: str | None, status: int
+    start: Callable[..., LocalReceiver], length: str | None, status: int
 ) -> None:
     receiver = start()
     head = "POST / HTTP/1.1\r\nHost: x\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
@@ -327,20 +327,20 @@ def test_a_body_of_unknown_or_enormous_length_is_refused_unread(
     assert receiver.received == []
 
 
-def test_half_a_body_is_no_delivery(start: Callable[..., Receiver]) -> None:
+def test_an_incomplete_body_is_not_recorded(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     assert raw(receiver, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{}") == b""
     assert receiver.received == []
 
 
-def test_only_post_is_answered(start: Callable[..., Receiver]) -> None:
+def test_only_post_is_allowed(start: Callable[..., LocalReceiver]) -> None:
     answer = requests.get(start().url, timeout=10)
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
 
-def test_many_senders_at_once_are_all_received(start: Callable[..., Receiver]) -> None:
-    told: list[Received] = []
-    receiver = start(on_received=told.append)
+def test_requests_of_many_concurrent_senders_are_all_received(start: Callable[..., LocalReceiver]) -> None:
+    reported: list[Received] = []
+    receiver = start(on_received=reported.append)
     senders = [
         threading.Thread(target=deliver, args=(receiver.url,), kwargs={"Idempotency_Key": f"exp_{number}"})
         for number in range(20)
@@ -350,11 +350,11 @@ def test_many_senders_at_once_are_all_received(start: Callable[..., Receiver]) -
     for sender in senders:
         sender.join(20)
     assert len({received.idempotency_key for received in receiver.received}) == 20
-    assert told == receiver.received
+    assert reported == receiver.received
     assert receiver.count == 20
 
 
-def test_a_stopped_receiver_is_gone_and_its_port_is_free(start: Callable[..., Receiver]) -> None:
+def test_a_stopped_receiver_closes_its_connections_and_frees_its_port(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     with requests.Session() as session:  # a kept-alive connection must not outlive it
         deliver(receiver.url, session=session)
@@ -371,10 +371,10 @@ def test_a_stopped_receiver_is_gone_and_its_port_is_free(start: Callable[..., Re
 
 
 class Listening:
-    """`listen` as a process of its own, in an empty folder, the secret in its environment."""
+    """`listen` as a subprocess in an empty folder, with the secret in its environment."""
 
     def __init__(self, folder: Path, *arguments: str, secret: bytes | None = SECRET, stdin: bytes = b"") -> None:
-        (folder / ".env").touch()  # its own, so that no other is read
+        (folder / ".env").touch()  # so that no other .env is read
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WEBHOOK_SECRET")}
         if secret is not None:
             environment["WEBHOOK_SECRET"] = secret.decode()
@@ -401,7 +401,7 @@ class Listening:
         return line.split()[2]
 
     def finish(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
-        """End it with a signal, or wait for its own end; returns exit code, standard output and error."""
+        """Stop it with a signal, or wait until it exits; return exit code, standard output and error."""
         if number is not None:
             self.process.send_signal(number)
         out, err = self.process.communicate(timeout=30)
@@ -438,37 +438,37 @@ def test_it_prints_a_block_for_each_request_and_stops_on_ctrl_c(run: Callable[..
     assert out.count("  request    att_1\n  export     exp_1\n  title      Image without alt text\n") == 6
     assert out.count("  signature  ok\n") == 5
     assert out.count(", Retry-After 5\n") == 4
-    assert "  answered   200 DEV-1\n" in out
+    assert "  response   200 DEV-1\n" in out
     assert out.count("(repeat: ") == 1
-    assert "  signature  signature wrong: another secret" in out
+    assert "  signature  signature wrong: signed with another secret" in out
     assert "Stopped after 6 requests." in err
     assert SECRET.decode() not in out + err
 
 
-def test_it_tells_what_was_expected_in_place_of_an_event_that_it_does_not_know(run: Callable[..., Listening]) -> None:
+def test_it_prints_what_it_expects_after_an_unknown_event(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0", "--fail", "503")
     url = listening.url()
     unknown = body_of().replace(b"ticket.export", b"ticket.closed")
     assert [deliver(url, body, at=now()).status_code for body in (unknown, unknown, body_of())] == [503, 422, 200]
     _, out, _ = listening.finish(signal.SIGINT)
     assert out.count("expected JSON of the type ticket.export") == 1
-    assert "  answered   422 WEBHOOK_VALIDATION_FAILED: expected JSON" in out
+    assert "  response   422 WEBHOOK_VALIDATION_FAILED: expected JSON" in out
 
 
-def test_it_ends_when_nobody_reads_what_it_prints(run: Callable[..., Listening]) -> None:
+def test_it_exits_if_its_output_is_closed(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0")
     url = listening.url()
     with listening.process as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        with suppress(requests.ConnectionError):  # it may be gone before its answer
+        with suppress(requests.ConnectionError):  # it may exit before it responds
             deliver(url, at=now())
         assert process.wait(timeout=30) == 1
         assert process.stderr.read() == b""
 
 
-def test_json_puts_one_line_a_request_on_standard_output_and_nothing_else(
+def test_json_prints_one_line_per_request_on_standard_output_and_nothing_else(
     run: Callable[..., Listening],
 ) -> None:
     listening = run("--port", "0", "--json", "--fail", "429", "--retry-after", "1")
@@ -485,7 +485,7 @@ def test_json_puts_one_line_a_request_on_standard_output_and_nothing_else(
     assert SECRET.decode() not in out + err
 
 
-def test_what_a_wrong_signature_fits_is_told(run: Callable[..., Listening]) -> None:
+def test_a_wrong_signature_is_diagnosed(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0")
     url, body = listening.url(), json.dumps({"id": "exp_1", "type": "ticket.export"}, indent=1).encode()
     at, nonce = now(), "b" * 32
@@ -494,14 +494,16 @@ def test_what_a_wrong_signature_fits_is_told(run: Callable[..., Listening]) -> N
         changed: dict[str, Any] = {NONCE_HEADER.replace("-", "_"): nonce, SIGNATURE_HEADER.replace("-", "_"): signature}
         assert deliver(url, body, at=at, **changed).status_code == 401
     _, out, err = listening.finish(signal.SIGTERM)
-    assert [line for line in out.splitlines() if line.startswith("  suspect")] == [
-        "  suspect    it fits the body re-serialised compact: sign and verify the raw bytes, not JSON that was written anew",
-        "  suspect    it fits the secret with a line's end behind it: compare the two secrets byte for byte",
+    assert [line for line in out.splitlines() if line.startswith("  diagnosis")] == [
+        "  diagnosis  matches the body re-serialized compact: sign and verify the raw bytes, not re-serialized JSON",
+        "  diagnosis  matches the secret with a trailing newline: compare the two secrets byte for byte",
     ]
     assert SECRET.decode() not in out + err
 
 
-def test_requests_are_kept_as_they_came_for_their_owner_alone(run: Callable[..., Listening], tmp_path: Path) -> None:
+def test_requests_are_saved_byte_for_byte_and_readable_by_their_owner_only(
+    run: Callable[..., Listening], tmp_path: Path
+) -> None:
     folder = tmp_path / "kept" / "requests"
     listening = run("--port", "0", "--save", str(folder), "--json", "--drop", "1")
     url = listening.url(on_stderr=True)
@@ -522,22 +524,20 @@ def test_requests_are_kept_as_they_came_for_their_owner_alone(run: Callable[...,
     assert SECRET not in paths[0].read_bytes() + out.encode() + err.encode()
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_the_answer_leaves(
+def test_a_folder_that_cannot_be_written_is_reported_and_the_response_is_sent(
     run: Callable[..., Listening], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     listening = run("--port", "0", "--save", str(tmp_path / "file" / "folder"))
     assert deliver(listening.url(), at=now()).status_code == 200
     _, out, err = listening.finish(signal.SIGTERM)
-    assert "  answered   200 DEV-1\n" in out
-    assert f"Not saved in {tmp_path}/file/folder: Not a directory." in err
+    assert "  response   200 DEV-1\n" in out
+    assert f"Cannot save the request in {tmp_path}/file/folder: Not a directory." in err
 
 
-@pytest.mark.parametrize("wanted", [{}, {"NO_COLOR": "1"}], ids=["colours", "none"])
-def test_a_secret_is_typed_unseen_and_colours_are_for_a_terminal_that_wants_them(
-    tmp_path: Path, wanted: dict[str, str]
-) -> None:
-    terminal = Terminal(tmp_path, "listen", "--port", "0", "--secret-stdin", **wanted)
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}], ids=["colours", "none"])
+def test_a_typed_secret_is_not_echoed_and_colours_follow_no_color(tmp_path: Path, variables: dict[str, str]) -> None:
+    terminal = Terminal(tmp_path, "listen", "--port", "0", "--secret-stdin", **variables)
     terminal.read_until("Secret: ")
     terminal.type(SECRET.decode() + "\n")
     url = terminal.read_until("/ (Ctrl-C to stop)").split()[-4]
@@ -546,8 +546,8 @@ def test_a_secret_is_typed_unseen_and_colours_are_for_a_terminal_that_wants_them
     terminal.process.send_signal(signal.SIGTERM)
     shown = terminal.read_until("Stopped after 1 requests.")
     assert terminal.end() == 0
-    assert ("\x1b[32mok\x1b[0m" in shown) == (not wanted)
-    assert ("\x1b[" in shown) == (not wanted)
+    assert ("\x1b[32mok\x1b[0m" in shown) == (not variables)
+    assert ("\x1b[" in shown) == (not variables)
     assert SECRET.decode() not in shown
 
 
@@ -564,7 +564,7 @@ def test_only_the_newline_is_stripped_from_the_secret(run: Callable[..., Listeni
     assert deliver(url, at=now(), secret=b"spaced").status_code == 401
 
 
-def test_control_characters_of_a_sender_do_not_reach_the_terminal(run: Callable[..., Listening]) -> None:
+def test_control_characters_in_a_request_are_not_printed(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0")
     url = listening.url()
     titles = ["\x1b[2Jgone\r\nsignature  ok", "\ud800 half", "x" * 5000]
@@ -576,19 +576,21 @@ def test_control_characters_of_a_sender_do_not_reach_the_terminal(run: Callable[
 
 
 @pytest.mark.parametrize("arguments", [[], ["--secret-stdin"]])
-def test_without_a_secret_it_says_so_and_does_not_listen(run: Callable[..., Listening], arguments: list[str]) -> None:
+def test_without_a_secret_it_reports_an_error_and_does_not_listen(
+    run: Callable[..., Listening], arguments: list[str]
+) -> None:
     code, out, err = run("--port", "0", *arguments, secret=None, stdin=b"\n").finish()
     assert (code, out) == (1, "")
     assert "WEBHOOK_SECRET" in err
     assert "--secret-stdin" in err
 
 
-def test_a_port_in_use_is_one_clear_line(run: Callable[..., Listening], start: Callable[..., Receiver]) -> None:
+def test_a_port_in_use_is_reported_in_one_line(run: Callable[..., Listening], start: Callable[..., LocalReceiver]) -> None:
     port = start().url.rstrip("/").rpartition(":")[2]
     code, out, err = run("--port", port).finish()
     assert (code, out) == (1, "")
-    why = f"Cannot listen on 127.0.0.1 port {port}: Address already in use."
-    assert err == f"Error: {why} Choose another with --port.\n"
+    cause = f"Cannot listen on 127.0.0.1 port {port}: Address already in use."
+    assert err == f"Error: {cause} Choose another with --port.\n"
 
 
 def test_wrong_settings_are_reported_with_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,7 +606,7 @@ def test_wrong_settings_are_reported_with_exit_code_2(tmp_path: Path, monkeypatc
     "arguments",
     [["--fail", "200"], ["--fail", "600"], ["--times", "0"], ["--port", "65536"], ["--delay", "-1"]],
 )
-def test_impossible_options_are_wrong_usage(arguments: list[str]) -> None:
+def test_invalid_options_are_wrong_usage(arguments: list[str]) -> None:
     result = CliRunner().invoke(listen, arguments)
     assert result.exit_code == 2
     assert arguments[0] in result.output

@@ -53,7 +53,7 @@ def test_every_line_is_json_from_the_first_warning_to_the_death_of_a_part(folder
     assert any("WORKER_PROCESES" in message for message in messages)
     assert "worker started" in messages
     assert any(line["logger"] == "gunicorn.error" and "SIGKILL" in line["message"] for line in told)
-    assert "service ended (-9); stopping the rest" in messages
+    assert "service exited with -9; stopping the other processes" in messages
 
 
 def is_gunicorn(pid: int, parent: int) -> bool:

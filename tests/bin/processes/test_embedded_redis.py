@@ -1,4 +1,4 @@
-"""The embedded Redis: private, kept across restarts, gone with its parent."""
+"""The embedded Redis: private, persistent across restarts, stopped with its parent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READY_TIMEOUT_S = 20.0
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """Give a short path with a space in it: pytest's own are too long for a socket."""
+    """Return a short path with a space: pytest's paths are too long for a socket."""
     with tempfile.TemporaryDirectory(prefix="rr ") as folder:
         yield Path(folder)
 
@@ -34,7 +34,7 @@ def embedded(data_dir: Path) -> EmbeddedRedis:
 
 
 def run_child(data_dir: Path, rest: str) -> subprocess.Popen[str]:
-    """Start a process that starts an embedded Redis and then runs `rest`, some lines of Python."""
+    """Start a process that starts an embedded Redis and then runs `rest`, lines of Python."""
     program = f"""
 import os, time
 from pathlib import Path
@@ -62,7 +62,7 @@ def is_empty_soon(folder: Path) -> bool:
     return True
 
 
-def test_it_serves_on_its_socket_and_on_no_port(data_dir: Path) -> None:
+def test_it_listens_on_its_socket_and_on_no_port(data_dir: Path) -> None:
     with embedded(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         with redis.Redis.from_url(server.url) as client:
@@ -70,23 +70,23 @@ def test_it_serves_on_its_socket_and_on_no_port(data_dir: Path) -> None:
             assert client.config_get("port") == {"port": "0"}
 
 
-def test_nobody_else_can_enter_its_folder(data_dir: Path) -> None:
+def test_other_users_cannot_enter_its_folder(data_dir: Path) -> None:
     with embedded(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         assert stat.S_IMODE((data_dir / "redis").stat().st_mode) == 0o700
         assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o700
 
 
-def test_what_it_holds_outlives_a_restart(data_dir: Path) -> None:
-    for expected in (None, b"ding"):
+def test_its_data_survive_a_restart(data_dir: Path) -> None:
+    for expected in (None, b"value"):
         with embedded(data_dir) as server:
             server.wait_until_ready(READY_TIMEOUT_S)
             with redis.Redis.from_url(server.url) as client:
-                assert client.get("bell") == expected
-                client.set("bell", "ding")
+                assert client.get("key") == expected
+                client.set("key", "value")
 
 
-def test_it_can_be_started_again_after_it_died(data_dir: Path) -> None:
+def test_it_can_be_started_again_after_a_kill(data_dir: Path) -> None:
     with embedded(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         server.process.kill()
@@ -97,16 +97,16 @@ def test_it_can_be_started_again_after_it_died(data_dir: Path) -> None:
             assert client.ping()
 
 
-def test_a_second_one_on_the_same_data_is_refused(data_dir: Path) -> None:
+def test_a_second_server_on_the_same_data_is_refused(data_dir: Path) -> None:
     with embedded(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         with pytest.raises(EmbeddedRedisError, match="already running"):
-            EmbeddedRedis(data_dir, server.socket_path, patience_s=0.1).start()
+            EmbeddedRedis(data_dir, server.socket_path, lock_timeout_s=0.1).start()
         with redis.Redis.from_url(server.url) as client:
             assert client.ping()
 
 
-def test_it_ends_when_its_parent_is_killed(data_dir: Path) -> None:
+def test_it_exits_when_its_parent_is_killed(data_dir: Path) -> None:
     with run_child(data_dir, "os.kill(os.getpid(), 9)") as parent:
         assert parent.wait() == -signal.SIGKILL
     assert is_empty_soon(data_dir)
@@ -132,7 +132,7 @@ except KeyboardInterrupt:
         assert parent.wait() == 0
 
 
-def test_a_folder_that_others_may_enter_is_refused(data_dir: Path) -> None:
+def test_a_folder_that_other_users_can_enter_is_refused(data_dir: Path) -> None:
     (data_dir / "redis").mkdir(mode=0o755)
     (data_dir / "redis").chmod(0o755)
     with pytest.raises(EmbeddedRedisError, match="chmod 700"):
@@ -148,12 +148,12 @@ def test_a_socket_path_that_is_too_long_is_refused(data_dir: Path) -> None:
 def test_a_server_that_cannot_start_shows_its_log(data_dir: Path) -> None:
     (data_dir / "redis").mkdir(mode=0o700)
     (data_dir / "redis" / "appendonly.aof").mkdir()
-    (data_dir / "redis" / "appendonlydir").write_text("newer versions want a folder here")
-    with embedded(data_dir) as server, pytest.raises(EmbeddedRedisError, match=r"redis\.log ends with"):
+    (data_dir / "redis" / "appendonlydir").write_text("newer versions need a folder here")
+    with embedded(data_dir) as server, pytest.raises(EmbeddedRedisError, match=r"The end of its log .*redis\.log:"):
         server.wait_until_ready(READY_TIMEOUT_S)
 
 
-def test_a_thread_may_not_start_it(data_dir: Path) -> None:
+def test_only_the_main_thread_can_start_it(data_dir: Path) -> None:
     refusals: list[str] = []
 
     def start() -> None:
@@ -165,7 +165,7 @@ def test_a_thread_may_not_start_it(data_dir: Path) -> None:
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
-    assert refusals == ["Start the embedded Redis on the main thread, which lives longest."]
+    assert refusals == ["Start the embedded Redis on the main thread."]
 
 
 @pytest.mark.parametrize(
@@ -181,21 +181,21 @@ def test_a_server_on_path_comes_first(tmp_path: Path, on_path: list[str], expect
     assert find_server(str(tmp_path)) == tmp_path / expected
 
 
-def test_without_one_on_path_the_one_of_the_set_up_serves(tmp_path: Path) -> None:
+def test_without_a_server_on_path_the_one_in_the_venv_is_used(tmp_path: Path) -> None:
     in_venv = tmp_path / SERVER_IN_VENV
     in_venv.parent.mkdir(parents=True)
     in_venv.touch(mode=0o755)
     assert find_server(str(tmp_path), root=tmp_path) == in_venv
 
 
-def test_without_any_server_the_remedy_is_named(tmp_path: Path) -> None:
+def test_without_any_server_the_error_contains_the_fix(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedRedisError, match="apt-get install redis-server, or set REDIS_URL"):
         find_server(str(tmp_path), root=tmp_path)
 
 
 def test_the_command_opens_no_port_and_appends_to_a_file(data_dir: Path) -> None:
-    words = redis_command(data_dir, data_dir / "redis.sock")
-    settings = dict(zip(words[1::2], words[2::2], strict=True))
+    command = redis_command(data_dir, data_dir / "redis.sock")
+    settings = dict(zip(command[1::2], command[2::2], strict=True))
     assert settings["--port"] == "0"
     assert settings["--appendonly"] == "yes"
     assert settings["--dir"] == str(data_dir / "redis")

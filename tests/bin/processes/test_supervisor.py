@@ -1,4 +1,4 @@
-"""Children that are held together: in which order they are told to stop, and what becomes of those that do not."""
+"""Supervised child processes: the order in which they are stopped, and the ones that do not stop."""
 
 import os
 import signal
@@ -13,33 +13,33 @@ import pytest
 from bin.processes import child_process
 from bin.processes.supervisor import Supervisor
 
-#: Waits for SIGTERM, notes it, and ends well only when every name in WANTED was told to stop too.
-ALIKE: Final = """
+#: Waits for SIGTERM, records it, and exits with 0 only if every name in WANTED gets SIGTERM, too.
+TOGETHER: Final = """
 import os, pathlib, signal, time
-folder, told = pathlib.Path(os.environ["FOLDER"]), []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+folder, signaled = pathlib.Path(os.environ["FOLDER"]), []
+signal.signal(signal.SIGTERM, lambda *_: signaled.append(1))
 (folder / ("ready-" + os.environ["NAME"])).touch()
-while not told:
+while not signaled:
     time.sleep(0.01)
-(folder / ("told-" + os.environ["NAME"])).touch()
+(folder / ("signaled-" + os.environ["NAME"])).touch()
 until = time.monotonic() + 8
-while not all((folder / ("told-" + each)).exists() for each in os.environ["WANTED"].split()):
+while not all((folder / ("signaled-" + each)).exists() for each in os.environ["WANTED"].split()):
     if time.monotonic() > until:
         raise SystemExit(3)
     time.sleep(0.01)
 """
-#: Waits for SIGTERM, and ends well only where nobody else has been told to stop by then.
+#: Waits for SIGTERM, and exits with 0 only if no other process got SIGTERM before.
 FIRST: Final = """
 import os, pathlib, signal, time
-folder, told = pathlib.Path(os.environ["FOLDER"]), []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+folder, signaled = pathlib.Path(os.environ["FOLDER"]), []
+signal.signal(signal.SIGTERM, lambda *_: signaled.append(1))
 (folder / ("ready-" + os.environ["NAME"])).touch()
-while not told:
+while not signaled:
     time.sleep(0.01)
 time.sleep(0.3)
-raise SystemExit(4 if list(folder.glob("told-*")) else 0)
+raise SystemExit(4 if list(folder.glob("signaled-*")) else 0)
 """
-DEAF: Final = """
+IGNORES_SIGTERM: Final = """
 import os, pathlib, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 (pathlib.Path(os.environ["FOLDER"]) / ("ready-" + os.environ["NAME"])).touch()
@@ -49,7 +49,7 @@ time.sleep(60)
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """Give back the handlers that a supervisor takes."""
+    """Restore the signal handlers that a supervisor replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -60,7 +60,7 @@ Children = dict[str, "subprocess.Popen[bytes]"]
 
 
 def started(folder: Path, stop_within_s: float, *named: tuple[str, str, str]) -> tuple[Supervisor, Children]:
-    """Start children, each of a name, a program and the names it waits for, and return once all of them listen."""
+    """Start children, each with a name, a program and the names it waits for; return when all are ready."""
     supervisor, children = Supervisor(stop_within_s), Children()
     for name, program, wanted in named:
         env = {**os.environ, "FOLDER": str(folder), "NAME": name, "WANTED": wanted}
@@ -70,26 +70,26 @@ def started(folder: Path, stop_within_s: float, *named: tuple[str, str, str]) ->
     return supervisor, children
 
 
-def ends(children: Children) -> dict[str, int | None]:
+def exit_codes(children: Children) -> dict[str, int | None]:
     return {name: child.poll() for name, child in children.items()}
 
 
-def test_workers_are_told_to_stop_together_and_the_service_before_them(tmp_path: Path) -> None:
-    workers = [("one", ALIKE, "one two"), ("two", ALIKE, "one two")]
+def test_workers_are_stopped_together_after_the_service(tmp_path: Path) -> None:
+    workers = [("one", TOGETHER, "one two"), ("two", TOGETHER, "one two")]
     supervisor, children = started(tmp_path, 30, *workers, ("service", FIRST, ""))
     supervisor.stop()
-    assert ends(children) == {"one": 0, "two": 0, "service": 0}
+    assert exit_codes(children) == {"one": 0, "two": 0, "service": 0}
 
 
-def test_what_does_not_stop_is_killed(tmp_path: Path) -> None:
-    supervisor, children = started(tmp_path, 0.5, ("one", DEAF, ""), ("two", DEAF, ""))
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    supervisor, children = started(tmp_path, 0.5, ("one", IGNORES_SIGTERM, ""), ("two", IGNORES_SIGTERM, ""))
     supervisor.stop()
-    assert ends(children) == {"one": -signal.SIGKILL, "two": -signal.SIGKILL}
+    assert exit_codes(children) == {"one": -signal.SIGKILL, "two": -signal.SIGKILL}
 
 
-def test_the_death_of_one_ends_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    supervisor, children = started(tmp_path, 30, ("one", ALIKE, "one"), ("two", ALIKE, "two"))
+def test_the_exit_of_one_child_stops_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    supervisor, children = started(tmp_path, 30, ("one", TOGETHER, "one"), ("two", TOGETHER, "two"))
     children["two"].kill()
     assert supervisor.run() == 1
-    assert ends(children) == {"one": 0, "two": -signal.SIGKILL}
-    assert "two ended (-9); stopping the rest" in caplog.text
+    assert exit_codes(children) == {"one": 0, "two": -signal.SIGKILL}
+    assert "two exited with -9; stopping the other processes" in caplog.text
