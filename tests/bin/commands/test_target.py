@@ -243,4 +243,4 @@ def test_a_resumption_names_a_target_or_all(shell: TargetShell) -> None:
     for words in ((), ("tgt_x", "--all")):
         result = shell.type("resume", *words)
         assert result.exit_code == 2
-        assert "either a target or --all" in result.stderr
+        assert "either a target id or --all" in result.stderr
