@@ -1,1 +1,1 @@
-"""A development tool that kills a real installation again and again, and counts what was lost. Loopback only."""
+"""Development tool: kills processes of a real installation repeatedly and counts lost data. Loopback only."""

@@ -1,7 +1,7 @@
-"""`make soak`, or `python -m soak`: kill a real installation again and again, and see whether anything is lost.
+"""`make soak`, or `python -m soak`: kill processes of a real installation and check that no data is lost.
 
-Exit code 0 only where nothing is lost, wrong or forbidden, every process ended in order, and nothing that was to stay flat
-grew. Otherwise its folder stays, with logs, database and ledger.
+The exit code is 0 only if nothing is lost, wrong or forbidden, every process exited cleanly, and no resource that must stay
+flat grew. Otherwise the folder with logs, database and records is kept.
 """
 
 import json
@@ -17,11 +17,11 @@ import click
 
 from bench.figures import machine
 from soak.plan import SoakPlan, sizes
-from soak.reporting import SoakReport, tell
-from soak.running import judge_again, soak
+from soak.reporting import SoakReport, print_report
+from soak.running import soak, verify_again
 
 _DATABASES: Final = ("sqlite", "postgresql")
-#: What a shell says of a program that a signal ended.
+#: A shell adds this to the number of the signal that ended a program.
 _BY_A_SIGNAL: Final = 128
 
 
@@ -30,28 +30,32 @@ _BY_A_SIGNAL: Final = 128
     "Exit codes: 0 nothing lost, 1 something to look at, 2 wrong usage."
 )
 @click.option("--database", type=click.Choice([*_DATABASES, "both"]), default="both", show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=1), help="How long each database is soaked.")
+@click.option("--seconds", type=click.FloatRange(min=1), help="Duration for each database.")
 @click.option("--minutes", type=click.FloatRange(min=0.1), help="The same in minutes.")
 @click.option("--hours", type=click.FloatRange(min=0.01), help="The same in hours.")
-@click.option("--exports", type=click.IntRange(min=1), help="How many are approved, for each database.")
-@click.option(
-    "--kills", type=click.IntRange(min=0), help="How many processes are killed, for each database; 0 for endurance."
-)
-@click.option("--rate", type=click.FloatRange(min=0.1), help="Approvals a second.")
-@click.option("--seed", default=1, show_default=True, help="Decides the order of kills, the moods and what clients do.")
+@click.option("--exports", type=click.IntRange(min=1), help="Approvals, for each database.")
+@click.option("--kills", type=click.IntRange(min=0), help="Processes to kill, for each database; 0 for an endurance run.")
+@click.option("--rate", type=click.FloatRange(min=0.1), help="Approvals per second.")
+@click.option("--seed", default=1, show_default=True, help="Determines kills, receiver behaviors and client requests.")
 @click.option("--clients", default=6, show_default=True, type=click.IntRange(1, 100))
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 16))
 @click.option("--receivers", default=3, show_default=True, type=click.IntRange(1, 16))
 @click.option("--targets", default=60, show_default=True, type=click.IntRange(3, 1000))
-@click.option("--drain-s", default=300.0, show_default=True, help="How long everything may take to end after the last kill.")
-@click.option("--sample-s", default=10.0, show_default=True, type=click.FloatRange(min=0.5), help="Between two samples.")
+@click.option(
+    "--drain-s",
+    "settle_s",
+    default=300.0,
+    show_default=True,
+    help="Time limit for all exports to finish after the last kill.",
+)
+@click.option("--sample-s", default=10.0, show_default=True, type=click.FloatRange(min=0.5), help="Seconds between samples.")
 @click.option("--into", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JSON, samples included.")
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder, and keep it.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Work in this folder and keep it.")
 @click.option(
     "--judge",
-    "judged",
+    "verified",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Judge a kept folder again (SQLite).",
+    help="Verify a kept folder again (SQLite).",
 )
 def main(
     database: str,
@@ -63,12 +67,12 @@ def main(
     rate: float | None,
     into: Path | None,
     keep: Path | None,
-    judged: Path | None,
+    verified: Path | None,
     **others: Any,
 ) -> None:
-    """Kill a real installation again and again, and hold what arrived against what was acknowledged."""
-    if judged is not None:
-        _judge_again(judged)
+    """Kill processes of a real installation and compare what arrived with what was acknowledged."""
+    if verified is not None:
+        _verify_again(verified)
     signal.signal(signal.SIGTERM, _stop)
     duration_s = seconds or (minutes or 0) * 60 or (hours or 0) * 3600 or None
     duration_s, exports, kills, rate = sizes(duration_s, exports, kills, rate)
@@ -78,8 +82,8 @@ def main(
         click.echo(f"{name}: {exports:,} exports and {kills} kills in about {duration_s:g} s", err=True)
         reports.append(_soaked(plan, keep and keep / name))
         if into is not None:
-            told = {**machine(), "command": " ".join(["python -m soak", *sys.argv[1:]])}
-            into.write_text(json.dumps({**told, "runs": [report.record() for report in reports]}, indent=1) + "\n")
+            actual = {**machine(), "command": " ".join(["python -m soak", *sys.argv[1:]])}
+            into.write_text(json.dumps({**actual, "runs": [report.record() for report in reports]}, indent=1) + "\n")
     raise SystemExit(0 if all(report.is_clean for report in reports) else 1)
 
 
@@ -89,18 +93,18 @@ def _soaked(plan: SoakPlan, keep: Path | None) -> SoakReport:
     is_over = False
     try:
         report = soak(plan, folder)
-        tell(report)
+        print_report(report)
         is_over = report.is_clean and keep is None
         return report
     finally:
         if is_over:
             shutil.rmtree(folder)
         else:
-            click.echo(f"Logs, database and ledger: {folder}", err=True)
+            click.echo(f"Logs, database and records: {folder}", err=True)
 
 
-def _judge_again(folder: Path) -> None:
-    findings = judge_again(folder)
+def _verify_again(folder: Path) -> None:
+    findings = verify_again(folder)
     for name in ("lost", "wrong", "forbidden"):
         for sentence in getattr(findings, name):
             click.echo(f"{name}: {sentence}")

@@ -1,7 +1,7 @@
-"""What clients do: hand in what there is to hand in, approve it, poll it, put some of it aside.
+"""Clients of the API: submit findings and uploads, approve exports, poll them, dismiss some.
 
-Each client is a thread with a connection and a chance of its own. One more, the caretaker (`soak.caretaker`), does the rarer
-things. Names run through everything that is asked for: `soak-` and a number, found again in the row that it became.
+Each client is a thread with its own connection and random generator. `soak.operator_client` sends the rarer requests. Each
+submission carries a name, `soak-` and a number, which identifies the rows that it creates.
 """
 
 import itertools
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from soak.asking import Asking, SoakResponse
-from soak.ledger import EventLog
+from soak.api_connection import ApiConnection, SoakResponse
+from soak.event_log import EventLog
 from soak.plan import SoakPlan
 from tests.support.factories import (
     SCANNER_SECRET,
@@ -35,20 +35,20 @@ CREATED: Final = frozenset({201})
 ACCEPTED: Final = frozenset({202})
 _POLLED: Final = frozenset({200, 304})
 
-#: Of what was prepared: so much is put aside, so much is left as it is, the rest is approved.
+#: Shares of prepared exports that are dismissed and left as they are; the rest is approved.
 _DISMISSED: Final = 0.04
 _LEFT: Final = 0.03
-#: Of approvals: so many are asked for once more with the same key, so many are polled.
+#: Shares of approvals that are repeated with the same key and that are polled.
 _REPEATED: Final = 0.1
 _POLLED_SHARE: Final = 0.5
-#: How often each kind of source comes, beside the others.
+#: Relative frequency of each source.
 _SOURCES: Final = {"postback": 3, "manual": 6, "email": 1, "capture": 1, "cms": 1, "storefront": 1}
 _MOST_ISSUES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """What clients are given: an account's tokens and project, a shop's project, and the targets to approve for."""
+    """Access of the clients: an account's tokens and project, a shop's project, and the targets to approve for."""
 
     bearer: Mapping[str, str]
     platform: Mapping[str, str]
@@ -59,7 +59,7 @@ class ClientAccess:
 
 
 class Pace:
-    """Whose turn it is: approvals are spread evenly, and those that outages held up are made good."""
+    """Spreads approvals evenly; catches up on approvals that outages delayed."""
 
     def __init__(self, rate: float, stop: threading.Event) -> None:
         self.stop = stop
@@ -68,13 +68,13 @@ class Pace:
         self._numbers = itertools.count()
 
     def wait(self) -> bool:
-        """Wait for the next turn; False where it is over."""
+        """Wait for the next approval; False once the run is over."""
         turn_at = self._began_at + next(self._numbers) / self._rate
         return not self.stop.wait(max(0.0, turn_at - time.monotonic()))
 
 
 class Names:
-    """Fresh names and numbers, for all clients of a run."""
+    """Unique names and numbers for all clients of a run."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -87,31 +87,31 @@ class Names:
 
 @dataclass
 class Shared:
-    """What all clients of a run share."""
+    """State that all clients of a run share."""
 
     plan: SoakPlan
     known: ClientAccess
-    ledger: EventLog
+    events: EventLog
     names: Names
     pace: Pace
     counts: Counter[str]
 
     @property
     def approved(self) -> int:
-        """How many approvals were acknowledged."""
+        """Number of acknowledged approvals."""
         return self.counts["approved"]
 
 
 class SoakClient(threading.Thread):
-    """One client: it hands something in, and does with each export what chance says."""
+    """One client: submits data and approves, dismisses or leaves each export at random."""
 
     def __init__(self, shared: Shared, number: int, port: int) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self.chance = random.Random(f"{shared.plan.seed}:client:{number}")
         self.shared = shared
-        self.ledger = shared.ledger
+        self.events = shared.events
         self.known = shared.known
-        self.asking = Asking(port, shared.ledger, shared.counts, shared.pace.stop)
+        self.api = ApiConnection(port, shared.events, shared.counts, shared.pace.stop)
         self.failed: BaseException | None = None
         self._hand_in: Mapping[str, Callable[[str, int], list[str]]] = {
             "postback": self._post_back,
@@ -133,17 +133,17 @@ class SoakClient(threading.Thread):
         }
 
     def run(self) -> None:
-        """Act until it is over."""
+        """Send requests until the run is over."""
         try:
             self.act()
         except BaseException as failed:  # whoever started us looks at it
             self.failed = failed
             raise
         finally:
-            self.asking.close()
+            self.api.close()
 
     def act(self) -> None:
-        """Hand in one thing after the other."""
+        """Submit one item after the other."""
         while not self.shared.pace.stop.is_set():
             [kind] = self.chance.choices(list(_SOURCES), list(_SOURCES.values()))
             for export_id in self._hand_in[kind](*self.shared.names.new()):
@@ -151,7 +151,7 @@ class SoakClient(threading.Thread):
                     return
 
     def deal_with(self, export_id: str) -> bool:
-        """Approve an export, or put it aside, or leave it; False where it is over."""
+        """Approve, dismiss or leave an export; False once the run is over."""
         kind = self.chance.random()
         if kind < _DISMISSED:
             self._dismiss(export_id)
@@ -164,49 +164,49 @@ class SoakClient(threading.Thread):
         return True
 
     def approve(self, export_id: str, target_id: str) -> bool:
-        """Approve an export by what its ticket says now; tell whether that was acknowledged."""
+        """Approve the current ticket of an export; return whether the approval was acknowledged."""
         read = self.ask("GET", f"{EXPORTS}/{export_id}")
         if read is None:
             return False
         digest = read.body["ticket_digest"]
-        self.ledger.note("approving", export=export_id, target=target_id)
+        self.events.note("approving", export=export_id, target=target_id)
         body = {"target_id": target_id, "ticket_digest": digest}
         headers = self.keyed(f"approve-{export_id}")
-        answer = self.asking.ask("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
+        answer = self.api.request("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
         if answer is None:
             return False
         self.shared.counts["approved"] += 1
-        self.ledger.note("approved", export=export_id, target=target_id, digest=digest)
+        self.events.note("approved", export=export_id, target=target_id, digest=digest)
         if self.chance.random() < _REPEATED:
-            self.asking.ask("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
+            self.api.request("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
         return True
 
     def poll(self, export_id: str) -> None:
-        """Read an export twice, the second time by the tag of the first."""
+        """Read an export twice, the second time with the ETag of the first."""
         first = self.ask("GET", f"{EXPORTS}/{export_id}")
         if first is None:
             return
         self._note_seen(export_id, first)
         tagged = {**self.known.bearer, "If-None-Match": first.headers["etag"]}
-        second = self.asking.ask("GET", f"{EXPORTS}/{export_id}", tagged, expected=_POLLED)
+        second = self.api.request("GET", f"{EXPORTS}/{export_id}", tagged, expected=_POLLED)
         if second is not None and second.status == 200:
             self._note_seen(export_id, second)
 
     def prepare(self, name: str, _: int = 0) -> list[str]:
-        """Prepare an export by hand; return its id, where that was acknowledged."""
+        """Prepare an export manually; return its id if acknowledged."""
         body = {"ticket": {"title": f"Note {name}", "description": "x" * 400}, "source": {"type": "manual", "id": name}}
         answer = self.keyed_post(name, 1, EXPORTS, self.known.bearer, body, CREATED)
         return [] if answer is None else self._acknowledge(name, [answer.body["id"]])
 
     def upload(self, name: str, path: str, body: Any) -> list[str]:
-        """Hand in an upload; return the id of its export, where that was acknowledged."""
+        """Submit an upload; return the id of its export if acknowledged."""
         answer = self.keyed_post(name, 1, path, self.known.platform, body, CREATED)
         return [] if answer is None else self._acknowledge(name, [answer.body["handoff"]["ticket_export_id"]])
 
     def ask(self, method: str, path: str, body: Any = None, expected: frozenset[int] = _OK) -> SoakResponse | None:
-        """Ask with the API token; POSTs with a key that is new."""
+        """Send a request with the API token; a POST gets a new key."""
         headers = self.known.bearer if method == "GET" else self.keyed("-".join(map(str, self.shared.names.new())))
-        return self.asking.ask(method, path, headers, body, expected)
+        return self.api.request(method, path, headers, body, expected)
 
     def keyed(self, key: str) -> dict[str, str]:
         """The headers of a POST that may be repeated."""
@@ -215,13 +215,13 @@ class SoakClient(threading.Thread):
     def keyed_post(
         self, name: str, rows: int, path: str, credential: Mapping[str, str], body: Any, expected: frozenset[int]
     ) -> SoakResponse | None:
-        """Ask for what becomes `rows` exports that carry `name`, with the name as the key."""
-        self.ledger.note("asked", name=name, rows=rows)
-        return self.asking.ask("POST", path, {**credential, "Idempotency-Key": name}, body, expected)
+        """Submit data that becomes `rows` exports named `name`; the name is also the key."""
+        self.events.note("asked", name=name, rows=rows)
+        return self.api.request("POST", path, {**credential, "Idempotency-Key": name}, body, expected)
 
     def _acknowledge(self, name: str, ids: list[str]) -> list[str]:
         self.shared.counts["acknowledged"] += 1
-        self.ledger.note("acknowledged", name=name, ids=ids)
+        self.events.note("acknowledged", name=name, ids=ids)
         return ids
 
     def _post_back(self, name: str, number: int) -> list[str]:
@@ -243,8 +243,8 @@ class SoakClient(threading.Thread):
 
     def _dismiss(self, export_id: str) -> None:
         if self.ask("POST", f"{EXPORTS}/{export_id}/dismiss") is not None:
-            self.ledger.note("dismissed", export=export_id)
+            self.events.note("dismissed", export=export_id)
 
     def _note_seen(self, export_id: str, answer: SoakResponse) -> None:
         if answer.body["status"] in {"exported", "dismissed"}:
-            self.ledger.note("seen", export=export_id, status=answer.body["status"])
+            self.events.note("seen", export=export_id, status=answer.body["status"])

@@ -1,7 +1,7 @@
-"""A real installation to be killed: service, workers, Redis and database as processes, and receivers beside it.
+"""A real installation: service, workers, Redis, database and receivers as processes.
 
-What dies is started again, as an operator's service manager does. Everything is started on the main thread and ends with it.
-All that it leaves behind lies in one folder.
+Processes that exit are restarted, as a service manager does. The main thread starts all processes, which end with it. All
+files are in one folder.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from bench.durable_postgres import DurablePostgres
 from bin.processes import child_process
-from soak.ledger import now_ms
+from soak.event_log import now_ms
 from soak.plan import SoakPlan
 from soak.receivers import SHUT_ADDRESS
 from storage.db import schema_version
@@ -31,16 +31,16 @@ from tests.support.storefront import CLOUD
 ROOT: Final = Path(__file__).resolve().parent.parent
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 
-#: Below those that the kernel gives to clients: one of them could take the port of a server that is away for a moment.
+#: Below the kernel's range for clients: a client could otherwise take the port of a server that restarts.
 _PORTS: Final = range(20_000, 30_000)
-#: What the slowest machine worth soaking on needs to start, or to stop, any one process.
+#: Time limit to start or stop one process on a slow machine.
 WITHIN_S: Final = 60.0
 _LOOK_S: Final = 0.1
-#: A service manager's pause before it starts again what has died.
+#: A service manager's pause before a restart.
 _RESTART_AFTER_S: Final = 0.3
 
-#: How this installation differs from one as it comes: deadlines are shorter and retries come sooner, so that everything ends
-#: within minutes, nobody is refused for asking often, and the one account sees every page of the console.
+#: Differences from default settings: shorter deadlines and retry intervals, so that everything ends within minutes; rate
+#: limits that clients do not reach; the account is the console's operator.
 SETTINGS: Final = {
     **CLOUD,
     "DELIVERY_TIMEOUT_S": "3",
@@ -54,7 +54,7 @@ SETTINGS: Final = {
 
 
 class Child:
-    """A command of the installation, started again whenever it has died."""
+    """A command of the installation, restarted whenever it exits."""
 
     def __init__(self, name: str, command: list[str], env: Mapping[str, str], folder: Path) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """The process id while it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class Child:
         self._died_at = None
 
     def look(self) -> None:
-        """Start it again if it died a moment ago."""
+        """Restart it if it has exited."""
         if self.pid is not None:
             return
         now = time.monotonic()
@@ -86,7 +86,7 @@ class Child:
             self.start()
 
     def send(self, number: signal.Signals) -> bool:
-        """Send it a signal; tell whether there was somebody to take it."""
+        """Send it a signal; return whether it was running."""
         if self._process is None or self._process.poll() is not None:
             return False
         self._process.send_signal(number)
@@ -98,16 +98,16 @@ class Child:
 
     @property
     def is_up(self) -> bool:
-        """Tell whether it has come so far that it takes SIGTERM for an order; before that it would just die of it."""
+        """Return whether it handles SIGTERM; before that, SIGTERM would kill it."""
         return bool(_caught(self.pid) & 1 << signal.SIGTERM - 1)
 
     def tell_to_stop(self) -> None:
-        """Tell it to end in order, once it goes on where it stands still."""
+        """Send SIGTERM, after resuming it if it is suspended."""
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
 
     def stop(self) -> int | None:
-        """Wait for its end in order and return its exit code; what does not end in time is killed, and has none."""
+        """Wait for it to exit and return the exit code; None if it had to be killed."""
         if self._process is None:
             return None
         try:
@@ -117,7 +117,7 @@ class Child:
             return None
 
     def kill(self) -> None:
-        """End it and what it has started."""
+        """End it and its children."""
         for pid in self.children():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -127,19 +127,19 @@ class Child:
 
 
 class SoakReceiverProcess:
-    """A receiver in a process of its own, which ends with its standard input."""
+    """A receiver as a separate process, which ends with its standard input."""
 
     def __init__(self, folder: Path, number: int, plan: SoakPlan, began_at_ms: int) -> None:
         self.port = _free_port(SHUT_ADDRESS)
         self.log = folder / f"receiver-{number}.log"
         words = [str(folder), str(number), str(self.port), WEBHOOK_SECRET, str(plan.seed), str(began_at_ms)]
         self._command = [sys.executable, "-m", "soak.receivers", *words]
-        self._is_moody = True
+        self._is_faulty = True
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def origin(self) -> str:
-        """Where it takes posts."""
+        """Its origin."""
         return f"http://127.0.0.1:{self.port}"
 
     def look(self) -> None:
@@ -147,21 +147,21 @@ class SoakReceiverProcess:
         if self._process is not None and self._process.poll() is None:
             return
         self._close()
-        words = [*self._command, "moody" if self._is_moody else "kind"]
+        words = [*self._command, "faulty" if self._is_faulty else "kind"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 words, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
 
     def be_kind(self) -> None:
-        """Let it accept whatever comes from now on."""
-        self._is_moody = False
+        """Make it accept every request from now on."""
+        self._is_faulty = False
         with suppress(OSError):  # it has just been killed, and comes back kind
             _pipe(self._process).write(b"\n")
             _pipe(self._process).flush()
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -178,7 +178,7 @@ class SoakReceiverProcess:
 
 
 class SoakInstallation:
-    """Everything that runs; `url` is the service's, `receiver_urls` has the origin of each receiver."""
+    """All processes of a soak; `url` is the service's, `receiver_urls` has the origin of each receiver."""
 
     def __init__(self, folder: Path, plan: SoakPlan) -> None:
         self.folder = folder
@@ -196,12 +196,12 @@ class SoakInstallation:
 
     @property
     def children(self) -> list[Child]:
-        """What runs of the product itself."""
+        """The product's processes."""
         return [self.service, *self.workers]
 
     @property
     def servers(self) -> list[RedisServer | PostgresServer]:
-        """What the product stands on."""
+        """The servers that the product uses."""
         return [self.redis, *([self.postgres] if self.postgres else [])]
 
     def start(self, project_id: int) -> None:
@@ -228,7 +228,7 @@ class SoakInstallation:
         schema_version.migrate()
 
     def look(self) -> None:
-        """Start again whatever has died."""
+        """Restart exited processes."""
         for child in self.children:
             child.look()
         for receiver in self.receivers:
@@ -238,14 +238,14 @@ class SoakInstallation:
                 server.start()
 
     def is_answering(self) -> bool:
-        """Tell whether the service takes connections and answers."""
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as asking:
-            asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            return asking.recv(12).endswith(b"200")
+        """Return whether the service responds."""
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            return client.recv(12).endswith(b"200")
         return False
 
     def wait_until(self, is_so: Callable[[], object], within_s: float = WITHIN_S) -> bool:
-        """Wait until `is_so()`, and keep everything running meanwhile; tell whether it came to be."""
+        """Wait until `is_so()` while restarting exited processes; return whether it became true in time."""
         until = time.monotonic() + within_s
         while not is_so():
             if time.monotonic() > until:
@@ -255,11 +255,11 @@ class SoakInstallation:
         return True
 
     def is_up(self) -> bool:
-        """Tell whether every process of the product could be stopped in order."""
+        """Return whether every process of the product handles SIGTERM."""
         return all(child.is_up for child in self.children)
 
-    def is_drained(self) -> bool:
-        """Tell whether nothing that was approved waits any more, and no compliance request does."""
+    def is_settled(self) -> bool:
+        """Return whether no approved export and no compliance request is pending."""
         try:
             with connection():
                 waiting = rows(
@@ -281,7 +281,7 @@ class SoakInstallation:
             yield "redis", pid
 
     def stop_product(self) -> None:
-        """End the product's processes in order, and note how they ended; harmless when they have."""
+        """Stop the product's processes and record their exit codes; idempotent."""
         running = self.children if hasattr(self, "service") else []
         for child in running:
             child.tell_to_stop()
@@ -289,7 +289,7 @@ class SoakInstallation:
             self.exit_codes[child.name] = child.stop()
 
     def stop(self) -> None:
-        """End everything in order; harmless when it has ended."""
+        """Stop all processes; idempotent."""
         self.stop_product()
         for receiver in self.receivers:
             receiver.stop()
@@ -298,7 +298,7 @@ class SoakInstallation:
             server.stop()
 
     def keep_servers(self) -> None:
-        """Move what the servers have written into the folder, once everything has ended."""
+        """Move the servers' files into the folder, once all processes have ended."""
         for server, name in zip(self.servers, ("redis", "postgresql"), strict=False):
             with suppress(shutil.Error, OSError):
                 shutil.move(str(server.folder), str(self.folder / name))
@@ -311,7 +311,7 @@ class SoakInstallation:
 
 
 def children_of(pid: int | None) -> list[int]:
-    """Return the ids of the child processes of one, none where it has gone."""
+    """Return the ids of a process's children; none if it has exited."""
     if pid is None:
         return []
     try:
@@ -321,7 +321,7 @@ def children_of(pid: int | None) -> list[int]:
 
 
 def _caught(pid: int | None) -> int:
-    """Return the signals that a process has a handler for, a bit each; none where it has gone."""
+    """Return the bit mask of a process's signal handlers; 0 if it has exited."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -330,7 +330,7 @@ def _caught(pid: int | None) -> int:
 
 
 def _free_port(*also_at: str) -> int:
-    """Return a port that is free on loopback, and at other addresses of it."""
+    """Return a port that is free on all loopback addresses."""
     while True:
         port = random.choice(_PORTS)
         if all(_is_free(address, port) for address in ("127.0.0.1", *also_at)):

@@ -1,7 +1,7 @@
-"""How much a soak does, and in which order things go wrong: everything that a seed decides.
+"""Size of a soak and order of its faults: everything that the seed determines.
 
-The same seed gives the same kills in the same order and the same moods of every receiver; what they meet depends on the
-machine. Nothing here touches the world.
+The same seed gives the same kills in the same order and the same behaviors of every receiver; what they meet depends on the
+machine. No I/O.
 """
 
 import random
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-#: A killed process takes some two seconds to be back: often enough, and the next kill still finds something at work.
+#: A killed process is back after about two seconds, so the next kill finds a running process.
 KILL_EVERY_S: Final = 4.5
-#: Approvals a second that two slow cores carry beside the clients, the receivers and the kills.
+#: Approvals per second that two slow cores can handle together with clients, receivers and kills.
 RATE: Final = 14.0
 DURATION_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """One soak of one database; `rate` is in approvals a second."""
+    """One soak of one database; `rate` is in approvals per second."""
 
     database: str
     seed: int
@@ -30,7 +30,7 @@ class SoakPlan:
     workers: int = 2
     receivers: int = 3
     targets: int = 60
-    drain_s: float = 300.0
+    settle_s: float = 300.0
     sample_s: float = 10.0
 
     def record(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class SoakPlan:
 def sizes(
     duration_s: float | None, exports: int | None, kills: int | None, rate: float | None
 ) -> tuple[float, int, int, float]:
-    """Return duration, exports, kills and rate, each from the others where it is not given.
+    """Return duration, exports, kills and rate; derive the ones not given from the others.
 
     Without a duration, the run is as long as its exports and kills take at a pace that two slow cores carry.
     """
@@ -57,7 +57,7 @@ def sizes(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong: `victim` counts among those of its kind, `pause_s` is how long it stays so."""
+    """One fault: `victim` is an index among processes of its kind, `pause_s` the duration of the fault."""
 
     kind: str
     victim: int
@@ -65,19 +65,19 @@ class Fault:
 
     @property
     def is_kill(self) -> bool:
-        """Tell whether a process ends by it."""
+        """Return whether it ends a process."""
         return self.kind not in LESSER
 
 
-#: Nothing ends by these; they come on top of the kills that were asked for.
+#: These end no process and do not count as kills.
 LESSER: Final = frozenset({"worker stalled", "redis emptied"})
-#: How often each comes, beside the others: most of what can be lost is in the hands of a worker.
+#: Relative frequencies; most for workers, which hold most of what can be lost.
 _FAULTS: Final = {
     "worker killed": 30,
-    "worker told to stop": 7,
+    "worker asked to stop": 7,
     "worker stalled": 8,
     "service killed": 8,
-    "service told to stop": 3,
+    "service asked to stop": 3,
     "service process killed": 12,
     "redis killed, back empty": 4,
     "redis killed, back with its file": 4,
@@ -89,16 +89,16 @@ _FAULTS_OF_POSTGRESQL: Final = {
     "postgresql stopped at once": 3,
     "postgresql killed": 3,
 }
-#: Up to more than a lease (6 s), so that a stalled worker comes back to what somebody else has taken over.
+#: Up to more than a lease (6 s), so that a stalled worker resumes after another one has taken over its exports.
 _LONGEST_STALL_S: Final = 9.0
-#: How long a server of others may be away.
+#: Outage of a database or Redis server, in seconds.
 _LONGEST_ABSENCE_S: Final = 2.5
 #: More than there are processes of any kind: taken modulo their number.
 _VICTIMS: Final = 1000
 
 
 def faults(plan: SoakPlan) -> Iterator[Fault]:
-    """Yield what goes wrong, one after the other, without an end."""
+    """Yield an infinite sequence of faults."""
     chance = random.Random(f"{plan.seed}:faults")
     weights = {**_FAULTS, **(_FAULTS_OF_POSTGRESQL if plan.database == "postgresql" else {})}
     while True:
@@ -108,7 +108,7 @@ def faults(plan: SoakPlan) -> Iterator[Fault]:
 
 
 def intervals(plan: SoakPlan) -> Iterator[float]:
-    """Yield the seconds from each kill to the next: on average what spreads them over the run."""
+    """Yield the seconds between kills, spread evenly over the run on average."""
     chance = random.Random(f"{plan.seed}:intervals")
     while True:
         yield plan.duration_s / max(1, plan.kills) * chance.uniform(0.3, 1.5)

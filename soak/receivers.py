@@ -1,9 +1,9 @@
-"""A receiver as a process of its own: `python -m soak.receivers FOLDER NUMBER PORT SECRET SEED BEGAN_MS MOODY`.
+"""A receiver as a separate process: `python -m soak.receivers FOLDER NUMBER PORT SECRET SEED BEGAN_MS FAULTY`.
 
-It takes posts at 127.0.0.1, at `/t/N` for target N in that target's mood, at `/kind/…` always kindly, at `/gone/…` with 410,
-and at 127.9.9.9, where no worker may ever come. What arrives is noted in FOLDER before anything is answered, and once more
-when a whole answer has gone out; it checks the signature by its own arithmetic. A line on its standard input turns it kind
-for good; the end of that input ends it.
+Accepts posts at 127.0.0.1: `/t/N` follows the behavior of target N, `/kind/…` always accepts, `/gone/…` responds with 410.
+Also listens at 127.9.9.9, which workers must not use. Records each arrival in FOLDER before it responds, and again once the
+response is sent; verifies signatures with its own code. After a line on standard input it always accepts; it exits at the
+end of that input.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.exports.ticket import digest
-from soak.ledger import ARRIVALS, EventLog
-from soak.moods import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, mood_of
+from soak.event_log import ARRIVALS, EventLog
+from soak.receiver_behaviors import ACCEPTS, GONE, ReceiverBehavior, SenderConnection, behavior_of
 
 #: A loopback address that the service accepts and that workers are not allowed.
 SHUT_ADDRESS: Final = "127.9.9.9"
@@ -29,22 +29,22 @@ _LARGEST_HEAD: Final = 65_536
 class ReceiverServer:
     """Serves the connections of one receiver."""
 
-    def __init__(self, ledger: EventLog, secret: bytes, seed: int, began_at: float, *, is_moody: bool) -> None:
-        self._ledger = ledger
+    def __init__(self, events: EventLog, secret: bytes, seed: int, began_at: float, *, is_faulty: bool) -> None:
+        self._events = events
         self._secret = secret
         self._seed = seed
         self._began_at = began_at
-        self.is_moody = is_moody
+        self.is_faulty = is_faulty
         self._requests: Counter[int] = Counter()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection until either side ends it."""
+        """Serve one connection until either side closes it."""
         peer = SenderConnection(reader, writer)
         try:
             while await self._answer_next(peer):
                 pass
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            # The sender hung up, gave up, or was killed: what it is there for.
+            # Expected: the sender closed the connection, timed out, or was killed.
             return
         finally:
             writer.close()
@@ -55,38 +55,40 @@ class ReceiverServer:
         headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines if each)}
         body = await peer.reader.readexactly(int(headers.get("content-length", "0")))
         path = line.split(" ")[1]
-        mood = self._mood(path)
+        behavior = self._behavior(path)
         shut = peer.writer.get_extra_info("sockname")[0] == SHUT_ADDRESS
-        self._note_arrival("/shut" if shut else path, headers, body, mood)
-        await mood.do(peer)
-        self._ledger.note("answered", attempt=headers.get("x-request-id", ""), status=mood.status, mood=mood.name)
-        return mood.keeps
+        self._note_arrival("/shut" if shut else path, headers, body, behavior)
+        await behavior.do(peer)
+        self._events.note(
+            "answered", attempt=headers.get("x-request-id", ""), status=behavior.status, behavior=behavior.name
+        )
+        return behavior.keeps
 
-    def _mood(self, path: str) -> ReceiverBehavior:
+    def _behavior(self, path: str) -> ReceiverBehavior:
         _, kind, *rest = path.split("/")
         if kind == "gone":
             return GONE
-        if kind != "t" or not self.is_moody:
+        if kind != "t" or not self.is_faulty:
             return ACCEPTS
         target = int(rest[0])
         self._requests[target] += 1
-        return mood_of(self._seed, target, time.time() - self._began_at, self._requests[target])
+        return behavior_of(self._seed, target, time.time() - self._began_at, self._requests[target])
 
-    def _note_arrival(self, path: str, headers: Mapping[str, str], body: bytes, mood: ReceiverBehavior) -> None:
-        told = _json(body)
-        self._ledger.note(
+    def _note_arrival(self, path: str, headers: Mapping[str, str], body: bytes, behavior: ReceiverBehavior) -> None:
+        record = _json(body)
+        self._events.note(
             "arrived",
             path=path,
-            type=told.get("type"),
-            export=told.get("id"),
+            type=record.get("type"),
+            export=record.get("id"),
             key=headers.get("idempotency-key"),
             attempt=headers.get("x-request-id", ""),
             nonce=headers.get("x-service-nonce"),
             is_signed=self._is_signed(headers, body),
             sha256=hashlib.sha256(body).hexdigest(),
-            digest=digest(told.get("ticket") or {}),
-            mood=mood.name,
-            status=mood.status,
+            digest=digest(record.get("ticket") or {}),
+            behavior=behavior.name,
+            status=behavior.status,
         )
 
     def _is_signed(self, headers: Mapping[str, str], body: bytes) -> bool:
@@ -97,10 +99,10 @@ class ReceiverServer:
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(body)
+        record = json.loads(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 async def run(receiver: ReceiverServer, port: int) -> None:
@@ -110,17 +112,17 @@ async def run(receiver: ReceiverServer, port: int) -> None:
         for address in ("127.0.0.1", SHUT_ADDRESS)
     ]
     loop = asyncio.get_running_loop()
-    # On a thread, because a pipe is all that standard input has to be.
+    # On a thread: standard input may be any kind of file.
     while await loop.run_in_executor(None, sys.stdin.readline):
-        receiver.is_moody = False
+        receiver.is_faulty = False
     for server in serving:
         server.close()
 
 
-def main(folder: str, number: str, port: str, secret: str, seed: str, began_ms: str, moody: str) -> None:
+def main(folder: str, number: str, port: str, secret: str, seed: str, began_ms: str, faulty: str) -> None:
     """Listen at `port` and serve."""
-    ledger = EventLog(Path(folder) / ARRIVALS.format(number))
-    receiver = ReceiverServer(ledger, secret.encode(), int(seed), int(began_ms) / 1000, is_moody=moody == "moody")
+    events = EventLog(Path(folder) / ARRIVALS.format(number))
+    receiver = ReceiverServer(events, secret.encode(), int(seed), int(began_ms) / 1000, is_faulty=faulty == "faulty")
     asyncio.run(run(receiver, int(port)))
 
 

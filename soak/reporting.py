@@ -1,4 +1,4 @@
-"""What a soak came to, as text for a terminal and as JSON for a file."""
+"""The report of a soak, as text and as JSON."""
 
 import json
 import re
@@ -10,23 +10,23 @@ from typing import Any, Final
 
 import click
 
-from soak.judging import Findings
 from soak.plan import SoakPlan
 from soak.samples import Sample, Trend, growing, trends
+from soak.verification import Findings
 
-#: What the drain says of an attempt whose lease somebody else has: its result was refused.
+#: Log message for a result that was discarded because the worker had lost its lease.
 FENCED: Final = "lease expired before the result was written"
-#: A million sentences say no more than a few.
+#: Findings to print of each kind.
 _SHOWN: Final = 10
-#: What tells one line from another that says the same: ids, numbers, paths.
+#: Variable parts of log lines: ids, numbers, paths.
 _ONE_OF_MANY: Final = re.compile(r"[0-9a-f]{32}|/[^ ]+|[0-9]+")
-#: Without a kill there is time to see a trend from here on; shorter runs show their figures and judge none.
+#: Runs without kills that last this long check trends; shorter runs only print their figures.
 _TREND_FROM_S: Final = 600.0
 
 
 @dataclass
 class SoakReport:
-    """One soak of one database; `problems` is what went wrong around the product's promises, a sentence each."""
+    """Report of one soak of one database; `problems` has a sentence for each other failure of the run."""
 
     plan: SoakPlan
     findings: Findings
@@ -34,7 +34,7 @@ class SoakReport:
     faults: Counter[str]
     kills: int
     took_s: float
-    drained_s: float
+    settled_s: float
     fenced: int
     complaints: Counter[str]
     exit_codes: Mapping[str, int | None]
@@ -45,17 +45,17 @@ class SoakReport:
 
     @property
     def trends(self) -> list[Trend]:
-        """How memory, descriptors and threads went, where nothing was killed; else nothing can be told."""
+        """Trends of memory, descriptors and threads; none in a run with kills."""
         return [] if self.plan.kills else trends(self.samples)
 
     @property
     def growing(self) -> list[Trend]:
-        """What grew, in a run that was long enough to tell."""
+        """Figures that grew, in a run long enough for a trend."""
         return growing(self.trends) if self.took_s >= _TREND_FROM_S else []
 
     @property
     def is_clean(self) -> bool:
-        """Tell whether there is nothing to look at."""
+        """Return whether the run found no problem."""
         return self.findings.is_clean and not (self.surprises or self.problems or self.growing)
 
     def record(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class SoakReport:
             "plan": self.plan.record(),
             "is_clean": self.is_clean,
             "took_s": round(self.took_s, 1),
-            "drained_s": round(self.drained_s, 1),
+            "settled_s": round(self.settled_s, 1),
             "requests": self.counts["requests"],
             "pages": self.counts["pages"],
             "asked_again": self.counts["asked again"],
@@ -94,16 +94,20 @@ class SoakReport:
         }
 
 
-def tell(report: SoakReport) -> None:
-    """Print what there is to know."""
-    told = report.record()
+def print_report(report: SoakReport) -> None:
+    """Print the report."""
+    record = report.record()
     click.echo(
-        f"\n{report.plan.database}, seed {report.plan.seed}: {told['took_s']:g} s, drained in {told['drained_s']:g} s"
+        f"\n{report.plan.database}, seed {report.plan.seed}: {record['took_s']:g} s, settled in {record['settled_s']:g} s"
     )
-    _row(told, "requests", "pages", "asked_again", "acknowledged", "not_acknowledged", "approved")
-    _row(told, "sent", "exported", "failed", "blocked", "repeated", "late", "worst_late_s", "fenced")
-    _row(told, "kills", "lost", "wrong", "forbidden")
-    for title, counted in (("gone wrong", told["faults"]), ("answers", told["answers"]), ("logged", told["complaints"])):
+    _row(record, "requests", "pages", "asked_again", "acknowledged", "not_acknowledged", "approved")
+    _row(record, "sent", "exported", "failed", "blocked", "repeated", "late", "worst_late_s", "fenced")
+    _row(record, "kills", "lost", "wrong", "forbidden")
+    for title, counted in (
+        ("gone wrong", record["faults"]),
+        ("answers", record["answers"]),
+        ("logged", record["complaints"]),
+    ):
         if counted:
             click.echo(f"  {title}: " + ", ".join(f"{name} {count}" for name, count in counted.items()))
     for line in _growth(report):
@@ -113,8 +117,8 @@ def tell(report: SoakReport) -> None:
     click.echo("  nothing lost" if report.is_clean else "  NOT CLEAN")
 
 
-def _row(told: Mapping[str, Any], *names: str) -> None:
-    click.echo("  " + "  ".join(f"{name.replace('_', ' ')} {told[name]:,}" for name in names))
+def _row(record: Mapping[str, Any], *names: str) -> None:
+    click.echo("  " + "  ".join(f"{name.replace('_', ' ')} {record[name]:,}" for name in names))
 
 
 def _growth(report: SoakReport) -> Iterator[str]:
@@ -148,7 +152,7 @@ def _few(name: str, sentences: list[str]) -> Iterator[str]:
 
 
 def read_logs(paths: Iterable[Path]) -> tuple[int, Counter[str]]:
-    """Return how many results were refused because a lease was lost, and how often each warning and error was logged.
+    """Return the number of results discarded after a lost lease, and counts of warnings and errors by message.
 
     What is no line of the log's form counts as one.
     """
@@ -161,11 +165,11 @@ def read_logs(paths: Iterable[Path]) -> tuple[int, Counter[str]]:
 
 def _complaint(line: str) -> str | None:
     try:
-        told = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return "(a line that is none of the log's)"
-    if told.get("level") in {"info", "debug"}:
+    if record.get("level") in {"info", "debug"}:
         return None
-    if told.get("message") == FENCED:
+    if record.get("message") == FENCED:
         return FENCED
-    return f"{told.get('level')}: {_ONE_OF_MANY.sub('*', str(told.get('message')))}"
+    return f"{record.get('level')}: {_ONE_OF_MANY.sub('*', str(record.get('message')))}"

@@ -1,4 +1,4 @@
-"""One soak from beginning to end: start, load, kill, calm down, drain, stop, judge."""
+"""Runs one soak: start, load, inject faults, stop faults, wait, stop, verify."""
 
 import hashlib
 import json
@@ -14,31 +14,31 @@ from urllib.parse import urlsplit
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from soak.asking import PATIENCE_S
-from soak.caretaker import Caretaker
+from soak.api_connection import PATIENCE_S
 from soak.clients import ClientAccess, Names, Pace, Shared, SoakClient
+from soak.console_client import ConsoleClient
+from soak.event_log import ACTS, EventLog, now_ms, read
+from soak.fault_injection import FaultInjector
 from soak.installation import SETTINGS, SoakInstallation
-from soak.judging import FinalExport, Findings, Recorded, judge
-from soak.ledger import ACTS, EventLog, now_ms, read
-from soak.mischief import Mischief
-from soak.moods import is_honest
+from soak.operator_client import OperatorClient
 from soak.plan import SoakPlan, faults, intervals
+from soak.receiver_behaviors import is_honest
 from soak.receivers import SHUT_ADDRESS
 from soak.reporting import SoakReport, read_logs
 from soak.samples import Sampler
-from soak.visitor import Visitor
+from soak.verification import FinalExport, Findings, Recorded, verify
 from storage.accounts import tokens
 from storage.db.engine import connection, execute, open_database, rows, transaction
 from tests.support.factories import make_customer, make_platform_token, make_project, make_target
 
 _LOOK_S: Final = 0.05
-#: Longer than a client's patience with two requests.
+#: Longer than a client's time limit for two requests.
 _LAST_WORD_S: Final = 200.0
-#: A run that is not done by so many times its length and so many seconds more is ended as it is.
+#: Time limit of a run: this multiple of its planned length plus this many seconds.
 _OVERTIME: Final = 1.5
 _OVERTIME_S: Final = 120.0
 _NAME: Final = re.compile(r"soak-\d+")
-#: What the schedule gives, and the first try.
+#: The retry schedule plus the first attempt.
 MOST_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
 _FACTS: Final = "facts.json"
 _EXPORTS: Final = (
@@ -49,40 +49,40 @@ _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 
 
 def soak(plan: SoakPlan, folder: Path) -> SoakReport:
-    """Soak an installation in `folder`, where everything stays that it leaves behind, and return what came of it."""
+    """Run a soak with its files in `folder` and return the report."""
     with _installation(folder, plan) as installation:
         known, console_token = _found(installation)
-        ledger = EventLog(folder / ACTS)
+        events = EventLog(folder / ACTS)
         stop = threading.Event()
         counts: Counter[str] = Counter()
-        shared = Shared(plan, known, ledger, Names(), Pace(plan.rate, stop), counts)
+        shared = Shared(plan, known, events, Names(), Pace(plan.rate, stop), counts)
         clients = _clients(shared, installation, console_token)
         sampler = Sampler(installation, plan.sample_s, lambda: shared.approved)
-        mischief = Mischief(installation, ledger)
+        injector = FaultInjector(installation, events)
         began_at = time.monotonic()
         for thread in (sampler, *clients):
             thread.start()
         try:
-            _go_wrong(installation, mischief, shared)
+            _go_wrong(installation, injector, shared)
         finally:
             stop.set()
-            mischief.end()
+            injector.end()
         problems = _calm_down(installation, clients)
         took_s, ended_at = time.monotonic() - began_at, time.monotonic()
-        if not installation.wait_until(installation.is_drained, plan.drain_s):
-            problems.append(f"Something still waits {plan.drain_s:g} s after the last kill.")
-        drained_s = time.monotonic() - ended_at
+        if not installation.wait_until(installation.is_settled, plan.settle_s):
+            problems.append(f"Something still waits {plan.settle_s:g} s after the last kill.")
+        settled_s = time.monotonic() - ended_at
         installation.wait_until(installation.is_up)
         sampler.stop()
-        # What a process has begun arrives before it has ended, and is judged with the rest.
+        # Requests in progress arrive before their process exits and are verified too.
         installation.stop_product()
         attempts = _count_attempts()
         honest = [known.targets[number] for number in range(plan.targets) if is_honest(number)]
         facts = {"plan": plan.record(), "honest": honest, "began_at": installation.began_at_ms, "ended_at": now_ms()}
         (folder / _FACTS).write_text(json.dumps(facts))
-        found = _judged(folder)
-    if mischief.kills < plan.kills or shared.approved < plan.exports:
-        problems.append(f"Only {mischief.kills} kills and {shared.approved} approvals came about.")
+        found = _verified(folder)
+    if injector.kills < plan.kills or shared.approved < plan.exports:
+        problems.append(f"Only {injector.kills} kills and {shared.approved} approvals came about.")
     if counts["not acknowledged"]:
         problems.append(f"{counts['not acknowledged']} requests had no answer after {PATIENCE_S:g} s of asking again.")
     problems += [f"{name} ended with {code}." for name, code in installation.exit_codes.items() if code != 0]
@@ -96,10 +96,10 @@ def soak(plan: SoakPlan, folder: Path) -> SoakReport:
         plan=plan,
         findings=found,
         counts=counts,
-        faults=mischief.done,
-        kills=mischief.kills,
+        faults=injector.done,
+        kills=injector.kills,
         took_s=took_s,
-        drained_s=drained_s,
+        settled_s=settled_s,
         fenced=fenced,
         complaints=complaints,
         exit_codes=installation.exit_codes,
@@ -110,23 +110,23 @@ def soak(plan: SoakPlan, folder: Path) -> SoakReport:
     )
 
 
-def judge_again(folder: Path) -> Findings:
-    """Judge what a soak on SQLite left in `folder` once more; return the findings."""
+def verify_again(folder: Path) -> Findings:
+    """Verify the files of a SQLite soak in `folder` again; return the findings."""
     open_database(f"sqlite:///{folder / 'riskrelay.db'}")
-    return _judged(folder)
+    return _verified(folder)
 
 
-def _judged(folder: Path) -> Findings:
+def _verified(folder: Path) -> Findings:
     facts = json.loads((folder / _FACTS).read_text())
     arrivals = [line for path in sorted(folder.glob("arrivals-*.jsonl")) for line in read(path)]
     with connection():
         recorded = {row[0]: Recorded(row[1], row[2] + row[3]) for row in rows(_ATTEMPTS)}
-        return judge(read(folder / ACTS), arrivals, _rows(), recorded, MOST_ATTEMPTS, frozenset(facts["honest"]))
+        return verify(read(folder / ACTS), arrivals, _rows(), recorded, MOST_ATTEMPTS, frozenset(facts["honest"]))
 
 
 @contextmanager
 def _installation(folder: Path, plan: SoakPlan) -> Iterator[SoakInstallation]:
-    """Make an installation; nothing of it runs afterwards, and what its servers wrote is in `folder` with the rest."""
+    """Yield an installation; afterwards stop it and move its servers' files to `folder`."""
     installation = SoakInstallation(folder, plan)
     try:
         installation.open_database()
@@ -137,7 +137,7 @@ def _installation(folder: Path, plan: SoakPlan) -> Iterator[SoakInstallation]:
 
 
 def _found(installation: SoakInstallation) -> tuple[ClientAccess, str]:
-    """Make an account with its tokens, projects and targets, and start everything; the last token is the console's."""
+    """Create an account with its rows and start all processes; return the clients' access and a console token."""
     plan, shop = installation.plan, "snow.shops.example"
     with connection():
         customer = make_customer()
@@ -147,7 +147,7 @@ def _found(installation: SoakInstallation) -> tuple[ClientAccess, str]:
         urls = [f"{installation.receivers[n % plan.receivers].origin}/t/{n}" for n in range(plan.targets)]
         with transaction():
             targets = [make_target(customer, url).id for url in urls]
-            # As those that clients register: workers look at their addresses, too.
+            # As for targets that clients register: workers validate them too.
             execute("UPDATE targets SET created_at = ?, validation_due_at = ?", (now_ms(), now_ms()))
     installation.start(customer.project_id)
     bearer = {"Authorization": f"Bearer {platform}"}
@@ -157,32 +157,36 @@ def _found(installation: SoakInstallation) -> tuple[ClientAccess, str]:
 def _clients(shared: Shared, installation: SoakInstallation, console_token: str) -> list[SoakClient]:
     origins = [receiver.origin for receiver in installation.receivers]
     shut = [origin.replace("127.0.0.1", SHUT_ADDRESS) for origin in origins]
-    caretaker = Caretaker(shared, installation.port, origins, shut)
-    visitor = Visitor(shared, installation.port, console_token)
-    return [caretaker, visitor, *(SoakClient(shared, number, installation.port) for number in range(shared.plan.clients))]
+    operator = OperatorClient(shared, installation.port, origins, shut)
+    console_client = ConsoleClient(shared, installation.port, console_token)
+    return [
+        operator,
+        console_client,
+        *(SoakClient(shared, number, installation.port) for number in range(shared.plan.clients)),
+    ]
 
 
-def _go_wrong(installation: SoakInstallation, mischief: Mischief, shared: Shared) -> None:
-    """Let things go wrong, one after the other, until there were enough of them and enough was approved."""
+def _go_wrong(installation: SoakInstallation, injector: FaultInjector, shared: Shared) -> None:
+    """Inject faults until the planned kills and approvals are reached."""
     plan, coming, pauses = shared.plan, faults(shared.plan), intervals(shared.plan)
     began_at = time.monotonic()
     until = began_at + plan.duration_s * _OVERTIME + _OVERTIME_S
     next_at = began_at + next(pauses)
     while time.monotonic() < until:
         now = time.monotonic()
-        if mischief.kills >= plan.kills and shared.approved >= plan.exports and now - began_at >= plan.duration_s * 0.9:
+        if injector.kills >= plan.kills and shared.approved >= plan.exports and now - began_at >= plan.duration_s * 0.9:
             return
-        if mischief.kills < plan.kills and now >= next_at:
-            mischief.do(next(coming))
-            # By the plan, not by the clock: what a restart took is made good.
+        if injector.kills < plan.kills and now >= next_at:
+            injector.do(next(coming))
+            # Relative to the plan, so that delays of restarts are caught up.
             next_at += next(pauses)
-        mischief.look()
+        injector.look()
         installation.look()
         time.sleep(_LOOK_S)
 
 
 def _calm_down(installation: SoakInstallation, clients: list[SoakClient]) -> list[str]:
-    """Let receivers be kind and clients come to an end; return what is wrong with them."""
+    """Make receivers accept and let clients finish; return problems of clients."""
     for receiver in installation.receivers:
         receiver.be_kind()
     installation.wait_until(lambda: not any(client.is_alive() for client in clients), _LAST_WORD_S)
@@ -197,7 +201,7 @@ def _count_attempts() -> int:
 
 
 def _rows() -> Iterator[FinalExport]:
-    """Yield every export as the database has it."""
+    """Yield every export from the database."""
     for export_id, source_id, ticket, status, reason, target, body, attempts, redacted_at, url in rows(_EXPORTS):
         name = _NAME.search(f"{source_id} {ticket if isinstance(ticket, str) else json.dumps(ticket)}")
         sha256 = None if body is None else hashlib.sha256(body).hexdigest()

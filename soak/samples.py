@@ -1,7 +1,7 @@
-"""What the product's processes take while they run: memory, descriptors, threads; and how many rows there are.
+"""Samples the product's processes: memory, descriptors, threads; and row counts.
 
-A process is known by its role, so that one that was started again goes on where its predecessor ended. Whether a figure
-grows is told from a run without kills: after a warm-up, the second half is held against the first.
+Processes are identified by role, so a restarted one continues its predecessor's series. Growth is checked in runs without
+kills: after a warm-up, the second half is compared with the first.
 """
 
 import threading
@@ -18,13 +18,13 @@ from storage.db.engine import OUTAGES, connection, is_sqlite, rows
 from storage.db.models import ALL
 
 _KIB_TO_MB: Final = 1024 / 1e6
-#: Counting rows reads whole indexes; so many samples go by between two counts.
+#: Counting rows reads whole indexes, so only one sample of this many includes it.
 _ROWS_EVERY: Final = 6
 #: Caches fill, pools open, the allocator finds its size.
 _WARM_UP: Final = 0.25
-#: Less than that is no trend: there are figures on both sides of it in any run.
+#: Fewer samples show no trend above the noise.
 _ENOUGH: Final = 8
-#: What a process's memory, descriptors and threads may differ by from one half to the other and still be flat.
+#: Allowed difference between the halves of a run for flat memory, descriptors and threads.
 _FLAT_SHARE: Final = 0.05
 _FLAT: Final = {"pss_mb": 2.0, "rss_mb": 4.0, "descriptors": 6.0, "threads": 2.0}
 
@@ -33,7 +33,7 @@ Sample = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How one figure of one process went: medians of both halves after the warm-up, and the slope over them."""
+    """Trend of one figure of one process: medians of both halves after the warm-up, and the slope."""
 
     process: str
     figure: str
@@ -44,12 +44,12 @@ class Trend:
 
     @property
     def is_flat(self) -> bool:
-        """Tell whether the second half is no higher than the first, but for what is noise."""
+        """Return whether the second half exceeds the first by no more than noise."""
         return self.second - self.first <= max(_FLAT[self.figure], self.first * _FLAT_SHARE)
 
 
 class Sampler(threading.Thread):
-    """Takes a sample every few seconds until it is told to stop."""
+    """Takes a sample every few seconds until stopped."""
 
     def __init__(self, installation: SoakInstallation, every_s: float, done: Callable[[], int]) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -70,7 +70,7 @@ class Sampler(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """Stop, with a last sample of everything."""
+        """Stop after a last full sample."""
         self._stop_asked.set()
         self.join()
         self.samples.append(self._sample(with_rows=True))
@@ -85,7 +85,7 @@ class Sampler(threading.Thread):
 
 
 def _figures(pid: int) -> dict[str, float] | None:
-    """Return what a process takes now; None where it has gone."""
+    """Return a process's current figures; None if it has exited."""
     try:
         rollup = _fields(Path(f"/proc/{pid}/smaps_rollup"))
         threads = _fields(Path(f"/proc/{pid}/status"))["Threads:"]
@@ -124,7 +124,7 @@ def _bytes() -> int:
 
 
 def trends(samples: Sequence[Sample]) -> list[Trend]:
-    """Return how each figure of each process went; none where there are too few samples to tell."""
+    """Return the trend of each figure of each process that has enough samples."""
     series: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     warm = samples[int(len(samples) * _WARM_UP) :]
     for sample in warm:
@@ -148,5 +148,5 @@ def _trend(process: str, figure: str, points: Sequence[tuple[float, float]]) -> 
 
 
 def growing(found: Iterable[Trend]) -> list[Trend]:
-    """Return those that are not flat."""
+    """Return the trends that are not flat."""
     return [trend for trend in found if not trend.is_flat]

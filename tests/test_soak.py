@@ -17,12 +17,22 @@ from typing import Any, Final
 import pytest
 
 from schemas.base.timestamps import to_ms
-from soak.judging import AFTERMATH_MS, AT_ONCE_MS, FRESH_MS, LATE_MS, FinalExport, Findings, Recorded, judge, started_ms
-from soak.ledger import EventLog, read
-from soak.moods import ACCEPTS, MOODS, is_honest, mood_of
+from soak.event_log import EventLog, read
 from soak.plan import Fault, SoakPlan, faults, intervals, sizes
+from soak.receiver_behaviors import ACCEPTS, BEHAVIORS, behavior_of, is_honest
 from soak.reporting import FENCED, read_logs
 from soak.samples import Sample, growing, trends
+from soak.verification import (
+    AFTERMATH_MS,
+    AT_ONCE_MS,
+    FRESH_MS,
+    LATE_MS,
+    FinalExport,
+    Findings,
+    Recorded,
+    started_ms,
+    verify,
+)
 from storage.db.identifiers import ATTEMPT, new_id
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -46,11 +56,11 @@ ACTS: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
-def act(what: str, after_ms: int = 0, **told: Any) -> dict[str, Any]:
-    return {"what": what, "at": BEGAN_MS + after_ms, **told}
+def act(what: str, after_ms: int = 0, **details: Any) -> dict[str, Any]:
+    return {"what": what, "at": BEGAN_MS + after_ms, **details}
 
 
-def arrival(after_ms: int = 100, mood: str = ACCEPTS.name, **changes: Any) -> dict[str, Any]:
+def arrival(after_ms: int = 100, behavior: str = ACCEPTS.name, **changes: Any) -> dict[str, Any]:
     """Return the line of an attempt that started `after_ms` after the beginning and arrived at once."""
     at = BEGAN_MS + after_ms
     line = {
@@ -65,8 +75,8 @@ def arrival(after_ms: int = 100, mood: str = ACCEPTS.name, **changes: Any) -> di
         "is_signed": True,
         "sha256": "aa",
         "digest": "sha256:1",
-        "mood": mood,
-        "status": MOODS[mood].status,
+        "behavior": behavior,
+        "status": BEHAVIORS[behavior].status,
     }
     return {**line, **changes}
 
@@ -75,22 +85,22 @@ def answered(line: Mapping[str, Any]) -> dict[str, Any]:
     return {"what": "answered", "at": line["at"], "attempt": line["attempt"]}
 
 
-def judged(
+def verified(
     *more: Mapping[str, Any],
     arrivals: list[dict[str, Any]] | None = None,
     rows: list[FinalExport] | None = None,
     recorded: Mapping[str, Recorded] | None = None,
     without: str = "",
 ) -> Findings:
-    """Judge the one export: with more acts, or without those of one kind, other arrivals, other rows."""
+    """Verify the one export: with more acts, or without those of one kind, other arrivals, other rows."""
     acts = [line for line in ACTS if line["what"] != without]
     came = [arrival()] if arrivals is None else arrivals
     honest = frozenset({"tgt_1"})
-    return judge([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MOST_ATTEMPTS, honest)
+    return verify([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MOST_ATTEMPTS, honest)
 
 
 def test_what_was_approved_and_arrived_is_clean() -> None:
-    findings = judged()
+    findings = verified()
     assert findings.is_clean
     assert findings.counts == {"exported": 1}
     assert (findings.late, findings.repeated.total()) == (0, 0)
@@ -98,26 +108,26 @@ def test_what_was_approved_and_arrived_is_clean() -> None:
 
 LOST: Final = [
     # nothing is there at all: the request, its id, its approval
-    (lambda: judged(rows=[], arrivals=[]), "was acknowledged and is not there"),
+    (lambda: verified(rows=[], arrivals=[]), "was acknowledged and is not there"),
     # exported by the database's word alone
-    (lambda: judged(arrivals=[]), "no receiver accepted it"),
+    (lambda: verified(arrivals=[]), "no receiver accepted it"),
     # the receiver was asked and refused
-    (lambda: judged(arrivals=[arrival(mood="is overloaded")]), "no receiver accepted it"),
+    (lambda: verified(arrivals=[arrival(behavior="is overloaded")]), "no receiver accepted it"),
     # it still waits when everything has ended
-    (lambda: judged(rows=[replace(ROW, status="retry_scheduled")]), "is retry_scheduled in the end"),
+    (lambda: verified(rows=[replace(ROW, status="retry_scheduled")]), "is retry_scheduled in the end"),
     # failed, but its receiver said nothing that leads there
-    (lambda: judged(rows=[replace(ROW, status="failed", reason="receiver_gone")], arrivals=[]), "gave no reason for"),
+    (lambda: verified(rows=[replace(ROW, status="failed", reason="receiver_gone")], arrivals=[]), "gave no reason for"),
     # given up before its schedule was spent
     (
-        lambda: judged(rows=[replace(ROW, status="failed", reason="attempts_exhausted", attempts=2)], arrivals=[]),
+        lambda: verified(rows=[replace(ROW, status="failed", reason="attempts_exhausted", attempts=2)], arrivals=[]),
         "gave no reason for",
     ),
     # nobody turned its target off, or could have blocked it
-    (lambda: judged(rows=[replace(ROW, status="failed", reason="target_disabled")], arrivals=[]), "gave no reason for"),
-    (lambda: judged(rows=[replace(ROW, status="blocked", reason="address_private")], arrivals=[]), "gave no reason for"),
+    (lambda: verified(rows=[replace(ROW, status="failed", reason="target_disabled")], arrivals=[]), "gave no reason for"),
+    (lambda: verified(rows=[replace(ROW, status="blocked", reason="address_private")], arrivals=[]), "gave no reason for"),
     # two findings of one postback, of which one is gone
     (
-        lambda: judged(
+        lambda: verified(
             act("asked", name="soak-2", rows=2),
             act("acknowledged", name="soak-2", ids=[]),
             rows=[ROW, replace(ROW, id="exp_2", name="soak-2", status="prepared", target=None)],
@@ -127,19 +137,19 @@ LOST: Final = [
 ]
 
 
-@pytest.mark.parametrize(("found", "told"), LOST, ids=map(str, range(len(LOST))))
-def test_what_is_not_there_is_lost(found: Callable[[], Findings], told: str) -> None:
+@pytest.mark.parametrize(("found", "expected"), LOST, ids=map(str, range(len(LOST))))
+def test_what_is_not_there_is_lost(found: Callable[[], Findings], expected: str) -> None:
     findings = found()
-    assert any(told in sentence for sentence in findings.lost), findings
+    assert any(expected in sentence for sentence in findings.lost), findings
     assert not findings.is_clean
 
 
 LEGITIMATE: Final = [
     # it refused the ticket
-    (replace(ROW, status="failed", reason="WEBHOOK_VALIDATION_FAILED"), [arrival(mood="does not like it")]),
-    (replace(ROW, status="failed", reason="redirect_refused"), [arrival(mood="sends elsewhere")]),
+    (replace(ROW, status="failed", reason="WEBHOOK_VALIDATION_FAILED"), [arrival(behavior="does not like it")]),
+    (replace(ROW, status="failed", reason="redirect_refused"), [arrival(behavior="sends elsewhere")]),
     # every try was made
-    (replace(ROW, status="failed", reason="attempts_exhausted", attempts=3), [arrival(mood="hangs")]),
+    (replace(ROW, status="failed", reason="attempts_exhausted", attempts=3), [arrival(behavior="hangs")]),
     # its person asked to be forgotten
     (replace(ROW, name=None, status="failed", reason="redacted", redacted_at=BEGAN_MS), []),
 ]
@@ -147,33 +157,33 @@ LEGITIMATE: Final = [
 
 @pytest.mark.parametrize(("row", "arrivals"), LEGITIMATE, ids=map(str, range(len(LEGITIMATE))))
 def test_what_its_receiver_refused_for_good_is_not_lost(row: FinalExport, arrivals: list[dict[str, Any]]) -> None:
-    assert judged(act("forgetting", export="exp_1"), rows=[row], arrivals=arrivals).is_clean
+    assert verified(act("forgetting", export="exp_1"), rows=[row], arrivals=arrivals).is_clean
 
 
 def test_what_was_never_acknowledged_may_be_there_or_not_but_whole() -> None:
     asked = act("asked", name="soak-2", rows=2)
     halves = [replace(ROW, id=f"exp_{number}", name="soak-2", status="prepared", target=None) for number in (2, 3)]
-    assert judged(asked).is_clean
-    assert judged(asked, rows=[ROW, *halves]).is_clean
-    assert "by halves" in judged(asked, rows=[ROW, halves[0]]).wrong[0]
+    assert verified(asked).is_clean
+    assert verified(asked, rows=[ROW, *halves]).is_clean
+    assert "by halves" in verified(asked, rows=[ROW, halves[0]]).wrong[0]
     third = replace(halves[0], id="exp_4")
-    assert "3 times instead of 2" in judged(asked, rows=[ROW, *halves, third]).wrong[0]
+    assert "3 times instead of 2" in verified(asked, rows=[ROW, *halves, third]).wrong[0]
 
 
 WRONG: Final = [
-    (lambda: judged(arrivals=[arrival(is_signed=False)]), "signature that does not verify"),
-    (lambda: judged(arrivals=[arrival(sha256="bb")]), "other bytes than the frozen ones"),
-    (lambda: judged(arrivals=[arrival(digest="sha256:2")]), "another ticket than the approved one"),
-    (lambda: judged(arrivals=[arrival(key="exp_2")]), "another Idempotency-Key"),
-    (lambda: judged(arrivals=[arrival(nonce="n"), arrival(nonce="n")]), "a nonce that was there before"),
+    (lambda: verified(arrivals=[arrival(is_signed=False)]), "signature that does not verify"),
+    (lambda: verified(arrivals=[arrival(sha256="bb")]), "other bytes than the frozen ones"),
+    (lambda: verified(arrivals=[arrival(digest="sha256:2")]), "another ticket than the approved one"),
+    (lambda: verified(arrivals=[arrival(key="exp_2")]), "another Idempotency-Key"),
+    (lambda: verified(arrivals=[arrival(nonce="n"), arrival(nonce="n")]), "a nonce that was there before"),
     # a client saw it exported
     (
-        lambda: judged(act("seen", export="exp_1", status="exported"), rows=[replace(ROW, status="approved")]),
+        lambda: verified(act("seen", export="exp_1", status="exported"), rows=[replace(ROW, status="approved")]),
         "was exported and is approved now",
     ),
     # an answer said so, and it was made undone
     (
-        lambda: judged(
+        lambda: verified(
             arrivals=[arrival(attempt="att_01")],
             recorded={"att_01": Recorded("delivered", BEGAN_MS)},
             rows=[replace(ROW, status="retry_scheduled")],
@@ -181,46 +191,49 @@ WRONG: Final = [
         "was delivered by att_01 and is retry_scheduled now",
     ),
     # another target than the approved one
-    (lambda: judged(rows=[replace(ROW, target="tgt_2")]), "was approved for tgt_1 and has tgt_2"),
+    (lambda: verified(rows=[replace(ROW, target="tgt_2")]), "was approved for tgt_1 and has tgt_2"),
     # forgotten by itself, or not when it was asked for
-    (lambda: judged(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)]), "was redacted, and nobody asked for it"),
-    (lambda: judged(act("forgetting", export="exp_1"), act("redacting", export="exp_1")), "was to be redacted and was not"),
+    (lambda: verified(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)]), "was redacted, and nobody asked for it"),
+    (
+        lambda: verified(act("forgetting", export="exp_1"), act("redacting", export="exp_1")),
+        "was to be redacted and was not",
+    ),
     # a row that nobody asked for
-    (lambda: judged(rows=[ROW, replace(ROW, id="exp_2", name=None, status="prepared")]), "nobody asked for it"),
+    (lambda: verified(rows=[ROW, replace(ROW, id="exp_2", name=None, status="prepared")]), "nobody asked for it"),
     # twice for one request
-    (lambda: judged(rows=[ROW, replace(ROW, id="exp_2", status="prepared")]), "2 times instead of 1"),
+    (lambda: verified(rows=[ROW, replace(ROW, id="exp_2", status="prepared")]), "2 times instead of 1"),
 ]
 
 
-@pytest.mark.parametrize(("found", "told"), WRONG, ids=map(str, range(len(WRONG))))
-def test_what_is_not_what_was_approved_is_wrong(found: Callable[[], Findings], told: str) -> None:
+@pytest.mark.parametrize(("found", "expected"), WRONG, ids=map(str, range(len(WRONG))))
+def test_what_is_not_what_was_approved_is_wrong(found: Callable[[], Findings], expected: str) -> None:
     findings = found()
-    assert any(told in sentence for sentence in findings.wrong), findings
+    assert any(expected in sentence for sentence in findings.wrong), findings
     assert not findings.is_clean
 
 
 FORBIDDEN: Final = [
-    (lambda: judged(without="approving"), "nobody ever approved it"),
-    (lambda: judged(act("dismissed", export="exp_1")), "was dismissed"),
-    (lambda: judged(arrivals=[arrival(), arrival(path="/elsewhere")]), "where nobody may go"),
-    (lambda: judged(arrivals=[arrival(), arrival(path="/shut")]), "where nobody may go"),
-    (lambda: judged(arrivals=[arrival(), arrival(path="/t/1")]), "at /t/1, which is not where its target is"),
+    (lambda: verified(without="approving"), "nobody ever approved it"),
+    (lambda: verified(act("dismissed", export="exp_1")), "was dismissed"),
+    (lambda: verified(arrivals=[arrival(), arrival(path="/elsewhere")]), "where nobody may go"),
+    (lambda: verified(arrivals=[arrival(), arrival(path="/shut")]), "where nobody may go"),
+    (lambda: verified(arrivals=[arrival(), arrival(path="/t/1")]), "at /t/1, which is not where its target is"),
     (
-        lambda: judged(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)], arrivals=[arrival(60_000)]),
+        lambda: verified(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)], arrivals=[arrival(60_000)]),
         "after its redaction",
     ),
-    (lambda: judged(act("disabled", target="tgt_1"), arrivals=[arrival(FRESH_MS + 1)]), "after its target was disabled"),
+    (lambda: verified(act("disabled", target="tgt_1"), arrivals=[arrival(FRESH_MS + 1)]), "after its target was disabled"),
     (
-        lambda: judged(act("paused", target="tgt_1"), act("resuming", 2_000, target="tgt_1"), arrivals=[arrival(1_000)]),
+        lambda: verified(act("paused", target="tgt_1"), act("resuming", 2_000, target="tgt_1"), arrivals=[arrival(1_000)]),
         "while its target was paused",
     ),
 ]
 
 
-@pytest.mark.parametrize(("found", "told"), FORBIDDEN, ids=map(str, range(len(FORBIDDEN))))
-def test_what_must_not_arrive_is_forbidden(found: Callable[[], Findings], told: str) -> None:
+@pytest.mark.parametrize(("found", "expected"), FORBIDDEN, ids=map(str, range(len(FORBIDDEN))))
+def test_what_must_not_arrive_is_forbidden(found: Callable[[], Findings], expected: str) -> None:
     findings = found()
-    assert any(told in sentence for sentence in findings.forbidden), findings
+    assert any(expected in sentence for sentence in findings.forbidden), findings
     assert not findings.is_clean
 
 
@@ -236,31 +249,31 @@ ALLOWED: Final = [
 @pytest.mark.parametrize("lines", ALLOWED, ids=map(str, range(len(ALLOWED))))
 def test_what_had_begun_before_is_allowed(lines: list[dict[str, Any]]) -> None:
     *acts, came = lines
-    assert judged(*acts, arrivals=[came]).is_clean
+    assert verified(*acts, arrivals=[came]).is_clean
 
 
 def test_a_repeat_needs_a_cause() -> None:
     first, second = arrival(100), arrival(9_000)
     came = [first, answered(first), second]
-    assert "no cause" in judged(arrivals=came).wrong[0]
+    assert "no cause" in verified(arrivals=came).wrong[0]
     # Only a whole answer counts as given.
-    assert judged(arrivals=[first, second]).is_clean
+    assert verified(arrivals=[first, second]).is_clean
     # Its worker never wrote it, because something was killed then, or stood still.
     killed = act("fault done", 200, kind="worker killed", began_at=BEGAN_MS + 200, pause_s=0.0)
-    assert judged(killed, arrivals=came).repeated == {"after a fault": 1}
+    assert verified(killed, arrivals=came).repeated == {"after a fault": 1}
     long_ago = act("fault done", -AFTERMATH_MS - 1, kind="worker killed", began_at=0, pause_s=0.0)
-    assert not judged(long_ago, arrivals=came).is_clean
+    assert not verified(long_ago, arrivals=came).is_clean
     # Its worker had given it up already.
     lost = {first["attempt"]: Recorded("retryable", BEGAN_MS + 3_000)}
-    assert judged(arrivals=came, recorded=lost).repeated == {"answer lost": 1}
+    assert verified(arrivals=came, recorded=lost).repeated == {"answer lost": 1}
     # It was written as delivered, and sent again all the same: no fault accounts for that.
     known = {first["attempt"]: Recorded("delivered", second["at"] - AT_ONCE_MS - 1)}
-    assert not judged(killed, arrivals=came, recorded=known).is_clean
+    assert not verified(killed, arrivals=came, recorded=known).is_clean
 
 
 def test_what_comes_later_than_promised_is_counted() -> None:
-    assert judged(arrivals=[arrival(LATE_MS)]).late == 0
-    findings = judged(arrivals=[arrival(LATE_MS + 1), arrival(LATE_MS + 500)])
+    assert verified(arrivals=[arrival(LATE_MS)]).late == 0
+    findings = verified(arrivals=[arrival(LATE_MS + 1), arrival(LATE_MS + 500)])
     assert (findings.late, findings.worst_late_ms) == (1, LATE_MS + 1)
 
 
@@ -289,31 +302,31 @@ def test_the_same_seed_does_the_same_in_the_same_order() -> None:
 
     assert first_of(PLAN) == first_of(PLAN)
     assert first_of(PLAN) != first_of(replace(PLAN, seed=8))
-    moods = [mood_of(7, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
-    assert moods == [mood_of(7, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
-    assert moods != [mood_of(8, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
+    behaviors = [behavior_of(7, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
+    assert behaviors == [behavior_of(7, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
+    assert behaviors != [behavior_of(8, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
 
 
-def test_every_kind_of_fault_and_every_mood_comes() -> None:
+def test_every_kind_of_fault_and_every_behavior_comes() -> None:
     kinds = {fault.kind for fault in itertools.islice(faults(PLAN), 1000)}
     assert len(kinds) == 13
     on_sqlite = {fault.kind for fault in itertools.islice(faults(replace(PLAN, database="sqlite")), 1000)}
     assert kinds - on_sqlite == {kind for kind in kinds if kind.startswith("postgresql")} != set()
-    met = {mood_of(7, target, s, 1).name for target in range(60) for s in range(0, 400, 4)}
+    met = {behavior_of(7, target, s, 1).name for target in range(60) for s in range(0, 400, 4)}
     # Whoever is gone has an address of its own.
-    assert met == set(MOODS) - {"is gone"}
+    assert met == set(BEHAVIORS) - {"is gone"}
 
 
 def test_every_third_target_is_honest_all_the_time() -> None:
     assert [is_honest(target) for target in range(6)] == [True, False, False, True, False, False]
-    assert {mood_of(7, 3, s, 1) for s in range(400)} == {ACCEPTS}
+    assert {behavior_of(7, 3, s, 1) for s in range(400)} == {ACCEPTS}
 
 
 def sample(s: float, **figures: float) -> Sample:
     return {"s": s, "done": 0, "processes": {"worker 1": figures}}
 
 
-def test_what_grows_is_told_from_what_is_noise() -> None:
+def test_what_grows_differs_from_noise() -> None:
     flat = [sample(s, pss_mb=60 + s % 3, descriptors=40 + s % 5, threads=48) for s in range(0, 3600, 10)]
     assert growing(trends(flat)) == []
     # 10 MB an hour, and a descriptor every three minutes; what happens in the warm-up does not count.
@@ -331,9 +344,9 @@ def test_too_few_samples_tell_nothing() -> None:
 
 def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    ledger = EventLog(path)
-    ledger.note("arrived", export="exp_1")
-    ledger.close()
+    events = EventLog(path)
+    events.note("arrived", export="exp_1")
+    events.close()
     with path.open("a") as file:
         file.write('{"what": "arr')
     assert [line["what"] for line in read(path)] == ["arrived"]
@@ -361,11 +374,11 @@ def run_soak(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(300)
 def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Path) -> None:
-    told = tmp_path / "report.json"
+    record = tmp_path / "report.json"
     words = ("--seconds", "8", "--kills", "4", "--rate", "10", "--seed", "30", "--receivers", "1")
-    done = run_soak("--database", "sqlite", *words, "--keep", str(tmp_path / "kept"), "--into", str(told))
+    done = run_soak("--database", "sqlite", *words, "--keep", str(tmp_path / "kept"), "--into", str(record))
     assert done.returncode == 0, done.stdout + done.stderr
-    [report] = json.loads(told.read_text())["runs"]
+    [report] = json.loads(record.read_text())["runs"]
     assert (report["kills"], report["lost"], report["wrong"], report["forbidden"]) == (4, 0, 0, 0)
     assert report["approved"] >= 80
     assert report["exported"] + report["failed"] + report["blocked"] >= report["approved"]
@@ -387,7 +400,7 @@ def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Pa
 
 
 @pytest.mark.timeout(300)
-def test_a_soak_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
+def test_a_soak_that_is_asked_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     words = ["--database", "sqlite", "--seconds", "60", "--workers", "1", "--receivers", "1", "--keep", str(folder)]
     soaking = subprocess.Popen([sys.executable, "-m", "soak", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -398,12 +411,12 @@ def test_a_soak_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> N
             time.sleep(0.1)
         assert processes_that_name(folder)
         soaking.send_signal(signal.SIGTERM)
-        _, told = soaking.communicate(timeout=WITHIN_S / 2)
+        _, actual = soaking.communicate(timeout=WITHIN_S / 2)
     finally:
         soaking.kill()
         soaking.wait()
     assert soaking.returncode == 128 + signal.SIGTERM
-    assert f"Logs, database and ledger: {folder / 'sqlite'}" in told
+    assert f"Logs, database and records: {folder / 'sqlite'}" in actual
     assert processes_that_name(folder) == []
 
 

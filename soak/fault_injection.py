@@ -1,4 +1,4 @@
-"""Does what the plan says goes wrong, to the processes of an installation, and notes it."""
+"""Injects the planned faults into the processes of an installation and records them."""
 
 import os
 import signal
@@ -11,32 +11,32 @@ from typing import Final, TypeVar
 
 import redis
 
+from soak.event_log import EventLog
 from soak.installation import Child, SoakInstallation
-from soak.ledger import EventLog
 from soak.plan import Fault
 from tests.support.servers import processes_in
 
 Thing = TypeVar("Thing")
 
-#: PostgreSQL's processes that serve a connection say so in their title, with the user's name.
+#: The title of a PostgreSQL backend contains the user's name.
 _BACKEND: Final = b"postgres: riskrelay"
 
 
-class Mischief:
-    """Carries out faults one by one; what stands still goes on by itself when its time has come."""
+class FaultInjector:
+    """Injects one fault at a time; resumes suspended processes when their pause is over."""
 
-    def __init__(self, installation: SoakInstallation, ledger: EventLog) -> None:
+    def __init__(self, installation: SoakInstallation, events: EventLog) -> None:
         self.done: Counter[str] = Counter()
         self.kills = 0
         self._installation = installation
-        self._ledger = ledger
+        self._events = events
         self._stalled: list[tuple[float, Child]] = []
         self._acts: dict[str, Callable[[Fault], bool]] = {
             "worker killed": lambda fault: self._worker(fault).send(signal.SIGKILL),
-            "worker told to stop": lambda fault: self._worker(fault).send(signal.SIGTERM),
+            "worker asked to stop": lambda fault: self._worker(fault).send(signal.SIGTERM),
             "worker stalled": self._stall,
             "service killed": lambda _: installation.service.send(signal.SIGKILL),
-            "service told to stop": lambda _: installation.service.send(signal.SIGTERM),
+            "service asked to stop": lambda _: installation.service.send(signal.SIGTERM),
             "service process killed": self._kill_service_process,
             "redis killed, back empty": self._kill_redis_and_its_file,
             "redis killed, back with its file": self._kill_redis,
@@ -48,16 +48,16 @@ class Mischief:
         }
 
     def do(self, fault: Fault) -> None:
-        """Carry out one; one that finds nobody does nothing and is not counted."""
-        began_at = self._ledger.note("fault", kind=fault.kind)
+        """Inject one fault; a fault without a running victim is not counted."""
+        began_at = self._events.note("fault", kind=fault.kind)
         if not self._acts[fault.kind](fault):
             return
         self.done[fault.kind] += 1
         self.kills += fault.is_kill
-        self._ledger.note("fault done", kind=fault.kind, began_at=began_at, pause_s=round(fault.pause_s, 2))
+        self._events.note("fault done", kind=fault.kind, began_at=began_at, pause_s=round(fault.pause_s, 2))
 
     def look(self) -> None:
-        """Let go on what has stood still for long enough."""
+        """Resume processes whose pause is over."""
         now = time.monotonic()
         for until, child in self._stalled:
             if until <= now:
@@ -65,7 +65,7 @@ class Mischief:
         self._stalled = [(until, child) for until, child in self._stalled if until > now]
 
     def end(self) -> None:
-        """Let go on whatever stands still."""
+        """Resume all suspended processes."""
         for _, child in self._stalled:
             child.send(signal.SIGCONT)
         self._stalled = []

@@ -1,7 +1,7 @@
-"""What a receiver does to a request, decided by a seed: it accepts, refuses, hangs, drips or lies.
+"""Receiver behaviors, chosen by seed: accept, reject, hang, respond slowly or respond wrongly.
 
-Every third target is honest all the time, so that lateness can be measured there. The others change their mood every few
-seconds; in a bad one most requests meet it, the rest are accepted, so that everything comes to an end.
+Every third target always accepts, so that lateness can be measured there. The others change their behavior every few
+seconds; a faulty behavior applies to most requests and the rest are accepted, so that all deliveries finish.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-#: A mood lasts so long: a breaker opens within it, and has not grown to minutes by its end.
-MOOD_S: Final = 4.0
-#: Of the times of a target that is not honest, and of the requests in a bad one.
+#: Duration of a behavior: long enough to open a circuit breaker, too short for its wait to grow to minutes.
+BEHAVIOR_S: Final = 4.0
+#: Share of faulty periods of an unreliable target, and of affected requests within one.
 _BAD_TIMES: Final = 0.35
 _BAD_REQUESTS: Final = 0.8
 _HONEST: Final = 3
 
-#: Longer than any deadline here: who hangs or drips is given up by the sender.
+#: Longer than any deadline here: the sender gives up first.
 _FOR_EVER_S: Final = 60.0
 _HUGE: Final = 2 * 1024 * 1024
 
@@ -27,7 +27,7 @@ Do = Callable[["SenderConnection"], Awaitable[None]]
 
 
 class SenderConnection:
-    """One connection to a sender, from the side of a receiver that may misbehave."""
+    """A receiver's connection to a sender."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -39,17 +39,17 @@ class SenderConnection:
         await self.writer.drain()
 
     async def drip(self, data: bytes) -> None:
-        """Send a byte at a time, until the sender has gone."""
+        """Send one byte at a time until the sender closes the connection."""
         for byte in data:
             await self.send(bytes([byte]))
             await asyncio.sleep(0.1)
 
     async def wait(self) -> None:
-        """Say nothing until the sender has gone."""
+        """Send nothing until the sender closes the connection."""
         await asyncio.wait_for(self.reader.read(1), _FOR_EVER_S)
 
     def reset(self) -> None:
-        """Hang up rudely: the sender's next read fails."""
+        """Reset the connection: the sender's next read fails."""
         sock: socket.socket = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
@@ -57,7 +57,7 @@ class SenderConnection:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverBehavior:
-    """What is done; `status` is that of the answer whose head goes out, None where none does.
+    """One behavior; `status` is the status that it sends, None without a response head.
 
     `keeps` tells whether the connection can be used again; `weight` how often it comes, beside the others.
     """
@@ -70,7 +70,7 @@ class ReceiverBehavior:
 
     @property
     def accepts(self) -> bool:
-        """Tell whether the sender may take the ticket for accepted."""
+        """Return whether the sender may record the ticket as accepted."""
         return self.status is not None and 200 <= self.status < 300
 
 
@@ -109,7 +109,7 @@ async def _reset(peer: SenderConnection) -> None:
 
 async def _claim_and_reset(peer: SenderConnection) -> None:
     await peer.send(head(200, 100) + b'{"id": "T-')
-    # What was sent has to be there before the end is: a reset may overtake it.
+    # Wait until the data has arrived: a reset may overtake it.
     await asyncio.sleep(0.05)
     peer.reset()
 
@@ -146,22 +146,22 @@ _BAD: Final = (
 )
 
 
-#: Every mood by its name.
-MOODS: Final = {mood.name: mood for mood in (*_ACCEPTING, *_BAD, GONE)}
+#: Every behavior by its name.
+BEHAVIORS: Final = {behavior.name: behavior for behavior in (*_ACCEPTING, *_BAD, GONE)}
 
 
 def is_honest(target: int) -> bool:
-    """Tell whether a target accepts all the time."""
+    """Return whether a target always accepts."""
     return target % _HONEST == 0
 
 
-def mood_of(seed: int, target: int, elapsed_s: float, request: int) -> ReceiverBehavior:
-    """Return the mood in which a target meets its request number `request`, `elapsed_s` seconds into the run."""
+def behavior_of(seed: int, target: int, elapsed_s: float, request: int) -> ReceiverBehavior:
+    """Return a target's behavior for its request number `request`, `elapsed_s` seconds into the run."""
     if is_honest(target):
         return ACCEPTS
-    now = random.Random(f"{seed}:mood:{target}:{int(elapsed_s / MOOD_S)}")
+    now = random.Random(f"{seed}:behavior:{target}:{int(elapsed_s / BEHAVIOR_S)}")
     one = random.Random(f"{seed}:request:{target}:{request}")
     if now.random() < _BAD_TIMES and one.random() < _BAD_REQUESTS:
-        [mood] = now.choices(_BAD, [mood.weight for mood in _BAD])
-        return mood
+        [behavior] = now.choices(_BAD, [behavior.weight for behavior in _BAD])
+        return behavior
     return one.choice(_ACCEPTING)

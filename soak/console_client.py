@@ -1,6 +1,6 @@
-"""Somebody at the console meanwhile: signs in once, looks at every page again and again, and approves what they see.
+"""A console user: signs in once, reads every page repeatedly and approves exports.
 
-A page that is anything but a page is a surprise, and so is a session that ends: it is to outlast every kill.
+Any other response than the page is a surprise, and so is the end of the session: it must survive every kill.
 """
 
 import re
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from soak.clients import Shared, SoakClient
 
-#: Every page of the menu, and lists as filters narrow them.
+#: Every page of the menu, and filtered lists.
 PAGES: Final = (
     "",
     "/exports",
@@ -30,29 +30,29 @@ PAGES: Final = (
 
 _SHOWN: Final = frozenset({200})
 _LED_ON: Final = frozenset({303})
-#: The form that is sent again, because its answer was lost, finds its export approved.
+#: 409: a repeated form, whose first response was lost, finds its export approved.
 _DECIDED: Final = frozenset({303, 409})
 _BROWSER: Final = "Mozilla/5.0 (soak)"
-#: Between two of its acts, on average; and how many of them are decisions.
+#: Mean seconds between actions, and the share of approvals.
 _EVERY_S: Final = 0.7
 _DECISIONS: Final = 0.3
 _LINKS: Final = re.compile(r'href="/console(/(?:exports|targets)/[a-z]{3}_[0-9A-Z]{26})"')
 
 
-class Visitor(SoakClient):
-    """Looks and approves with the session that `token` was traded in for, at the service under `port`."""
+class ConsoleClient(SoakClient):
+    """Reads pages and approves exports in a session created with `token`, at the service on `port`."""
 
     def __init__(self, shared: Shared, port: int, token: str) -> None:
         super().__init__(shared, -2, port)
-        self.name = "visitor"
+        self.name = "console_client"
         self._origin = f"http://127.0.0.1:{port}"
         self._token = token
         self._cookie = ""
 
     def act(self) -> None:
-        """Sign in, then do one thing after the other."""
+        """Sign in, then act until the run is over."""
         if not self._sign_in():
-            raise AssertionError("nobody was let in to the console")
+            raise AssertionError("the console refused the sign-in")
         while not self.shared.pace.stop.wait(self.chance.uniform(0.5, 1.5) * _EVERY_S):
             if self.chance.random() < _DECISIONS:
                 self._approve_one()
@@ -60,24 +60,24 @@ class Visitor(SoakClient):
                 self._look_around()
 
     def _look_around(self) -> None:
-        """Look at a page, and at one that it links to."""
+        """Read a page and one that it links to."""
         page = self._look(self.chance.choice(PAGES))
         links = _LINKS.findall(page or "")
         if links:
             self._look(self.chance.choice(links))
 
     def _approve_one(self) -> None:
-        """Prepare an export, and approve it as its page shows it."""
+        """Prepare an export and approve the ticket that its page shows."""
         for export_id in self.prepare(self.shared.names.new()[0]):
             page = self._look(f"/exports/{export_id}")
             if page is None or not self.shared.pace.wait():
                 return
             target_id, digest = self.chance.choice(self.known.targets), _field(page, "ticket_digest")
-            self.ledger.note("approving", export=export_id, target=target_id)
+            self.events.note("approving", export=export_id, target=target_id)
             fields = {"csrf": _field(page, "csrf"), "target_id": target_id, "ticket_digest": digest}
             if self._send(f"/exports/{export_id}/approve", fields, _DECIDED) is not None:
                 self.shared.counts["approved"] += 1
-                self.ledger.note("approved", export=export_id, target=target_id, digest=digest)
+                self.events.note("approved", export=export_id, target=target_id, digest=digest)
 
     def _sign_in(self) -> bool:
         cookie = self._send("/sign-in", {"token": self._token}, _LED_ON)
@@ -85,16 +85,16 @@ class Visitor(SoakClient):
         return bool(self._cookie)
 
     def _look(self, path: str) -> str | None:
-        """Return a page's text, None where it was not shown."""
+        """Return a page's text; None if it was not shown."""
         self.shared.counts["pages"] += 1
-        answer = self.asking.ask("GET", f"/console{path}", self._headers(), expected=_SHOWN)
+        answer = self.api.request("GET", f"/console{path}", self._headers(), expected=_SHOWN)
         return None if answer is None else str(answer.body)
 
     def _send(self, path: str, fields: Mapping[str, str], expected: frozenset[int]) -> str | None:
-        """Send a form; return the cookie that the answer sets, None where it is not what was expected."""
+        """Send a form; return the cookie of the response; None for an unexpected response."""
         headers = {**self._headers(), "Origin": self._origin, "Content-Type": "application/x-www-form-urlencoded"}
         content = urlencode(fields).encode()
-        answer = self.asking.ask("POST", f"/console{path}", headers, expected=expected, content=content)
+        answer = self.api.request("POST", f"/console{path}", headers, expected=expected, content=content)
         return None if answer is None else answer.headers.get("set-cookie", "")
 
     def _headers(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ class Visitor(SoakClient):
 
 
 def _field(page: str, name: str) -> str:
-    """Return what a form of a page carries under a name. Raises AssertionError for a page without it."""
+    """Return the value of a form field. Raises AssertionError if the page lacks it."""
     found = re.search(rf'name="{name}" value="([^"]*)"', page)
     assert found is not None, f"no {name} on the page"
     return unescape(found[1])

@@ -1,6 +1,6 @@
-"""What a caretaker does meanwhile: pauses and resumes, turns off, tries again, pings, and has people forgotten.
+"""Operator requests during a soak: pause, resume, disable, retry, ping and erasure of persons.
 
-It is one client among the others, and the only one that turns targets on and off, so that the ledger knows at any moment
+It is one client among the others, and the only one that turns targets on and off, so that the events knows at any moment
 what may arrive. Whatever it pauses it resumes before it goes on.
 """
 
@@ -17,20 +17,20 @@ from tests.support.storefront import WEBHOOKS, ShopCustomer, redact_body, signat
 _TAKEN: Final = frozenset({204})
 _DONE_OR_TOO_LATE: Final = frozenset({200, 409})
 _ACCEPTED_OR_TOO_LATE: Final = frozenset({202, 409})
-#: Between two of its acts, on average.
+#: Mean seconds between actions.
 _EVERY_S: Final = 2.0
 _PAUSE_S: Final = 2.0
 _FEW: Final = 3
-#: Each one reads all that is stored, which takes longer and longer; what comes faster than it is done would never end.
+#: Each erasure reads all stored rows and takes longer as they grow; at a higher rate, requests would pile up.
 _FORGET_EVERY_S: Final = 60.0
 
 
-class Caretaker(SoakClient):
-    """Does one of its acts every few seconds; `origins` are the receivers', `shut_origins` the same where nobody may go."""
+class OperatorClient(SoakClient):
+    """Sends an operator request every few seconds; `shut_origins` have an address that workers must not use."""
 
     def __init__(self, shared: Shared, port: int, origins: list[str], shut_origins: list[str]) -> None:
         super().__init__(shared, -1, port)
-        self.name = "caretaker"
+        self.name = "operator"
         self._origins = origins
         self._shut_origins = shut_origins
         self._forgot_at = -math.inf
@@ -45,19 +45,19 @@ class Caretaker(SoakClient):
         ]
 
     def act(self) -> None:
-        """Do one thing after the other."""
+        """Act until the run is over."""
         while not self.shared.pace.stop.wait(self.chance.uniform(0.5, 1.5) * _EVERY_S):
             self.chance.choice(self._acts)()
 
     def _pause(self) -> None:
-        # Never an honest one: lateness is measured there.
+        # Never a reliable target: lateness is measured there.
         target_id = self.chance.choice(self.known.targets[1::3])
         paused = self.ask("POST", f"{TARGETS}/{target_id}/pause", expected=_DONE_OR_TOO_LATE)
         if paused is not None and paused.status == 200 and paused.body["status_reason"] == "client":
-            self.ledger.note("paused", target=target_id)
+            self.events.note("paused", target=target_id)
             self.shared.pace.stop.wait(_PAUSE_S)
         while True:
-            self.ledger.note("resuming", target=target_id)
+            self.events.note("resuming", target=target_id)
             if self.ask("POST", f"{TARGETS}/{target_id}/resume") is not None:
                 return
 
@@ -68,7 +68,7 @@ class Caretaker(SoakClient):
         for _ in range(_FEW):
             self._approve_one(target_id)
         if self.ask("POST", f"{TARGETS}/{target_id}/disable") is not None:
-            self.ledger.note("disabled", target=target_id)
+            self.events.note("disabled", target=target_id)
 
     def _meet_one_that_is_gone(self) -> None:
         target_id = self._register(f"{self._origin()}/gone/{self.shared.names.new()[0]}")
@@ -78,7 +78,7 @@ class Caretaker(SoakClient):
     def _meet_one_that_is_shut(self) -> None:
         target_id = self._register(f"{self.chance.choice(self._shut_origins)}/shut/{self.shared.names.new()[0]}")
         if target_id is not None:
-            # A worker may have looked at its address already, and blocked it.
+            # A worker may have checked its address already and blocked it.
             self._approve_one(target_id, frozenset({202, 422}))
 
     def _retry(self) -> None:
@@ -92,7 +92,7 @@ class Caretaker(SoakClient):
         self.ask("POST", f"{TARGETS}/{self.chance.choice(self.known.targets)}/ping")
 
     def _forget_somebody(self) -> None:
-        """Hand in what names a person, approve it, and have the person forgotten at once; not too often."""
+        """Submit and approve data that names a person, then request the erasure at once; at a limited rate."""
         if time.monotonic() - self._forgot_at < _FORGET_EVERY_S:
             return
         self._forgot_at = time.monotonic()
@@ -112,9 +112,9 @@ class Caretaker(SoakClient):
             "X-Platform-Topic": "customers/redact",
             "X-Platform-Shop-Domain": self.known.shop_domain,
         }
-        self.ledger.note("forgetting", export=export_id)
-        if self.asking.ask("POST", WEBHOOKS, headers, expected=_TAKEN, content=content) is not None:
-            self.ledger.note("redacting", export=export_id)
+        self.events.note("forgetting", export=export_id)
+        if self.api.request("POST", WEBHOOKS, headers, expected=_TAKEN, content=content) is not None:
+            self.events.note("redacting", export=export_id)
 
     def _origin(self) -> str:
         return self.chance.choice(self._origins)
@@ -125,7 +125,7 @@ class Caretaker(SoakClient):
         if answer is None:
             return None
         target_id: str = answer.body["id"]
-        self.ledger.note("registered", target=target_id, url=url)
+        self.events.note("registered", target=target_id, url=url)
         return target_id
 
     def _approve_one(self, target_id: str, expected: frozenset[int] = ACCEPTED) -> None:
@@ -133,8 +133,8 @@ class Caretaker(SoakClient):
             if expected == ACCEPTED:
                 self.approve(export_id, target_id)
                 continue
-            self.ledger.note("approving", export=export_id, target=target_id)
-            answer = self.asking.ask(
+            self.events.note("approving", export=export_id, target=target_id)
+            answer = self.api.request(
                 "POST",
                 f"{EXPORTS}/{export_id}/approve",
                 self.keyed(f"approve-{export_id}"),
@@ -142,4 +142,4 @@ class Caretaker(SoakClient):
                 expected,
             )
             if answer is not None and answer.status == 202:
-                self.ledger.note("approved", export=export_id, target=target_id, digest=answer.body["ticket_digest"])
+                self.events.note("approved", export=export_id, target=target_id, digest=answer.body["ticket_digest"])

@@ -1,6 +1,6 @@
-"""What was asked, what was acknowledged and what arrived: files of JSON lines, each appended to by one process.
+"""Records of requests, acknowledgements and arrivals: files of JSON lines, each written by one process.
 
-They stand outside of the product and outlive whoever is killed: a line is with the kernel before what it tells of goes on.
+The product does not access them. They survive a killed process: the kernel has a line before the recorded act continues.
 """
 
 import json
@@ -15,22 +15,22 @@ ARRIVALS: Final = "arrivals-{}.jsonl"
 
 
 def now_ms() -> int:
-    """Return the wall time, in milliseconds since 1970, as the tables have it."""
+    """Return the wall time in milliseconds since 1970, as in the tables."""
     return int(time.time() * 1000)
 
 
 class EventLog:
-    """A file that lines are appended to, from any thread."""
+    """Appends lines to a file; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
         self._turn = threading.Lock()
 
-    def note(self, what: str, **told: Any) -> int:
+    def note(self, what: str, **details: Any) -> int:
         """Append a line and return its time, in milliseconds since 1970."""
         with self._turn:
             at = now_ms()
-            self._file.write(json.dumps({"what": what, "at": at, **told}) + "\n")
+            self._file.write(json.dumps({"what": what, "at": at, **details}) + "\n")
             self._file.flush()
             return at
 
@@ -40,7 +40,7 @@ class EventLog:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file; the last one of a process that was killed may be half a line."""
+    """Yield the lines of a file; skips an incomplete last line of a killed process."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as lines:

@@ -1,12 +1,11 @@
-"""Holds what was acknowledged against what arrived and what the database says in the end. Pure: values in, findings out.
+"""Compares acknowledgements with arrivals and the final database. Pure: values in, findings out.
 
-Three findings mean that the product broke its word: `lost` (acknowledged and not there, or approved and neither delivered
-nor visibly failed or blocked by what its receiver did), `wrong` (bytes that nobody approved, a signature that does not
-verify, a row too many, a state that changed that never may, a repeat without a cause, a person forgotten whom nobody named
-or not forgotten who was named) and `forbidden` (an arrival of what was never approved, was put aside, was redacted, or whose
-target was off; an address where nobody may go, or another target's). What came `late`, and what was `repeated` after a
-receiver had accepted it, are counted; the cause of a repeat is an answer that got lost, or something that was made to go
-wrong.
+Three findings mean that the product broke a promise: `lost` (acknowledged but missing, or approved and neither delivered nor
+visibly failed or blocked because of its receiver), `wrong` (bytes that were not approved, an invalid signature, extra rows,
+a final state that changed, a repeat without a cause, a redaction that was not requested or not done) and `forbidden` (an
+arrival of an export that was not approved, was dismissed or redacted, or whose target was off; an arrival at a forbidden
+address or at another target's). Deliveries that were `late`, or `repeated` after a receiver had accepted, are counted; the
+cause of a repeat is a lost response or an injected fault.
 """
 
 from collections import Counter, defaultdict
@@ -16,22 +15,22 @@ from itertools import pairwise
 from typing import Any, Final
 
 from schemas.exports.delivery import DELIVERED
-from soak.moods import MOODS
+from soak.receiver_behaviors import BEHAVIORS
 
 Line = Mapping[str, Any]
 
 #: An attempt starts at most so long after its row was last seen to be allowed (docs/why-at-least-once.md).
 FRESH_MS: Final = 200
-#: A redaction's own time is that of its beginning; its transaction waits for locks, and for whoever stands still in one.
+#: A redaction's time is that of its start; its transaction may wait for locks of suspended processes.
 REDACTION_MS: Final = 12_000
-#: Two workers may hold the same export for a moment, where one of them stood still; the loser's answer is refused.
+#: Two workers may hold the same export for a moment if one was suspended; the late result is discarded.
 AT_ONCE_MS: Final = 2_000
-#: What goes wrong goes on for longer than the act: a process has to start again, leases have to lapse.
+#: A fault has effects beyond its duration: processes restart, leases expire.
 AFTERMATH_MS: Final = 15_000
-#: What is promised after a kill.
+#: The promised limit after a kill.
 LATE_MS: Final = 10_000
 
-#: What each answer of a receiver makes of an export for good.
+#: Final state of an export by the receiver's response.
 _BY_STATUS: Final = {
     401: "receiver_unauthorized",
     410: "receiver_gone",
@@ -44,7 +43,7 @@ _TIME_CHARACTERS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class FinalExport:
-    """An export as the database has it in the end; times are in ms since 1970.
+    """An export in the final database; times are in ms since 1970.
 
     `sha256` is that of its frozen bytes, `path` that of its target's URL.
     """
@@ -62,7 +61,7 @@ class FinalExport:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An attempt as the database has it; `ended_at` is in ms since 1970."""
+    """An attempt in the database; `ended_at` is in ms since 1970."""
 
     outcome: str
     ended_at: int
@@ -70,7 +69,7 @@ class Recorded:
 
 @dataclass
 class Findings:
-    """What came out; each finding is a sentence."""
+    """The findings of a verification, a sentence each."""
 
     lost: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -82,11 +81,11 @@ class Findings:
 
     @property
     def is_clean(self) -> bool:
-        """Tell whether the product kept its word."""
+        """Return whether nothing is lost, wrong or forbidden."""
         return not (self.lost or self.wrong or self.forbidden)
 
 
-def judge(
+def verify(
     acts: Iterable[Line],
     arrivals: Iterable[Line],
     rows: Iterable[FinalExport],
@@ -94,11 +93,11 @@ def judge(
     most_attempts: int,
     honest: frozenset[str] = frozenset(),
 ) -> Findings:
-    """Return what the ledger and the database say of each other.
+    """Compare the records with the database and return the findings.
 
-    `acts` and `arrivals` are lines as `soak.clients`, `soak.mischief` and `soak.receivers` note them; `recorded` are the
-    attempts that the database has, by their ids; `most_attempts` is what an export gets before it is given up; `honest` are
-    the targets whose receivers never refuse, where lateness counts.
+    `acts` and `arrivals` are lines of `soak.clients`, `soak.fault_injection` and `soak.receivers`; `recorded`: the
+    attempts in the database, by id; `most_attempts` is the limit for one export; `honest` are the targets that always
+    accept, for which lateness counts.
     """
     case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, most_attempts, honest)
     for finding in (_names, _acknowledged, _states, _approved, _redacted, _repeats, _bytes, _allowed, _lateness):
@@ -107,7 +106,7 @@ def judge(
 
 
 class _Case:
-    """Everything at hand, sorted by what it is about."""
+    """All inputs, indexed."""
 
     def __init__(
         self,
@@ -131,19 +130,19 @@ class _Case:
         self.of_export: defaultdict[str, list[Line]] = defaultdict(list)
         for line in self.tickets:
             self.of_export[str(line["export"])].append(line)
-        #: The attempts whose answers went out whole.
+        #: Attempts with completely sent responses.
         self.answered = {line["attempt"] for line in arrivals if line["what"] == "answered"}
-        #: From when to when something was wrong.
+        #: Intervals of faults.
         self.faults = [
             (act["began_at"], act["at"] + int(act["pause_s"] * 1000) + AFTERMATH_MS) for act in self.acts["fault done"]
         ]
         self.approving = {act["export"] for act in self.acts["approving"]}
         self.dismissed = {act["export"] for act in self.acts["dismissed"]}
-        #: When each target was acknowledged to be disabled, and from when to when it was known to be paused.
+        #: When each target was disabled, and the intervals in which it was paused.
         self.disabled_at = {act["target"]: act["at"] for act in reversed(self.acts["disabled"])}
         self.pauses = _pauses(self.acts["paused"], self.acts["resuming"])
         shut = {act["target"] for act in self.acts["registered"] if "/shut/" in act["url"]}
-        #: Targets that workers may not reach, and those that a client or their receiver may turn off.
+        #: Targets that workers must not reach, and targets that a client or their receiver may disable.
         self.shut, self.off = shut, {act["target"] for act in self.acts["registered"]} - shut
 
     def approvals(self) -> dict[str, Line]:
@@ -152,7 +151,7 @@ class _Case:
 
 
 def _names(case: _Case) -> None:
-    """Every request became as many rows as it says, or none where it was not acknowledged."""
+    """Check that each acknowledged request created all its rows, and any other all or none."""
     found = Counter(row.name for row in case.rows.values() if row.name is not None)
     redacted = {row.id for row in case.rows.values() if row.redacted_at is not None}
     acknowledged = {act["name"]: act["ids"] for act in case.acts["acknowledged"]}
@@ -172,17 +171,17 @@ def _names(case: _Case) -> None:
 
 
 def _acknowledged(case: _Case) -> None:
-    """Every id that a client was told is there."""
+    """Check that every acknowledged id exists."""
     for act in case.acts["acknowledged"]:
         gone = [export_id for export_id in act["ids"] if export_id not in case.rows]
         case.findings.lost.extend(f"Export {export_id} was acknowledged and is not there." for export_id in gone)
 
 
 def _states(case: _Case) -> None:
-    """What was put aside stays so, and so does what was seen exported."""
-    told = [(act["export"], "dismissed") for act in case.acts["dismissed"]]
-    told += [(act["export"], act["status"]) for act in case.acts["seen"]]
-    for export_id, status in told:
+    """Check that dismissed and exported are final."""
+    actual = [(act["export"], "dismissed") for act in case.acts["dismissed"]]
+    actual += [(act["export"], act["status"]) for act in case.acts["seen"]]
+    for export_id, status in actual:
         row = case.rows.get(export_id)
         if row is None:
             case.findings.lost.append(f"Export {export_id} was {status} and is not there.")
@@ -197,7 +196,7 @@ def _states(case: _Case) -> None:
 
 
 def _approved(case: _Case) -> None:
-    """Every approval arrived, or visibly failed or was blocked for a reason that its receiver gave."""
+    """Check that each approval arrived, or failed or was blocked because of its receiver."""
     for export_id, approval in case.approvals().items():
         row = case.rows.get(export_id)
         if row is None:
@@ -209,14 +208,14 @@ def _approved(case: _Case) -> None:
         why = _why_lost(case, row)
         if why is not None:
             case.findings.lost.append(f"Export {export_id} was approved and {why}")
-    # What was approved without the answer reaching its client counts for nothing but the truth of what it says.
+    # Approvals without an acknowledgement may have any outcome that is consistent.
     for row in case.rows.values():
         if row.status == "exported" and not any(_accepts(line) for line in case.of_export[row.id]):
             case.findings.lost.append(f"Export {row.id} is exported, and no receiver accepted it.")
 
 
 def _why_lost(case: _Case, row: FinalExport) -> str | None:
-    """Return what is wrong with the end of an approved export; None where nothing is."""
+    """Return the problem with an approved export's final state, if any."""
     if row.status == "exported" or row.redacted_at is not None:
         return None
     lines = case.of_export[row.id]
@@ -235,7 +234,7 @@ def _why_lost(case: _Case, row: FinalExport) -> str | None:
 
 
 def _redacted(case: _Case) -> None:
-    """Whoever was to be forgotten is, and nobody else."""
+    """Check that requested redactions were done, and no others."""
     for act in case.acts["redacting"]:
         row = case.rows.get(act["export"])
         if row is not None and row.redacted_at is None:
@@ -247,7 +246,7 @@ def _redacted(case: _Case) -> None:
 
 
 def _repeats(case: _Case) -> None:
-    """What was accepted came again only where its answer was lost, or something had gone wrong."""
+    """Check that accepted exports arrived again only after a lost response or a fault."""
     for export_id, lines in case.of_export.items():
         for line, following in pairwise(lines):
             if not (_accepts(line) and line["attempt"] in case.answered):
@@ -259,7 +258,7 @@ def _repeats(case: _Case) -> None:
 
 
 def _cause(case: _Case, line: Line, following: Line) -> str | None:
-    """Return why an accepted attempt was followed by another one; None where nothing accounts for it."""
+    """Return why an accepted attempt was repeated; None without a known cause."""
     recorded = case.recorded.get(line["attempt"])
     if recorded is not None and recorded.outcome != DELIVERED:
         return "answer lost"
@@ -271,13 +270,13 @@ def _cause(case: _Case, line: Line, following: Line) -> str | None:
 
 
 def _accepts(line: Line) -> bool:
-    return MOODS[line["mood"]].accepts
+    return BEHAVIORS[line["behavior"]].accepts
 
 
 def _bytes(case: _Case) -> None:
-    """What arrives is signed, fresh, and the bytes that were approved."""
+    """Check that arrivals are signed, have new nonces and carry the approved bytes."""
     approvals = case.approvals()
-    # Several lines of one attempt would be one request that arrived twice.
+    # Several lines of one attempt mean that one request arrived twice.
     nonces = Counter(line["nonce"] for line in case.arrived)
     for line in case.arrived:
         if not line["is_signed"]:
@@ -295,7 +294,7 @@ def _bytes(case: _Case) -> None:
 
 
 def _allowed(case: _Case) -> None:
-    """Nothing arrives that must not."""
+    """Check that nothing forbidden arrived."""
     for line in case.tickets:
         why = next(_why_forbidden(case, line), None)
         if why is not None:
@@ -327,7 +326,7 @@ def _why_forbidden(case: _Case, line: Line) -> Iterator[str]:
 
 
 def _pauses(paused: Sequence[Line], resuming: Sequence[Line]) -> dict[str, list[tuple[int, int]]]:
-    """Return from when to when each target was known to be paused."""
+    """Return the intervals in which each target was paused."""
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     resumed: defaultdict[str, list[int]] = defaultdict(list)
     for act in resuming:
@@ -339,7 +338,7 @@ def _pauses(paused: Sequence[Line], resuming: Sequence[Line]) -> dict[str, list[
 
 
 def _lateness(case: _Case) -> None:
-    """How many arrived later than is promised, at receivers that are always kind."""
+    """Count late arrivals at receivers that always accept."""
     for export_id, approval in case.approvals().items():
         if approval["target"] not in case.honest or not case.of_export[export_id]:
             continue

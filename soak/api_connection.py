@@ -1,6 +1,6 @@
-"""A good client: asks over one kept connection, and again with the same key where no answer came or "later" did.
+"""A well-behaved HTTP client: keeps its connection; repeats a request with the same key without a response or on 429, 503.
 
-An answer that no client should ever see is noted as a surprise; a request whose patience ran out counts as not acknowledged.
+Records any unexpected response as a surprise; a request that gets no response in time counts as not acknowledged.
 """
 
 import http.client
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from soak.ledger import EventLog
+from soak.event_log import EventLog
 
-#: Answers by which the service says "later"; 409 only while the first request with the same key is still at work.
+#: Retryable statuses; 409 only while the first request with the same key is in progress.
 _LATER: Final = frozenset({429, 503})
 _TIMEOUT_S: Final = 20.0
-#: Longer than anything here is away.
+#: Longer than any outage in a soak.
 PATIENCE_S: Final = 90.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.5
@@ -25,24 +25,24 @@ _LONGEST_PAUSE_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class SoakResponse:
-    """One HTTP answer; header names are lower-case, and a body that is no JSON is its text."""
+    """An HTTP response; header names are lower-case; a body that is not JSON is text."""
 
     status: int
     headers: Mapping[str, str]
     body: Any
 
 
-class Asking:
+class ApiConnection:
     """One client's connection to the service."""
 
-    def __init__(self, port: int, ledger: EventLog, counts: Counter[str], stop: threading.Event) -> None:
+    def __init__(self, port: int, events: EventLog, counts: Counter[str], stop: threading.Event) -> None:
         self._port = port
-        self._ledger = ledger
+        self._events = events
         self._counts = counts
         self._stop = stop
         self._client: http.client.HTTPConnection | None = None
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -51,7 +51,7 @@ class Asking:
         expected: frozenset[int] = frozenset({200}),
         content: bytes | None = None,
     ) -> SoakResponse | None:
-        """Ask until an answer is there; None where none came in time, or one that was not expected.
+        """Repeat a request until it gets a final response; None without one in time, or for an unexpected status.
 
         `content` is sent in place of `body`, byte by byte, and is JSON unless `headers` say otherwise.
         """
@@ -64,7 +64,7 @@ class Asking:
             if answer is not None and not _is_later(answer):
                 return answer if self._is_expected(method, path, answer, expected) else None
             self._counts["asked again"] += 1
-            # Also while stopping: what was asked is to be known.
+            # Also while stopping: the outcome of a sent request must be known.
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
         self._counts["not acknowledged"] += 1
@@ -82,11 +82,11 @@ class Asking:
         try:
             client.request(method, path, content, dict(headers))
             response = client.getresponse()
-            told = response.read()
+            actual = response.read()
             is_json = "json" in (response.getheader("Content-Type") or "")
-            body = (json.loads(told) if is_json else told.decode()) if told else None
+            body = (json.loads(actual) if is_json else actual.decode()) if actual else None
         except (OSError, http.client.HTTPException, ValueError):
-            # Killed in the middle of an answer, or not there at all.
+            # The service was killed during a response, or does not listen.
             self.close()
             return None
         self._counts[f"status {response.status}"] += 1
@@ -95,7 +95,7 @@ class Asking:
     def _is_expected(self, method: str, path: str, answer: SoakResponse, expected: frozenset[int]) -> bool:
         if answer.status in expected:
             return True
-        self._ledger.note("surprise", method=method, path=path, status=answer.status, body=answer.body)
+        self._events.note("surprise", method=method, path=path, status=answer.status, body=answer.body)
         return False
 
 
