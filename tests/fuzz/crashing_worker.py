@@ -1,6 +1,6 @@
 """A worker of this process that dies or falls asleep at a named point, where its own tools are called.
 
-It is the drain and the courier of `worker.daemon`, with the clock, the post and the counter that they are given. From its
+It is the dispatcher of `worker.daemon`, with the clock, the sender and the counter of the test. From its
 death on none of its threads gets any further than to its next tool; who sleeps stands still outside of transactions.
 """
 
@@ -55,7 +55,7 @@ class Fate:
 
 
 class MortalWorker:
-    """One drain that works once, on everything that is due."""
+    """One dispatcher that works once, on everything that is due."""
 
     def __init__(
         self, name: str, post: Post, vault: Vault, secret: str, clock: ModelClock, concurrency: int, fate: Fate | None

@@ -1,4 +1,4 @@
-"""Drains for tests: a receiver that answers as it is told and counts, a clock that stands still, and work that is due."""
+"""Dispatchers for tests: a scripted receiver that counts requests, a clock that stands still, and exports that are due."""
 
 import itertools
 import threading
@@ -20,7 +20,7 @@ from worker.delivery.dispatcher import Dispatcher
 from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
 
-#: Each drain has a name of its own, as each worker process has.
+#: Each dispatcher has a name of its own, as each worker process has.
 NUMBERS: Final = itertools.count()
 #: Long enough for a busy machine; whatever waits this long has failed.
 PATIENCE_S: Final = 10.0
@@ -31,7 +31,7 @@ MUCH_LATER: Final = Schedule((3600, 3600), timedelta(hours=72))
 
 
 class FakeClock:
-    """Stands still until it is told otherwise, and counts how often somebody looked."""
+    """Stands still until it is set, and counts how often it was read."""
 
     def __init__(self) -> None:
         self.at = NOW
@@ -45,8 +45,8 @@ class FakeClock:
         """Let so much time pass at once."""
         self.at += timedelta(seconds=seconds)
 
-    def let_everybody_look(self, looks: int = 40) -> None:
-        """Wait until drains have looked at the clock often, at this very moment of it."""
+    def wait_for_scans(self, looks: int = 40) -> None:
+        """Wait until dispatchers have read the clock often at its current time."""
         seen = self.looks
         wait_until(lambda: self.looks >= seen + looks)
 
@@ -114,7 +114,7 @@ class RoutedPost(FakePost):
 def running_dispatcher(
     post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **options: Any
 ) -> Iterator[Dispatcher]:
-    """Start a drain and stop it in the end; what waits at the gate then is let go."""
+    """Start a dispatcher and stop it at the end; requests that wait at the gate are let through then."""
     dispatcher = make_dispatcher(post, concurrency, sweep_s, **options)
     dispatcher.start()
     try:
@@ -133,9 +133,9 @@ def make_dispatcher(
     schedule: Schedule = MUCH_LATER,
     **options: Any,
 ) -> Dispatcher:
-    """Return a drain that was not started."""
+    """Return a dispatcher that was not started."""
     runner = AttemptRunner(post, Vault(()), AttemptOptions("secret", schedule, now, lambda: 0.0))
-    # On a busy machine every round is a long one: without rests, a wake-up is answered when nothing is due at all.
+    # On a busy machine every scan is a long one: without rests, a wake-up is answered when nothing is due at all.
     return Dispatcher(runner, DispatcherOptions(name(), concurrency, sweep_s, now, **{"quick_scan_s": 600.0, **options}))
 
 

@@ -1,4 +1,4 @@
-"""Targets' turns are found where something waits, read as they were written, and locked where somebody changes them."""
+"""Throttle states: found where exports wait, read as they were written, locked where they are changed."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_a_new_target_starts_on_the_ramp_and_knows_nothing(customer: Customer) -
     )
 
 
-def test_a_turn_is_read_as_it_was_written(customer: Customer) -> None:
+def test_a_throttle_state_is_read_as_it_was_written(customer: Customer) -> None:
     target, other = make_target(customer), make_target(customer)
     marked = replace(state_of(target.id), **MARKED)  # type: ignore[arg-type]  # the values are of each field's type
     write(marked)
@@ -64,7 +64,7 @@ def fresh() -> dict[str, object]:
     return {**nothing, "connected": "unknown", "concurrency": 16.0, "ramp": 4, "failures_in_row": 0}
 
 
-def test_a_turn_that_is_written_changes_neither_status_nor_limit(customer: Customer) -> None:
+def test_writing_a_throttle_state_changes_neither_status_nor_limit(customer: Customer) -> None:
     target = make_target(customer)
     stale = state_of(target.id)
     targets.change_status(target.id, "pause", NOW, "operator")
@@ -155,7 +155,7 @@ def test_targets_are_seen_a_page_at_a_time_in_the_order_of_their_ids(customer: C
 # ---------------------------------------------------------------- locks
 
 
-def test_who_reads_turns_locked_changes_them_alone(customer: Customer) -> None:
+def test_a_locked_throttle_state_has_one_writer(customer: Customer) -> None:
     """Eight that count at once: none of their steps is lost."""
     target = make_target(customer)
 
@@ -169,7 +169,7 @@ def test_who_reads_turns_locked_changes_them_alone(customer: Customer) -> None:
     assert state_of(target.id).failures_in_row == 40
 
 
-def test_who_does_not_wait_is_told_of_what_nobody_else_has_locked(customer: Customer) -> None:
+def test_a_read_that_does_not_wait_leaves_out_what_others_have_locked(customer: Customer) -> None:
     mine, free = make_target(customer).id, make_target(customer).id
 
     def others() -> list[str]:
@@ -189,7 +189,7 @@ def test_who_does_not_wait_is_told_of_what_nobody_else_has_locked(customer: Cust
         assert pool.submit(others).result() == sorted([mine, free])
 
 
-def test_an_approval_waits_for_nobody_who_holds_a_turn(customer: Customer) -> None:
+def test_an_approval_does_not_wait_for_a_locked_throttle_state(customer: Customer) -> None:
     """On SQLite every writer waits for every other one, however short."""
     target = make_target(customer)
 

@@ -38,7 +38,7 @@ CLAIM: Final = Claim(
 
 @dataclass
 class RecordingPost:
-    """Remembers what it was asked to send, and answers as it is told."""
+    """Records what it was asked to send, and returns the given outcome."""
 
     answer: Callable[[], Outcome] = lambda: Outcome(status=202)
     sent: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)

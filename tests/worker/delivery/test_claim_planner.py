@@ -39,7 +39,7 @@ def waiting_for(customer: Customer, targets_count: int, each: int = 1) -> list[s
 
 
 def made(threads: int) -> ClaimPlanner:
-    """Return a planner that go around whenever they look, however long the last round took."""
+    """Return a planner whose scans are full ones, however long the last one took."""
     return ClaimPlanner(threads, DueTargetScanner(quick_scan_s=600))
 
 
@@ -120,7 +120,7 @@ def test_the_longer_a_tick_takes_the_less_is_claimed_to_wait(customer: Customer,
     assert plan(planner, returned=[target_id] * 16).quotas == {target_id: 16 + round(ahead * 16)}
 
 
-def test_while_claims_get_all_they_ask_for_what_was_seen_serves_the_next(customer: Customer) -> None:
+def test_while_claims_get_all_they_ask_for_a_scan_is_reused(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     stopwatch = Stopwatch()
     planner = ClaimPlanner(32, DueTargetScanner(quick_scan_s=600, monotonic=stopwatch))
@@ -138,7 +138,7 @@ def test_while_claims_get_all_they_ask_for_what_was_seen_serves_the_next(custome
     assert scans(planner)
 
 
-def test_a_claim_that_got_less_and_a_ring_are_followed_by_a_look(customer: Customer) -> None:
+def test_a_claim_that_got_less_and_a_wake_up_are_followed_by_a_scan(customer: Customer) -> None:
     ids = waiting_for(customer, 2, 100)
     planner = made(32)
     for is_woken in (False, True):
@@ -153,7 +153,7 @@ def test_a_claim_that_got_less_and_a_ring_are_followed_by_a_look(customer: Custo
         assert scans(planner)
 
 
-def test_a_round_that_did_not_see_everything_serves_no_other(customer: Customer) -> None:
+def test_an_incomplete_scan_is_not_reused(customer: Customer) -> None:
     ids = waiting_for(customer, 5)
     planner = made(2)
     assert list(served(planner)) == ids[:2]
@@ -208,10 +208,10 @@ def test_a_worker_keeps_to_its_share(customer: Customer) -> None:
     assert {each[ids[0]] for each in planned} == {3, 4}
 
 
-# ---------------------------------------------------------------- when to look again
+# ---------------------------------------------------------------- when to plan again
 
 
-def test_the_next_look_is_when_the_first_of_all_comes_due(customer: Customer) -> None:
+def test_the_next_plan_is_when_the_first_export_comes_due(customer: Customer) -> None:
     ids = waiting_for(customer, 3)
     for number, target_id in enumerate(ids):
         execute("UPDATE exports SET due_at = ? WHERE target_id = ?", (to_ms(NOW) + 10_000 * (3 - number), target_id))
@@ -225,7 +225,7 @@ def test_the_next_look_is_when_the_first_of_all_comes_due(customer: Customer) ->
     assert plan(planner, later_s=20).quotas == {ids[1]: 4}
 
 
-def test_without_room_nobody_looks(customer: Customer) -> None:
+def test_without_room_nothing_is_read(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 100)
     planner = made(4)
     planner.ready_at = NOW
@@ -235,10 +235,10 @@ def test_without_room_nobody_looks(customer: Customer) -> None:
     assert planner.ready_at is None
 
 
-# ---------------------------------------------------------------- around and around
+# ---------------------------------------------------------------- scans
 
 
-def test_with_more_targets_than_room_each_has_its_turn(customer: Customer) -> None:
+def test_with_more_targets_than_room_each_is_planned_for_in_order(customer: Customer) -> None:
     ids = waiting_for(customer, 25, 100)
     planner = made(10)
     looked = [plan(planner).quotas for _ in range(5)]
@@ -246,7 +246,7 @@ def test_with_more_targets_than_room_each_has_its_turn(customer: Customer) -> No
     assert sum((Counter(each) for each in looked), Counter[str]()) == dict.fromkeys(ids, 2)
 
 
-def test_the_round_goes_on_behind_the_last_one_whatever_becomes_of_that_one(customer: Customer) -> None:
+def test_the_scan_continues_after_the_last_target_even_if_that_one_is_gone(customer: Customer) -> None:
     ids = waiting_for(customer, 6, 100)
     planner = made(4)
     assert list(plan(planner).quotas) == ids[:4]
@@ -255,7 +255,7 @@ def test_the_round_goes_on_behind_the_last_one_whatever_becomes_of_that_one(cust
     assert list(plan(planner).quotas) == [ids[2], ids[4], ids[5], ids[0]]
 
 
-def test_more_targets_than_one_statement_reads_are_all_seen_once_a_round(customer: Customer) -> None:
+def test_more_targets_than_one_statement_reads_are_all_planned_for_in_order(customer: Customer) -> None:
     ids = waiting_for(customer, 2 * TARGETS_PER_QUERY + 10)
     planner = made(TARGETS_PER_QUERY - 6)
     seen = Counter[str]()
@@ -280,7 +280,7 @@ class Stopwatch:
 
 
 def rested_once(stopwatch: Stopwatch) -> ClaimPlanner:
-    """Return quotas whose first round took a sixteenth of a second, so that they rest for nine of these."""
+    """Return a planner whose first scan took a sixteenth of a second, so that it rests for nine of these."""
     planner = ClaimPlanner(32, DueTargetScanner(monotonic=stopwatch))
     stopwatch.step_s = 1 / 16
     assert plan(planner).quotas
@@ -288,7 +288,7 @@ def rested_once(stopwatch: Stopwatch) -> ClaimPlanner:
     return planner
 
 
-def test_after_a_long_round_only_those_it_found_are_looked_at_for_a_while(customer: Customer) -> None:
+def test_after_a_long_scan_only_the_targets_it_found_are_read_for_a_while(customer: Customer) -> None:
     found, later = waiting_for(customer, 2, 100)
     change(later, held_until=to_ms(NOW) + 1000, held_reason="rate_limited")
     stopwatch = Stopwatch()
@@ -296,13 +296,13 @@ def test_after_a_long_round_only_those_it_found_are_looked_at_for_a_while(custom
     assert plan(planner, later_s=1).quotas == {found: 16}
     change(found, status="paused")
     assert not plan(planner, later_s=1)
-    # Nothing is known to be due; when the next round may begin is when to look again.
+    # No known target is due: the next plan is made when the next full scan may begin.
     assert planner.ready_at == NOW + timedelta(seconds=1 + 9 / 16)
     stopwatch.at_s += 9 / 16
     assert plan(planner, later_s=1).quotas == {later: 16}
 
 
-def test_a_rest_that_ends_within_a_look_is_followed_by_a_round_at_once(customer: Customer) -> None:
+def test_a_rest_that_ends_within_a_scan_is_followed_by_a_full_scan_at_once(customer: Customer) -> None:
     [found] = waiting_for(customer, 1, 100)
     stopwatch = Stopwatch()
     planner = rested_once(stopwatch)
@@ -314,7 +314,7 @@ def test_a_rest_that_ends_within_a_look_is_followed_by_a_round_at_once(customer:
     assert planner.ready_at - NOW < timedelta(milliseconds=5)
 
 
-def test_a_round_that_stood_still_is_followed_by_a_short_rest(customer: Customer) -> None:
+def test_a_scan_that_stalled_is_followed_by_a_short_rest(customer: Customer) -> None:
     [found] = waiting_for(customer, 1, 100)
     stopwatch = Stopwatch()
     planner = ClaimPlanner(32, DueTargetScanner(monotonic=stopwatch))
@@ -358,15 +358,15 @@ def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(cu
         [(few_left,)] = rows("SELECT COUNT(DISTINCT target_id) FROM exports WHERE status = 'approved'")
         if few_left <= 1:
             break
-    # Twelve targets, eight claims a round.
+    # Twelve targets, eight claims a plan.
     assert plans <= 4
     assert few_left == 1
 
 
-# ---------------------------------------------------------------- pace
+# ---------------------------------------------------------------- rate limits
 
 
-def test_a_paced_target_gets_what_its_pace_allows_and_no_more_than_can_be_sent_at_once(customer: Customer) -> None:
+def test_a_rate_limited_target_gets_its_allowance_and_no_more_than_can_be_sent_at_once(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 1000)
     targets.set_limit(target_id, 600, NOW, "operator")
     planner = made(64)
@@ -377,7 +377,7 @@ def test_a_paced_target_gets_what_its_pace_allows_and_no_more_than_can_be_sent_a
     assert plan(planner, held=[target_id] * 4, returned=[target_id] * 12).quotas == {target_id: 12}
 
 
-def test_a_pace_that_is_used_up_says_when_to_look_again(customer: Customer) -> None:
+def test_a_used_up_rate_limit_sets_the_time_of_the_next_plan(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 1000)
     targets.set_limit(target_id, 61, NOW, "operator")
     used_up(target_id, 1)
@@ -393,14 +393,14 @@ def used_up(target_id: str, count: int) -> None:
         throttle_state_sql.write([throttle.use_rate_allowance(state, count, NOW)])
 
 
-def test_a_paced_target_does_not_keep_room_from_others(customer: Customer) -> None:
+def test_a_rate_limited_target_does_not_keep_room_from_others(customer: Customer) -> None:
     paced, free = waiting_for(customer, 2, 100)
     targets.set_limit(paced, 60, NOW, "operator")
     planned = plan(made(32))
     assert (planned.quotas, planned.rate_limited) == ({paced: 1, free: 16}, [paced])
 
 
-def test_only_a_paced_target_that_gets_something_is_locked(customer: Customer) -> None:
+def test_only_a_rate_limited_target_that_gets_something_is_locked(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     for target_id in ids:
         targets.set_limit(target_id, 600, NOW, "operator")
@@ -409,7 +409,7 @@ def test_only_a_paced_target_that_gets_something_is_locked(customer: Customer) -
     assert plan(made(32)).rate_limited == [ids[2]]
 
 
-def test_slots_are_the_share_of_a_turn_and_half_the_threads_at_most(customer: Customer) -> None:
+def test_slots_are_the_workers_share_and_half_the_threads_at_most(customer: Customer) -> None:
     target_id = many_targets(customer, 0, 1, URL)[0]
     make_approved(customer, target_id)
     state, planner = throttle_state_sql.read([target_id])[target_id], made(12)

@@ -1,4 +1,4 @@
-"""The drain against real databases: what is due is sent once, whatever is slow, late, broken, or away for a moment."""
+"""The dispatcher on real databases: due exports are sent once, whatever is slow, late, broken or unavailable."""
 
 import sqlite3
 import threading
@@ -80,7 +80,7 @@ def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Cust
         assert dispatcher.join(PATIENCE_S)
 
 
-def test_a_ring_is_heard_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
+def test_a_wake_up_works_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
     post = FakePost()
     post.delay_s = 0.1
     with running_dispatcher(post) as dispatcher:
@@ -93,7 +93,7 @@ def test_a_ring_is_heard_at_once_and_returns_when_nothing_is_due(customer: Custo
             assert {queries.get(export_id).status for export_id in ids} == {"exported"}
 
 
-def test_a_ring_that_comes_within_a_look_is_answered_by_the_next_one(customer: Customer) -> None:
+def test_a_wake_up_within_a_scan_is_answered_by_the_next_one(customer: Customer) -> None:
     looking, may_go_on = threading.Event(), threading.Event()
 
     def now() -> datetime:
@@ -113,7 +113,7 @@ def test_a_ring_that_comes_within_a_look_is_answered_by_the_next_one(customer: C
         assert queries.get(export_id).status == "exported"
 
 
-def test_a_ring_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
+def test_a_wake_up_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
     approved(customer)
     post = FakePost()
     post.gate.clear()
@@ -125,7 +125,7 @@ def test_a_ring_waits_no_longer_than_its_time_slice(customer: Customer) -> None:
         assert statuses() == {"delivering": 1}
 
 
-def test_a_lost_ring_costs_one_sweep(customer: Customer) -> None:
+def test_a_lost_wake_up_costs_one_sweep(customer: Customer) -> None:
     post = FakePost()
     with running_dispatcher(post, sweep_s=0.2):
         time.sleep(0.3)
@@ -167,15 +167,15 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
     with running_dispatcher(post, concurrency=4) as dispatcher:
         wait_until(lambda: post.sent[slow])
         approved(customer, 100)
-        # No ring: with answers outstanding, the drain looks by itself.
+        # No wake-up: while requests are open, the dispatcher scans by itself.
         wait_until(lambda: statuses()["exported"] == 100)
-        # A ring is heard while an answer is outstanding. A sign of life may have woken the drain once, no more.
-        heard_s = []
+        # A wake-up works while a request is open. A heartbeat may have woken the dispatcher once, no more.
+        waits_s = []
         for count in range(101, 106):
             approved(customer, 1)
             threading.Thread(target=dispatcher.deliver_due, args=[PATIENCE_S]).start()
-            heard_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]  # mypy takes no default
-        assert sorted(heard_s)[1] < IDLE_SCAN_S / 2
+            waits_s.append(wait_until(lambda count=count: statuses()["exported"] == count))  # type: ignore[misc]  # mypy takes no default
+        assert sorted(waits_s)[1] < IDLE_SCAN_S / 2
         assert queries.get(slow).status == "delivering"
         gate.set()
         wait_until(all_exported(106))
@@ -229,7 +229,7 @@ def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(custom
 
 
 class StepsWithinATransaction(FakeClock):
-    """A clock that is set an hour ahead once, while whoever reads it is in the middle of a transaction."""
+    """A clock that is set an hour ahead once, while it is read within a transaction."""
 
     is_to_step = False
 
@@ -333,7 +333,7 @@ def test_stopping_while_idle_is_quick_and_may_be_said_twice(database: str) -> No
     assert time.monotonic() - began < RENEW_S - 0.5
 
 
-def test_who_waits_for_a_ring_is_let_go_when_the_drain_stops(customer: Customer) -> None:
+def test_callers_of_a_wake_up_are_released_when_the_dispatcher_stops(customer: Customer) -> None:
     approved(customer)
     post = FakePost()
     post.gate.clear()
@@ -481,9 +481,7 @@ def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_database_that_is_migrated_late_is_drained_from_then_on(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_deliveries_begin_once_a_late_migration_is_done(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if kind == "sqlite":
         open_database(f"sqlite:///{tmp_path / 'empty.db'}")
     else:
@@ -497,7 +495,7 @@ def test_a_database_that_is_migrated_late_is_drained_from_then_on(
     close_database()
 
 
-def test_two_drains_share_the_work_and_send_nothing_twice(customer: Customer) -> None:
+def test_two_dispatchers_share_the_work_and_send_nothing_twice(customer: Customer) -> None:
     ids, one, other = approved(customer, 300), FakePost(), FakePost()
     one.delay_s = other.delay_s = 0.005
     with running_dispatcher(one), running_dispatcher(other):

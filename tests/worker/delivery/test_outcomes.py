@@ -43,7 +43,7 @@ def wait_s(verdict: Verdict, now: datetime = NOW) -> float:
     return (verdict.next_attempt_at - now).total_seconds()
 
 
-# status, what the body's code is, then: the move, its reason, the error code, how the target is connected, what it turns to
+# status, what the body's code is, then: the move, its reason, the error code, how the target is connected, its new status
 TABLE: Final = [
     # 2xx, whatever kind of success it is
     (200, None, Move.DELIVER, None, None, "connected", None),
@@ -186,7 +186,7 @@ TARGETS: Final = [
 
 @pytest.mark.parametrize(("outcome", "health", "is_overloaded", "hold_s", "hold_reason"), TARGETS)
 @pytest.mark.parametrize("try_number", [1, 4], ids=["to be tried again", "the last try"])
-def test_an_answer_tells_how_its_target_is(
+def test_a_response_shows_the_health_of_its_target(
     outcome: Outcome,
     health: TargetHealth,
     is_overloaded: bool,

@@ -1,4 +1,4 @@
-"""Claims wait in their targets' lanes, and no lane sends more at once than it has slots, whatever threads do meanwhile."""
+"""Claims wait in the queues of their targets, and no queue sends more at once than it has slots, whatever threads do."""
 
 import itertools
 import random
@@ -37,26 +37,26 @@ def queues_with(slots: int, *waiting: Claim) -> TargetQueues:
 
 
 def ready(queues: TargetQueues) -> list[Claim]:
-    """Return what threads could take now; the lanes are of no use afterwards."""
+    """Return what threads could take now; the queues are of no use afterwards."""
     queues.end_threads(1)
     return list(iter(queues.take, None))
 
 
-def test_what_is_added_waits_until_its_lane_is_open() -> None:
+def test_claims_wait_until_their_queue_has_slots() -> None:
     queues = TargetQueues()
     queues.add(claims("a", 3))
     assert queues.waiting() == {"a"}
     assert ready(queues) == []
 
 
-def test_a_lane_sends_in_order_and_no_more_than_it_has_slots() -> None:
+def test_a_queue_sends_in_order_and_no_more_than_it_has_slots() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     assert queues.waiting() == {"a"}
     assert ready(queues) == [first, second]
 
 
-def test_whoever_comes_back_takes_the_next_of_its_lane_along() -> None:
+def test_a_thread_that_is_done_takes_the_next_claim_of_its_queue() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(1, first, second, third)
     assert queues.take() == first
@@ -66,11 +66,11 @@ def test_whoever_comes_back_takes_the_next_of_its_lane_along() -> None:
     assert queues.finish(third, pauses_queue=False) is None
 
 
-def test_what_waits_behind_all_slots_is_counted() -> None:
+def test_claims_beyond_the_slots_are_counted() -> None:
     first, *others = claims("a", 5)
     queues = TargetQueues()
     queues.add([first, *others, *claims("b", 2)])
-    # Closed lanes have no slots.
+    # Closed queues have no slots.
     assert queues.count_beyond_slots() == 7
     queues.set_slots("a", 2)
     queues.set_slots("b", 3)
@@ -80,7 +80,7 @@ def test_what_waits_behind_all_slots_is_counted() -> None:
     assert queues.count_beyond_slots() == 2
 
 
-def test_where_another_lane_waits_for_the_thread_it_has_its_turn() -> None:
+def test_another_queue_that_waits_for_the_thread_goes_first() -> None:
     [first, second], [other] = claims("a", 2), claims("b", 1)
     queues = queues_with(1, first, second, other)
     taken = [queues.take(), None]
@@ -99,7 +99,7 @@ def test_fewer_slots_let_what_is_open_end_and_send_nothing_more() -> None:
     assert queues.finish(taken[2], pauses_queue=False) == sent[3]
 
 
-def test_an_answer_that_ends_the_turn_closes_the_lane_for_what_waits() -> None:
+def test_a_result_that_pauses_the_queue_stops_what_waits() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     queues.take()
@@ -108,7 +108,7 @@ def test_an_answer_that_ends_the_turn_closes_the_lane_for_what_waits() -> None:
     assert queues.remove("a") == [second, third]
 
 
-def test_what_waited_for_a_thread_when_its_lane_closed_goes_back_to_the_front() -> None:
+def test_a_claim_that_waited_for_a_thread_goes_back_to_the_front_of_a_paused_queue() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     assert queues.take() == first
@@ -119,7 +119,7 @@ def test_what_waited_for_a_thread_when_its_lane_closed_goes_back_to_the_front() 
     assert ready(queues) == [second, third]
 
 
-def test_a_closed_lane_opens_only_when_every_answer_that_closed_it_is_written() -> None:
+def test_a_paused_queue_opens_only_when_every_result_that_paused_it_is_committed() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     queues.take()
@@ -145,7 +145,7 @@ def test_what_is_claimed_before_the_answer_is_written_waits_too() -> None:
     assert queues.remove("a") == [later]
 
 
-def test_a_lane_that_closes_takes_no_thread_from_another() -> None:
+def test_a_queue_that_closes_takes_no_thread_from_another() -> None:
     [first, second], [other] = claims("a", 2), claims("b", 1)
     queues = queues_with(2, first, second)
     queues.take()
@@ -155,7 +155,7 @@ def test_a_lane_that_closes_takes_no_thread_from_another() -> None:
     assert queues.take() == other
 
 
-def test_a_lane_whose_claims_are_taken_back_is_as_if_it_had_never_been() -> None:
+def test_a_queue_whose_claims_are_removed_leaves_nothing_behind() -> None:
     queues = queues_with(0, *claims("a", 2))
     assert len(queues.remove("a")) == 2
     assert (queues.waiting(), queues.remove("a")) == (set(), [])
@@ -178,7 +178,7 @@ def test_everything_that_no_thread_has_begun_with_can_be_taken_back() -> None:
 
 
 class Senders:
-    """Threads that send what lanes give them, one target's when the gate is open; counts what each lane has open at once."""
+    """Threads that send what is ready, one target's when the gate is open; counts what each target has open at once."""
 
     def __init__(self, queues: TargetQueues, pauses_queue: float = 0.0, send_s: float = 0.0, hangs: str = "") -> None:
         self.queues = queues
@@ -251,8 +251,8 @@ def test_a_target_that_hangs_leaves_the_other_threads_to_the_others() -> None:
         wait_until(lambda: len(senders.answered) == 100)
 
 
-def test_a_lane_that_opens_and_closes_all_the_time_loses_and_doubles_nothing() -> None:
-    """A drain that opens lanes by what it read, whatever ends the turn meanwhile."""
+def test_a_queue_that_opens_and_closes_all_the_time_loses_and_repeats_nothing() -> None:
+    """A dispatcher that sets slots by what it read, whatever pauses the queue meanwhile."""
     queues = TargetQueues()
     senders = Senders(queues, pauses_queue=0.2, send_s=0.0001)
     everything = [*claims("a", 300), *claims("b", 300)]
@@ -283,12 +283,12 @@ def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
             queues.add(everything)
             queues.set_slots("a", 16)
             taken = queues.remove_all()
-        # One that a thread held in its hand when the lane closed is back in its lane.
+        # A claim that a thread had taken when the queue was paused is back in it.
         taken += queues.remove_all()
         assert Counter(claim.export_id for claim in [*senders.sent, *taken]) == {claim.export_id: 1 for claim in everything}
 
 
-def test_more_than_the_threads_can_send_is_told_while_it_waits_for_one() -> None:
+def test_ready_claims_show_while_they_wait_for_a_thread() -> None:
     queues = TargetQueues()
     queues.add(claims("a", 3))
     # What has no slot is not what a thread would send.

@@ -1,4 +1,4 @@
-"""A target's turn as arithmetic: what attempts change in it, and how much of its exports one worker may send."""
+"""The arithmetic of throttle states: what attempts change in them, and how much one worker may send."""
 
 import itertools
 from collections import deque
@@ -77,7 +77,7 @@ def in_s(seconds: float) -> datetime:
 CONCURRENCY: Final = [
     (16.0, [HEALTHY], 16.0),  # there is no more
     (4.0, [HEALTHY], 4.25),
-    (1.0, [HEALTHY], 2.0),  # a round of one
+    (1.0, [HEALTHY], 2.0),  # as many as its slots
     (16.0, [BUSY], 8.0),
     (16.0, [BUSY] * 16, 8.0),  # sent together, halved once
     (16.0, [TIMED_OUT], 8.0),
@@ -101,16 +101,16 @@ def test_overload_halves_the_concurrency_once_a_tick_and_success_lets_it_grow(
 
 
 @pytest.mark.parametrize("whole", range(1, 16))
-def test_a_round_of_successes_lets_the_concurrency_grow_by_one_at_most(whole: int) -> None:
+def test_as_many_successes_as_slots_raise_the_concurrency_by_one_at_most(whole: int) -> None:
     grown = next_state(state(concurrency=float(whole)), [HEALTHY] * whole, NOW).concurrency
     assert whole + 0.7 < grown <= whole + 1
 
 
-def test_the_concurrency_comes_back_from_one_to_sixteen_in_some_sixteen_rounds() -> None:
-    at, rounds = state(concurrency=1.0), 0
+def test_the_concurrency_grows_from_one_to_sixteen_in_some_sixteen_steps() -> None:
+    at, steps = state(concurrency=1.0), 0
     while at.concurrency < 16:
-        at, rounds = next_state(at, [HEALTHY] * int(at.concurrency), NOW), rounds + 1
-    assert 15 <= rounds <= 20
+        at, steps = next_state(at, [HEALTHY] * int(at.concurrency), NOW), steps + 1
+    assert 15 <= steps <= 20
 
 
 def test_after_a_hold_one_is_sent_then_two_then_four() -> None:
@@ -329,7 +329,7 @@ def test_of_many_single_probes_every_worker_makes_some(workers: int) -> None:
     assert all(any(each[rank] for each in made) for rank in range(workers))
 
 
-# what is said of a turn; how much may be open at once
+# what a state says; how much may be open at once
 AT_ONCE: Final = [
     ({}, 16),
     ({"concurrency": 15.99}, 15),
@@ -344,7 +344,7 @@ AT_ONCE: Final = [
 
 
 @pytest.mark.parametrize(("changes", "at_once"), AT_ONCE)
-def test_a_turn_says_how_much_may_be_open_at_once(changes: dict[str, Any], at_once: int) -> None:
+def test_a_throttle_state_limits_how_much_may_be_open_at_once(changes: dict[str, Any], at_once: int) -> None:
     assert slots(state(**changes), WorkerShare(), NOW) == at_once
 
 
@@ -354,7 +354,7 @@ def test_a_turn_says_how_much_may_be_open_at_once(changes: dict[str, Any], at_on
 def simulate(limit: int, workers: int, minutes: float, busy: Sequence[bool] = (True,)) -> list[tuple[float, int]]:
     """Let workers look every 20 ms, each a little later than the other, and send all they may; return when and how much.
 
-    `busy` tells for each minute in turn whether anything waits.
+    `busy` says for each minute whether anything waits.
     """
     at, sent = state(max_per_minute=limit), []
     for look in range(int(minutes * 60 / 0.02) * workers):
@@ -400,7 +400,7 @@ def test_what_was_left_unused_is_not_made_up_for_beyond_a_second(limit: int) -> 
 
 
 @given(limit=st.integers(1, MAX_PER_MINUTE), looks=st.lists(st.floats(0, 90), max_size=60))
-def test_no_sequence_of_looks_breaks_a_pace(limit: int, looks: list[float]) -> None:
+def test_no_sequence_of_claims_breaks_a_rate_limit(limit: int, looks: list[float]) -> None:
     at, sent, seconds = state(max_per_minute=limit), [], 0.0
     for wait_s in looks:
         # Whole microseconds, as a clock reads them.
@@ -412,7 +412,7 @@ def test_no_sequence_of_looks_breaks_a_pace(limit: int, looks: list[float]) -> N
 
 
 @given(limit=st.integers(1, MAX_PER_MINUTE), share=st.floats(0.01, 1))
-def test_one_more_may_start_when_a_used_up_pace_says_so_and_not_before(limit: int, share: float) -> None:
+def test_the_next_attempt_starts_when_the_rate_limit_allows_it_and_not_before(limit: int, share: float) -> None:
     at = state(max_per_minute=limit)
     at = use_rate_allowance(at, max(1, int(share * rate_allowance(at, NOW))), NOW)
     used_up = use_rate_allowance(at, rate_allowance(at, NOW), NOW)
@@ -453,12 +453,12 @@ DEALS: Final = [
 
 
 @pytest.mark.parametrize(("quotas", "room", "dealt"), DEALS)
-def test_claims_are_dealt_one_a_target_and_round(quotas: dict[str, int], room: int, dealt: dict[str, int]) -> None:
+def test_claims_are_distributed_one_by_one(quotas: dict[str, int], room: int, dealt: dict[str, int]) -> None:
     assert distribute(quotas, room) == dealt
 
 
 @given(quotas=st.dictionaries(st.text(max_size=3), st.integers(0, 40), max_size=20), room=st.integers(0, 200))
-def test_a_deal_uses_what_there_is_and_favours_none(quotas: dict[str, int], room: int) -> None:
+def test_distribution_uses_all_room_and_favors_no_target(quotas: dict[str, int], room: int) -> None:
     dealt = distribute(quotas, room)
     assert sum(dealt.values()) == min(room, sum(quotas.values()))
     assert all(0 < count <= quotas[target_id] for target_id, count in dealt.items())

@@ -1,4 +1,4 @@
-"""Drains beside each other and targets that ask them to wait: whose turn it is, how much at once, and who is not held up."""
+"""Dispatchers that share targets: receivers that ask them to wait, rate limits, concurrency, no delay for others."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -37,13 +37,13 @@ def clock() -> FakeClock:
 def running_dispatchers(
     post: FakePost, clock: FakeClock, count: int = 2, concurrency: int = 8, **terms: Any
 ) -> Iterator[list[Dispatcher]]:
-    """Start drains that know of each other before anything is due for them."""
+    """Start dispatchers that share their targets before anything is due for them."""
     with ExitStack() as running:
         started = [
             running.enter_context(running_dispatcher(post, concurrency, now=clock, **STANDING | terms)) for _ in range(count)
         ]
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(count,)])
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         yield started
 
 
@@ -85,7 +85,7 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
         assert 1 <= asked <= 8
         for seconds in (1, 28, 0.999):
             clock.advance(seconds)
-            clock.let_everybody_look()
+            clock.wait_for_scans()
         assert len(post.to(BUSY_URL)) == asked
         # Waiting counts no attempt.
         assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * (40 - asked) + [1] * asked
@@ -95,7 +95,7 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
     assert sum(attempts for (attempts,) in of(BUSY_URL, "attempts")) == len(post.to(BUSY_URL)) == 40 + asked
 
 
-def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Customer, clock: FakeClock) -> None:
+def test_nothing_that_waits_in_a_queue_is_sent_after_the_response(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, count=1):
         post.gate.clear()
@@ -109,7 +109,7 @@ def test_nothing_that_waits_in_a_lane_is_sent_after_the_answer(customer: Custome
         wait_until(lambda: statuses()["delivering"] == 3)
         post.gate.set()
         wait_until(lambda: not statuses()["delivering"])
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         assert sum(post.sent.values()) == 8
         # What was given back counts no attempt.
         assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * 32 + [1] * 8
@@ -134,7 +134,7 @@ def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock
         clock.advance(30)
         for at_once in (1, 2, 4):
             wait_until(lambda expected=at_once: post.at_once == expected)  # type: ignore[misc]  # mypy takes no default
-            clock.let_everybody_look()
+            clock.wait_for_scans()
             assert post.at_once == at_once
             post.let_through(at_once)
 
@@ -152,20 +152,20 @@ def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: FakeClo
     asked = len(post.calls)
     with running_dispatchers(post, clock, count=1):
         clock.advance(29)
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         assert len(post.calls) == asked
         post.answer = lambda _url: DELIVERED
         clock.advance(1)
         wait_until(lambda: statuses() == {"exported": 5})
 
 
-def test_whoever_resumes_a_target_ends_its_wait(customer: Customer, clock: FakeClock) -> None:
+def test_resuming_a_target_ends_its_wait(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(first_then(ask_to_wait(429, 3600)), clock)
     with running_dispatchers(post, clock):
         [first] = approved(customer, 1, BUSY_URL, NOW)
         wait_until(lambda: statuses() == {"retry_scheduled": 1})
         waiting = more_for(BUSY_URL, customer)
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         assert queries.get(waiting).status == "approved"
         targets.change_status(target_of(BUSY_URL), "resume", clock.at, "operator")
         wait_until(lambda: queries.get(waiting).status == "exported")
@@ -184,10 +184,10 @@ def is_used_up(target_ids: list[str], now: datetime) -> bool:
     return not any(throttle.rate_allowance(state, now) for state in throttle_state_sql.read(sorted(target_ids)).values())
 
 
-def test_a_pace_is_kept_by_two_drains_together(
+def test_two_dispatchers_keep_a_rate_limit_together(
     customer: Customer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two targets, so that each drain may lock one while it wants the other."""
+    """Two targets, so that each dispatcher may lock one while it wants the other."""
     paced = [many_targets(customer, number, 1, f"https://paced-{number}.example.com/")[0] for number in range(2)]
     for target_id in paced:
         targets.set_limit(target_id, 600, NOW, "operator")
@@ -219,7 +219,7 @@ def most_in_a_minute(moments: Sequence[datetime]) -> int:
 # ---------------------------------------------------------------- the breaker
 
 
-def test_five_failures_open_the_breaker_and_single_probes_look_until_one_succeeds(
+def test_five_failures_open_the_breaker_and_single_probes_follow_until_one_succeeds(
     customer: Customer, clock: FakeClock
 ) -> None:
     post = FakePost(lambda _url: REFUSED, clock)
@@ -229,7 +229,7 @@ def test_five_failures_open_the_breaker_and_single_probes_look_until_one_succeed
         wait_until(lambda: post.at_once == 8)
         post.let_through(8)
         wait_until(lambda: held_reason() == "breaker_open")
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         post.gate.set()
         wait_until(lambda: not statuses()["delivering"])
         sent = len(post.calls)
@@ -237,12 +237,12 @@ def test_five_failures_open_the_breaker_and_single_probes_look_until_one_succeed
         assert 8 <= sent <= 16
         for wait_s in (1, 2, 4, 8):
             clock.advance(wait_s - 0.001)
-            clock.let_everybody_look()
+            clock.wait_for_scans()
             assert len(post.calls) == sent
             clock.advance(0.001)
             sent += 1
             wait_until(lambda expected=sent: rows("SELECT COUNT(*) FROM attempts") == [(expected,)])  # type: ignore[misc]  # mypy takes no default
-            clock.let_everybody_look()
+            clock.wait_for_scans()
             assert len(post.calls) == sent
         post.answer = lambda _url: DELIVERED
         clock.advance(16)
@@ -273,7 +273,7 @@ def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_wai
 
 @pytest.fixture
 def in_queue(customer: Customer, clock: FakeClock) -> Iterator[tuple[FakePost, list[str]]]:
-    """A drain that has four requests open, and claims that wait to follow them; yields those claims' exports."""
+    """A dispatcher with four open requests, and claims that wait for their slots; yields the exports of those claims."""
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, count=1):
         post.gate.clear()
@@ -299,7 +299,7 @@ def test_nothing_starts_after_a_person_has_turned_the_target_off(
     post.gate.set()
     # What was open is finished and written.
     wait_until(lambda: statuses()["exported"] == 8 and not statuses()["delivering"])
-    clock.let_everybody_look()
+    clock.wait_for_scans()
     assert sum(post.sent.values()) == 8
     left = rows("SELECT status_reason, attempts FROM exports WHERE status <> 'exported'")
     assert Counter(left) == {(reason, 0): 32}
@@ -356,7 +356,7 @@ def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, c
         wait_until(lambda: statuses() == {"exported": 220})
 
 
-def test_with_every_thread_busy_the_drain_goes_on_looking(
+def test_with_every_thread_busy_the_dispatcher_goes_on_scanning(
     customer: Customer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     post = FakePost(now=clock)
@@ -365,30 +365,30 @@ def test_with_every_thread_busy_the_drain_goes_on_looking(
         approved(customer, 20, BUSY_URL, NOW)
         approved(customer, 20, OTHER_URL, NOW)
         wait_until(lambda: post.at_once == 8)
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         post.gate.set()
         wait_until(lambda: statuses() == {"exported": 40})
     assert "failed" not in caplog.text
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_all_drains_together_have_no_more_open_than_a_target_takes(customer: Customer, clock: FakeClock, count: int) -> None:
+def test_all_dispatchers_together_keep_a_targets_concurrency(customer: Customer, clock: FakeClock, count: int) -> None:
     post = FakePost(now=clock)
     post.gate.clear()
     with running_dispatchers(post, clock, count, concurrency=40):
         approved(customer, 200, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 16)
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         for _ in range(20):
             post.let_through(5)
-            clock.let_everybody_look(5)
+            clock.wait_for_scans(5)
         post.gate.set()
         wait_until(lambda: statuses() == {"exported": 200})
     assert post.most_at_once == 16
 
 
 def let_pass(seconds: float, clock: FakeClock, count: int) -> None:
-    """Let time pass in steps in which no drain takes another one for dead, that had no turn on a busy machine."""
+    """Let time pass in steps short enough that no dispatcher that a busy machine delays counts as dead."""
     while seconds > 0:
         step_s = min(seconds, 5.0)
         clock.advance(step_s)
@@ -396,7 +396,7 @@ def let_pass(seconds: float, clock: FakeClock, count: int) -> None:
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers WHERE seen_at = ?", (to_ms(clock.at),)) == [(count,)])
 
 
-def test_all_drains_together_make_one_probe(customer: Customer, clock: FakeClock) -> None:
+def test_all_dispatchers_together_make_one_probe(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(lambda _url: REFUSED, now=clock)
     post.gate.clear()
     with running_dispatchers(post, clock, 3):
@@ -408,11 +408,11 @@ def test_all_drains_together_make_one_probe(customer: Customer, clock: FakeClock
         post.let_through(begun)
         wait_until(lambda: not statuses()["delivering"])
         for wait_s in (2, 4, 8, 16):
-            # Counted first: a drain may look at the very moment of the change.
+            # Counted first: a dispatcher may read it at the moment of the change.
             begun = len(post.calls)
             let_pass(wait_s, clock, 3)
             wait_until(lambda before=begun: len(post.calls) > before)  # type: ignore[misc]  # mypy takes no default
-            clock.let_everybody_look()
+            clock.wait_for_scans()
             assert (len(post.calls), post.at_once) == (begun + 1, 1)
             post.let_through(1)
             wait_until(lambda: not statuses()["delivering"])
@@ -426,7 +426,7 @@ def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 8)
         clock.advance(5.999)
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         assert post.at_once == 8
         clock.advance(0.001)
         wait_until(lambda: post.at_once == 16)
@@ -438,7 +438,7 @@ def test_a_worker_that_stops_leaves_its_share_at_once(customer: Customer, clock:
         with running_dispatcher(post, 40, now=clock, **STANDING):
             wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
         assert rows("SELECT COUNT(*) FROM workers") == [(1,)]
-        clock.let_everybody_look()
+        clock.wait_for_scans()
         post.gate.clear()
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 16)

@@ -1,4 +1,4 @@
-"""What attempts meet marks their targets, once for all that came back together, and whoever marks them beside."""
+"""What attempts change in their targets, once for all that came back together, also beside other writers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -79,18 +79,18 @@ def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
     held = state_of(target_id)
     assert held.held_reason == BREAKER_OPEN
     record(target_id, effect)
-    # It says nothing new of the turn, and all the more of the target.
+    # The throttle state stays the same, and the target is turned off.
     assert replace(state_of(target_id), status=held.status) == held
     assert status_of(target_id) == (status, effect.reason)
 
 
 def test_a_tick_marks_all_its_targets_and_no_other(customer: Customer) -> None:
-    well, ill, held, other = (make_target(customer).id for _ in range(4))
+    healthy, unhealthy, held, other = (make_target(customer).id for _ in range(4))
     before = state_of(other)
     with transaction():
-        write_effects({held: [LIMITED], well: [HEALTHY], ill: [UNHEALTHY] * 5}, LATER, "worker")
-    assert state_of(well).connected == "connected"
-    assert (state_of(ill).held_reason, state_of(ill).held_until) == (BREAKER_OPEN, LATER + timedelta(seconds=1))
+        write_effects({held: [LIMITED], healthy: [HEALTHY], unhealthy: [UNHEALTHY] * 5}, LATER, "worker")
+    assert state_of(healthy).connected == "connected"
+    assert (state_of(unhealthy).held_reason, state_of(unhealthy).held_until) == (BREAKER_OPEN, LATER + timedelta(seconds=1))
     assert (state_of(held).held_reason, state_of(held).held_until) == (RATE_LIMITED, LATER + timedelta(seconds=30))
     assert state_of(other) == before
 
@@ -117,13 +117,13 @@ def test_a_paused_target_is_turned_off_too(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("status", ["inactive", "blocked", "disabled"])
-def test_a_delivery_turns_nothing_that_is_off_already(customer: Customer, status: str) -> None:
+def test_a_delivery_changes_no_target_that_is_off_already(customer: Customer, status: str) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET status = ?, status_reason = 'operator' WHERE id = ?", (status, target.id))
-    told = rows("SELECT COUNT(*) FROM audit_entries")
+    logged = rows("SELECT COUNT(*) FROM audit_entries")
     record(target.id, GONE)
     assert status_of(target.id) == (status, "operator")
-    assert rows("SELECT COUNT(*) FROM audit_entries") == told
+    assert rows("SELECT COUNT(*) FROM audit_entries") == logged
 
 
 def test_a_target_that_has_only_failed_for_five_days_is_disabled(customer: Customer) -> None:
@@ -145,7 +145,7 @@ def test_a_success_in_five_days_is_enough(customer: Customer) -> None:
     assert status_of(target.id) == ("active", None)
 
 
-def test_whoever_resumes_a_target_gives_it_five_days_more(customer: Customer) -> None:
+def test_resuming_a_target_gives_it_five_days_more(customer: Customer) -> None:
     target = make_target(customer)
     record(target.id, UNHEALTHY, now=NOW)
     record(target.id, UNHEALTHY, now=NOW + timedelta(days=5))
@@ -171,9 +171,9 @@ def test_a_change_of_a_target_is_logged_once(customer: Customer, caplog: pytest.
         ]
     ):
         log_events(record(target_id, *effects, now=LATER + at * tick))
-    told = [(each.levelname, each.message, vars(each)["target_id"], vars(each)["reason"]) for each in caplog.records]
+    logged = [(each.levelname, each.message, vars(each)["target_id"], vars(each)["reason"]) for each in caplog.records]
     paused = ("INFO", "target paused, its receiver asked for it", target_id, RATE_LIMITED)
-    assert told == [
+    assert logged == [
         paused,
         paused,
         ("WARNING", "circuit breaker opened, target gets single attempts", target_id, None),
@@ -216,12 +216,12 @@ def together(*works: Callable[[], Any]) -> None:
             each.result(timeout=60)
 
 
-def test_workers_that_mark_the_same_targets_in_any_order_wait_for_each_other_and_never_in_a_ring(customer: Customer) -> None:
+def test_workers_that_write_the_same_targets_in_any_order_never_deadlock(customer: Customer) -> None:
     """PostgreSQL ends one of two that deadlock with an error, which would come out here."""
     ids = [make_target(customer).id for _ in range(6)]
 
-    def mark(order: Sequence[str], rounds: int = 60) -> None:
-        for _ in range(rounds):
+    def mark(order: Sequence[str], times: int = 60) -> None:
+        for _ in range(times):
             with transaction():
                 write_effects({target_id: [UNHEALTHY, LIMITED] for target_id in order}, LATER, "worker")
 
