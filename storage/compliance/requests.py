@@ -1,8 +1,8 @@
-"""Compliance requests: taken in once, held by one worker at a time, kept as a ledger that names nobody.
+"""Compliance requests: stored once, leased to one worker at a time, and kept without the person's data.
 
-Whom a request is about is sealed until it is done and erased then; what stays is a pseudonym, times, counts and the result.
-The requests of one shop are carried out one after the other, so that no search reports what an erasure has just taken away.
-Every write of a worker names its lease: who overslept it changes nothing, and the next one begins the search anew.
+The subject of a request is encrypted until the request is done, and erased then; a pseudonym, times, counts and the result
+stay. The requests of one shop run one after the other, so that no search reports what an erasure has just removed. Every
+write of a worker names its lease: a stale lease updates no row, and the next worker begins the search anew.
 """
 
 import hashlib
@@ -39,12 +39,12 @@ from storage.secrets.vault import Vault
 
 #: What the law gives a shop, and what platforms tell their apps.
 DUE_WITHIN: Final = timedelta(days=30)
-#: A platform repeats an unanswered webhook for two days at most. The same bytes later are a new wish: the person came back,
-#: or the shop was installed and left again.
+#: A platform repeats an unanswered webhook for two days at most. The same bytes later are a new request: the person came
+#: back, or the shop was installed and removed again.
 REPEATED_WITHIN: Final = timedelta(days=2)
 #: A worker renews with every batch, which takes a fraction of a second; one that died is replaced this soon.
 LEASE_S: Final = 15.0
-#: After an error the next look comes this much later, then twice as much, up to an hour: visible, and never a hot loop.
+#: After an error the next attempt comes this much later, then twice as much, up to an hour: visible, and never a hot loop.
 RETRY_S: Final = 60.0
 MAX_RETRY_S: Final = 3600.0
 
@@ -71,10 +71,10 @@ class ComplianceLease:
 
 
 def receive(order: ComplianceOrder, body: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
-    """Store an order and return its id; None where the same one is there already.
+    """Store a request and return its id; None if the same one is stored already.
 
-    Where it is about a person, raises NoEncryptionKey where nothing can be sealed, and WrongEncryptionKey where the keys are
-    not this installation's: a process that started while the database was away has not been told so yet.
+    For a request about a person, raises NoEncryptionKey without a key, and WrongEncryptionKey if the keys are not this
+    installation's: a process that started while the database was unreachable has not checked them yet.
     """
     request_id = identifiers.new_id(identifiers.COMPLIANCE, now)
     sealed, pseudonym = _sealed_subject(request_id, order, vault, now)
@@ -103,12 +103,12 @@ def receive(order: ComplianceOrder, body: bytes, vault: Vault, now: datetime, ac
 
 
 def due_at(received_at: datetime) -> datetime:
-    """Return by when a request has to be done that came at `received_at`."""
+    """Return when a request that came at `received_at` is due."""
     return received_at + DUE_WITHIN
 
 
 def pseudonym_of(subject: Subject, shop_domain: str, vault: Vault) -> str | None:
-    """Return by what a person is known in a shop's requests; None where only orders are named."""
+    """Return the pseudonym of a person in a shop's requests; None if only orders are named."""
     return None if subject.identity is None else vault.pseudonym(f"{shop_domain}|{subject.identity}")
 
 
@@ -161,7 +161,7 @@ def claim_next(now: datetime) -> ComplianceLease | None:
 
 
 def subject_of(held: ComplianceLease, vault: Vault) -> Subject:
-    """Return whom a request is about; nobody where it is about a shop. Raises WrongEncryptionKey, NoEncryptionKey."""
+    """Return the subject of a request, an empty one for a shop. Raises WrongEncryptionKey, NoEncryptionKey."""
     if held.subject_sealed is None:
         return Subject()
     return subject_from(json.loads(vault.open(held.subject_sealed, SUBJECT.context(held.id))))
@@ -217,7 +217,7 @@ def postpone(held: ComplianceLease, error: str, now: datetime) -> datetime | Non
 
 
 def seal_report(request_id: str, report: Mapping[str, Any], vault: Vault) -> bytes:
-    """Seal what a search found for the ledger's line of that request."""
+    """Encrypt the report of a data request."""
     return vault.seal(json.dumps(report, ensure_ascii=False), REPORT.context(request_id))
 
 

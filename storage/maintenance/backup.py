@@ -1,10 +1,10 @@
-"""Backups: what a backup file is, how one is taken and read, and how it becomes the database.
+"""Backups: takes, checks and reads backup files.
 
-A backup of SQLite is a database that stands alone; one of PostgreSQL is a dump in its custom format. Either is restored to
-its own kind only. Neither the settings nor the keys are in it: what is sealed opens to nobody who has not ENCRYPTION_KEYS.
+A backup of SQLite is a database file; one of PostgreSQL is a dump in its custom format. Each is restored to its own kind
+only. Neither the settings nor the keys are in it: without ENCRYPTION_KEYS its encrypted values cannot be read.
 
-Refused: a file that is no backup of RiskRelay, one that is damaged or of a newer version, and one whose secrets were sealed
-with other keys. All of that is found out before anything is touched.
+Refused: a file that is not a backup of RiskRelay, a damaged one, one of a newer version, and one that was encrypted with
+other keys. All checks run before anything is changed.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from storage.maintenance.sqlite_copies import DamagedCopy, Progress
 from storage.secrets.key_check import opens
 from storage.secrets.vault import Vault
 
-#: What a folder's backups are called: sorted by name they are sorted by time.
+#: The names of the backups in a folder: sorted by name they are sorted by time.
 _NAME: Final = "riskrelay-%Y%m%dT%H%M%SZ"
 SUFFIX: Final = ".backup"
 PATTERN: Final = f"riskrelay-[0-9]*Z{SUFFIX}"
-#: What a backup is called until it is whole.
+#: The suffix of a backup that is not complete yet.
 PART: Final = ".part"
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -39,37 +39,37 @@ _DUMP_MAGIC: Final = b"PGDMP"
 
 
 class Kind(StrEnum):
-    """Which database a backup is of."""
+    """The database that a backup is of."""
 
     SQLITE = "sqlite"
     POSTGRESQL = "postgresql"
 
 
 class BackupRefused(Exception):
-    """A backup cannot be taken, or not be restored; the message says why, and the remedy."""
+    """A backup cannot be taken or restored; the message gives the cause and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup file that may be restored here: of which schema it is, and how many targets a restore of it pauses."""
+    """A backup file that can be restored here: its schema version, and how many targets a restore pauses."""
 
     schema: str
     active_targets: int
 
 
 def name_at(now: datetime) -> str:
-    """Return what a backup in a folder is called."""
+    """Return the name of a backup taken at `now`."""
     return now.strftime(_NAME) + SUFFIX
 
 
-def take(url: str, part: Path, told: Progress) -> None:
+def take(url: str, part: Path, progress: Progress) -> None:
     """Write a backup of the open database, which `url` names, into the empty file `part`, check it and sync it.
 
     Raises BackupRefused.
     """
     try:
         if is_sqlite():
-            sqlite_copies.take(Path(database.obj.database), part, told)
+            sqlite_copies.take(Path(database.obj.database), part, progress)
         else:
             with part.open("wb") as dump:
                 postgres_dumps.take(url, dump)
@@ -98,20 +98,17 @@ def examine(file: Path, vault: Vault) -> Backup:
 
 
 def erasures_in(file: Path) -> Iterator[ErasedRow]:
-    """Read the journal of redactions in a backup."""
+    """Read the erasure log of a backup."""
     for row in read(file, "redactions", "request_id", "table_name", "row_id", "redacted_at"):
         yield ErasedRow(str(row["request_id"]), str(row["table_name"]), str(row["row_id"]), int(row["redacted_at"]))
 
 
 def read(file: Path, table: str, *columns: str) -> Iterator[dict[str, Any]]:
-    """Read columns of a table of a backup; a table that is not in it has no rows."""
+    """Read columns of a table of a backup; a missing table has no rows."""
     if _kind_of(file) is Kind.POSTGRESQL:
         yield from (row for _, row in postgres_dumps.rows_of(file, table))
         return
-    with sqlite_copies.opened(file) as connection:
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
-            for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):  # noqa: S608 - our own names
-                yield dict(zip(columns, row, strict=True))
+    yield from sqlite_copies.rows_of(file, table, columns)
 
 
 def sha256_of(file: Path) -> str:
@@ -133,7 +130,7 @@ def _kind_of(file: Path) -> Kind:
 def _require_whole(file: Path) -> None:
     log = Path(f"{file}{sqlite_copies.LOGS[0]}")
     if log.exists() and log.stat().st_size:
-        # Half of what it holds may stand there.
+        # Part of its data may be in the log alone.
         raise BackupRefused(f"{file} is a database in use, not a backup; take one with: bin/riskrelay backup FILE")
     try:
         if is_sqlite():
@@ -156,8 +153,9 @@ def _require_known(file: Path, applied: set[str]) -> None:
 def _require_own_keys(file: Path, canaries: list[Any], vault: Vault) -> None:
     if not canaries:
         raise BackupRefused(f"{file} does not tell whose keys sealed it: `bin/riskrelay backup` did not make it.")
-    [told] = canaries
-    canary = bytes.fromhex(told.removeprefix("\\x")) if isinstance(told, str) else bytes(told)
+    [stored] = canaries
+    # A dump has bytes as text.
+    canary = bytes.fromhex(stored.removeprefix("\\x")) if isinstance(stored, str) else bytes(stored)
     if not opens(canary, vault):
         raise BackupRefused(
             f"{file} was sealed with other keys; put the ENCRYPTION_KEYS of its installation into .env, beside today's."

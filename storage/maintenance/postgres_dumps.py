@@ -1,9 +1,9 @@
-"""Dumps of PostgreSQL databases: written by `pg_dump`, read by `pg_restore`, and put back by `psql` in one transaction.
+"""Dumps of PostgreSQL databases: `pg_dump` writes them, `pg_restore` reads them, `psql` restores them in one transaction.
 
-Only RiskRelay's own tables are dumped and replaced, whatever else the database holds. The programs are those of the oldest
-release that the server understands: a newer one may say what an older server does not know. They connect as DATABASE_URL
-says; a password goes to them by their environment, never by their command line, where every user of the machine could read
-it. When this process dies, `pg_dump` finds nobody to write to, and `psql` no COMMIT: neither leaves anything done.
+Only RiskRelay's own tables are dumped and replaced. The programs are those of the oldest release that is not older than the
+server: a newer one may use statements that an older server does not know. They connect as DATABASE_URL says; a password is
+passed in their environment, never on their command line, where every user of the machine could read it. If this process
+dies, `pg_dump` has no pipe to write to and `psql` gets no COMMIT: neither leaves a result.
 """
 
 import os
@@ -17,21 +17,22 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Final
 
+from peewee import Select, fn
 from psycopg import conninfo
 
-from storage.db.engine import database, rows
+from storage.db.engine import database
 from storage.db.models import ALL
 from storage.db.schema_version import HISTORY
 
 _PROGRAMS: Final = ("pg_dump", "pg_restore", "psql")
 _DEBIAN: Final = Path("/usr/lib/postgresql")
-#: Where `bin/setup --test` puts servers.
+#: Where `bin/setup --test` installs servers.
 _IN_VENV: Final = Path(__file__).resolve().parents[2] / ".venv" / "servers" / "postgres"
 
 _CHUNK_BYTES: Final = 1 << 20
-#: How long a restore waits for somebody who still uses the tables.
+#: Seconds that a restore waits for a transaction that still uses the tables.
 _LOCK_WAIT_S: Final = 10
-#: pg_restore since 17 sets it, and servers before 17 do not know it; it is off unless somebody turned it on.
+#: pg_restore since 17 sets it, and servers before 17 do not know it; it is off by default.
 _UNKNOWN_TO_OLD_SERVERS: Final = b"SET transaction_timeout = 0;\n"
 
 _TABLES: Final = (*(str(model._meta.table_name) for model in ALL), HISTORY)
@@ -40,12 +41,12 @@ _ESCAPE: Final = re.compile(r"\\[bfnrtv\\]")
 
 
 class DumpFailed(Exception):
-    """One of PostgreSQL's programs is missing or failed; the message says why, and the remedy where there is one."""
+    """A program of PostgreSQL is missing or failed; the message gives the cause and, if there is one, the fix."""
 
 
 def take(url: str, dump: IO[bytes]) -> None:
     """Dump the open database, which `url` names, in PostgreSQL's custom format. Raises DumpFailed."""
-    schema = rows("SELECT current_schema()")[0][0]
+    schema = _schema()
     tables = [f'--table="{schema}"."{table}"' for table in _TABLES]
     command = ["pg_dump", "--format=custom", "--no-owner", "--no-privileges", *tables, f"--dbname={_address(url)}"]
     with _running(command, url, stdout=subprocess.PIPE) as (dumping, complaint):
@@ -70,11 +71,11 @@ def rows_of(dump: Path, *tables: str) -> Iterator[tuple[str, dict[str, str | Non
 
 
 def put_in_place(dump: Path, url: str, beside: Sequence[str]) -> None:
-    """Replace RiskRelay's tables in the open database by a dump's and run the statements `beside` them, all or nothing.
+    """Replace RiskRelay's tables in the open database by a dump's, and run the statements `beside` in the same transaction.
 
-    Raises DumpFailed; then everything is as it was.
+    Raises DumpFailed; then nothing has changed.
     """
-    schema = f'"{rows("SELECT current_schema()")[0][0]}"'
+    schema = f'"{_schema()}"'
     dropped = ", ".join(f"{schema}.{table}" for table in _TABLES)
     before = f"BEGIN;\nSET LOCAL lock_timeout = '{_LOCK_WAIT_S}s';\nDROP TABLE IF EXISTS {dropped};\n"
     after = "".join(f"{statement};\n" for statement in (f"SET LOCAL search_path TO {schema}", *beside, "COMMIT"))
@@ -86,7 +87,7 @@ def put_in_place(dump: Path, url: str, beside: Sequence[str]) -> None:
     ):
         try:
             _feed(psql, [before.encode(), *_understood(_chunks(restore))])
-            # Before the COMMIT: a dump that breaks off looks like one that has ended.
+            # Before the COMMIT: a dump that is cut off looks like a complete one.
             _require_success(restore, complaint)
             _feed(psql, [after.encode()])
             psql.communicate()
@@ -103,15 +104,19 @@ def folder_for(server: int, folders: Iterable[Path]) -> Path:
     if fit:
         return min(fit, key=lambda folder: fit[folder])
     newest = max(releases.values(), default=0)
-    told = f"those found are of PostgreSQL {newest}" if newest else "they are neither on PATH nor where Debian has them"
+    found = f"those found are of PostgreSQL {newest}" if newest else "they are neither on PATH nor where Debian has them"
     raise DumpFailed(
-        f"pg_dump, pg_restore and psql of PostgreSQL {server} or newer are needed, and {told}; "
+        f"pg_dump, pg_restore and psql of PostgreSQL {server} or newer are needed, and {found}; "
         f"run: apt-get install postgresql-client-{server}"
     )
 
 
+def _schema() -> str:
+    return str(Select((), (fn.current_schema(),)).bind(database).scalar())
+
+
 def _understood(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Leave out of the first lines what an older server does not know."""
+    """Remove from the first lines a statement that older servers do not know."""
     yield next(chunks, b"").replace(_UNKNOWN_TO_OLD_SERVERS, b"", 1)
     yield from chunks
 
@@ -130,7 +135,7 @@ def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
 
 def _pipe(end: IO[bytes] | None) -> IO[bytes]:
     if end is None:
-        raise RuntimeError("This program was started without the pipe that is asked for.")
+        raise RuntimeError("The program was started without this pipe.")
     return end
 
 
@@ -138,7 +143,7 @@ def _pipe(end: IO[bytes] | None) -> IO[bytes]:
 def _running(
     command: Sequence[str], url: str | None = None, **pipes: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """Run one of PostgreSQL's programs; yields it with what it complains about. It does not outlive the block."""
+    """Run a program of PostgreSQL; yields it with its standard error. It is killed at the end of the block."""
     program, *words = command
     with tempfile.TemporaryFile() as complaint:
         process = subprocess.Popen(
@@ -158,7 +163,7 @@ def _running(
 
 
 def _close(pipe: IO[bytes] | None) -> None:
-    """Close a pipe whose other end may be gone, with what was not sent yet."""
+    """Close a pipe whose other end may be closed, with its unsent data."""
     if pipe is None:
         return
     try:
@@ -171,21 +176,21 @@ def _require_success(process: subprocess.Popen[bytes], complaint: IO[bytes]) -> 
     if process.wait() == 0:
         return
     complaint.seek(0)
-    said = [line for line in complaint.read().decode(errors="replace").splitlines() if line.strip()]
-    # Its first line names the cause; what follows are hints and what it gave up because of it.
+    messages = [line for line in complaint.read().decode(errors="replace").splitlines() if line.strip()]
+    # The first line names the cause; the others are hints and consequences.
     program = Path(process.args[0]).name if isinstance(process.args, list) else "PostgreSQL"
-    raise DumpFailed(said[0] if said else f"{program} ended with {process.returncode}")
+    raise DumpFailed(messages[0] if messages else f"{program} ended with {process.returncode}")
 
 
 def _address(url: str) -> str:
-    """Return where the database is, in the form of libpq's programs and without a password."""
+    """Return the connection string for libpq's programs, without a password."""
     known = {name: value for name, value in conninfo.conninfo_to_dict(url).items() if "password" not in name}
     return conninfo.make_conninfo("", **known)
 
 
 def _environment(url: str | None) -> dict[str, str]:
     password = None if url is None else conninfo.conninfo_to_dict(url).get("password")
-    # Its complaints are matched and shown: in one language.
+    # Its messages are matched and shown: in one language.
     return {**os.environ, "LC_ALL": "C", **({"PGPASSWORD": str(password)} if password else {})}
 
 
@@ -198,17 +203,17 @@ def _folder() -> Path:
 
 @cache
 def _release(folder: Path) -> int:
-    """Return the major version of a folder's programs; 0 for one that does not run here."""
+    """Return the major version of a folder's programs; 0 if they do not run here."""
     try:
-        told = subprocess.run([str(folder / "pg_dump"), "--version"], capture_output=True, text=True, check=False).stdout
+        version = subprocess.run([str(folder / "pg_dump"), "--version"], capture_output=True, text=True, check=False).stdout
     except OSError:
         return 0
-    found = re.search(r"\) (\d+)", told)
+    found = re.search(r"\) (\d+)", version)
     return int(found[1]) if found else 0
 
 
 def _copied_rows(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Read the blocks of COPY in a script."""
+    """Read the rows of the COPY blocks of a script."""
     table, columns = "", list[str]()
     for line in lines:
         begins = re.fullmatch(r"COPY (?:\S+\.)?\"?(\w+)\"? \((.+)\) FROM stdin;", line)
@@ -220,5 +225,5 @@ def _copied_rows(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str | No
             yield table, dict(zip(columns, map(_value, line.split("\t")), strict=True))
 
 
-def _value(told: str) -> str | None:
-    return None if told == "\\N" else _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], told)
+def _value(field: str) -> str | None:
+    return None if field == "\\N" else _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], field)

@@ -1,52 +1,51 @@
-"""Copies of SQLite databases: taken while others write, checked, and put back.
+"""Copies of SQLite databases: taken while other processes write, checked, and restored.
 
-A copy is made within one read transaction. SQLite's write-ahead log keeps that moment for it, so writers go on and the copy
-never begins anew, however long it takes; only the log cannot be emptied meanwhile. The copy is one file that needs no log
-beside it. It is put back by the same means, as one transaction of SQLite's on the database that stands there: processes that
-have it open see the old database or the new one, never a new file with an old log. A database that cannot be read is moved
-aside instead.
+A copy is made within one read transaction. SQLite's write-ahead log keeps that state, so writers continue and the copy never
+restarts, however long it takes; only the log cannot be emptied meanwhile. The copy is one file without a log. It replaces a
+database in one transaction of SQLite: processes that have the database open see the old data or the new data, never a new
+file with an old log. A database that cannot be read is renamed instead.
 """
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from runtime.fsync import sync
 from storage.db.engine import LOCK_WAIT_S
 
-#: 4 MiB at usual page sizes: a fraction of a second between two looks at the progress bar, and no time lost between them.
+#: 4 MiB at usual page sizes: a fraction of a second between two updates of the progress bar.
 PAGES_A_STEP: Final = 1024
-#: Between two tries to get a lock on what is written to.
+#: Seconds between two attempts to lock the database that is written to.
 _TRY_AGAIN_S: Final = 0.05
-#: For the lock on a database that is replaced: whoever still has it open is idle, or was overlooked.
+#: Seconds to wait for the lock on a database that is replaced: a process that still has it open is idle, or was overlooked.
 _IN_PLACE_WITHIN_S: Final = 10.0
 
-#: What a log is called beside its database.
+#: The suffixes of the files beside a database.
 LOGS: Final = ("-wal", "-shm", "-journal")
 
-#: Told how many pages are left, and of how many.
+#: Called with how many pages are left, and of how many.
 Progress = Callable[[int, int], None]
 
 
 class DamagedCopy(Exception):
-    """A file is no SQLite database, or not a whole one; the message says what is wrong with it."""
+    """A file is not a complete SQLite database; the message gives the damage."""
 
 
-def take(database: Path, copy: Path, told: Progress) -> None:
+def take(database: Path, copy: Path, progress: Progress) -> None:
     """Copy a database as it is at this moment to the empty file `copy`, and check it. Raises DamagedCopy, sqlite3.Error."""
     with closing(_connected(database, "rw")) as source, closing(sqlite3.connect(copy, isolation_level=None)) as target:
-        # What is not whole is thrown away, so nothing has to lead back; it is synced when it is whole.
+        # An incomplete copy is discarded, so it needs no rollback journal; a complete one is synced.
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
-        # The snapshot: held open, so that a writer's commit does not make the copy begin anew.
+        # The snapshot stays open, so that a writer's commit does not restart the copy.
         source.execute("BEGIN")
         source.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        _copy(source, target, told)
-        # Not a log of its own beside it: a copy is one file, and opens where nothing can be written.
+        _copy(source, target, progress)
+        # Without a log beside it the copy is one file, and opens on a read-only disk.
         target.execute("PRAGMA journal_mode = DELETE")
     require_whole(copy)
     sync(copy)
@@ -65,34 +64,42 @@ def require_whole(path: Path) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a copy to read from; nothing is written, neither to it nor beside it."""
+    """Open a copy for reading; nothing is written to it or beside it."""
     with closing(_connected(path, "ro", "&immutable=1")) as connection:
         yield connection
 
 
+def rows_of(copy: Path, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Read columns of a table of a copy; a missing table has no rows."""
+    with opened(copy) as connection:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
+            for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):  # noqa: S608 - our own names
+                yield dict(zip(columns, row, strict=True))
+
+
 def copy_of_copy(copy: Path, beside: Path) -> None:
-    """Copy a copy, to be changed there before it is put in place."""
+    """Copy a copy to a file that may be changed before it replaces the database."""
     with opened(copy) as source, closing(sqlite3.connect(beside, isolation_level=None)) as target:
         _copy(source, target)
 
 
 def put_in_place(prepared: Path, database: Path) -> None:
-    """Let a prepared copy be the database: all of it in one transaction, or nothing. Raises sqlite3.OperationalError."""
+    """Replace the database by a prepared copy in one transaction. Raises sqlite3.OperationalError."""
     with closing(_connected(prepared, "rw")) as source:
-        # What its log holds is part of it.
+        # Its log may hold part of its data.
         source.execute("PRAGMA journal_mode = DELETE")
     if not database.exists():
         _move(prepared, database)
         return
     with opened(prepared) as source, closing(_connected(database, "rw")) as target:
         _copy(source, target)
-        # It may be as long as the database itself; somebody who still reads keeps it, and its next writer empties it.
+        # The log may be as large as the database; a process that still reads keeps it, and the next writer empties it.
         target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     prepared.unlink()
 
 
 def set_aside(database: Path, aside: Path) -> None:
-    """Move a database that cannot be read out of the way, its log with it."""
+    """Rename a database that cannot be read, with its log."""
     for end in LOGS:
         log = Path(f"{database}{end}")
         if log.exists():
@@ -104,27 +111,27 @@ def set_aside(database: Path, aside: Path) -> None:
 
 def _move(prepared: Path, database: Path) -> None:
     for end in LOGS:
-        # The log of a database that is gone would be read into this one.
+        # SQLite would read the log of a missing database into this one.
         Path(f"{database}{end}").unlink(missing_ok=True)
     sync(prepared)
     prepared.rename(database)
     sync(database.parent)
 
 
-def _copy(source: sqlite3.Connection, target: sqlite3.Connection, told: Progress = lambda _left, _of: None) -> None:
-    """Copy page by page. Raises sqlite3.OperationalError where the target stays locked."""
+def _copy(source: sqlite3.Connection, target: sqlite3.Connection, progress: Progress = lambda _left, _of: None) -> None:
+    """Copy page by page. Raises sqlite3.OperationalError if the target stays locked."""
     gives_up_at = time.monotonic() + _IN_PLACE_WITHIN_S
 
-    def look(status: int, left: int, of: int) -> None:
+    def step(status: int, left: int, of: int) -> None:
         nonlocal gives_up_at
         if status in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             if time.monotonic() > gives_up_at:
                 raise sqlite3.OperationalError("database is locked")
             return
         gives_up_at = time.monotonic() + _IN_PLACE_WITHIN_S
-        told(left, of)
+        progress(left, of)
 
-    source.backup(target, pages=PAGES_A_STEP, progress=look, sleep=_TRY_AGAIN_S)
+    source.backup(target, pages=PAGES_A_STEP, progress=step, sleep=_TRY_AGAIN_S)
 
 
 def _connected(path: Path, mode: str, more: str = "") -> sqlite3.Connection:

@@ -1,6 +1,6 @@
-"""What `doctor` asks of the stores: is SQLite's file whole, how long is its log, what time is it there, how Redis is set.
+"""Store health, for `doctor`: SQLite's integrity and log size, PostgreSQL's clock, the settings and latency of Redis.
 
-Every look is bounded, reads only, and waits for nobody.
+Every check is bounded in time, only reads, and waits for no lock.
 """
 
 import sqlite3
@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from peewee import Select, fn
 from redis import Redis
 from redis.exceptions import RedisError
 
 from runtime.clock import utc_now
-from storage.db.engine import LOCK_WAIT_S, database, is_sqlite, rows
+from storage.db.engine import LOCK_WAIT_S, database, is_sqlite
 
-#: Virtual-machine steps between two looks at the clock: about a millisecond.
+#: Virtual-machine steps between two checks of the time limit: about a millisecond.
 _STEPS: Final = 100_000
 
 
 class Wholeness(StrEnum):
-    """What a look through SQLite's file came to."""
+    """The result of an integrity check of SQLite's file."""
 
     WHOLE = "whole"
     DAMAGED = "damaged"
@@ -32,7 +33,7 @@ class Wholeness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """How a Redis is set and how soon it answers; `policy` is what it does when its memory is full."""
+    """The settings and latency of Redis; `policy` is its `maxmemory-policy`."""
 
     policy: str
     latency_s: float
@@ -40,39 +41,39 @@ class RedisState:
 
 
 def wholeness(within_s: float) -> tuple[Wholeness, str]:
-    """Look through SQLite's file for at most `within_s` seconds; return what that came to and what SQLite says."""
-    looking = sqlite3.connect(f"file:{quote(str(database.obj.database))}?mode=ro", uri=True, timeout=LOCK_WAIT_S)
+    """Check SQLite's file for at most `within_s` seconds; return the result and SQLite's message."""
+    checking = sqlite3.connect(f"file:{quote(str(database.obj.database))}?mode=ro", uri=True, timeout=LOCK_WAIT_S)
     until = time.monotonic() + within_s
-    looking.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+    checking.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
     try:
-        [said] = looking.execute("PRAGMA quick_check(1)").fetchone()
+        [message] = checking.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as interrupted:
         return Wholeness.UNFINISHED, str(interrupted)
     except sqlite3.DatabaseError as damaged:
         return Wholeness.DAMAGED, str(damaged)
     finally:
-        looking.close()
-    # What it says of damage has several lines.
-    return (Wholeness.WHOLE if said == "ok" else Wholeness.DAMAGED), " ".join(str(said).split())
+        checking.close()
+    # A message about damage has several lines.
+    return (Wholeness.WHOLE if message == "ok" else Wholeness.DAMAGED), " ".join(str(message).split())
 
 
 def log_bytes() -> int:
-    """Return how long SQLite's write-ahead log is."""
+    """Return the size of SQLite's write-ahead log in bytes."""
     log = Path(f"{database.obj.database}-wal")
     return log.stat().st_size if log.exists() else 0
 
 
 def skew_s() -> float | None:
-    """Return by how much PostgreSQL's clock is ahead of ours; None for SQLite, which has none."""
+    """Return by how many seconds PostgreSQL's clock is ahead of ours; None for SQLite, which has none."""
     if is_sqlite():
         return None
     before = utc_now()
-    [(there,)] = rows("SELECT EXTRACT(EPOCH FROM clock_timestamp())")
+    there = Select((), (fn.date_part("epoch", fn.clock_timestamp()),)).bind(database).scalar()
     return _ahead(datetime.fromtimestamp(float(there), UTC), before, utc_now())
 
 
 def redis_state(client: Redis) -> RedisState | str:
-    """Return how a Redis does, or why it cannot be asked."""
+    """Return the state of Redis, or the kind of error that it answers with."""
     try:
         client.ping()
         began, before = time.monotonic(), utc_now()
