@@ -1,9 +1,8 @@
-"""Who is calling: a bearer token or a shared secret, never one in place of the other.
+"""Authentication: bearer tokens, shared secrets and the storefront's signature; none replaces another.
 
-Each header has one purpose. WSGI joins a header that came twice with a comma, so it holds more than the secret and is
-refused like any other; whatever is wrong, the answer is the same. Secrets are compared as digests, in constant time.
-
-A storefront's signature is checked over the raw bytes, before anybody parses them; no token and no other secret replaces it.
+WSGI joins a repeated header with a comma, so a repeated secret is wrong like any other; every failure gets the same
+response. Secrets are compared as digests, in constant time. The storefront's signature is checked over the raw bytes, before
+parsing.
 """
 
 import base64
@@ -27,18 +26,18 @@ Principal = TokenPrincipal | SharedSecretPrincipal
 _BEARER: Final = "bearer "
 _CHALLENGE: Final = 'Bearer realm="riskrelay"'
 _HEX_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
-#: In neither form of a signature: WSGI put it between two headers.
+#: In no form of a signature: WSGI joined two headers.
 _TWICE: Final = ","
 
 
 class Authenticate(Protocol):
-    """Returns who is calling. Raises Unauthorized or Forbidden."""
+    """Returns the caller. Raises Unauthorized or Forbidden."""
 
     def __call__(self, req: falcon.Request) -> Principal: ...
 
 
 class Bearer:
-    """A token of one kind with one ability, where `for_webhooks` of an account that may use webhook targets."""
+    """Requires a token of one kind with one ability; `for_webhooks` also an account that may use webhook targets."""
 
     def __init__(self, kind: TokenKind, ability: Ability, *, for_webhooks: bool = False) -> None:
         self.kind = kind
@@ -56,7 +55,7 @@ class Bearer:
         req.context.principal = principal
         if principal.kind is not self.kind:
             _note(req, "Authorization", CredentialFault.WRONG_KIND)
-            raise Forbidden(f"This route takes tokens of kind {self.kind.value}.")
+            raise Forbidden(f"This route requires a token of kind {self.kind.value}.")
         if self.ability not in principal.abilities:
             _note(req, "Authorization", CredentialFault.LACKS_ABILITY)
             raise Forbidden(f"This token lacks the ability {self.ability.value}.")
@@ -69,7 +68,7 @@ class Bearer:
 
 
 class PollingBearer(Bearer):
-    """The same where clients poll: one question tells who asks and what they get, and `req.context.polled` keeps that."""
+    """The same for polls: one query returns the caller and the export, which `req.context.polled` keeps."""
 
     def _holder(self, req: falcon.Request, text: str) -> TokenPrincipal | None:
         known = poll_sql.poll(text, req.context.params["export_id"], utc_now())
@@ -80,7 +79,7 @@ class PollingBearer(Bearer):
 
 
 class SharedSecret:
-    """The secret of one integration in one header."""
+    """Requires the secret of one integration in one header."""
 
     def __init__(self, header: str, integration: Integration, secrets: SharedSecrets) -> None:
         self.header = header
@@ -97,10 +96,10 @@ class SharedSecret:
 
 
 class StorefrontSignature:
-    """The storefront platform's HMAC of the raw body, keyed with the secret that both sides share.
+    """Requires the storefront platform's HMAC of the raw body, keyed with the shared secret.
 
-    Raises ServiceUnavailable while no secret is configured, Unauthorized where the header is missing or there twice,
-    SignatureInvalid where it does not match.
+    Raises ServiceUnavailable if no secret is configured, Unauthorized if the header is missing or repeated,
+    SignatureInvalid if it does not match.
     """
 
     HEADER: Final = "X-Platform-Hmac-Sha256"
@@ -132,14 +131,14 @@ def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
 
 
 def _fault(submitted: str | None) -> CredentialFault:
-    """Return what is wrong with a credential that did not do, by its form alone."""
+    """Return what is wrong with a rejected credential, judged by its form alone."""
     if not submitted:
         return CredentialFault.MISSING
     return CredentialFault.TWICE if _TWICE in submitted else CredentialFault.WRONG
 
 
 def _note(req: falcon.Request, header: str, fault: CredentialFault) -> None:
-    """Leave word for the operator; the client is told the same whatever it is."""
+    """Note the fault for the operator; the client gets the same response for every fault."""
     req.context.fault = RejectedField(f"/{header}", fault.value)
 
 

@@ -1,7 +1,6 @@
-"""Which address failed authentications are counted for: the client's, as far as trusted proxies tell it.
+"""The client address that failed authentications are counted for.
 
-An IPv4 address counts whole, an IPv6 address by what one subscriber is given. What a client writes into `X-Forwarded-For`
-itself is never believed.
+Only entries of `X-Forwarded-For` that a trusted proxy wrote are used.
 """
 
 from ipaddress import IPv6Address, IPv6Network, ip_address
@@ -11,17 +10,17 @@ import falcon
 
 from schemas.url_policy.policy import Address, Network
 
-#: What one subscriber is given; within it addresses cost nothing.
+#: The prefix of one subscriber, who can use every address within it.
 _IPV6_PREFIX: Final = 64
 #: Peers of a unix socket have no address and count as one.
 _NO_ADDRESS: Final = "local"
 
 
 def counted_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> str:
-    """Return what a client's address counts as: IPv4 whole, IPv6 by /64, a unix socket's peers as one.
+    """Return the key of a client's address: a whole IPv4 address, a /64 of IPv6, or one key for all unix socket peers.
 
-    `X-Forwarded-For` is believed from the right for as long as a trusted proxy wrote it: the client's address is the first
-    that is no trusted proxy's, or the last one before an entry that is no address.
+    `X-Forwarded-For` is read from the right as long as a trusted proxy wrote the entry: the client's address is the first
+    that is not a trusted proxy, or the last one before an entry that is not an address.
     """
     nearest = _parsed(req.env.get("REMOTE_ADDR", ""))
     if nearest is None:
@@ -39,7 +38,7 @@ def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:
 
 
 def _parsed(entry: str) -> Address | None:
-    """Read an address, also one with a port as some proxies write it; IPv4 within IPv6 is IPv4."""
+    """Parse an address, with or without a port; an IPv4-mapped IPv6 address becomes IPv4."""
     text = entry.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

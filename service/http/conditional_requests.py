@@ -1,4 +1,4 @@
-"""Answers that a client may keep, but not use without asking whether they are still the same: an `ETag`, and 304 for it."""
+"""Conditional requests: an `ETag` on the response, and 304 for a client that has this version."""
 
 import hashlib
 from typing import Final, NamedTuple
@@ -9,19 +9,19 @@ _KEEP: Final = "no-cache"
 
 
 class TaggedBody(NamedTuple):
-    """A body and the name of this version of it."""
+    """A body and the ETag of this version."""
 
     body: bytes
     tag: str
 
 
 def tagged(body: bytes) -> TaggedBody:
-    """Return `body` with a name that any other body would not have."""
+    """Return `body` with an ETag that no other body has."""
     return TaggedBody(body, hashlib.sha256(body).hexdigest()[:32])
 
 
 def answer(req: falcon.Request, resp: falcon.Response, kept: TaggedBody, media_type: str) -> None:
-    """Answer with the body, or with 304 where the client has this one."""
+    """Respond with the body, or with 304 if the client has this version."""
     resp.set_header("ETag", f'"{kept.tag}"')
     resp.set_header("Cache-Control", _KEEP)
     if has(req, kept.tag):
@@ -32,10 +32,10 @@ def answer(req: falcon.Request, resp: falcon.Response, kept: TaggedBody, media_t
 
 
 def has(req: falcon.Request, tag: str) -> bool:
-    """Tell whether the client says that it has the version of this name."""
-    # What a client was told comes back as it is, nearly always; falcon reads whatever else the header may say.
-    told = req.env.get("HTTP_IF_NONE_MATCH")
-    if told is None or told == f'"{tag}"':
-        return told is not None
+    """Tell whether `If-None-Match` names this version."""
+    # Nearly always the header is the ETag as it was sent; falcon parses every other form.
+    header = req.env.get("HTTP_IF_NONE_MATCH")
+    if header is None or header == f'"{tag}"':
+        return header is not None
     known = req.if_none_match
     return known is not None and any(each == "*" or str(each) == tag for each in known)

@@ -1,7 +1,7 @@
-"""Every error, of every route and the framework's own, in one body.
+"""Sends every error, of every route and of the framework, with one body.
 
-A code has one HTTP status. `application/problem+json` (RFC 9457) is served where `Accept` asks for it. No stack trace, no
-submitted value, no header of the request ever stands in an answer.
+Each code has one HTTP status. `application/problem+json` (RFC 9457) is served if `Accept` asks for it. A response never
+holds a stack trace, a submitted value or a request header.
 """
 
 import json
@@ -35,7 +35,7 @@ STATUS: Final[Mapping[str, int]] = {
 
 PROBLEM_JSON: Final = "application/problem+json"
 
-#: What the framework itself raises, in our words.
+#: The errors of the framework as our own.
 _FRAMEWORK: Final[Mapping[int, type[errors.RiskRelayError]]] = {
     404: errors.NotFound,
     405: errors.MethodNotAllowed,
@@ -45,37 +45,37 @@ _FRAMEWORK: Final[Mapping[int, type[errors.RiskRelayError]]] = {
     422: errors.ValidationFailed,
 }
 
-#: What broke behind an answer that was written already leaves its headers there: where a record is read, say.
+#: Headers of the success response, which may be set already when the request fails.
 _OF_WHAT_WAS_DONE: Final = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
 
 _log: Final = logging.getLogger(__name__)
 
 
-#: Shows an error to a person, where it is a page that was asked for; tells whether it was.
+#: Shows an error as a page, if a page was requested; returns whether it was.
 ShowError = Callable[[falcon.Request, falcon.Response, errors.RiskRelayError], bool]
 
 
 def no_page(_req: falcon.Request, _resp: falcon.Response, _error: errors.RiskRelayError) -> bool:
-    """Tell that nothing is shown to persons here."""
+    """Show no page."""
     return False
 
 
-#: Takes note of an error and the status it is answered with; never fails.
+#: Records an error with its status; never fails.
 RecordRejection = Callable[[falcon.Request, errors.RiskRelayError, int], None]
 
 
 def no_note(_req: falcon.Request, _error: errors.RiskRelayError, _status: int) -> None:
-    """Take note of nothing."""
+    """Record nothing."""
 
 
 def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: RecordRejection = no_note) -> None:
-    """Answer every error of `app` here, those of pages as pages, and let `note` know of each."""
-    told = _ErrorHandlers(show_error, note)
-    app.add_error_handler(Exception, told.broken)
-    app.add_error_handler(falcon.HTTPError, told.framework_error)
-    app.add_error_handler(errors.RiskRelayError, told.domain_error)
+    """Handle every error of `app`: those of pages as pages, and each recorded with `note`."""
+    handlers = _ErrorHandlers(show_error, note)
+    app.add_error_handler(Exception, handlers.broken)
+    app.add_error_handler(falcon.HTTPError, handlers.framework_error)
+    app.add_error_handler(errors.RiskRelayError, handlers.domain_error)
     for outage in OUTAGES:
-        app.add_error_handler(outage, told.outage)
+        app.add_error_handler(outage, handlers.outage)
 
 
 class _ErrorHandlers:
@@ -86,15 +86,15 @@ class _ErrorHandlers:
         self._note = note
 
     def domain_error(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError, params: object) -> None:
-        """Answer what our own code refuses."""
+        """Handle an error of the domain."""
         if error.code == errors.RiskRelayError.code:
-            # A promise that the operator broke, such as a wrong encryption key: the log says which, the client does not.
+            # A mistake of the operator, such as a wrong encryption key: the log names it, the response does not.
             self.broken(req, resp, error, params)
             return
         self._answer(req, resp, error)
 
     def framework_error(self, req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
-        """Answer what the framework refuses."""
+        """Handle an error of the framework."""
         kind = _FRAMEWORK.get(error.status_code)
         if kind is None:
             # 400s of the framework: a path or query that does not decode, a header that does not parse.
@@ -104,13 +104,13 @@ class _ErrorHandlers:
         self._answer(req, resp, kind())
 
     def outage(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
-        """Answer while the database is away."""
-        _log.error("database away", extra={"error": type(error).__name__, "request_id": req.context.request_id})
+        """Handle an outage of the database."""
+        _log.error("database unavailable", extra={"error": type(error).__name__, "request_id": req.context.request_id})
         self._answer(req, resp, errors.ServiceUnavailable())
 
     def broken(self, req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
-        """Answer what nobody foresaw."""
-        _log.error("a request broke", exc_info=error, extra={"request_id": req.context.request_id})
+        """Handle an unexpected error."""
+        _log.error("unhandled error", exc_info=error, extra={"request_id": req.context.request_id})
         self._answer(req, resp, errors.RiskRelayError())
 
     def _answer(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
@@ -137,13 +137,13 @@ def _wants_problem_json(req: falcon.Request) -> bool:
     return req.client_prefers((falcon.MEDIA_JSON, PROBLEM_JSON)) == PROBLEM_JSON
 
 
-def problem_body(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an error as RFC 9457 has it; `told` is the `error` of our own body."""
+def problem_body(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return RFC 9457 problem details; `error` is the `error` object of our own body."""
     return {
         "type": "about:blank",
-        "title": told["message"],
-        "status": STATUS[told["code"]],
-        "code": told["code"],
-        "errors": told["details"].get("fields", []),
-        "request_id": told["request_id"],
+        "title": error["message"],
+        "status": STATUS[error["code"]],
+        "code": error["code"],
+        "errors": error["details"].get("fields", []),
+        "request_id": error["request_id"],
     }

@@ -1,9 +1,9 @@
-"""Bodies that cost: a process keeps so many bytes of them, and reads one at a time.
+"""Limits large bodies: the bytes that a process buffers, and one at a time being processed.
 
-To parse and check a megabyte takes up to a second of the processor and tens of megabytes. One client may send ten a second,
-and everybody whom the process serves would wait for each. So large bodies take turns, sender by sender, and whoever has the
-turn gives way to small requests between parts of the work. One that finds no room, or no turn in time, is answered 503: it
-may come again. Small bodies are counted by nobody; the bound on connections is one on them.
+Parsing and checking a megabyte takes up to a second of CPU time and tens of megabytes. A client may send ten a second, and
+every other request would wait. So large bodies are queued and served sender by sender, and the one in progress yields to
+small requests between parts of the work. A body without room, or not served in time, gets 503 and can be retried. Small
+bodies are not counted; the limit on connections bounds them.
 """
 
 import threading
@@ -16,19 +16,19 @@ from typing import Final
 
 from schemas.base.errors import ServiceUnavailable
 
-#: Up to here a body takes 25 ms at the worst, and a thousand of them, one a connection, 16 MiB.
+#: A body up to this size takes 25 ms at worst; a thousand of them, one per connection, take 16 MiB.
 LARGE_BYTES: Final = 16 * 1024
-#: What may have come of large bodies that wait or are answered: sixty of the largest there are by default.
+#: Large bodies that wait or are processed: sixty of the default maximum size.
 MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
-#: The same of bodies that are read before anybody is known by them, so that nobody without a secret fills the others' room.
+#: The same for bodies read before authentication, so that a sender without a secret cannot use up the others' budget.
 MAX_UNAUTHENTICATED_BYTES: Final = 16 * 1024 * 1024
-#: Whoever waits for longer has hung up, or soon will.
+#: A client that waits longer has disconnected, or soon will.
 MAX_WAIT_S: Final = 10.0
-#: How long others wait before they have their turn, unless a single text takes longer: a postback of a hundred issues.
+#: How long other requests wait at most, unless a single text takes longer: a postback of a hundred issues.
 _MAX_UNYIELDED_S: Final = 0.02
-#: How long they have it: a poll takes half a dozen rounds of gevent's loop, 2 ms.
+#: The time to yield: a poll takes half a dozen iterations of gevent's loop, 2 ms.
 _YIELD_S: Final = 0.002
-#: A turn takes a second or two.
+#: A large body takes a second or two.
 _COME_AGAIN_S: Final = 2
 
 
@@ -39,7 +39,7 @@ class LargeBodyOverload(ServiceUnavailable):
 
 
 class ByteBudget:
-    """How many bytes of large bodies a process keeps."""
+    """Counts the bytes of large bodies that a process buffers."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -48,52 +48,52 @@ class ByteBudget:
 
     @property
     def reserved_bytes(self) -> int:
-        """What is kept now."""
+        """The bytes reserved now."""
         return self._kept
 
     def reserve(self, more_bytes: int) -> None:
-        """Count bytes that have come. Raises NoRoom, and counts none of them, where they are too many."""
+        """Reserve bytes that have arrived. Raises LargeBodyOverload, and reserves none, if they exceed the budget."""
         with self._lock:
             if self._kept + more_bytes > self._most_bytes:
                 raise LargeBodyOverload
             self._kept += more_bytes
 
     def release(self, reserved_bytes: int) -> None:
-        """Count bytes no longer."""
+        """Release reserved bytes."""
         with self._lock:
             self._kept -= reserved_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class BodyBudgets:
-    """Room for bodies whose senders are known, and for those that say only when they are read who sends them."""
+    """The budgets of authenticated senders, and of bodies that must be read to authenticate their sender."""
 
     known: ByteBudget
     unknown: ByteBudget
 
     @classmethod
     def for_bodies_of(cls, max_body_bytes: int) -> "BodyBudgets":
-        """Return rooms that one body has a place in, however large an installation lets it be."""
+        """Return budgets that fit at least one body of the installation's maximum size."""
         return cls(
             ByteBudget(max(MAX_BUFFERED_BYTES, max_body_bytes)), ByteBudget(max(MAX_UNAUTHENTICATED_BYTES, max_body_bytes))
         )
 
 
 class LargeBodyQueue:
-    """Who is reading a large body: one at a time, of those that wait each sender's first in turns."""
+    """Lets one large body at a time be processed; senders are served round-robin, each in order of arrival."""
 
     def __init__(self, within_s: float = MAX_WAIT_S) -> None:
         self._within_s = within_s
         self._lock = threading.Lock()
         self._is_busy = False
-        #: Those who wait, by sender, the sender whose turn is next first; no sender stands here without one who waits.
+        #: Waiting bodies by sender, the next sender first; a sender without waiting bodies is absent.
         self._waiting: OrderedDict[str, deque[threading.Event]] = OrderedDict()
 
     @contextmanager
     def slot(self, sender: str, body_bytes: int) -> Iterator[Callable[[], None]]:
-        """Wait for the turn where the body is large; yields what to call between parts of the work.
+        """Wait for a slot if the body is large; yields a function to call between parts of the work.
 
-        The caller holds no connection to the database. Raises NoRoom where the turn does not come in time.
+        The caller holds no database connection. Raises LargeBodyOverload if no slot is free in time.
         """
         if body_bytes <= LARGE_BYTES:
             yield _go_on
@@ -116,7 +116,7 @@ class LargeBodyQueue:
             return
         with self._lock:
             if mine.is_set():
-                # It came at this very moment.
+                # The slot was granted at this very moment.
                 return
             self._leave_queue(sender, mine)
         raise LargeBodyOverload
@@ -128,7 +128,7 @@ class LargeBodyQueue:
             del self._waiting[sender]
 
     def _release(self) -> None:
-        """Give the turn to whoever is next, and the sender of that one the last place. The lock is held."""
+        """Grant the slot to the next sender's first body, and move that sender to the end. The lock is held."""
         self._is_busy = bool(self._waiting)
         if self._is_busy:
             sender, line = self._waiting.popitem(last=False)
@@ -138,11 +138,11 @@ class LargeBodyQueue:
 
 
 def _go_on() -> None:
-    """Give way to nobody: it is over at once."""
+    """Do not yield: a small body is processed at once."""
 
 
 class _GiveWay:
-    """Lets others go on after each stretch of work; gevent's `sleep(0)` would come back before anybody had been heard."""
+    """Yields to other greenlets after each stretch of work; gevent's `sleep(0)` returns before sockets are polled."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()

@@ -1,8 +1,7 @@
 """Lists in pages, newest first: `?limit=` and `?cursor=` in, `{"items": …, "next_cursor": …}` and `Link: rel="next"` out.
 
-A cursor holds the last id that was shown and a version, so that what is opaque to clients can change; it says nothing that
-its owner has not seen. A page goes on after that id, whatever was added or removed meanwhile. What does not fit is refused,
-and never repeated.
+A cursor holds the last id of the page and a version, so that its format can change; it reveals nothing new to its owner. The
+next page starts after that id, whatever was added or removed meanwhile. Invalid parameters are rejected and never repeated.
 """
 
 import base64
@@ -25,15 +24,15 @@ MAX_LIMIT: Final = 200
 
 _VERSION: Final = "1:"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")
-#: Of a row that counts itself; what is longer does not fit into a database's number.
+#: A numeric row id; a longer one does not fit into the database's integer.
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
-#: More than this is over the limit however it goes on, and may be more than int() takes.
+#: A longer number is over the limit in any case, and may be too long for int().
 _MAX_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which part of a list is asked for: at most `limit` entries older than the one with the id `before`."""
+    """The requested part of a list: at most `limit` entries older than the entry with the id `before`."""
 
     limit: int = DEFAULT_LIMIT
     before: str | None = None
@@ -42,21 +41,21 @@ class PageRequest:
 
     @property
     def fetch_limit(self) -> int:
-        """How many entries to look for: one more than are shown, which tells whether there is a next page."""
+        """How many entries to query: one more than are shown, which tells whether there is a next page."""
         return self.limit + 1
 
 
 def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Collection[str]] | None = None) -> PageRequest:
-    """Read which page of a list of `prefix` ids is asked for.
+    """Read the requested page of a list of `prefix` ids.
 
-    `filters` names further parameters and what each may say. Raises ValidationFailed with every problem, on `/limit`,
+    `filters` names further parameters and their allowed values. Raises ValidationFailed with every problem, on `/limit`,
     `/cursor` or `/<filter>`.
     """
     return _page(req, lambda last_id: identifiers.is_id(prefix, last_id), filters)
 
 
 def read_numbered_page(req: falcon.Request) -> PageRequest:
-    """Read which page of a list is asked for whose ids are numbers. Raises ValidationFailed on `/limit` or `/cursor`."""
+    """Read the requested page of a list whose ids are numbers. Raises ValidationFailed on `/limit` or `/cursor`."""
     return _page(req, lambda last_id: _NUMBER.fullmatch(last_id) is not None, None)
 
 
@@ -71,7 +70,7 @@ def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[st
 
 
 def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Sequence[Mapping[str, Any]]) -> None:
-    """Answer with a page of the list at `url`; `records` are up to `page.look_for` of them, each with its `id`."""
+    """Send a page of the list at `url`; `records` are up to `page.fetch_limit` of them, each with its `id`."""
     shown = records[: page.limit]
     ids = [record["id"] for record in records]
     query = next_page(page, ids)
@@ -83,7 +82,7 @@ def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Seque
 
 
 def next_page(page: PageRequest, ids: Sequence[str]) -> str | None:
-    """Return the query of the next page, given the ids of up to `page.look_for` entries; None where there is none."""
+    """Return the query of the next page, given the ids of up to `page.fetch_limit` entries; None if there is none."""
     if len(ids) <= page.limit:
         return None
     return urlencode({**page.filters, "limit": page.limit, "cursor": _cursor(ids[page.limit - 1])})
@@ -107,7 +106,7 @@ def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[Fi
     if text is None:
         return None
     last_id = _id_in(text)
-    # A cursor of another spelling was not made here.
+    # A cursor with another encoding was not created here.
     if not is_id(last_id) or _cursor(last_id) != text:
         problems.append(problem("/cursor", "invalid_cursor"))
     return last_id
@@ -121,7 +120,7 @@ def _choice(req: falcon.Request, name: str, allowed: Collection[str], problems: 
 
 
 def _text(req: falcon.Request, name: str) -> str | None:
-    """Return what a parameter says; one that is there twice says nothing that could be allowed."""
+    """Return a parameter's value; a repeated parameter has no allowed value."""
     value = req.params.get(name)
     return "" if isinstance(value, list) else value
 
@@ -131,7 +130,7 @@ def _cursor(last_id: str) -> str:
 
 
 def _id_in(cursor: str) -> str:
-    """Return the id that a cursor holds, or nothing where it is none."""
+    """Return the id in a cursor, or an empty string for an invalid cursor."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
     except ValueError:

@@ -1,9 +1,8 @@
-"""What inbound sources are refused is noted for the operator, so that whoever sets a sender up sees why nothing comes in.
+"""Records the newest rejected request of each inbound source, so that an operator sees why nothing arrives.
 
-To note costs a refused request a word in memory and an accepted one nothing, and keeps nothing that was submitted. A thread
-of its own writes: at once, then no sooner than PAUSE_S later, and then the newest of each source alone. What comes between
-two writes is never stored, however much of it comes. While the database is away or locked the newest waits, and nobody for
-it; what waits when the process ends is lost.
+Recording costs a rejected request one entry in memory, an accepted one nothing, and keeps no submitted value. A thread
+writes at once, then at most every PAUSE_S seconds, and only the newest rejection of each source. While the database is down
+or locked the newest rejection waits, and no request waits for it; what waits when the process ends is lost.
 """
 
 import logging
@@ -20,18 +19,18 @@ from schemas.intake.sources import InboundSource, RejectedField, Rejection, reje
 from storage.db.engine import OUTAGES
 from storage.intake import rejections
 
-#: Soon enough for somebody who tries a sender out, and no load in a flood: a write of a few rows.
+#: Soon enough for an operator who tests a sender, and no load in a flood: one write of a few rows.
 PAUSE_S: Final = 3.0
-#: A body may have thousands of problems; the first of them tell what is wrong with its sender.
+#: A body can have thousands of problems; the first ones show what is wrong with its sender.
 MAX_REPORTED_PROBLEMS: Final = 10
-#: Whoever asks for what is not there was not refused as a sender.
+#: A request for an unknown path or method is not a rejection of a sender.
 _OF_NOBODY: Final = frozenset({"NOT_FOUND", "METHOD_NOT_ALLOWED"})
 
 _log: Final = logging.getLogger(__name__)
 
 
 class RejectionRecorder:
-    """Keeps the newest refusal of each source until it is written; nothing is written before `begin`."""
+    """Keeps the newest rejection of each source until it is written; nothing is written before `start`."""
 
     def __init__(self, pause_s: float = PAUSE_S) -> None:
         self._pause_s = pause_s
@@ -41,21 +40,21 @@ class RejectionRecorder:
         self._noted = threading.Event()
 
     def watch(self, resources: Iterable[Any]) -> None:
-        """Take note of the routes of those resources that say which `source` they serve."""
+        """Record rejections of the resources that have a `source`."""
         self._sources = {each.path: each.source for each in resources if hasattr(each, "source")}
 
     def note(self, req: falcon.Request, error: RiskRelayError, status: int) -> None:
-        """Note why a request is refused, where it is a source's; never waits and never fails."""
+        """Record why a source's request was rejected; never waits and never fails."""
         source = self._sources.get(req.uri_template or "")
         if source is None or error.code in _OF_NOBODY:
             return
-        told = Rejection(source, utc_now(), status, error.code, _troubles(req, error), req.context.request_id)
+        rejection = Rejection(source, utc_now(), status, error.code, _troubles(req, error), req.context.request_id)
         with self._lock:
-            self._newest[source] = told
+            self._newest[source] = rejection
         self._noted.set()
 
     def start(self) -> None:
-        """Write from now on, for as long as the process lives."""
+        """Write from now on, for the life of the process."""
         threading.Thread(target=self._write_for_ever, name="refusals", daemon=True).start()
 
     def write(self) -> bool:

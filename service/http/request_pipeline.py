@@ -1,7 +1,7 @@
 """The order of checks before any work: size, authentication, rate limit, headers, parsing, schema, forbidden content.
 
-A resource names its operations; this middleware runs what stands before each of them, and its responder finds the
-principal and the checked payload in `req.context`. A method without an operation is let through to be answered 405.
+A resource declares its `operations`; this middleware runs the checks of each, and leaves the principal and the checked
+payload in `req.context` for the responder. A method without an operation passes, and gets 405.
 """
 
 import time
@@ -30,21 +30,21 @@ from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget
 from service.http.rate_limits import RateLimits
 from storage.db import engine
 
-#: A chunked body is read in pieces of this size, so that one byte over the cap is noticed before much more is read.
+#: A chunked body is read in pieces of this size, so that an excess over the limit is noticed before much more is read.
 _CHUNK_BYTES: Final = 64 * 1024
-#: Whoever takes longer to send a body, or waits for a turn with it, is looked at again: a token may have been revoked since.
+#: A request whose body takes longer to arrive is authenticated again: its token may have been revoked meanwhile.
 REAUTHENTICATE_AFTER_S: Final = 1.0
-#: What `?dry_run=` may say.
+#: The values of `?dry_run=`.
 _DRY_RUN: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Body(Enum):
-    """What stands in a request's body."""
+    """The kind of a request's body."""
 
     JSON = auto()
-    #: JSON or nothing, which means an empty object.
+    #: JSON, or nothing, which means an empty object.
     OPTIONAL = auto()
-    #: JSON whose raw bytes are signed: they are read first, and `authenticate` finds them in `req.context.raw_body`.
+    #: JSON whose raw bytes are signed: they are read before `authenticate`, which finds them in `req.context.raw_body`.
     SIGNED = auto()
 
 
@@ -54,14 +54,14 @@ def _as_it_is(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What stands before one method of one route."""
+    """The checks before one method of one route."""
 
     authenticate: Authenticate
     form: Form | None = None
     body: Body = Body.JSON
-    #: Whether `?dry_run=true` may ask for the answer without the work.
+    #: Whether `?dry_run=true` is supported.
     has_dry_run: bool = False
-    #: Which part of the body is searched for forbidden content, with every member at its own path.
+    #: The part of the body to search for forbidden content, with every member at its own path.
     inspected: Callable[[Any], Any] = _as_it_is
     known_names: frozenset[str] = field(init=False)
 
@@ -70,7 +70,7 @@ class Operation:
 
 
 class RequestPipeline:
-    """Falcon middleware that admits requests to the resources that name `operations`."""
+    """Falcon middleware that checks requests to resources with `operations`."""
 
     def __init__(self, max_body_bytes: int, rate_limits: RateLimits, body_budgets: BodyBudgets | None = None) -> None:
         self._max_body_bytes = max_body_bytes
@@ -79,7 +79,7 @@ class RequestPipeline:
         self._large_bodies = LargeBodyQueue()
 
     def process_resource(self, req: falcon.Request, resp: falcon.Response, resource: Any, params: Mapping[str, Any]) -> None:
-        """Run the checks in the contract's order; the first that fails answers."""
+        """Run the checks in order; the first that fails decides the response."""
         operations: Mapping[str, Operation] = getattr(resource, "operations", {})
         operation = operations.get(req.method)
         if operation is None:
@@ -95,7 +95,7 @@ class RequestPipeline:
         _check_accept(req)
         req.context.is_dry_run = _is_dry_run(req, operation)
         if operation.form is not None:
-            # A body may take its sender minutes; connections are few, and nobody holds one meanwhile.
+            # A body may take minutes to arrive; connections are few, and none is held meanwhile.
             engine.release()
             body = self._json_body(req, operation)
             with self._large_bodies.slot(req.context.principal.key, len(body)) as give_way:
@@ -110,7 +110,7 @@ class RequestPipeline:
                 give_way()
 
     def process_response(self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _req_succeeded: bool) -> None:
-        """Give back the room that a large body has taken."""
+        """Release the budget of a large body."""
         budget, reserved_bytes = req.context.get("budget"), req.context.get("reserved_bytes")
         if budget is not None and reserved_bytes:
             budget.release(reserved_bytes)
@@ -122,7 +122,7 @@ class RequestPipeline:
             self._rate_limits.count_failure(req)
             raise
         except (Forbidden, ValidationFailed):
-            # Known, but not allowed, or with a header that says nothing: who asks in vain asks as often as anybody.
+            # Authenticated, but not allowed, or with invalid headers: such requests count against the rate limit too.
             self._spend(req, resp)
             raise
         self._spend(req, resp)
@@ -146,15 +146,15 @@ class RequestPipeline:
             body = self._read(req)
             if not body:
                 return b"{}"
-        # A provider signs bytes, not headers: what it signed is taken without a type, but not with another one.
+        # A provider signs bytes, not headers: a signed body may have no type, but not another type.
         if req.get_header("Content-Encoding", default="identity").lower() != "identity":
-            raise UnsupportedMediaType("Bodies are taken as they are; leave Content-Encoding out.")
+            raise UnsupportedMediaType("Compressed bodies are not supported; remove Content-Encoding.")
         if media_type != falcon.MEDIA_JSON and (media_type or operation.body is not Body.SIGNED):
             raise UnsupportedMediaType
         return self._read(req) if body is None else body
 
     def _read(self, req: falcon.Request, budget: ByteBudget | None = None) -> bytes:
-        """Read the body under the cap; one without a length is chunked, not empty."""
+        """Read the body up to the limit; one without a length is chunked, not empty."""
         stream = req.bounded_stream if req.content_length is not None else req.stream
         chunks: list[bytes] = []
         size = 0
@@ -166,13 +166,13 @@ class RequestPipeline:
             if size > LARGE_BYTES:
                 _reserve(req, budget or self._body_budgets.known, size)
         if size < (req.content_length or 0):
-            # What came may be whole all the same, or may be nothing, which some routes take for an answer.
+            # The part that arrived may be valid JSON, or empty, which some routes accept.
             raise ValidationFailed(problem("", "malformed_json"))
         return b"".join(chunks)
 
 
 def _reserve(req: falcon.Request, budget: ByteBudget, size: int) -> None:
-    """Take room for what has come of a large body. Raises NoRoom."""
+    """Reserve the bytes that have arrived of a large body. Raises LargeBodyOverload."""
     context = req.context
     budget.reserve(size - (context.get("reserved_bytes") or 0))
     context.budget, context.reserved_bytes = budget, size
@@ -191,15 +191,15 @@ def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
         return False
     asked = req.params["dry_run"]
     if not operation.has_dry_run or not isinstance(asked, str) or asked not in _DRY_RUN:
-        # Whoever asks for a dry run must not have the work done; one that is asked for and against is asked for.
+        # A request for a dry run must never do the work, so an unclear value is an error.
         raise ValidationFailed(problem("/dry_run", "not_supported"))
     return _DRY_RUN[asked]
 
 
 def read_chunk(stream: Any, size: int) -> bytes:
-    """Read from a body that may break off or be chunked wrongly, which is the sender's mistake and not ours.
+    """Read from a body that may break off or be chunked wrongly, which is the sender's error.
 
-    Raises TooSlow, ValidationFailed.
+    Raises RequestTimeout, ValidationFailed.
     """
     try:
         return bytes(stream.read(size))

@@ -1,16 +1,16 @@
-"""What every answer says to a browser that comes upon it, also where no application was reached.
+"""Security headers of every response, including those sent before the application is reached.
 
-It imports nothing: gunicorn's parent process loads it before gevent has patched anything.
+Imports nothing: gunicorn's parent process loads this module before gevent patches the standard library.
 """
 
 from typing import Final
 
-#: The API serves data: nothing of it may be sniffed, kept, framed or referred to. `service.openapi.docs_page` says what its
-#: one document may do.
+#: The API serves data, which browsers must not sniff, store, frame or leak as a referrer. `service.openapi.docs_page` has
+#: the policy of the one HTML page.
 SAFE_HEADERS: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
     ("Referrer-Policy", "no-referrer"),
-    # What `default-src` does not stand in for is named as well.
+    # Directives that `default-src` does not cover are named as well.
     ("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
 )
