@@ -1,6 +1,6 @@
-"""Makes the OpenAPI document of the routes that are served: their operations, what stands before each, and their words.
+"""Builds the OpenAPI document of the served routes, from their operations and descriptions.
 
-A route without words fails here, which a test notices long before an installation does.
+A route without a description fails here; a test finds it before an installation does.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,28 +31,26 @@ _OPERATIONS: Final = {
     **health.OPERATIONS,
 }
 _TAGS: Final[Mapping[str, str]] = {
-    exports.TAG: "Tickets on their way: prepare, approve, poll, retry, dismiss.",
-    targets.TAG: "Where tickets are delivered.",
-    recoveries.TAG: "What failed at a target, put back on its way.",
-    intake.SCANNER_TAG: "What a scanner found on a page.",
-    intake.EMAIL_TAG: "What an email provider received.",
-    uploads.TAG: "What the browser extension, the CMS plugin and the storefront app hand in.",
+    exports.TAG: "Tickets and their delivery: prepare, approve, poll, retry, dismiss.",
+    targets.TAG: "The receivers of tickets.",
+    recoveries.TAG: "Jobs that redeliver what failed at a target.",
+    intake.SCANNER_TAG: "Findings of a scanner on a page.",
+    intake.EMAIL_TAG: "Inbound emails.",
+    uploads.TAG: "Uploads of the browser extension, the CMS plugin and the storefront app.",
     intake.COMPLIANCE_TAG: "The storefront platform's requests about personal data.",
-    sessions.TAG: "Who is signed in at the console.",
-    health.TAG: "Open to whoever reaches the address.",
-    deliveries.TAG: "What this service sends to receivers.",
+    sessions.TAG: "Sessions at the console.",
+    health.TAG: "Health, metrics and this description; no authentication.",
+    deliveries.TAG: "Requests that this service sends to receivers.",
 }
 _ABOUT: Final = """\
-Takes website-risk findings in, and delivers approved tickets as signed webhooks: at least once, never lost.
+Collects website-risk findings, and delivers approved tickets as signed webhooks, at least once.
 
-Every answer carries `X-Request-Id`, and every error has the same body, which repeats nothing of what was sent. With
-`Accept: application/problem+json` errors come as RFC 9457 problem details. Routes that take GET take HEAD as well, and a
-method that a route does not take is a 405 `METHOD_NOT_ALLOWED`. Bodies are strict JSON of at most 32 arrays and objects
-inside one another: no member twice, no NUL, no lone surrogates. Whatever looks like a credential, a payment detail, a
-customer's order or a whole page is refused with the rule that it breaks, and stored nowhere.
+Every response has `X-Request-Id`. Every error has the same body, which never repeats submitted values; with
+`Accept: application/problem+json` it is RFC 9457 problem details. Routes with GET support HEAD as well; an unsupported
+method is a 405 `METHOD_NOT_ALLOWED`. Bodies are strict JSON, nested at most 32 levels: no duplicate members, no NUL, no lone
+surrogates. Credentials, payment details, customer orders and whole pages are rejected with the broken rule, and not stored.
 
-What is no HTTP, or not by its rules, is refused before any route is known: 400 `VALIDATION_FAILED`, 414 and 431
-`PAYLOAD_TOO_LARGE`.
+Malformed HTTP is rejected before routing: 400 `VALIDATION_FAILED`, 414 and 431 `PAYLOAD_TOO_LARGE`.
 
 Served at `/openapi.json`, and as a page at [`/docs`]({page}).
 """
@@ -64,37 +62,45 @@ _IN_PATHS: Final[Mapping[str, str]] = {
     "session_id": "SessionId",
     "file": "PageFile",
 }
-_AS_IF: Final = "With `dry_run`: what would have been stored. Ids in it are of nothing."
+_AS_IF: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."
 
 _LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
 _POLICY: Final = {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'}
 _HEADERS: Final[Mapping[str, tuple[str, bool, Mapping[str, Any]]]] = {
-    "RequestId": ("Your `X-Request-Id`, or a fresh one.", True, {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"}),
+    "RequestId": (
+        "Your `X-Request-Id`, or a generated one.",
+        True,
+        {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    ),
     "RateLimit": ("`r` requests may follow within `t` seconds.", True, _LIMIT),
     "RateLimitPolicy": ("`q` requests may be made within any `w` seconds.", True, _POLICY),
-    "RateLimitOptional": ("`r` requests may follow within `t` seconds; there once we know who asks.", False, _LIMIT),
+    "RateLimitOptional": (
+        "`r` requests may follow within `t` seconds; present once the caller is authenticated.",
+        False,
+        _LIMIT,
+    ),
     "RateLimitPolicyOptional": (
-        "`q` requests may be made within any `w` seconds; there once we know who asks.",
+        "`q` requests may be made within any `w` seconds; present once the caller is authenticated.",
         False,
         _POLICY,
     ),
     "RetryAfter": ("Whole seconds to wait.", True, {"type": "integer", "minimum": 1}),
-    "RetryAfterOptional": ("Whole seconds to wait, where waiting helps.", False, {"type": "integer", "minimum": 1}),
-    "Challenge": ("What to authenticate with.", True, {"type": "string", "pattern": "^Bearer "}),
-    "Location": ("Where the record is read.", True, {"type": "string", "format": "uri"}),
-    "ETag": ("Names this version; send it as `If-None-Match`.", True, {"type": "string", "pattern": '^"[^"]+"$'}),
-    "Link": ('The next page, as `<…>; rel="next"`; not there on the last one.', False, {"type": "string"}),
-    "Replayed": ("`true` where this is the first answer again.", False, {"type": "string", "enum": ["true"]}),
+    "RetryAfterOptional": ("Whole seconds to wait, if waiting helps.", False, {"type": "integer", "minimum": 1}),
+    "Challenge": ("The authentication scheme.", True, {"type": "string", "pattern": "^Bearer "}),
+    "Location": ("The URL of the record.", True, {"type": "string", "format": "uri"}),
+    "ETag": ("The version; send it as `If-None-Match`.", True, {"type": "string", "pattern": '^"[^"]+"$'}),
+    "Link": ('The next page, as `<…>; rel="next"`; absent on the last one.', False, {"type": "string"}),
+    "Replayed": ("`true` if this is the stored response of the first request.", False, {"type": "string", "enum": ["true"]}),
 }
 
 
 def document(resources: Iterable[Any], public_base_url: str) -> dict[str, Any]:
-    """Return the document of `resources`; `public_base_url` is where they are reached."""
+    """Return the document of `resources`, reachable at `public_base_url`."""
     return _Writer(public_base_url).write(list(resources))
 
 
 def _component_name(schema: Any) -> str:
-    """Return what the component of a form or of an answer is called."""
+    """Return the component name of a form or a response schema."""
     name: str = (schema if isinstance(schema, type) else type(schema)).__name__.lstrip("_")
     return f"{name.removesuffix('Form')}Input" if name.endswith("Form") else name.removesuffix("Response")
 
@@ -236,7 +242,7 @@ class _Writer:
 
 
 def _methods(resource: Any) -> list[str]:
-    """Return what a resource answers to and says; HEAD is GET without a body."""
+    """Return the methods of a resource; HEAD is GET without a body."""
     return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if hasattr(resource, f"on_{method.lower()}")]
 
 
@@ -283,10 +289,10 @@ _SCHEME_OF_HEADER: Final[Mapping[str, str]] = {
     StorefrontSignature.HEADER: "storefrontSignature",
 }
 _SCHEME_DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "scannerSecret": "The secret that the installation shares with its scanner.",
-    "emailSecret": "The secret that the installation shares with its email provider.",
-    "storefrontSignature": "HMAC-SHA-256 of the raw body with the secret that the installation shares with the storefront "
-    "platform, in base64 or as 64 hex digits.",
+    "scannerSecret": "The shared secret of the scanner.",
+    "emailSecret": "The shared secret of the email provider.",
+    "storefrontSignature": "HMAC-SHA-256 of the raw body with the shared secret of the storefront platform, in base64 or as "
+    "64 hex digits.",
 }
 
 
@@ -302,19 +308,19 @@ def _security_schemes() -> dict[str, dict[str, str]]:
 def _token_scheme(kind: TokenKind) -> dict[str, str]:
     abilities = ", ".join(f"`{ability.value}`" for ability in ABILITIES[kind])
     description = (
-        f"A token of kind `{kind.value}`, made with `bin/riskrelay token create`. It has some of the abilities {abilities}."
+        f"A token of kind `{kind.value}`, created with `bin/riskrelay token create`. Possible abilities: {abilities}."
     )
     return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": description}
 
 
 def _asked_for(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
-    """Return those credentials that some operation asks for."""
+    """Return the security schemes that an operation requires."""
     operations = [operation for item in paths.values() for operation in item.values()]
     asked = {name for operation in operations for needed in operation["security"] for name in needed}
     return {name: scheme for name, scheme in schemes.items() if name in asked}
 
 
 def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:
-    """Return those components that some path names; a mode without uploads needs none of their words."""
+    """Return the components that a path refers to."""
     text = repr(paths)
     return {name: component for name, component in components.items() if f"#/components/{kind}/{name}'" in text}

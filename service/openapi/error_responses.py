@@ -1,6 +1,6 @@
-"""Refusals in words: which codes an operation of a kind may answer with, and one answer of each status for them.
+"""Documents error responses: the codes that an operation can return, and one response per status.
 
-What stands before every operation is read from its `Operation`, so nothing that admission refuses can be left out here.
+The codes of the request pipeline are derived from the `Operation`, so none can be left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,31 +15,30 @@ from service.openapi.operations import REQUEST_ID
 _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "UNAUTHORIZED": "The token or secret is missing, wrong, expired or revoked.",
     "SIGNATURE_INVALID": "The signature does not match the raw body.",
-    "FORBIDDEN": "Known, but not allowed: a token without the ability, of the wrong kind, or an account that may not "
-    "do this.",
-    "NOT_FOUND": "There is nothing of this name or id, or it is another account's.",
-    "NOT_ACCEPTABLE": "`Accept` leaves no room for JSON.",
-    "REQUEST_TIMEOUT": "The body did not come in time; send it again.",
-    "CONFLICT": "The state of the record does not allow it; read it again.",
-    "IDEMPOTENCY_CONFLICT": "The key was used with another meaning; a new meaning needs a new key.",
-    "IDEMPOTENCY_IN_PROGRESS": "The first request with this key is still running; ask again after `Retry-After`.",
-    "PAYLOAD_TOO_LARGE": "The body is larger than this installation takes.",
+    "FORBIDDEN": "The token lacks the ability or is of the wrong kind, or the account is not allowed to do this.",
+    "NOT_FOUND": "No such path or record, or it belongs to another account.",
+    "NOT_ACCEPTABLE": "`Accept` excludes JSON.",
+    "REQUEST_TIMEOUT": "The body did not arrive in time; send it again.",
+    "CONFLICT": "The state of the record does not allow this action; read the record again.",
+    "IDEMPOTENCY_CONFLICT": "The key was used with a different payload; use a new key for a new request.",
+    "IDEMPOTENCY_IN_PROGRESS": "The first request with this key is still running; retry after `Retry-After`.",
+    "PAYLOAD_TOO_LARGE": "The body is larger than this installation allows.",
     "UNSUPPORTED_MEDIA_TYPE": "The body is not `application/json`, or compressed.",
-    "VALIDATION_FAILED": "`details.fields` names every member that is refused, and why. Nothing was stored.",
-    "RATE_LIMITED": "Too many requests, or too many failures to authenticate from this address; wait for `Retry-After`.",
-    "INTERNAL_ERROR": "Something broke; tell the operator the request id.",
-    "SERVICE_UNAVAILABLE": "The database is away, locked or full, a secret is not configured, or too many large bodies are "
-    "read at once; try again with the same key, after `Retry-After` where there is one.",
+    "VALIDATION_FAILED": "`details.fields` names every invalid field and the reason. Nothing was stored.",
+    "RATE_LIMITED": "Too many requests, or too many failed authentications from this address; retry after `Retry-After`.",
+    "INTERNAL_ERROR": "Internal error; report the request id to the operator.",
+    "SERVICE_UNAVAILABLE": "The database is unavailable, locked or full, a secret is not configured, or too many large "
+    "bodies are being processed; retry with the same key, after `Retry-After` if present.",
 }
-#: The same for every status: which codes it has is told by its examples. A schema for each would become, in the client that
-#: a generator makes, several classes for each status of each operation.
+#: The same for every status, whose examples show its codes. In generated clients a schema per status would become several
+#: classes per status of each operation.
 _ERROR: Final = {"$ref": "#/components/schemas/Error"}
 _PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
 _EXAMPLE_FIELD: Final = errors.FieldProblem("/page/url", "invalid_url", "Not a valid URL.")
 
 
 def codes(operation: Operation, path: str, further: Iterable[str]) -> set[str]:
-    """Return every code that an operation at `path` may answer with."""
+    """Return every code that an operation at `path` can return."""
     found = {"UNAUTHORIZED", "NOT_ACCEPTABLE", "PAYLOAD_TOO_LARGE", "VALIDATION_FAILED", "RATE_LIMITED", *further}
     found |= {"INTERNAL_ERROR", "SERVICE_UNAVAILABLE"}
     if isinstance(operation.authenticate, Bearer):
@@ -54,7 +53,7 @@ def codes(operation: Operation, path: str, further: Iterable[str]) -> set[str]:
 
 
 def has_key(operation: Operation) -> bool:
-    """Tell whether an operation takes an Idempotency-Key: every one with a body but those whose body is signed."""
+    """Tell whether an operation supports Idempotency-Key: all with a body, except a signed one."""
     return operation.form is not None and operation.body is not Body.SIGNED
 
 
@@ -66,13 +65,13 @@ def by_status(found: Iterable[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def component_name(group: tuple[str, ...], *, challenges: bool) -> str:
-    """Return what the answer with these codes is called."""
+    """Return the component name of the response with these codes."""
     name = "Or".join("".join(word.capitalize() for word in code.split("_")) for code in group)
     return f"{name}WithChallenge" if challenges and group == ("UNAUTHORIZED",) else name
 
 
 def response(status: int, group: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
-    """Return the answer of one status; a bearer's 401 `challenges`."""
+    """Return the response of one status; a bearer's 401 has a challenge."""
     return {
         "description": " ".join(f"`{code}`: {_DESCRIPTIONS[code]}" for code in group),
         "headers": _headers(status, group, challenges=challenges),
@@ -96,7 +95,7 @@ def _headers(status: int, group: tuple[str, ...], *, challenges: bool) -> dict[s
     return references(names)
 
 
-#: The header of a component; "optional" ones are not there in each answer of that status.
+#: The header of a component; "optional" ones are absent in some responses of that status.
 HEADER_NAMES: Final[Mapping[str, str]] = {
     "RequestId": "X-Request-Id",
     "Challenge": "WWW-Authenticate",

@@ -1,4 +1,4 @@
-"""`/api/ticket-exports` in words."""
+"""Documents `/api/ticket-exports`."""
 
 from typing import Any, Final
 
@@ -81,8 +81,8 @@ OPERATIONS: Final[Operations] = {
         id="prepareTicketExport",
         tag=TAG,
         summary="Prepare an export by hand",
-        description="Keeps a ticket exactly as you wrote it, or refuses it: nothing is cut, folded or trimmed. It "
-        "goes nowhere until it is approved. Only the title is required; without a `source` the export is its own.",
+        description="Stores a ticket exactly as sent, or rejects it: nothing is cut or trimmed. It is not delivered until "
+        "it is approved. Only the title is required; without a `source` the export is its own source.",
         responses=(SuccessResponse(201, "The export is prepared.", ExportResponse, PREPARED, ("Location",), _NEXT),),
         examples={
             "The least": {"ticket": {"title": "Image without alternative text"}},
@@ -93,7 +93,7 @@ OPERATIONS: Final[Operations] = {
         id="listTicketExports",
         tag=TAG,
         summary="List exports",
-        description="The exports of the token's account, the newest first.",
+        description="The exports of the token's account, newest first.",
         responses=(listed("exports", ExportListResponse, WAITING),),
         parameters=("ExportStatuses", "SourceType", *PAGING),
     ),
@@ -106,7 +106,7 @@ OPERATIONS: Final[Operations] = {
         "`If-None-Match`: a 304 costs little.",
         responses=(
             SuccessResponse(200, "The export as it is now.", ExportResponse, WAITING, ("ETag", "Retry-After?")),
-            SuccessResponse(304, "You have this version already.", headers=("ETag", "Retry-After?")),
+            SuccessResponse(304, "You have this version.", headers=("ETag", "Retry-After?")),
         ),
         parameters=("IfNoneMatch",),
     ),
@@ -114,8 +114,8 @@ OPERATIONS: Final[Operations] = {
         id="listTicketExportAttempts",
         tag=TAG,
         summary="List the attempts of an export",
-        description="Each signed POST of the export, the newest first. One whose worker died counts in the export's "
-        "`attempts` but is not listed: nobody knows what came of it.",
+        description="Each signed POST of the export, newest first. An attempt whose worker died counts in the export's "
+        "`attempts` but is not listed, because its result is unknown.",
         responses=(listed("attempts", AttemptListResponse, ATTEMPT),),
         parameters=PAGING,
     ),
@@ -123,9 +123,9 @@ OPERATIONS: Final[Operations] = {
         id="approveTicketExport",
         tag=TAG,
         summary="Approve an export for a target",
-        description="Freezes the exact bytes that are delivered, and makes the export due. Name the `ticket_digest` "
-        "you saw, and a ticket that is not that one is refused. Approving again for the same target answers with the "
-        "record and starts nothing. A paused target can be approved for; its exports wait.",
+        description="Freezes the exact bytes that are delivered, and makes the export due. With the `ticket_digest` "
+        "that you reviewed, a different ticket is rejected. Approving again for the same target returns the record and "
+        "delivers nothing twice. Exports can be approved for a paused target; they wait.",
         responses=(
             SuccessResponse(202, "The export is due.", ExportResponse, APPROVED, ("Location",), ("readTicketExport",)),
         ),
@@ -138,18 +138,17 @@ OPERATIONS: Final[Operations] = {
     ("POST", TicketExportRetryResource.path): OperationDescription(
         id="retryTicketExport",
         tag=TAG,
-        summary="Deliver a failed or blocked export after all",
-        description="Makes it due again with its whole schedule. Where its target is blocked, the address is checked "
-        "again: if nothing speaks against it any more the target is resumed, else the answer is a 409 that names the "
-        "reason.",
+        summary="Retry a failed or blocked export",
+        description="Makes the export due again with a new retry schedule. If its target is blocked, the address is checked "
+        "again: if it is allowed now the target is resumed, else the response is a 409 with the reason.",
         responses=(SuccessResponse(202, "The export is due.", ExportResponse, {**APPROVED, "attempts": 11}, ("Location",)),),
         error_codes=("CONFLICT",),
     ),
     ("POST", TicketExportDismissalResource.path): OperationDescription(
         id="dismissTicketExport",
         tag=TAG,
-        summary="Put a prepared export aside for good",
-        description="A dismissed export is never delivered, and nothing brings it back.",
+        summary="Dismiss a prepared export",
+        description="A dismissed export is never delivered and cannot be restored.",
         responses=(
             SuccessResponse(
                 200, "The export is dismissed.", ExportResponse, {**PREPARED, "status": "dismissed", "finished_at": AT}

@@ -1,4 +1,4 @@
-"""The open routes in words: health, metrics, this description and its page."""
+"""Documents the open routes: health, metrics, this description and its page."""
 
 from typing import Final
 
@@ -17,14 +17,14 @@ OPERATIONS: Final[Operations] = {
     ("GET", HealthResource.path): OperationDescription(
         id="readHealth",
         tag=TAG,
-        summary="Whether the process answers",
-        description="Looks at nothing else.",
-        responses=(SuccessResponse(200, "It does.", HealthResponse, {"status": "ok"}),),
+        summary="Check that the process responds",
+        description="Checks nothing else.",
+        responses=(SuccessResponse(200, "The process responds.", HealthResponse, {"status": "ok"}),),
     ),
     ("GET", ReadinessResource.path): OperationDescription(
         id="readReadiness",
         tag=TAG,
-        summary="Whether the service can answer, check by check",
+        summary="Check the service's dependencies",
         description="Without Redis or workers it is `degraded`: everything is taken in and delivered later. Without "
         "its database, or with one of another version or of other keys, it is `unavailable`.",
         responses=(
@@ -68,7 +68,7 @@ OPERATIONS: Final[Operations] = {
         "another mode; `If-None-Match` tells whether it has.",
         responses=(
             SuccessResponse(200, "The description.", example={"openapi": "3.1.0"}, headers=("ETag",)),
-            SuccessResponse(304, "You have this one already.", headers=("ETag",)),
+            SuccessResponse(304, "You have this version.", headers=("ETag",)),
         ),
         parameters=("IfNoneMatch",),
     ),
@@ -80,7 +80,7 @@ OPERATIONS: Final[Operations] = {
         "kept nowhere. Where Swagger UI's files are not installed there is no page.",
         responses=(
             SuccessResponse(200, "The page.", example="<!doctype html>\n", headers=("ETag",), media_type="text/html"),
-            SuccessResponse(304, "You have this one already.", headers=("ETag",)),
+            SuccessResponse(304, "You have this version.", headers=("ETag",)),
         ),
         error_codes=("NOT_FOUND",),
         parameters=("IfNoneMatch",),
@@ -99,7 +99,7 @@ OPERATIONS: Final[Operations] = {
                 media_type="text/javascript",
                 others={"text/css": "body { margin: 0 }\n"},
             ),
-            SuccessResponse(304, "You have this one already.", headers=("ETag",)),
+            SuccessResponse(304, "You have this version.", headers=("ETag",)),
         ),
         error_codes=("NOT_FOUND",),
         parameters=("IfNoneMatch",),

@@ -1,4 +1,4 @@
-"""What comes in from outside in words: scanner results, emails, the storefront's compliance webhooks."""
+"""Documents intake: scanner results, emails, the storefront's compliance webhooks."""
 
 from typing import Any, Final
 

@@ -1,7 +1,6 @@
-"""The words in which a route is described: what is told of an operation beyond what its code says already.
+"""The descriptions of operations: what the code of a route does not say.
 
-Path, credential, body, dry run and the refusals that every operation of its kind has are read from the resources
-themselves, so that they cannot say something else than what is done.
+Path, security, body, dry run and common errors are read from the resources, so that they cannot differ from the code.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +27,7 @@ AT: Final = "2026-03-01T12:00:00.000Z"
 
 @dataclass(frozen=True, slots=True)
 class SuccessResponse:
-    """An answer that is no refusal; `headers` beyond those that every answer has, `links` to what may follow."""
+    """A successful response; `headers` beyond the common ones, `links` to operations that may follow."""
 
     status: int
     description: str
@@ -37,31 +36,31 @@ class SuccessResponse:
     headers: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     media_type: str = "application/json"
-    #: Other media types that it may come in, with an example each.
+    #: Other media types, with an example each.
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationDescription:
-    """What is told of one operation."""
+    """The description of one operation."""
 
     id: str
     tag: str
     summary: str
     description: str
     responses: tuple[SuccessResponse, ...]
-    #: Codes of refusals that come with this operation beyond those of its kind.
+    #: Error codes beyond the common ones.
     error_codes: tuple[str, ...] = ()
     #: Names of parameters in `PARAMETERS`.
     parameters: tuple[str, ...] = ()
-    #: What a dry run answers, where that is something else than the first answer.
+    #: The response to a dry run, if it differs from the first response.
     dry_run_response: SuccessResponse | None = None
-    #: Bodies that are taken, by a name.
+    #: Example bodies by name.
     examples: Mapping[str, Any] = field(default_factory=dict)
 
 
 _LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#: A name that ends in digits is taken for an address.
+#: A name whose last label is numeric is an address.
 _TOP_LABEL: Final = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 #: By the method and the path of an operation.
@@ -69,7 +68,7 @@ Operations = Mapping[tuple[str, str], OperationDescription]
 
 
 def listed(records: str, schema: type[Schema], example: Any, *, description: str = "newest first") -> SuccessResponse:
-    """Return the answer with a page of a list."""
+    """Return the response with a page of a list."""
     return SuccessResponse(
         200, f"A page of {records}, {description}.", schema, {"items": [example], "next_cursor": None}, ("Link",)
     )
@@ -99,65 +98,63 @@ def _one_or_more(words: Iterable[str]) -> dict[str, Any]:
 
 #: Every parameter, by the name of its component.
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "ExportId": _path("export_id", "exp", "The export. Another account's is answered like none.", EXPORT_ID),
-    "TargetId": _path("target_id", "tgt", "The target. Another account's is answered like none.", TARGET_ID),
-    "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is answered like none.", RECOVERY_ID),
-    "SessionId": _path("session_id", "ses", "The session. Another account's is answered like none.", SESSION_ID),
+    "ExportId": _path("export_id", "exp", "The export. Another account's is a 404.", EXPORT_ID),
+    "TargetId": _path("target_id", "tgt", "The target. Another account's is a 404.", TARGET_ID),
+    "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is a 404.", RECOVERY_ID),
+    "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
     "RequestId": _header(
         "X-Request-Id",
-        "Your name for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced by one of ours.",
+        "Your id for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced.",
         {"type": "string"},
     ),
     "IdempotencyKey": _header(
         "Idempotency-Key",
-        "1 to 255 printable ASCII characters. A repeat with the same key and the same meaning gets the first answer again.",
+        "1 to 255 printable ASCII characters. A repeat with the same key and payload gets the stored response.",
         {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
     ),
     "DryRun": _query(
         "dry_run",
-        "`true` or `1` does everything but storing, and answers 200 with what would have been stored.",
+        "`true` or `1` runs every check and stores nothing; the response is 200 as if it were stored.",
         {"type": "string", "enum": ["true", "1", "false", "0"]},
     ),
     "PageFile": {
         "in": "path",
         "name": "file",
-        "description": "Its name.",
+        "description": "The file name.",
         "required": True,
         "schema": {"type": "string", "enum": list(FILES)},
         "example": "page.js",
     },
     "Limit": _query(
         "limit",
-        "How many entries a page has at most.",
+        "The most entries of a page.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
-    "Cursor": _query("cursor", "`next_cursor` of the page before.", {"type": "string"}),
+    "Cursor": _query("cursor", "`next_cursor` of the previous page.", {"type": "string"}),
     "ExportStatuses": _query(
         "status",
-        "Only exports in one of these states; several with commas.",
+        "Only exports with one of these statuses, separated by commas.",
         _one_or_more(ExportStatus),
         style="form",
         explode=False,
     ),
-    "SourceType": _query(
-        "source", "Only exports prepared from this kind of source.", {"type": "string", "enum": list(SOURCE_TYPES)}
-    ),
-    "TargetStatus": _query("status", "Only targets in this state.", {"type": "string", "enum": _words(TargetStatus)}),
+    "SourceType": _query("source", "Only exports from this kind of source.", {"type": "string", "enum": list(SOURCE_TYPES)}),
+    "TargetStatus": _query("status", "Only targets with this status.", {"type": "string", "enum": _words(TargetStatus)}),
     "IfNoneMatch": _header(
         "If-None-Match",
-        "The `ETag` of the answer that you have; 304 comes while it is still good.",
+        "The `ETag` of the version that you have; the response is 304 while it is current.",
         {"type": "string"},
     ),
     "Topic": _header(
         TOPIC_HEADER,
-        "What is asked for.",
+        "The topic of the request.",
         {"type": "string", "enum": _words(Topic)},
         required=True,
         example=Topic.CUSTOMER_REDACT.value,
     ),
     "ShopDomain": _header(
         SHOP_HEADER,
-        "The shop that asks; the body has to name the same.",
+        "The shop; equal to the `shop_domain` in the body.",
         {"type": "string", "maxLength": 254, "pattern": rf"^({_LABEL}\.)+{_TOP_LABEL}\.?$"},
         required=True,
         example="snow.shops.example",

@@ -1,4 +1,4 @@
-"""`/api/ticket-export-recoveries` in words."""
+"""Documents `/api/ticket-export-recoveries`."""
 
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ OPERATIONS: Final[Operations] = {
     ("POST", RecoveriesResource.path): OperationDescription(
         id="beginTicketExportRecovery",
         tag=TAG,
-        summary="Put what failed at a target back on its way",
+        summary="Redeliver what failed at a target",
         description="Every export of the target that failed or was blocked at `since` or later begins its whole schedule "
         "anew. A worker does it in batches; read the recovery to see how far it is. A target that is neither active nor "
         "paused is a 409, and so is one that has a recovery already.",

@@ -1,4 +1,4 @@
-"""`/api/console-sessions` in words."""
+"""Documents `/api/console-sessions`."""
 
 from typing import Any, Final
 
@@ -24,8 +24,8 @@ OPERATIONS: Final[Operations] = {
     ("GET", ConsoleSessionsResource.path): OperationDescription(
         id="listConsoleSessions",
         tag=TAG,
-        summary="List who is signed in",
-        description="The sessions at the console that hold, of the token's account, the newest first.",
+        summary="List console sessions",
+        description="The open console sessions of the token's account, newest first.",
         responses=(listed("sessions", ConsoleSessionListResponse, SESSION),),
         parameters=PAGING,
     ),

@@ -1,4 +1,4 @@
-"""`/api/ticket-export-targets` in words."""
+"""Documents `/api/ticket-export-targets`."""
 
 from typing import Any, Final
 
@@ -42,18 +42,18 @@ OPERATIONS: Final[Operations] = {
     ("POST", TargetsResource.path): OperationDescription(
         id="createTicketExportTarget",
         tag=TAG,
-        summary="Make a target",
-        description="Its address is checked at once: https, a public address, an allowed port. What may not be "
-        "dialed, or cannot be resolved, is refused on `/base_url` with the reason. The secret that signs for it is "
-        "set by the operator, never here; without any the target is `inactive`.",
-        responses=(SuccessResponse(201, "The target is made.", TargetResponse, TARGET, ("Location",), _NEXT),),
+        summary="Create a target",
+        description="The address is checked at once: https, a public address, an allowed port. An address that is not "
+        "allowed, or does not resolve, is rejected on `/base_url` with the reason. The operator sets the signing secret; "
+        "without one the target is `inactive`.",
+        responses=(SuccessResponse(201, "The target is created.", TargetResponse, TARGET, ("Location",), _NEXT),),
         examples={
             "A target": {
                 "provider_key": "generic_webhook",
                 "base_url": "https://tracker.example.com/hook",
                 "name": "Our tracker",
             },
-            "With a pace": {
+            "With a rate limit": {
                 "provider_key": "generic_webhook",
                 "base_url": "https://tracker.example.com/hook",
                 "deployment_mode": "self-hosted",
@@ -66,7 +66,7 @@ OPERATIONS: Final[Operations] = {
         id="listTicketExportTargets",
         tag=TAG,
         summary="List targets",
-        description="The targets of the token's account, the newest first.",
+        description="The targets of the token's account, newest first.",
         responses=(listed("targets", TargetListResponse, TARGET),),
         parameters=("TargetStatus", *PAGING),
     ),
@@ -74,13 +74,13 @@ OPERATIONS: Final[Operations] = {
         id="readTicketExportTarget",
         tag=TAG,
         summary="Read a target",
-        description="Its state, how deliveries fare, and the fingerprint of the secret that signs for it.",
+        description="Its status, the results of its deliveries, and the fingerprint of its signing secret.",
         responses=(SuccessResponse(200, "The target as it is now.", TargetResponse, TARGET),),
     ),
     _action("validate"): OperationDescription(
         id="validateTicketExportTarget",
         tag=TAG,
-        summary="Check a target's address now",
+        summary="Validate a target",
         description="Checks the URL and its addresses, and has a worker connect and look at the certificate; nothing "
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
         "turns nothing off. Where no worker takes it up within 5 s, the result is that of policy and name alone.",

@@ -1,4 +1,4 @@
-"""The uploads of the extension, the plugin and the storefront app in words."""
+"""Documents the uploads of the extension, the plugin and the storefront app."""
 
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ OPERATIONS: Final[Operations] = {
     ("POST", EvidenceCapturesResource.path): OperationDescription(
         id="uploadEvidenceCapture",
         tag=TAG,
-        summary="Upload what was captured on a page",
+        summary="Upload a capture of a page",
         description="Stores what a person captured with the browser extension, and prepares an export from it." + _WHOSE,
         responses=(
             SuccessResponse(

@@ -158,5 +158,5 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
             assert str(answer.status_code) in expected.split(", "), (item["name"], answer.text)
     assert len(runner.met) == len(list(items(told))), "each has a name of its own"
     # What is not failed is not retried; everything else did what it is for.
-    assert [name for name, status in runner.met.items() if status >= 300] == ["Deliver a failed or blocked export after all"]
+    assert [name for name, status in runner.met.items() if status >= 300] == ["Retry a failed or blocked export"]
     assert [name for name in _FILLED if not runner.values[name]] == []
