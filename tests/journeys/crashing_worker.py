@@ -99,7 +99,7 @@ def _committed(owner: Any, name: str, fate: Fate) -> None:
     waiting: set[int] = set()
     _after(owner, name, lambda: waiting.add(threading.get_ident()))
     # Where a commit is behind whoever asked for it: PostgreSQL's through peewee, SQLite's past it.
-    for place, step in ((peewee.Database, "commit"), (GroupCommit, "_see_committed")):
+    for place, step in ((peewee.Database, "commit"), (GroupCommit, "_await_commit")):
         _then(place, step, lambda: fate() if threading.get_ident() in waiting else None)
 
 

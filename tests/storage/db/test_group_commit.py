@@ -179,7 +179,7 @@ def test_a_close_fails_what_waits_for_its_commit(file: File) -> None:
     file.writes._waiting.add(object())
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(file.write, "a")
-        while file.writes._together is None or not file.writes._together.works:
+        while file.writes._batch is None or not file.writes._batch.works:
             time.sleep(0.001)
         file.writes.close()
         assert isinstance(written.exception(timeout=10), peewee.OperationalError)
@@ -238,7 +238,7 @@ def test_an_interrupt_at_any_line_tells_nobody_else_that_lost_work_is_stored(tmp
     file = File(tmp_path / "works.db", lock_wait_s=10)
     for line in LINES:
         with ThreadPoolExecutor(1) as pool:
-            with file.writes._turn:
+            with file.writes._slot:
                 other = pool.submit(file.write, f"other {line}")
                 while not file.writes._waiting:
                     time.sleep(0.0005)
