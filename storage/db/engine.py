@@ -1,4 +1,4 @@
-"""The database: how it is opened, how a transaction is taken, what counts as an outage.
+"""The database: opening it, connections, transactions, hot statements, and the errors that are outages.
 
 SQLite: WAL, so that readers never wait for the writer; `synchronous=FULL`, because an acknowledged request must survive a
 power cut; IMMEDIATE transactions, because a deferred one that reads before it writes fails under load instead of waiting.
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import peewee
 import psycopg
-from peewee import Database, DatabaseProxy, SqliteDatabase
+from peewee import Database, DatabaseProxy, Select, SqliteDatabase, fn
 from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase, PooledSqliteDatabase
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
@@ -24,28 +24,28 @@ from storage.db.group_commit import GroupCommit
 Row = tuple[Any, ...]
 Driver: TypeAlias = type[psycopg.Connection[Any]]
 
-#: The models' database; `open_database` decides which one it is.
+#: The models' database; `open_database` sets it.
 database: Final = DatabaseProxy()
 
-#: What a caller sees when the database is away, locked or full.
+#: The errors of a database that is away, locked or full.
 OUTAGES: Final = (peewee.OperationalError, peewee.InterfaceError, MaxConnectionsExceeded)
 
-#: SQLite's word for a file that is damaged or no database is this very class; kinds of it are outages, or slips of ours.
+#: SQLite raises exactly this class for a file that is damaged or no database; its subclasses are outages, or errors of ours.
 DAMAGE: Final = peewee.DatabaseError
 
-#: How long a statement waits for another writer before it gives up; clients are told 503 then.
+#: How long a statement waits for another writer before it gives up; clients get 503 then.
 LOCK_WAIT_S: Final = 5
 
 #: Connections one process may hold; a request waits for one up to POOL_WAIT_S.
 POOL_SIZE: Final = 32
 POOL_WAIT_S: Final = 5
 
-#: A transaction here is over in milliseconds. Who does nothing in one for so long stands still, or its machine is gone, and
-#: PostgreSQL would keep what it has locked for hours; within a worker's lease, so that a takeover waits no longer for it.
+#: A transaction here takes milliseconds. A process that is idle in one for so long is stopped, or its machine is gone, and
+#: PostgreSQL would keep its locks for hours. Shorter than a worker's lease, so that a takeover does not wait for it.
 IDLE_IN_TRANSACTION_S: Final = 5
 
-#: A link that is cut hangs nothing up: who waits on it would wait for a quarter of an hour, and after it is mended still for
-#: minutes. Either side gives up a connection over which nothing comes, the server's for the sake of max_connections.
+#: A broken network link closes no connection: a process would wait a quarter of an hour, and minutes more after the link is
+#: back. Either side gives up a connection without traffic; the server does so for the sake of max_connections.
 LINK_LOST_AFTER_S: Final = 10
 _LINK: Final[Mapping[str, int]] = {
     "keepalives_idle": LINK_LOST_AFTER_S // 2,
@@ -59,22 +59,22 @@ _LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
     "tcp_keepalives_count": 3,
 }
 
-#: Each connection keeps so much of the file; the system keeps the rest. A worker's fill within the first hour.
+#: Each connection caches so much of the file; the system caches the rest. A worker's caches fill within the first hour.
 SQLITE_CACHE_BYTES: Final = 2_048_000
 _SQLITE_PRAGMAS: Final[Mapping[str, object]] = {
     "journal_mode": "wal",
     "cache_size": -SQLITE_CACHE_BYTES // 1024,
     "synchronous": "full",
     "foreign_keys": 1,
-    # What is deleted or changed is overwritten: whoever asked to be forgotten is not to be read in the file's free places.
+    # Overwrite deleted content: erased personal data must not remain in the file's free pages.
     "secure_delete": 1,
     "busy_timeout": LOCK_WAIT_S * 1000,
 }
 
-#: What makes peewee's errors of the drivers', which have other names on each database.
+#: Translates the drivers' errors, which have other names on each database, into peewee's.
 _in_our_words: Final = peewee.__exception_wrapper__  # type: ignore[attr-defined]  # peewee has it, and no annotations
-#: What psycopg calls an internal error, and SQLite an operational one: a server that takes no writes, such as a primary that
-#: became a standby, or that ended a transaction which stood still.
+#: An internal error to psycopg, an operational one to SQLite: a server that accepts no writes, such as a primary that became
+#: a standby, or that ended an idle transaction.
 _in_our_words.exceptions.update(
     dict.fromkeys(("ReadOnlySqlTransaction", "IdleInTransactionSessionTimeout"), peewee.OperationalError)
 )
@@ -93,7 +93,7 @@ def open_database(url: str, lock_wait_s: float = LOCK_WAIT_S, driver: Driver = p
         chosen = _postgresql("postgresql://" + url.partition("://")[2], lock_wait_s, driver)
     else:
         raise ValueError("A database URL begins with sqlite:/// or postgresql://")
-    # At DEBUG peewee writes every statement with its values, whatever they are.
+    # At DEBUG peewee logs every statement with its values, secrets included.
     _peewee_log.setLevel(logging.WARNING)
     if database.obj is not None:
         close_database()
@@ -108,13 +108,13 @@ def close_database() -> None:
 
 
 def is_sqlite() -> bool:
-    """Tell whether the open database is SQLite."""
+    """Return whether the open database is SQLite."""
     return isinstance(database.obj, SqliteDatabase)
 
 
 @contextmanager
 def connection() -> Iterator[None]:
-    """Hold one pooled connection for the work inside, and give it back whatever happens; inside another one it joins it.
+    """Hold one pooled connection for the block, and return it whatever happens; inside another one, use that one.
 
     The pool drops a broken connection when it comes back, so that the next user gets a fresh one.
     """
@@ -138,9 +138,9 @@ def release() -> None:
 
 @contextmanager
 def transaction() -> Iterator[None]:
-    """Run the work inside as one transaction; inside another one it simply joins it.
+    """Run the block as one transaction, or as a part of the transaction around it.
 
-    Never call the network from inside: on SQLite every other writer is waiting.
+    Never call the network in the block: on SQLite every other writer is waiting.
     """
     if database.in_transaction():
         yield
@@ -151,7 +151,7 @@ def transaction() -> Iterator[None]:
 
 @contextmanager
 def savepoint() -> Iterator[None]:
-    """Run the work inside as a part of the caller's transaction that is taken back alone when it raises."""
+    """Run the block as a part of the caller's transaction that is rolled back alone if it raises."""
     with database.savepoint():
         yield
 
@@ -166,9 +166,9 @@ def rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
 
 
 def first_row(sql: str, parameters: Sequence[Any]) -> Row | None:
-    """Run the hottest query there is, written with `?` for parameters, and return its first row; never in a transaction.
+    """Run the most frequent query, written with `?` for parameters, and return its first row; never in a transaction.
 
-    No connection is held afterwards. A poll's takes 22 µs on SQLite; by `rows`, with connecting and giving back, 63.
+    Holds no connection afterwards. A poll takes 22 µs on SQLite; by `rows`, with taking and returning a connection, 63.
     """
     found: Row | None = database.obj.first_row(sql, parameters)
     return found
@@ -186,20 +186,20 @@ def values_list(columns: int, count: int) -> str:
 
 
 def is_reachable() -> bool:
-    """Tell whether a query is answered now."""
+    """Return whether the database answers a query now."""
     try:
         with connection():
             database.execute_sql("SELECT 1")
     except (*OUTAGES, peewee.DatabaseError):
-        # A file that is damaged or no database at all answers nothing either.
+        # A file that is damaged, or no database, does not answer either.
         return False
     return True
 
 
 def outage_reason(outage: BaseException) -> str:
-    """Return what the driver said of an outage in one line: hosts and users, no password; for the operator alone."""
+    """Return the driver's message about an outage in one line: hosts and users, no password; for the operator alone."""
     if outage.__context__ is not None and str(outage).startswith("cannot rollback"):
-        # SQLite took the transaction back by itself; what made it do so came before.
+        # SQLite rolled the transaction back by itself; the cause came before.
         return outage_reason(outage.__context__)
     lines = str(outage).strip().splitlines() or [type(outage).__name__]
     # Of several hosts, the last one.
@@ -208,35 +208,39 @@ def outage_reason(outage: BaseException) -> str:
 
 
 def location_hint() -> str:
-    """Return what to look at when the database is away: SQLite's file, or the setting that names PostgreSQL."""
+    """Return what to check when the database is away: SQLite's file, or the setting that names PostgreSQL."""
     return f"{database.obj.database}, its owner and the room left there" if is_sqlite() else "DATABASE_URL"
 
 
 def describe_url(url: str) -> str:
-    """Return which database a URL leads to: its kind, host and name, and nothing else of what it says."""
+    """Return the kind, host and name of the database of a URL, and nothing else of the URL."""
     if url.startswith("sqlite:///"):
         return f"SQLite, {url.removeprefix('sqlite:///')}"
     try:
         parts = conninfo_to_dict("postgresql://" + url.partition("://")[2])
     except psycopg.ProgrammingError:
         return "PostgreSQL"
-    told = {"host": parts.get("host"), "port": parts.get("port"), "database": parts.get("dbname")}
-    return ", ".join(["PostgreSQL", *(f"{name} {value}" for name, value in told.items() if value)])
+    known = {"host": parts.get("host"), "port": parts.get("port"), "database": parts.get("dbname")}
+    return ", ".join(["PostgreSQL", *(f"{name} {value}" for name, value in known.items() if value)])
 
 
 def server_version() -> str:
     """Return the version of the open database's engine."""
-    [(number,)] = rows("SELECT sqlite_version()" if is_sqlite() else "SHOW server_version")
+    number = (
+        Select(columns=[fn.sqlite_version() if is_sqlite() else fn.current_setting("server_version")])
+        .bind(database)
+        .scalar()
+    )
     return f"{'SQLite' if is_sqlite() else 'PostgreSQL'} {number}"
 
 
 def is_deadlock(failed: peewee.OperationalError) -> bool:
-    """Tell whether PostgreSQL ended a transaction because it and another one waited for each other."""
+    """Return whether PostgreSQL ended a transaction because of a deadlock."""
     return isinstance(failed.__cause__ or failed.__context__, psycopg.errors.DeadlockDetected)
 
 
 def _run(sql: str, parameters: Sequence[Any]) -> Any:
-    # Past the proxy and peewee's execute_sql: its look-ups take as long as a short statement.
+    # Without the proxy and peewee's execute_sql: their look-ups take as long as a short statement.
     opened = database.obj
     statement = sql if isinstance(opened, SqliteDatabase) else _for_psycopg(sql)
     _note(statement, parameters)
@@ -261,9 +265,9 @@ def _pooled_first_row(sql: str, parameters: Sequence[Any]) -> Row | None:
 
 
 class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no annotations
-    """Keeps two connections beside the pool's: one that answers single look-ups, one that writes.
+    """Keeps two connections beside the pool's: one for single look-ups, one for writes.
 
-    SQLite answers within the call, so that no two greenlets ever meet on the one; threads wait for each other inside SQLite.
+    SQLite answers within the call, so that no two greenlets use the first at once; threads wait for each other in SQLite.
     """
 
     _reader: sqlite3.Connection | None = None
@@ -274,7 +278,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Run the work inside as one transaction, on the connection that writes; what a thread holds besides, it keeps."""
+        """Run the block as one transaction on the writer connection; a connection that the thread holds stays its own."""
         with self._writes.transaction() as driver, self.manual_commit():
             state = self._state
             held = state.conn, state.closed
@@ -288,8 +292,8 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
         try:
             found: Row | None = (self._reader or self._open_reader()).execute(sql, parameters).fetchone()
         except sqlite3.Error:
-            # A connection of the pool waits for what is locked, and says whatever else it is in peewee's words. The reader
-            # stays open: another thread may be asking it at this moment, which does not outlive a connection that is closed.
+            # A connection of the pool waits for locks, and raises peewee's errors. The reader stays open: another thread may
+            # be using it at this moment, and would crash if it were closed.
             return _pooled_first_row(sql, parameters)
         _note(sql, parameters)
         return found
@@ -304,7 +308,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
     def _open_writer(self) -> sqlite3.Connection:
         with _in_our_words:
             driver: sqlite3.Connection = SqliteDatabase._connect(self)  # type: ignore[attr-defined]  # peewee has no annotations
-        # `SqliteWrites` waits by itself.
+        # `GroupCommit` waits by itself.
         driver.execute("PRAGMA busy_timeout = 0")
         return driver
 
@@ -321,13 +325,13 @@ def _sqlite(path: Path) -> Database:
         lock_type="IMMEDIATE",
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
-        # The pool hands a connection to one thread at a time, but not always to the one that opened it.
+        # The pool gives a connection to one thread at a time, but not always to the one that opened it.
         check_same_thread=False,
     )
 
 
 class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse has no annotations
-    """Asks the socket whether a pooled connection is still there, where peewee would ask the server each time."""
+    """Checks a pooled connection by its socket, where peewee would query the server each time."""
 
     @property
     def psycopg3_adapter(self) -> type["_Adapter"]:
@@ -337,14 +341,14 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
         try:
             return super()._connect()
         except psycopg.ProgrammingError:
-            # What it says quotes the URL, and the password with it.
-            raise psycopg.OperationalError("the URL is none that PostgreSQL's library can read") from None
+            # The message quotes the URL with its password.
+            raise psycopg.OperationalError("PostgreSQL's library cannot parse the URL") from None
 
     def _is_closed(self, conn: psycopg.Connection[Any]) -> bool:
         if conn.closed or conn.pgconn.transaction_status != TransactionStatus.IDLE:
             return bool(super()._is_closed(conn))
         try:
-            # A server that hangs up may say why: the first look takes that in, the second one meets the end.
+            # A server that closes a connection may send a reason: the first read gets it, the second one the end.
             conn.pgconn.consume_input()
             conn.pgconn.consume_input()
         except psycopg.OperationalError:
@@ -352,13 +356,13 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
         return False
 
     def first_row(self, sql: str, parameters: Sequence[Any]) -> Row | None:
-        # Past peewee's own account of who holds which connection, which takes as long as a short statement.
+        # Without peewee's bookkeeping of connections, which takes as long as a short statement.
         statement = _for_psycopg(sql)
         with _in_our_words:
             try:
                 driver = self._connect()
             except MaxConnectionsExceeded:
-                # Who comes by the pool's front door waits for one.
+                # The pool's ordinary way waits for a free connection.
                 return _pooled_first_row(sql, parameters)
             try:
                 found: Row | None = driver.execute(statement, parameters).fetchone()
@@ -369,7 +373,7 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
 
 
 class _Adapter(peewee.Psycopg3Adapter):
-    """Connects by the kind of connection that it is given."""
+    """Connects by the connection class in its parameters."""
 
     def connect(self, db: Any, **params: Any) -> Any:
         driver: Driver = params.pop("driver")
@@ -390,7 +394,7 @@ def _postgresql(url: str, lock_wait_s: float, driver: Driver) -> Database:
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
-        # The URL's own come last and win: what is given here takes their place, and a search_path among them would be lost.
+        # The URL's own options come last and win; without them here, a search_path among them would be lost.
         options=" ".join([*(f"-c {name}={value}" for name, value in of_the_session.items()), _options_of(url)]).strip(),
         **_LINK,
     )
@@ -400,5 +404,5 @@ def _options_of(url: str) -> str:
     try:
         return str(conninfo_to_dict(url).get("options") or "")
     except psycopg.ProgrammingError:
-        # Who connects is told so.
+        # Connecting reports the error.
         return ""

@@ -1,4 +1,4 @@
-"""Identifiers: a prefix that tells the noun and a ULID, so that they sort by time and stay local in an index."""
+"""Identifiers: a prefix that names the type and a ULID, so that they sort by time and stay local in an index."""
 
 import re
 from datetime import datetime
@@ -24,26 +24,26 @@ LEASE: Final = "lse"
 SESSION: Final = "ses"
 
 _ULID: Final = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
-#: A ULID is 6 bytes of milliseconds and 10 of chance.
+#: A ULID is 6 bytes of milliseconds and 10 random bytes.
 _TIME_BYTES: Final = 6
-_CHANCE_BYTES: Final = 10
+_RANDOM_BYTES: Final = 10
 
 
 def new_id(prefix: str, now: datetime) -> str:
-    """Return a fresh identifier such as `exp_01J…`, sortable by `now`; those of one millisecond in the order of making."""
+    """Return a fresh identifier such as `exp_01J…`, sortable by `now`; those of one millisecond in the order of creation."""
     # Whole milliseconds, as the tables have them: of a fraction of a second one may be lost.
     return f"{prefix}_{ULID.from_timestamp(to_ms(now))}"
 
 
 def first_id(prefix: str, moment: datetime) -> str:
-    """Return what sorts behind every identifier made before `moment`, and behind no later one."""
-    # Nothing was made before 1970, whatever a long retention comes to.
+    """Return a bound that sorts after every identifier created before `moment`, and after no later one."""
+    # No identifier is older than 1970, however long the retention is.
     made_at = max(0, to_ms(moment)).to_bytes(_TIME_BYTES, "big")
-    return f"{prefix}_{ULID.from_bytes(made_at + bytes(_CHANCE_BYTES))}"
+    return f"{prefix}_{ULID.from_bytes(made_at + bytes(_RANDOM_BYTES))}"
 
 
 def is_id(prefix: str, text: str) -> bool:
-    """Tell whether `text` has the form of such an identifier; what has not is unknown without asking the database.
+    """Return whether `text` has the form of such an identifier; other texts are unknown without a query.
 
     PostgreSQL's text refuses some characters that a URL may hold.
     """

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from peewee import OperationalError
+from peewee import Function, OperationalError, Select, fn
 
 from storage.db.engine import database, is_sqlite
 
@@ -70,7 +70,7 @@ def _is_taken(lock: Lock, held: ExitStack, *, is_last: bool) -> bool:
 def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
     path = Path(f"{database.obj.database}.{lock.name.lower()}.lock")
     try:
-        # For its owner alone: whoever can open it can hold it.
+        # For its owner alone: any process that can open it can hold it.
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as failed:
         # SQLite reports a folder that cannot be written to, or is full, by the same error.
@@ -88,12 +88,16 @@ def _advisory(lock: Lock, *, wait: bool) -> Iterator[None]:
     if wait:
         # The present holder may take longer than a request would wait for a lock.
         database.execute_sql("SET lock_timeout = 0")
-        database.execute_sql("SELECT pg_advisory_lock(%s)", (lock.value,))
-    elif not database.execute_sql("SELECT pg_try_advisory_lock(%s)", (lock.value,)).fetchone()[0]:
+        _call(fn.pg_advisory_lock(lock.value))
+    elif not _call(fn.pg_try_advisory_lock(lock.value)):
         raise LockBusy
     try:
         yield
     finally:
-        database.execute_sql("SELECT pg_advisory_unlock(%s)", (lock.value,))
+        _call(fn.pg_advisory_unlock(lock.value))
         if wait:
             database.execute_sql("RESET lock_timeout")
+
+
+def _call(function: Function) -> Any:
+    return Select(columns=[function]).bind(database).scalar()

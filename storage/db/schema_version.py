@@ -1,6 +1,6 @@
-"""The schema's version: which numbered migrations are there, which have run, and running the rest under a lock.
+"""The schema's version: the numbered migrations of this version, those that have run, and running the rest under a lock.
 
-Refused before anything is changed: a database of a newer version, one that holds another application's tables, and a file
+Refuses, before it changes anything, a database of a newer version, one that holds another application's tables, and a file
 that is no database.
 """
 
@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from peewee import DatabaseError, OperationalError
+from peewee import DatabaseError, OperationalError, Select, Table, fn
 from playhouse.migrations import Runner
 
-from storage.db.engine import LOCK_WAIT_S, OUTAGES, connection, database, execute, is_deadlock, is_sqlite, rows, transaction
+from storage.db.engine import LOCK_WAIT_S, OUTAGES, connection, database, is_deadlock, is_sqlite, rows, transaction
 from storage.db.locks import Lock, exclusive
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
-#: Where the names of what has run are kept.
+#: The table of the names of the migrations that have run.
 HISTORY: Final = "schema_migrations"
+_history: Final = Table(HISTORY, ("name",))
 #: Names of migrations up to version 0.1.0. They count as the new ones wherever a history is read; `migrate` rewrites them.
 RENAMED: Final = {
     "0001_first_tables": "0001_initial_tables",
@@ -31,14 +32,14 @@ RENAMED: Final = {
     "0005_what_the_console_needs": "0005_console_sessions_and_charts",
 }
 
-#: Processes that still run lock the tables that a migration changes in an order of their own; of two that wait for each
-#: other PostgreSQL ends one. A migration that was ended has changed nothing, and is run again.
+#: Running processes lock the tables that a migration changes in another order; PostgreSQL ends one of two transactions that
+#: deadlock. A migration that was ended has changed nothing, and is run again.
 _TRIES: Final = 10
-#: As many as tell whose they are.
-_TABLES_TOLD: Final = 3
+#: As many as identify the application.
+_TABLES_NAMED: Final = 3
 
 _SQLITE_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
-# An extension's tables, such as those of PostGIS, belong to nobody's application.
+# An extension's tables, such as those of PostGIS, belong to no application.
 _POSTGRESQL_TABLES: Final = """
     SELECT c.relname FROM pg_class c
      WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind IN ('r', 'p')
@@ -51,12 +52,12 @@ _POSTGRESQL_COLUMNS: Final = """
 
 
 class UnfitDatabase(Exception):
-    """This version can do nothing with the database; the message says why, and the remedy."""
+    """This version cannot use the database; the message gives the cause and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """How a database stands to this version.
+    """The state of a database, compared with this version.
 
     `pending` migrations have not run yet; `unknown` ones have, and are of a newer version; `foreign` tables are another
     application's; `damage` is why SQLite cannot read the file.
@@ -69,13 +70,13 @@ class SchemaState:
 
     @property
     def problem(self) -> str | None:
-        """Why this version can do nothing with it, and the remedy; None where it can, once nothing is pending."""
+        """Why this version cannot use the database, and the fix; None if it can, once nothing is pending."""
         if self.damage:
             return f"{database.obj.database}: {self.damage}; restore a backup, or set DATABASE_URL to another file."
         if self.foreign:
-            told = ", ".join(self.foreign[:_TABLES_TOLD]) + (", …" if len(self.foreign) > _TABLES_TOLD else "")
+            tables = ", ".join(self.foreign[:_TABLES_NAMED]) + (", …" if len(self.foreign) > _TABLES_NAMED else "")
             remedy = "set DATABASE_URL to an empty database or to RiskRelay's own."
-            return f"The database holds another application's tables ({told}); {remedy}"
+            return f"The database holds another application's tables ({tables}); {remedy}"
         if self.unknown:
             remedy = "install that version, or restore a backup made before it."
             return f"The database is of a newer RiskRelay ({', '.join(self.unknown)}); {remedy}"
@@ -93,7 +94,7 @@ def known() -> list[str]:
 
 
 def inspect() -> SchemaState:
-    """Look at the open database; nothing of it is changed, and a SQLite file that is not there is not made."""
+    """Inspect the open database; changes nothing, and does not create a SQLite file."""
     try:
         tables, applied = _look_at_sqlite() if is_sqlite() else _look_at_postgresql()
     except sqlite3.OperationalError as away:
@@ -112,7 +113,7 @@ def pending() -> list[str]:
 
 
 def is_current() -> bool:
-    """Tell, by the history alone, whether this version's migrations have run and no other ones; the database answers."""
+    """Return, by the history alone, whether exactly this version's migrations have run; the database must be reachable."""
     try:
         return _applied() == {*known()}
     except DatabaseError:
@@ -121,7 +122,7 @@ def is_current() -> bool:
 
 
 def migrate() -> list[str]:
-    """Run the migrations that have not run yet, in order, and return their names; two callers at once take turns.
+    """Run the migrations that have not run yet, in order, and return their names; concurrent callers wait for each other.
 
     Raises UnfitDatabase before anything is changed, or where the database refuses one; what ran before that one stays.
     """
@@ -129,9 +130,9 @@ def migrate() -> list[str]:
     _require_fit()
     if is_sqlite():
         _make_private(Path(database.obj.database))
-    # A migration may take longer than a request would wait for a lock, and so may a turn at it.
+    # A migration may take longer than a request would wait for a lock, and so may waiting for it.
     with connection(), exclusive(Lock.MIGRATE, wait=True):
-        # Who had the turn before may have been of a newer version.
+        # The previous holder of the lock may have been of a newer version.
         names = _require_fit()
         if len(names) < len(known()):
             _rename_applied()
@@ -148,19 +149,19 @@ def current_names(applied: Iterable[str]) -> set[str]:
 
 def _applied() -> set[str]:
     """Return the names of the migrations that have run. Raises DatabaseError where there is no history."""
-    return current_names(name for (name,) in rows(f"SELECT name FROM {HISTORY}"))  # noqa: S608 - our own name
+    return current_names(name for (name,) in _history.select(_history.c.name).bind(database).tuples())
 
 
 def _rename_applied() -> None:
     """Give migrations that ran under an older name the one that the runner finds now."""
     with transaction():
         for old, new in RENAMED.items():
-            execute(f"UPDATE {HISTORY} SET name = ? WHERE name = ?", (new, old))  # noqa: S608 - our own name
+            _history.update({_history.c.name: new}).where(_history.c.name == old).bind(database).execute()
 
 
 def _make_private(path: Path) -> None:
-    """Make SQLite's file for its owner alone, where it is not there; by itself SQLite lets everybody read what it makes."""
-    # Whatever keeps us from it keeps SQLite from it too, and SQLite says so.
+    """Create SQLite's file for its owner alone; SQLite itself would make it readable for all users."""
+    # SQLite fails for the same reason, with its own error.
     with suppress(OSError):
         path.touch(0o600, exist_ok=False)
 
@@ -222,5 +223,5 @@ def _has_run_all(*, is_last: bool) -> bool:
 
 def _runner() -> Runner:
     # Tables are made where names without a schema lead; the runner would look for its history in `public` alone.
-    current = None if is_sqlite() else rows("SELECT current_schema()")[0][0]
+    current = None if is_sqlite() else Select(columns=[fn.current_schema()]).bind(database).scalar()
     return Runner(database.obj, directory=str(MIGRATIONS), table_name=HISTORY, schema=current)
