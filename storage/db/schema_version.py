@@ -22,7 +22,7 @@ MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 #: The table of the names of the migrations that have run.
 HISTORY: Final = "schema_migrations"
-_history: Final = Table(HISTORY, ("name",))
+_history: Final = Table(HISTORY)
 #: Names of migrations up to version 0.1.0. They count as the new ones wherever a history is read; `migrate` rewrites them.
 RENAMED: Final = {
     "0001_first_tables": "0001_initial_tables",
