@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from bench import delivery_figures, drain, growth, peers, requests, slow_clients, starting
+from bench import backlog, delivery_figures, growth, peers, requests, slow_clients, starting
 from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
 
 Measure = Callable[[Extent], list[Figure]]
@@ -53,7 +53,7 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     "requests": (_part(requests.measure, requests.PROMISED, 120, 900),),
     "growth": (
         _part(growth.by_rows, growth.PROMISED, 90, 900),
-        _part(drain.measure, drain.PROMISED, 60, 400),
+        _part(backlog.measure, backlog.PROMISED, 60, 400),
         _part(growth.by_targets, (), 60, 180),
         _part(growth.by_connections, (), 60, 120),
     ),

@@ -32,7 +32,7 @@ PROMISED: Final = {
     "not_modified_vs_raw_sql",
     "postback_vs_bare",
     "postback_vs_raw_sql",
-    "drain_100k_s",
+    "backlog_100k_s",
     "rows_1e6_vs_1e3",
     "slow_clients_p99_ms",
 }

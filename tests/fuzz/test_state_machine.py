@@ -1,7 +1,7 @@
 """The model that breaks things: any order of requests, deaths, moods and clock steps, and the contract holds after each.
 
-The application answers through its test client and workers drain in this process, on a real database, with a real Redis and
-a real receiver on loopback; `tests/fuzz/model.py` says what must hold.
+The application answers through its test client and workers deliver in this process, on a real database, with a real Redis
+and a real receiver on loopback; `tests/fuzz/model.py` says what must hold.
 """
 
 import json
@@ -485,18 +485,18 @@ class Machine(RuleBasedStateMachine):
             assert worker.is_asleep or worker.is_dead or not rows("SELECT 1 FROM workers WHERE name = ?", (worker.name,))
 
     @rule(concurrency=hands, notifications=st.integers(1, 3))
-    def drain(self, concurrency: int, notifications: int) -> None:
+    def deliver(self, concurrency: int, notifications: int) -> None:
         self.work([self.worker(concurrency)], notifications)
 
     @rule(of_whom=people, at=anything, chosen=moods, concurrency=hands)
-    def approve_and_drain(self, of_whom: list[bool], at: int, chosen: list[str], concurrency: int) -> None:
+    def approve_and_deliver(self, of_whom: list[bool], at: int, chosen: list[str], concurrency: int) -> None:
         """What most steps are to come to."""
         self.mood(at, chosen)
         self.approve_new(of_whom, at)
         self.work([self.worker(concurrency)])
 
     @rule(at=anything, chosen=moods, seconds=st.sampled_from(FORWARDS_S), concurrency=hands)
-    def wait_and_drain(self, at: int, chosen: list[str], seconds: float, concurrency: int) -> None:
+    def wait_and_deliver(self, at: int, chosen: list[str], seconds: float, concurrency: int) -> None:
         self.mood(at, chosen)
         self.step_clock(seconds)
         self.work([self.worker(concurrency)])
@@ -516,17 +516,17 @@ class Machine(RuleBasedStateMachine):
             self.model.look()
 
     @rule(all_hands=st.lists(hands, min_size=2, max_size=3))
-    def drain_together(self, all_hands: list[int]) -> None:
+    def deliver_together(self, all_hands: list[int]) -> None:
         self.work([self.worker(concurrency) for concurrency in all_hands])
 
     @rule(point=st.sampled_from(DEATHS), nth=st.integers(1, 3), concurrency=hands, joined=st.booleans())
-    def drain_and_die(self, point: str, nth: int, concurrency: int, joined: bool) -> None:
+    def deliver_and_die(self, point: str, nth: int, concurrency: int, joined: bool) -> None:
         self.approve_new([True, False, False, False], 0)
         doomed = self.worker(concurrency, Fate(point, nth))
         self.work([doomed, self.worker(2)] if joined else [doomed])
 
     @rule(point=st.sampled_from(SLEEPS), nth=st.integers(1, 2))
-    def drain_and_sleep(self, point: str, nth: int) -> None:
+    def deliver_and_sleep(self, point: str, nth: int) -> None:
         self.approve_new([True, False, False, False], 0)
         self.work([self.worker(1, Fate(point, nth, only_sleeps=True))])
         # Longer than an attempt may start after its row was seen.
@@ -562,7 +562,7 @@ class Machine(RuleBasedStateMachine):
     @rule(point=st.sampled_from(SLEEPS), meanwhile=st.sampled_from(MEANWHILE), dies=st.booleans())
     def sleep_through(self, point: str, meanwhile: str, dies: bool) -> None:
         """A worker stands still while what it holds becomes another's business, and wakes to that or dies of it."""
-        self.drain_and_sleep(point, 1)
+        self.deliver_and_sleep(point, 1)
         self.model.look()
         self.let_happen(meanwhile)
         self.model.look()
@@ -742,7 +742,7 @@ class Machine(RuleBasedStateMachine):
                 break
             # Past every lease, hold and delay there is; the breaker lets single attempts through.
             self.clock.step(25 * 3600)
-            self.drain(4, 1)
+            self.deliver(4, 1)
             self.model.look()
             self.forget(None)
             self.model.look()

@@ -1,7 +1,7 @@
 """The interface specification, statement by statement: sections 2 to 8, a row each, on both databases.
 
-A row says what the specification says, and fails where that is not so. What leaves the service is shown with the real drain
-and a receiver on loopback.
+A row says what the specification says, and fails where that is not so. What leaves the service is shown with the real
+dispatcher and a receiver on loopback.
 """
 
 import hashlib
