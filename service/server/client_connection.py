@@ -1,10 +1,8 @@
-"""A client's connection: how long it may take to say what it wants, and how much it may say before anybody looks at it.
+"""A client's connection with time limits for its headers, body and response, and a size limit for its headers.
 
-A client that stalls costs a place that others may need. What counts is the time that the service spends waiting for the
-client, never its own: a request that has arrived is read, however busy the machine is. A body may be as slow as a poor line
-is; a head is short on every line.
-
-gunicorn has one time for being idle and sending a head, and none for a body or for taking the answer.
+A stalled client holds a connection that others may need. Only the time that the service waits for the client counts, never
+its own: a request that has arrived is read, however busy the machine is. A body may be as slow as a poor line; headers are
+short on every line. gunicorn has one timeout for idling and headers, and none for a body or for sending the response.
 """
 
 import errno
@@ -22,30 +20,30 @@ from gunicorn.http.errors import LimitRequestHeaders, ParseException
 #: searches what it has of them again with every packet. nginx takes 32 KiB.
 MAX_HEADERS_BYTES: Final = 64 * 1024
 
-#: The least a socket can wait; none at all would mean something else.
+#: The shortest socket timeout; zero would mean non-blocking.
 _AT_ONCE_S: Final = 0.001
 _CHUNK_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionTimeouts:
-    """How long a client is waited for; tests have less of it."""
+    """The time limits of a connection; tests use shorter ones."""
 
     #: A new connection until its first byte, and a head from its first byte to its last. Browsers and proxies that open
     #: connections ahead open them again; a head fits into a few packets.
     head_s: float = 20.0
-    #: A body that does not move at all, and an answer that is not taken.
+    #: A body without progress, and a response that is not read.
     body_s: float = 20.0
-    #: Every byte buys time, as if a line carried so many a second: the poorest that anybody posts over has more.
+    #: Each byte extends the limit as if the line carried this many a second; the slowest real lines carry more.
     bytes_per_s: int = 1024
-    #: What one body may take in all, however it comes. 1 MiB, which is the default's most, passes at 2 KB/s.
+    #: A whole body. 1 MiB, the default maximum, passes at 2 KB/s.
     most_body_s: float = 600.0
-    #: What a refused client goes on sending is taken and thrown away for so long; who reads answers has stopped by then.
+    #: How long the rest of a rejected request is read and discarded; a client that reads responses has stopped by then.
     linger_s: float = 5.0
 
 
 class Awaits(Enum):
-    """What the client is awaited with, or to take; the earlier, the less is lost with the connection."""
+    """What the service waits for; the earlier in this list, the less is lost with the connection."""
 
     REQUEST = auto()
     REST = auto()
@@ -54,11 +52,11 @@ class Awaits(Enum):
 
 
 class HeadersTimeout(ParseException):  # type: ignore[misc]  # gunicorn has no annotations
-    """The head began and did not end in time."""
+    """The headers began and did not end in time."""
 
 
 class ClientConnection:
-    """What gunicorn takes for the client's socket. `give_way` is called before each read, so that all take turns."""
+    """The client's socket as gunicorn sees it. `give_way` is called before each read, to yield to other connections."""
 
     def __init__(self, client: Any, host: str, give_way: Callable[[], None], timeouts: ConnectionTimeouts) -> None:
         self._socket = client
@@ -74,22 +72,22 @@ class ClientConnection:
         return getattr(self._socket, name)
 
     def expect_request(self, idle_s: float) -> None:
-        """Wait `idle_s` seconds for the next request to begin; the first one has to begin sooner."""
+        """Wait `idle_s` seconds for the next request; the first one has less time."""
         self._expect(Awaits.REQUEST, self._timeouts.head_s if self._is_new else idle_s)
         self._is_new = False
 
     def expect_body(self) -> None:
-        """Wait for a body for as long as it keeps coming."""
+        """Wait for a body as long as it makes progress."""
         self._expect(Awaits.BODY, self._timeouts.body_s)
 
     def expect_rest(self) -> None:
-        """Wait a moment for what is left of a body that nobody wants."""
+        """Wait briefly for the rest of a body that is discarded."""
         self._expect(Awaits.REST, self._timeouts.linger_s)
 
     def recv(self, size: int) -> bytes:
-        """Return what came, or nothing where the client or we have hung up.
+        """Return received bytes, or nothing if either side has disconnected.
 
-        Raises HeadTooSlow, LimitRequestHeaders; TimeoutError in the course of a body.
+        Raises HeadersTimeout, LimitRequestHeaders; TimeoutError during a body.
         """
         self._give_way()
         if self._is_disconnected:
@@ -104,7 +102,7 @@ class ClientConnection:
         return data
 
     def sendall(self, data: bytes) -> None:
-        """Send an answer, at the pace of a poor line at least. Raises BrokenPipeError where the client does not read it."""
+        """Send a response within the time of a poor line. Raises BrokenPipeError if the client does not read it."""
         self._socket.settimeout(self._timeouts.body_s + len(data) / self._timeouts.bytes_per_s)
         self._sends_since = time.monotonic()
         try:
@@ -112,25 +110,25 @@ class ClientConnection:
         except OSError as error:
             if not (self._is_disconnected or isinstance(error, TimeoutError)):
                 raise
-            raise BrokenPipeError(errno.EPIPE, "The client does not read its answer.") from None
+            raise BrokenPipeError(errno.EPIPE, "The client does not read its response.") from None
         finally:
             self._sends_since = None
 
     def send(self, data: bytes) -> int:
-        """Send what gunicorn says before an answer, in the same manner."""
+        """Send what gunicorn sends before a response, with the same limits."""
         self.sendall(data)
         return len(data)
 
     def disconnect(self) -> None:
-        """Let whoever reads from the client, or sends to it, find that it hung up."""
+        """Disconnect: reads and writes in progress end as if the client had disconnected."""
         self._is_disconnected = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD if self._sends_since is None else socket.SHUT_RDWR)
 
     def linger(self) -> None:
-        """Say that nothing more follows, and take for a moment what the client still sends.
+        """Shut down sending, and briefly read and discard what the client still sends.
 
-        Closing at once would reset the connection, and the answer would be lost to a client that is still sending.
+        Closing at once would reset the connection, and a client that is still sending would lose the response.
         """
         self.expect_rest()
         with suppress(OSError):
@@ -140,19 +138,19 @@ class ClientConnection:
 
     @property
     def eviction_order(self) -> tuple[int, float]:
-        """Who hangs on longest for the least comes first."""
+        """The sort key of eviction: the least loss first, then the longest wait."""
         if self._sends_since is not None:
             return Awaits.ANSWER.value, self._sends_since
         return self.awaits.value, self._since
 
     @property
     def is_evictable(self) -> bool:
-        """Whether the client is being waited for: to say something, or to take its answer."""
+        """Whether the service waits for the client, to send something or to read its response."""
         return (self._is_read or self._sends_since is not None) and not self._is_disconnected
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no request of the client that has begun to be answered."""
+        """Whether no request is in progress."""
         return self.awaits is not Awaits.BODY
 
     def _expect(self, awaits: Awaits, left_s: float) -> None:
@@ -173,7 +171,7 @@ class ClientConnection:
             self._is_read = False
 
     def _received_bytes(self, count: int) -> None:
-        """Give time for what came."""
+        """Extend the limit for received bytes."""
         if self.awaits is Awaits.REQUEST:
             if not self._received:
                 self._left_s = self._timeouts.head_s
@@ -184,7 +182,7 @@ class ClientConnection:
         self._received += count
 
     def _end(self, error: OSError) -> bytes:
-        # gevent raises in whoever waits when a socket is shut.
+        # gevent raises in the waiting greenlet when a socket is shut down.
         if self._is_disconnected:
             return self._disconnected()
         if not isinstance(error, TimeoutError) or self.awaits is not Awaits.REQUEST:
@@ -194,7 +192,7 @@ class ClientConnection:
         return b""
 
     def _disconnected(self) -> bytes:
-        """Tell whoever was let go in a body that it took too long: what came of it is no mistake of the client."""
+        """End a read after a disconnection; during a body as a timeout: a partial body is not the client's error."""
         if self.awaits is Awaits.BODY:
             raise TimeoutError
         return b""

@@ -1,10 +1,9 @@
-"""Who sits on the connections that a process has, and who has to get up when they are all taken.
+"""Caps open connections; at the cap, evicts idle clients of the busiest address.
 
-A connection that waits for its client costs nothing but its place, so all of them may be kept while there is room. When the
-last one is taken, the service hangs up on clients that it waits for: those of the address that holds most, and among them
-those that have asked for nothing for longest; then those that stall in a body, then those that do not take their answer.
-Who asks at once is served; who keeps a connection between polls opens a new one. Behind a proxy all clients have one
-address, and the longest idle goes.
+An idle connection costs nothing but its place, so all are kept while there is room. At the cap the service disconnects
+clients that it waits for: those of the address with most connections, and among them the longest idle first, then those that
+stall in a body, then those that do not read their response. Active clients are served; a client that polls reconnects.
+Behind a proxy all clients share one address, and the longest idle is evicted.
 """
 
 from collections import Counter
@@ -13,37 +12,37 @@ from typing import Final
 
 from service.server.client_connection import ClientConnection
 
-#: One in so many gets up at once: to look for them takes 0.3 ms among a thousand, too much to do it for each that comes.
+#: One in this many is evicted at once: finding them takes 0.3 ms among a thousand, too much for each new connection.
 _PART: Final = 50
 
 
 class ConnectionLimit:
-    """`count` connections, each held by one client."""
+    """Tracks up to `count` connections."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._connections: set[ClientConnection] = set()
 
     def add(self, connection: ClientConnection) -> None:
-        """Sit down; where that was the last seat, let others go."""
+        """Track a connection; at the cap, evict others."""
         if len(self._connections) + 1 >= self._count:
             self._evict_idle()
         self._connections.add(connection)
 
     def remove(self, connection: ClientConnection) -> None:
-        """Get up."""
+        """Stop tracking a connection."""
         self._connections.discard(connection)
 
     def enforce(self) -> None:
-        """Make room where all seats are taken: they were all busy, it may be, when the last one was.
+        """Evict at the cap: when the last connection was added, all may have been busy.
 
-        Nobody else would, for with no seat left nobody comes.
+        Call it regularly, because at the cap no new connection triggers an eviction.
         """
         if len(self._connections) >= self._count:
             self._evict_idle()
 
     def close(self) -> None:
-        """Let go of whoever asks nothing."""
+        """Disconnect every client without a request in progress."""
         for each in self._connections:
             if each.is_idle:
                 each.disconnect()

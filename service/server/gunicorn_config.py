@@ -1,8 +1,7 @@
 """How gunicorn serves the application.
 
-gevent, because an attacker or a bad line needs no more connections that drip their headers or bodies than there are sync
-processes or gthread threads, and nobody else is answered; a greenlet that waits for a slow client costs a few kilobytes and
-nobody's turn. docs/performance.md has the figures.
+gevent, because with sync or gthread workers a few slow clients, one per process or thread, block all others; a greenlet that
+waits for a slow client costs a few kilobytes. docs/performance.md has the figures.
 """
 
 import sys
@@ -18,7 +17,7 @@ from schemas.settings.definitions import InvalidSettings, load_settings
 try:
     _settings = load_settings()
 except InvalidSettings as wrong:
-    # `serve` has looked already; gunicorn started by hand would print a stack instead of the report.
+    # `serve` has checked already; gunicorn started by hand would print a stack trace instead of the report.
     sys.stderr.write(f"{wrong.report()}\n")
     raise SystemExit(2) from None
 # For the parent process; its children do it once more, when gevent has patched what logging stands on.
@@ -30,13 +29,13 @@ worker_class = "service.server.gunicorn_worker.ServiceWorker"
 #: What a process has open beside its clients: its databases, Redis, metrics, logs. Without a file left no database answers,
 #: and a crowd of clients that say nothing would turn everybody else away.
 _FILES_BESIDE = 200
-#: Connections one process serves at once.
+#: The most connections of one process.
 worker_connections = max(1, raise_file_limit(_settings.web_threads + _FILES_BESIDE) - _FILES_BESIDE)
-#: A process that does not report for this long is replaced.
+#: A process that does not report for this many seconds is replaced.
 timeout = 30
-#: What is being answered at SIGTERM may take as long.
+#: Seconds for requests in progress at SIGTERM.
 graceful_timeout = 15
-#: Clients that poll keep their connection between polls.
+#: Seconds; clients that poll keep their connection between polls.
 keepalive = 75
 # Whom we believe what about a client is in TRUSTED_PROXIES. gunicorn by itself lets whoever is on this machine move the path
 # by a header, and so every client of a proxy there that passes on SCRIPT_NAME: /x/metrics would be /metrics, past the rules

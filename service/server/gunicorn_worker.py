@@ -1,6 +1,6 @@
-"""gunicorn's gevent worker with our manners where no application has been reached yet, or no longer is.
+"""gunicorn's gevent worker with time limits, connection limits and the common error body before the application is reached.
 
-It imports neither the application nor the storage: the parent process loads this module before gevent has patched anything.
+Imports neither the application nor the storage: the parent process loads this module before gevent patches anything.
 """
 
 import json
@@ -21,37 +21,37 @@ from service.http.security_headers import SAFE_HEADERS
 from service.server.client_connection import ClientConnection, ConnectionTimeouts, HeadersTimeout
 from service.server.connection_limit import ConnectionLimit
 
-#: How long answers are given without a look at who else waits. To look takes 2 µs.
+#: How long responses are sent without yielding. Yielding takes 2 µs.
 _MAX_UNYIELDED_S: Final = 0.005
-#: A round of gevent's loop. After `sleep(0)` it goes on with whoever slept, up to fifty times, before it looks at a socket.
+#: One iteration of gevent's loop. `sleep(0)` resumes the sleeper up to fifty times before a socket is polled.
 _YIELD_S: Final = 0.000_001
-#: What is left of a refused body is read so far for the sake of the connection; beyond that a new one is cheaper.
+#: The most of a rejected body that is read to keep the connection; beyond it a new connection is cheaper.
 _REST_BYTES: Final = 64 * 1024
 _KEY: Final = "IDEMPOTENCY-KEY"
 
 
 class GiveWay:
-    """Lets others go on where this process has given answers for a while."""
+    """Yields to other connections after this process has been busy for a while."""
 
     def __init__(self) -> None:
         self._gave_way_at = 0.0
 
     def __call__(self) -> None:
-        """Serve everybody else who is there, where that was not done just now."""
+        """Yield, unless that was done just now."""
         now = time.monotonic()
         if now - self._gave_way_at > _MAX_UNYIELDED_S:
-            # Who runs meanwhile has a turn too, and a crowd that just came soon waits where `ConnectionLimit` sees it.
+            # Set before too: greenlets that run meanwhile need not yield, and new clients soon wait in `ConnectionLimit`.
             self._gave_way_at = now
             gevent.sleep(_YIELD_S)
             self._gave_way_at = time.monotonic()
 
 
 class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no annotations
-    """Hangs up on whoever stalls or is in the way, and refuses what is not HTTP in the common body, repeating nothing of it.
+    """Disconnects stalled and evicted clients, and rejects malformed HTTP with the common error body, repeating nothing.
 
-    Who asks or sends without a pause takes turns with the others: what it sends next is there before gevent would wait for
-    it, and the process would serve that one connection alone, for as long as it likes. A client that keeps a connection
-    between polls would hold up the stop; requests that are being answered are finished, as the graceful timeout allows.
+    A client that sends without a pause shares the process with the others: its next request arrives before gevent would wait
+    for it, so without yielding the process would serve that connection alone. At a stop idle connections are closed, and
+    requests in progress finish within the graceful timeout.
     """
 
     timeouts: ClassVar = ConnectionTimeouts()
@@ -63,7 +63,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         self._give_way = GiveWay()
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
-        """Serve a connection to its end."""
+        """Serve a connection until it ends."""
         greenlet = gevent.getcurrent()
         # A unix socket's peers have no address.
         host = addr[0] if isinstance(addr, tuple) else ""
@@ -77,13 +77,13 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
-        """Begin to wait for a request; the connection knows for how long."""
+        """Begin to wait for a request; the connection has the time limit."""
         self._give_way()
         self._connections[gevent.getcurrent()].expect_request(self.cfg.keepalive)
         yield
 
     def handle_request(self, listener_name: Any, req: Any, sock: ClientConnection, addr: Any) -> None:
-        """Answer a request; its connection serves another one only where the whole body of this one is known."""
+        """Respond to a request; the connection is reused only if the whole body of this one was read."""
         _name_two_keys(req)
         sock.expect_body()
         try:
@@ -97,7 +97,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
             raise StopIteration
 
     def notify(self) -> None:
-        """Report to the parent once a second, and look who is in the way; once stopping, whoever asks nothing is."""
+        """Report to the parent once a second and enforce the connection limit; when stopping, close idle connections."""
         super().notify()
         if self.alive:
             self._connection_limit.enforce()
@@ -105,7 +105,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
             self._connection_limit.close()
 
     def handle_error(self, _req: Any, client: ClientConnection, _addr: Any, exc: BaseException) -> None:
-        """Answer a request that could not be read; gunicorn's own page would repeat what it held."""
+        """Respond to a request that could not be read; gunicorn's own page would repeat its content."""
         status, error = _refusal(exc)
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:
             self.log.error("a connection broke: %s", type(exc).__name__)
@@ -115,12 +115,12 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         try:
             write_nonblock(client, f"{head}{safe}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         except OSError:
-            self.log.debug("the client was gone before its refusal")
+            self.log.debug("the client disconnected before the error response")
         client.linger()
 
 
 def _name_two_keys(req: Any) -> None:
-    """Let two keys be refused as a malformed one: WSGI would join them with a comma, and a key may have one."""
+    """Make two Idempotency-Key headers a malformed one: WSGI would join them with a comma, which a key may contain."""
     if req.method != "POST":
         return
     keys = [value for name, value in req.headers if name == _KEY]
@@ -130,12 +130,12 @@ def _name_two_keys(req: Any) -> None:
 
 def _has_rest(req: Any) -> bool:
     reader = req.body.reader
-    # Of a length that is known, or in chunks that have an end.
+    # A known length, or chunks.
     return bool(getattr(reader, "length", 0) or getattr(reader, "parser", None))
 
 
 def _is_short(req: Any, connection: ClientConnection) -> bool:
-    """Read what the application left of a body, where that is little, and tell whether that was its end."""
+    """Read the unread rest of a body, if it is short, and tell whether that was its end."""
     if req.body.failed or getattr(req.body.reader, "length", 0) > _REST_BYTES:
         return False
     connection.expect_rest()
