@@ -1,4 +1,4 @@
-"""The ledger: what happened stands there once, in order, and only together with what it tells of."""
+"""The audit log: every change is logged once, in order, and in the transaction of the change."""
 
 import pytest
 
@@ -21,10 +21,10 @@ def test_entries_are_written_in_the_order_they_are_given(database: str) -> None:
     with transaction():
         audit_log.append_all(entries)
         audit_log.append(NOW, "operator", "set_secret", "scanner", "rotated")
-    told = rows(ALL)
-    assert [row[3] for row in told] == [*(f"exp_{number}" for number in range(300)), "scanner"]
-    assert told[0] == (to_ms(NOW), "worker:1", "claim", "exp_0", "approved", "delivering", None)
-    assert told[-1] == (to_ms(NOW), "operator", "set_secret", "scanner", None, None, "rotated")
+    recorded = rows(ALL)
+    assert [row[3] for row in recorded] == [*(f"exp_{number}" for number in range(300)), "scanner"]
+    assert recorded[0] == (to_ms(NOW), "worker:1", "claim", "exp_0", "approved", "delivering", None)
+    assert recorded[-1] == (to_ms(NOW), "operator", "set_secret", "scanner", None, None, "rotated")
 
 
 def test_no_entries_are_no_statement(database: str) -> None:
@@ -64,7 +64,7 @@ def test_the_newest_lines_come_first_and_go_on_where_a_page_ended(database: str)
     assert audit_log.list_page(9, None, "exp_") == []
 
 
-def test_both_ways_through_the_ledger_begin_in_an_index(database: str) -> None:
+def test_both_ways_through_the_audit_log_begin_in_an_index(database: str) -> None:
     with transaction():
         audit_log.append_all([AuditEntry(to_ms(NOW), "operator", "did", f"exp_{number}") for number in range(3000)])
     db.execute_sql("ANALYZE audit_entries")

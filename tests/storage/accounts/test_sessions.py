@@ -109,8 +109,8 @@ def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
 def test_who_looks_at_nothing_is_gone(after: timedelta, over: Ended | None, principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     listed = sessions.list_live(NOW + after, 10)
-    told = sessions.find(secret, BROWSER, NOW + after)
-    assert (told if isinstance(told, Ended) else None) is over
+    recorded = sessions.find(secret, BROWSER, NOW + after)
+    assert (recorded if isinstance(recorded, Ended) else None) is over
     assert len(listed) == (0 if over else 1)
 
 
@@ -177,8 +177,8 @@ def test_an_end_is_told_once_and_stays_as_it_was(principal: TokenPrincipal) -> N
     again = sessions.end(session.id, Ended.SIGNED_OUT, NOW + 2 * MINUTE, "user:1")
     assert ended == again
     assert (ended.ended, ended.ended_at) == (Ended.REVOKED, NOW + MINUTE)
-    told = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (session.id,))
-    assert told == [(principal.key, "sign_in", None), ("operator", "end_session", "revoked")]
+    recorded = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (session.id,))
+    assert recorded == [(principal.key, "sign_in", None), ("operator", "end_session", "revoked")]
 
 
 def test_only_ones_own_accounts_are_listed_and_ended(principal: TokenPrincipal, customer: Customer) -> None:
@@ -215,8 +215,8 @@ def test_all_that_are_left_can_be_ended_at_once(principal: TokenPrincipal) -> No
     sessions.end(found(secrets[0], NOW).id, Ended.SIGNED_OUT, NOW, "user:1")
     with transaction():
         sessions.end_all(Ended.RESTORED, NOW, "operator")
-    told = [sessions.find(secret, BROWSER, NOW) for secret in secrets]
-    assert told == [Ended.SIGNED_OUT, Ended.RESTORED, Ended.RESTORED]
+    recorded = [sessions.find(secret, BROWSER, NOW) for secret in secrets]
+    assert recorded == [Ended.SIGNED_OUT, Ended.RESTORED, Ended.RESTORED]
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'") == [(2,)]
 
 

@@ -115,8 +115,8 @@ def test_a_revoked_token_stops_with_the_next_request(customer: Customer) -> None
     assert tokens.principal_for(customer.token, NOW) is None
     again = tokens.revoke(principal.token_id, NOW + timedelta(days=1))
     assert again.revoked_at == first.revoked_at == NOW
-    told = rows("SELECT action FROM audit_entries WHERE subject_id = ? ORDER BY id", (f"token:{principal.token_id}",))
-    assert told == [("create_token",), ("revoke_token",)]
+    recorded = rows("SELECT action FROM audit_entries WHERE subject_id = ? ORDER BY id", (f"token:{principal.token_id}",))
+    assert recorded == [("create_token",), ("revoke_token",)]
 
 
 def test_a_user_who_leaves_loses_every_token_and_nobody_else_does(customer: Customer) -> None:
@@ -129,10 +129,10 @@ def test_a_user_who_leaves_loses_every_token_and_nobody_else_does(customer: Cust
     assert [tokens.principal_for(text, later) for text in (customer.token, platform)] == [None, None]
     assert tokens.principal_for(other.token, later) is not None
     assert [row.revoked_at for row in revoked] == [later, later]
-    # What was revoked before keeps its moment, and each has one line in the ledger.
+    # What was revoked before keeps its moment, and each has one entry in the audit log.
     assert rows("SELECT revoked_at FROM tokens WHERE id = ?", (early.id,)) == [(to_ms(NOW),)]
-    told = rows("SELECT subject_id FROM audit_entries WHERE action = 'revoke_token' ORDER BY id")
-    assert told == [(f"token:{row.id}",) for row in (early, *revoked)]
+    recorded = rows("SELECT subject_id FROM audit_entries WHERE action = 'revoke_token' ORDER BY id")
+    assert recorded == [(f"token:{row.id}",) for row in (early, *revoked)]
     assert tokens.revoke_all(customer.email, later) == []
 
 

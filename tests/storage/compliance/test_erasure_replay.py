@@ -1,4 +1,4 @@
-"""What a restored backup must not forget: every redaction and every request that the replaced database knew of."""
+"""Erasure replay: a restore repeats every erasure and request of the replaced database."""
 
 import base64
 import json
@@ -69,8 +69,8 @@ def carry_out() -> None:
     assert task.failed == 0
 
 
-def write(file: Path, *told: Any) -> Path:
-    lines = [{"riskrelay": "redactions", "version": 1}, *told, {"end": len(told)}]
+def write(file: Path, *recorded: Any) -> Path:
+    lines = [{"riskrelay": "redactions", "version": 1}, *recorded, {"end": len(recorded)}]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return file
 
@@ -79,7 +79,7 @@ def sealed(report: bytes | None) -> str | None:
     return None if report is None else base64.b64encode(report).decode()
 
 
-def ledger() -> list[tuple[Any, ...]]:
+def stored_requests() -> list[tuple[Any, ...]]:
     asked = "SELECT id, status, result, next_run_at IS NULL, report_sealed FROM compliance_requests ORDER BY id"
     return [(*row[:3], bool(row[3]), None if row[4] is None else bytes(row[4])) for row in rows(asked)]
 
@@ -88,10 +88,10 @@ def logged() -> list[ErasedRow]:
     return [line for page in erasure_log.pages() for line in page]
 
 
-# --- the journal
+# --- the erasure log
 
 
-def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient, shop: Customer) -> None:
+def test_the_erasure_log_names_every_erased_row(client: TestClient, shop: Customer) -> None:
     made = PersonDataSeeder(client, shop).plant(ADA)
     kept = {*PersonDataSeeder(client, shop).plant(BOB).values()}
     held = {
@@ -120,7 +120,7 @@ def test_the_journal_names_every_row_that_a_redaction_erased(client: TestClient,
     assert traces_of(ADA, "\n".join(map(repr, named)).lower()) == []
 
 
-def test_an_erasure_that_is_taken_back_takes_its_journal_with_it(client: TestClient, shop: Customer) -> None:
+def test_an_erasure_that_is_rolled_back_is_not_logged(client: TestClient, shop: Customer) -> None:
     made = PersonDataSeeder(client, shop).plant(ADA)
     with taken_back():
         erasure.ERASABLE_TABLES[-1].erase([made["approved"]], NOW, "cpl_1")
@@ -128,7 +128,7 @@ def test_an_erasure_that_is_taken_back_takes_its_journal_with_it(client: TestCli
     assert logged() == []
 
 
-def test_what_is_erased_again_leaves_the_same_journal(client: TestClient, shop: Customer, file: Path) -> None:
+def test_a_repeated_erasure_leaves_the_same_log(client: TestClient, shop: Customer, file: Path) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     carry_out()
@@ -150,7 +150,7 @@ def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClien
     write(file, {"redaction": ["cpl_1", "page_results", str(page_id), long_ago]})
     assert erasure_replay.apply(file, utc_now())["redactions"] == 1
     assert rows("SELECT id FROM page_results") == [(page_id,)]
-    # It is in the journal all the same: another backup may hold the row that was meant.
+    # It is logged all the same: another backup may hold the row that was meant.
     assert logged() == [ErasedRow("cpl_1", "page_results", str(page_id), long_ago)]
     write(file, {"redaction": ["cpl_1", "page_results", str(page_id), received_at]})
     erasure_replay.apply(file, utc_now())
@@ -165,13 +165,13 @@ def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer
     lines = [["idempotency_keys", first], [CLIENT_KEYS, first], ["idempotency_keys", second]]
     write(file, *({"redaction": ["cpl_1", table, str(row_id), at]} for table, row_id in lines))
     erasure_replay.apply(file, utc_now())
-    told = {row[0]: row[1:] for row in rows("SELECT id, key, response_body FROM idempotency_keys")}
-    assert told[first] == (f"redacted:{first}", erasure.ERASED_RESPONSE)
-    assert told[second] == (keys[second], erasure.ERASED_RESPONSE)
-    assert sum(body == erasure.ERASED_RESPONSE for _, body in told.values()) == 2
+    recorded = {row[0]: row[1:] for row in rows("SELECT id, key, response_body FROM idempotency_keys")}
+    assert recorded[first] == (f"redacted:{first}", erasure.ERASED_RESPONSE)
+    assert recorded[second] == (keys[second], erasure.ERASED_RESPONSE)
+    assert sum(body == erasure.ERASED_RESPONSE for _, body in recorded.values()) == 2
 
 
-# --- the ledger
+# --- the requests
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer
     [
         # what is not here: open orders are taken over
         (None, OPEN, ("received", None)),
-        # a person's redaction was repeated by the journal
+        # a person's erasure was repeated from the erasure log
         (None, {}, ("done", "redacted")),
         # a shop's is done wholly once more
         (None, {"topic": "shop/redact"}, ("received", None)),
         (None, {"topic": "customers/data_request", "result": "reported"}, ("done", "reported")),
-        # a redaction that is open here is done wholly here
+        # an erasure that is open here is carried out wholly here
         (OPEN, {}, ("received", None)),
         # a report need not be made twice
         (
@@ -197,14 +197,14 @@ def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer
         ({}, {}, ("done", "redacted")),
     ],
 )
-def test_the_ledger_is_brought_up_to_date(
+def test_the_requests_are_brought_up_to_date(
     database: str, file: Path, here: dict[str, Any] | None, there: dict[str, Any], becomes: tuple[str, str | None]
 ) -> None:
     if here is not None:
         erasure_replay.apply(write(file, {"request": ORDER | here}), NOW)
     for _ in range(2):
         erasure_replay.apply(write(file, {"request": ORDER | there}), NOW)
-        [(_, status, result, waits_for_nothing, _)] = ledger()
+        [(_, status, result, waits_for_nothing, _)] = stored_requests()
         assert (status, result) == becomes
         assert waits_for_nothing == (status == "done")
     held = compliance_requests.claim_next(NOW)
@@ -233,14 +233,14 @@ def test_of_two_reports_the_one_that_was_redacted_later_stays(
     other = {"request": asked | {"report_sealed": sealed(there)}}
     for _ in range(2):
         erasure_replay.apply(write(file, other, *([line] if is_redacted_there else [])), NOW)
-        assert [row[4] for row in ledger()] == [left]
+        assert [row[4] for row in stored_requests()] == [left]
 
 
 def test_the_same_bytes_of_two_orders_stand_beside_each_other(database: str, file: Path) -> None:
     first = compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW, "storefront")
     there = ORDER | {"topic": "shop/redact", "body_sha256": rows("SELECT body_sha256 FROM compliance_requests")[0][0]}
     erasure_replay.apply(write(file, {"request": there}), NOW)
-    assert [row[0] for row in ledger()] == sorted([str(first), str(ORDER["id"])])
+    assert [row[0] for row in stored_requests()] == sorted([str(first), str(ORDER["id"])])
     assert compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW + timedelta(hours=1), "storefront") is None
 
 
@@ -314,7 +314,7 @@ def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
         erasure_replay.require_whole(file)
 
 
-def test_a_long_journal_is_told_and_done_slice_by_slice(database: str, file: Path) -> None:
+def test_a_long_erasure_log_is_read_and_repeated_slice_by_slice(database: str, file: Path) -> None:
     lines = [ErasedRow("cpl_1", "exports", f"exp_{number:05}", 1) for number in range(3 * erasure.SLICE + 1)]
     write(file, *({"redaction": [line.request_id, line.table, line.row_id, line.erased_at_ms]} for line in lines))
     assert erasure_replay.apply(file, NOW)["redactions"] == len(lines)

@@ -1,4 +1,4 @@
-"""The ledger: one line a wish, one worker a shop, written by whoever holds the lease and nobody else."""
+"""Compliance requests: each stored once, one worker per shop, written by the holder of the lease alone."""
 
 import threading
 from datetime import timedelta
@@ -131,7 +131,7 @@ def test_a_sealed_part_opens_only_where_it_was_sealed(database: str) -> None:
         compliance_requests.report_of(str(first), VAULT)
 
 
-def test_the_ledger_shows_first_what_is_due_first(database: str) -> None:
+def test_requests_that_are_due_first_are_listed_first(database: str) -> None:
     ids = [str(receive(person=person, shop=shop)) for person in (ADA, BOB) for shop in (SHOP, "sun.shops.example")]
     execute("UPDATE compliance_requests SET due_at = due_at - 1 WHERE id = ?", (ids[3],))
     with transaction():

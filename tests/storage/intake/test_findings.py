@@ -50,8 +50,8 @@ def test_each_new_finding_prepares_one_export_that_names_it(customer: Customer) 
     assert [(export.source.type, export.source.id, export.source.scan_run_id) for export in prepared] == [
         ("finding", finding_id, 7) for finding_id, _ in stored
     ]
-    told = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ?", (prepared[0].id,))
-    assert told == [("scanner", "prepare")]
+    recorded = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ?", (prepared[0].id,))
+    assert recorded == [("scanner", "prepare")]
 
 
 def test_a_finding_that_was_seen_before_prepares_nothing(customer: Customer) -> None:

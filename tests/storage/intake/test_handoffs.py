@@ -1,4 +1,4 @@
-"""An upload is one transaction: the capture or diagnostic, its prepared export, its handoff and the ledger, or nothing."""
+"""An upload is one transaction: the capture or diagnostic, its export, its handoff and the audit log, or nothing."""
 
 import json
 from datetime import datetime
@@ -66,7 +66,7 @@ def belonging(table: str, row_id: str) -> tuple[int, int | None]:
 
 
 def assert_tied_together(handoff: Handoff, customer: Customer, report_id: int | None) -> None:
-    """The handoff's row, its export and the ledger tell the same story."""
+    """The handoff's row, its export and the audit log agree."""
     row = HandoffRow.get_by_id(handoff.id)
     assert (row.source_type, row.source_id) == (handoff.source.type, handoff.source.id)
     assert belonging("handoffs", handoff.id) == (customer.project_id, report_id)
@@ -75,9 +75,9 @@ def assert_tied_together(handoff: Handoff, customer: Customer, report_id: int | 
     export = queries.get(handoff.ticket_export_id, customer.account_id)
     assert (export.status, export.source) == (ExportStatus.PREPARED, handoff.source)
     assert rows("SELECT project_id, scan_run_id FROM exports WHERE id = ?", (export.id,)) == [(customer.project_id, None)]
-    told = rows("SELECT at, actor, action, subject_id, status_after FROM audit_entries ORDER BY id DESC LIMIT 2")
+    recorded = rows("SELECT at, actor, action, subject_id, status_after FROM audit_entries ORDER BY id DESC LIMIT 2")
     actor = f"user:{customer.user_id}"
-    assert told == [
+    assert recorded == [
         (to_ms(NOW), actor, "hand_off", handoff.id, "received"),
         (to_ms(NOW), actor, "prepare", export.id, "prepared"),
     ]
@@ -228,8 +228,8 @@ def test_any_moment_is_kept(customer: Customer, captured_at: str) -> None:
 def test_texts_of_any_characters_are_kept(customer: Customer) -> None:
     text = "".join(chr(code) for code in (*range(1, 0x20), 0x7F, 0x85, 0x2028, 0xFEFF, 0xFFFF, 0x1F600, 0x10FFFF))
     handoff = handoffs.record_capture(captured(customer.project_id, selected_text=text), principal(customer), NOW)
-    told = {"visible_storefront_symptoms": [text]}
-    other = handoffs.record_diagnostics(from_app(customer.project_id, diagnostics=told), principal(customer), NOW)
+    recorded = {"visible_storefront_symptoms": [text]}
+    other = handoffs.record_diagnostics(from_app(customer.project_id, diagnostics=recorded), principal(customer), NOW)
     assert EvidenceCaptureRow.get_by_id(handoff.source.id).selected_text == text
     assert DiagnosticRow.get_by_id(other.source.id).diagnostics["visible_storefront_symptoms"] == [text]
     [(ticket,)] = rows("SELECT ticket FROM exports WHERE id = ?", (handoff.ticket_export_id,))

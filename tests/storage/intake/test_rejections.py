@@ -21,9 +21,9 @@ def refusal(source: InboundSource = InboundSource.SCANNER, at: datetime = NOW, c
 
 
 def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
-    told = [refusal(source) for source in InboundSource]
-    rejections.record(told)
-    assert rejections.last() == {each.source: each for each in told}
+    recorded = [refusal(source) for source in InboundSource]
+    rejections.record(recorded)
+    assert rejections.last() == {each.source: each for each in recorded}
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Cu
     file = taken(database, tmp_path / "file")
     counts = put_back(database, file)
     assert counts == {"paused": 1}
-    told = {row[0]: row[1:] for row in rows("SELECT id, status, status_reason FROM targets")}
-    assert told == {
+    recorded = {row[0]: row[1:] for row in rows("SELECT id, status, status_reason FROM targets")}
+    assert recorded == {
         made[""]: ("paused", "restored"),
         made["pause"]: ("paused", "operator"),
         made["disable"]: ("disabled", "operator"),

@@ -138,7 +138,7 @@ def test_a_request_that_waits_and_a_report_that_is_kept_go_by_the_pseudonym_of_r
     assert report["subject"]["email"] == BOB.email
 
 
-def test_a_ledgers_line_without_a_report_keeps_its_pseudonym(furnished: list[str]) -> None:
+def test_a_request_without_a_report_keeps_its_pseudonym(furnished: list[str]) -> None:
     [(request_id, before)] = compliance_requests.reported(SHOP)
     compliance_requests.replace_report(request_id, None, NOW, "operator")
     rotate()

@@ -70,7 +70,7 @@ def target(customer: Customer) -> Target:
 
 
 def prune(until: Cutoffs = UNTIL, limit: int = retention.ALL, archive: Archive | None = None) -> dict[str, int]:
-    """Remove what goes; return what is told of it, without zeros."""
+    """Purge, and return the counts without zeros."""
     counts = Counter[str]()
     for gone in retention.purge(until, limit, archive):
         counts += gone
@@ -180,7 +180,7 @@ def test_what_belongs_to_an_export_goes_with_it(customer: Customer, target: Targ
     uploaded(customer)
     emailed(customer)
     scanned(customer)
-    ledger = count("audit_entries")
+    entries = count("audit_entries")
     expected = {
         "exports": 4,
         "attempts": 1,
@@ -194,8 +194,8 @@ def test_what_belongs_to_an_export_goes_with_it(customer: Customer, target: Targ
     assert planned() == expected
     assert prune() == expected
     assert [count(table) for table in expected] == [0] * len(expected)
-    # The memory of what was told, and the ledger.
-    assert (count("findings"), count("scan_runs"), count("audit_entries")) == (1, 1, ledger)
+    # Findings keep a known problem from being reported again; the audit log stays.
+    assert (count("findings"), count("scan_runs"), count("audit_entries")) == (1, 1, entries)
     assert planned() == prune() == {}
 
 
@@ -206,7 +206,7 @@ def test_an_upload_stays_as_long_as_its_export(customer: Customer, target: Targe
     assert (left(), count("handoffs"), count("evidence_captures")) == ({waiting}, 1, 1)
 
 
-def test_what_a_redaction_left_of_an_upload_goes_too(customer: Customer) -> None:
+def test_what_an_erasure_left_of_an_upload_goes_too(customer: Customer) -> None:
     export_id = uploaded(customer)
     with transaction():
         execute("DELETE FROM handoffs")
@@ -344,7 +344,7 @@ def test_recoveries_go_when_they_have_been_over_for_long(customer: Customer) -> 
     assert left("recoveries") == {ended_later, running}
 
 
-def test_a_report_is_emptied_and_its_line_of_the_ledger_stays(database: str) -> None:
+def test_a_report_is_emptied_and_its_request_stays(database: str) -> None:
     def reported(at: datetime, topic: Topic) -> str:
         request_id = compliance_requests.receive(*order(topic, ADA), VAULT, at, "storefront")
         held = compliance_requests.claim_next(at)

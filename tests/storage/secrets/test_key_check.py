@@ -40,23 +40,23 @@ def test_a_canary_that_was_tampered_with_opens_with_no_key(database: str) -> Non
 
 
 def test_of_two_that_start_at_once_with_different_keys_one_is_refused(database: str) -> None:
-    begin, told = threading.Barrier(2), list[str]()
+    begin, recorded = threading.Barrier(2), list[str]()
 
     def start(key: bytes) -> None:
         with connection():
             begin.wait(10)
             try:
                 check_keys(Vault([key]), NOW)
-                told.append("welcome")
+                recorded.append("welcome")
             except WrongEncryptionKey:
-                told.append("refused")
+                recorded.append("refused")
 
     starting = [threading.Thread(target=start, args=(key,)) for key in (OLD, NEW)]
     for each in starting:
         each.start()
     for each in starting:
         each.join()
-    assert sorted(told) == ["refused", "welcome"]
+    assert sorted(recorded) == ["refused", "welcome"]
     assert rows("SELECT COUNT(*) FROM installation") == [(1,)]
 
 
@@ -78,7 +78,7 @@ def test_a_secret_whose_key_is_lost_does_not_hide_the_others(database: str) -> N
     assert canary() is not None
 
 
-def test_nothing_is_sealed_for_the_ledger_with_foreign_keys(database: str) -> None:
+def test_no_request_is_encrypted_with_foreign_keys(database: str) -> None:
     receive(Topic.DATA_REQUEST, Vault([OLD]), ADA)
     with pytest.raises(WrongEncryptionKey):
         receive(Topic.CUSTOMER_REDACT, Vault([NEW]), ADA)
