@@ -213,7 +213,7 @@ def test_an_error_within_an_attempt_arrives_with_its_ids(
         assert worker.wait() == 0
 
     event = sentry.events[0]
-    assert event["logger"] == "worker.delivery.dispatcher"
+    assert event["logger"] == "worker.delivery.sender_pool"
     assert event["exception"]["values"][-1]["type"] == "TypeError"
     assert event["tags"].keys() == {"role", "export_id", "attempt_id", "target_id"}
     assert (event["tags"]["export_id"], event["tags"]["target_id"]) == (export_id, target.id)
@@ -297,7 +297,7 @@ def test_a_setting_whose_package_is_missing_is_refused(
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.splitlines() == [
         "Invalid settings:",
-        f"  {name}: It needs the package {package}, which is not installed; run: make setup EXTRAS=1",
+        f"  {name}: Needs the package {package}, which is not installed; run: make setup EXTRAS=1",
     ]
 
 
