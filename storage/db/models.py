@@ -1,6 +1,6 @@
-"""The tables, each column explained where its name does not say it all.
+"""The tables; a column has a comment where its name is not enough.
 
-`storage.db.migrations` makes them; a test compares both on every database. Unique and foreign keys hold the promises.
+`storage.db.migrations` creates them; a test compares both on every database.
 """
 
 from peewee import (
@@ -83,7 +83,7 @@ class ReportRow(BaseModel):
 
 
 class GrantRow(BaseModel):
-    """Who may manage a whole project or one report: exactly one of both is set."""
+    """The right of a user to manage a whole project or one report: exactly one of both is set."""
 
     id = AutoField()
     user = ForeignKeyField(UserRow)
@@ -109,7 +109,7 @@ class ScanRunRow(BaseModel):
 
 
 class PageResultRow(BaseModel):
-    """What one scan run saw of one page; a repeated postback replaces it."""
+    """The result of one scan run for one page; a repeated postback replaces it."""
 
     id = BigAutoField()
     scan_run = ForeignKeyField(ScanRunRow)
@@ -126,7 +126,7 @@ class PageResultRow(BaseModel):
 
 
 class FindingRow(BaseModel):
-    """One issue on one page of a project, known again over scan runs by its fingerprint."""
+    """One issue on one page of a project, recognized across scan runs by its fingerprint."""
 
     id = TextField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
@@ -167,26 +167,26 @@ class TargetRow(BaseModel):
     validated_at = MomentField(null=True)
     created_at = MomentField()
     updated_at = MomentField()
-    #: No attempt starts before; why: the receiver asked for it, or its breaker is open.
+    #: No attempt starts before. The reason: the receiver asked for it, or its breaker is open.
     held_until = MomentField(null=True)
     held_reason = TextField(null=True)
-    #: How many requests it may have open at once, over all workers; a fraction is on its way to the next whole one.
+    #: The most concurrent requests, over all workers; a fraction is progress towards the next whole number.
     concurrency = DoubleField(default=16)
-    #: How far the ramp after a pause has come; the lesser of both counts. A new target begins part of the way up.
+    #: The ramp after a pause: the lesser of both limits. A new target begins part of the way up.
     ramp = IntegerField(default=4)
     failures_in_row = IntegerField(default=0)
-    #: When the first of a row of failures came that no success has ended.
+    #: The first failure since the last success.
     failing_since = MomentField(null=True)
-    #: An agreed pace, kept over all workers, and up to when it is used up: in microseconds since 1970, because at a thousand
-    #: attempts a second whole milliseconds would lose one in forty.
+    #: A rate limit over all workers, and until when it is used up: in microseconds since 1970, because at a thousand attempts
+    #: a second whole milliseconds would lose one in forty.
     max_per_minute = IntegerField(null=True)
     paced_until = BigIntegerField(null=True)
-    #: When a worker may next look at its address and certificate: 0 where it is asked for, a day after it was heard from, or
-    #: the end of the lease. NULL: never.
+    #: When a worker may next validate its address and certificate: 0 if requested, a day after its last success or
+    #: validation, or the end of the lease. NULL: never.
     validation_due_at = MomentField(null=True)
-    #: Since when somebody waits for such a look.
+    #: Since when a request waits for a validation.
     validation_asked_at = MomentField(null=True)
-    #: Who is looking; what carries another one is too late to write.
+    #: The lease of the validating worker; a write under another lease changes nothing.
     validation_lease = TextField(null=True)
 
     class Meta:
@@ -194,7 +194,7 @@ class TargetRow(BaseModel):
 
 
 class ExportRow(BaseModel):
-    """One ticket on its way to one target. `storage.exports.transitions` alone writes `status`."""
+    """One ticket for one target. Only `storage.exports.claims_sql` and `storage.exports.transitions` write `status`."""
 
     id = TextField(primary_key=True)
     account = ForeignKeyField(AccountRow)
@@ -210,16 +210,16 @@ class ExportRow(BaseModel):
     preview_problems = JsonField()
     #: The bytes every attempt sends, frozen at approval.
     body = BlobField(null=True)
-    #: Attempts begun; counted when claiming, so that an export that kills its worker comes to an end.
+    #: Attempts begun; counted when claiming, so that an export that kills its worker is not retried for ever.
     attempts = IntegerField()
-    #: Attempts made before a person retried it last; the schedule counts from there.
+    #: Attempts made before the last manual retry; the schedule counts from there.
     attempts_before = IntegerField()
     schedule_began_at = MomentField(null=True)
-    #: When a worker may next take it: the next attempt, or the end of the lease of the one who holds it. NULL: never.
+    #: When a worker may next claim it: the next attempt, or the end of the present lease. NULL: never.
     due_at = MomentField(null=True)
-    #: The claim that holds it; what carries another one is too late to write.
+    #: The present claim; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: Grows with every change; the ETag.
+    #: Incremented by every change; the ETag.
     version = IntegerField()
     last_attempt_at = MomentField(null=True)
     last_response_status = IntegerField(null=True)
@@ -230,7 +230,7 @@ class ExportRow(BaseModel):
     created_at = MomentField()
     approved_at = MomentField(null=True)
     finished_at = MomentField(null=True)
-    #: When its person asked to be forgotten: its ticket says nothing more and it is never sent again.
+    #: When it was redacted for a compliance request: its ticket is empty and it is never sent again.
     redacted_at = MomentField(null=True)
 
     class Meta:
@@ -247,7 +247,7 @@ class AttemptRow(BaseModel):
     outcome = TextField()
     response_status = IntegerField(null=True)
     error_code = TextField(null=True)
-    #: What the receiver's Retry-After came to.
+    #: The receiver's Retry-After, in seconds.
     retry_after_s = IntegerField(null=True)
     #: The address that was dialed; for the operator alone.
     address = TextField(null=True)
@@ -258,7 +258,7 @@ class AttemptRow(BaseModel):
     total_ms = IntegerField()
     nonce = TextField(null=True)
     worker = TextField()
-    #: The beginning of what the receiver said, without what must never be stored; for the operator alone.
+    #: The beginning of the response body, without content that must never be stored; for the operator alone.
     answer = TextField(null=True)
 
     class Meta:
@@ -266,7 +266,7 @@ class AttemptRow(BaseModel):
 
 
 class EvidenceCaptureRow(BaseModel):
-    """What a person captured with the browser extension."""
+    """Evidence that a person captured with the browser extension."""
 
     id = TextField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
@@ -286,7 +286,7 @@ class EvidenceCaptureRow(BaseModel):
 
 
 class DiagnosticRow(BaseModel):
-    """What a CMS plugin or the storefront app reported of its site; a plugin names the site, the app its shop."""
+    """A report of a CMS plugin or the storefront app about its site; a plugin names the site, the app its shop."""
 
     id = TextField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
@@ -327,7 +327,7 @@ class InboundEmailRow(BaseModel):
 
     id = TextField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
-    #: A digest of the message id, by which a repeat is known also after what the message said is gone.
+    #: A digest of the message id, which identifies a repeat even after the message was erased.
     message_sha256 = TextField()
     sender = TextField()
     recipients = JsonField()
@@ -343,7 +343,7 @@ class InboundEmailRow(BaseModel):
 
 
 class ComplianceRequestRow(BaseModel):
-    """A storefront's compliance webhook: an order while it waits, the ledger's line when it is done."""
+    """A storefront's compliance webhook: an order while it waits, an entry of the ledger when it is done."""
 
     id = TextField(primary_key=True)
     topic = EnumField(Topic)
@@ -351,22 +351,22 @@ class ComplianceRequestRow(BaseModel):
     body_sha256 = TextField()
     #: A keyed hash of the person, the same for every request about them in this shop.
     subject_pseudonym = TextField(null=True)
-    #: Who it is about, sealed by the vault; erased when it is done.
+    #: Its subject, sealed by the vault; erased when it is done.
     subject_sealed = BlobField(null=True)
     status = EnumField(ComplianceStatus)
     result = EnumField(ComplianceResult, null=True)
     #: Records found, deleted or anonymised, by table.
     counts = JsonField()
-    #: What a data request found, sealed, for the shop's owner.
+    #: The report of a data request, sealed, for the shop's owner.
     report_sealed = BlobField(null=True)
-    #: How often a worker took it up, and the kind of error that the last one broke off with.
+    #: How often a worker claimed it, and the kind of error of the last failure.
     attempts = IntegerField()
     last_error = TextField(null=True)
-    #: The worker that carries it out; what carries another one is too late to write.
+    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: By when the law wants it done.
+    #: The legal deadline.
     due_at = MomentField()
-    #: When a worker may next take it: now, or the end of the lease of the one that has it. NULL: never.
+    #: When a worker may next claim it: now, or the end of the present lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
     finished_at = MomentField(null=True)
@@ -376,11 +376,11 @@ class ComplianceRequestRow(BaseModel):
 
 
 class PingRow(BaseModel):
-    """A test event that a client asked for; a worker sends it and the service waits for what came of it."""
+    """A test event that a client requested; a worker sends it and the service waits for the result."""
 
     id = TextField(primary_key=True)
     target = ForeignKeyField(TargetRow)
-    #: The keyed request that asked for it: one that comes again meanwhile waits for the same ping.
+    #: The keyed request that asked for it: a repeat meanwhile waits for the same ping.
     request_sha256 = TextField(null=True, unique=True)
     requested_at = MomentField()
     started_at = MomentField(null=True)
@@ -395,13 +395,13 @@ class PingRow(BaseModel):
 
 
 class DeliveryHourRow(BaseModel):
-    """What one worker's attempts at a target came to in one hour; charts add these up instead of attempts.
+    """The counts of one worker's attempts at a target in one hour; charts add these up instead of attempts.
 
     Each worker has rows of its own, since two that counted in one would wait for each other.
     """
 
     target = ForeignKeyField(TargetRow)
-    #: The hour's beginning.
+    #: The start of the hour.
     hour_at = MomentField()
     worker = TextField()
     delivered = IntegerField()
@@ -413,13 +413,13 @@ class DeliveryHourRow(BaseModel):
 
 
 class InboundRefusalRow(BaseModel):
-    """The last thing that an inbound source was refused, without a word of what it sent."""
+    """The last rejection of an inbound source, without any of the submitted content."""
 
     source = TextField(primary_key=True)
     refused_at = MomentField()
     status = IntegerField()
     code = TextField()
-    #: Paths and codes of its problems, or why a credential did not do.
+    #: Paths and codes of its problems, or why a credential was rejected.
     problems = JsonField()
     request_id = TextField()
 
@@ -428,7 +428,7 @@ class InboundRefusalRow(BaseModel):
 
 
 class WorkerRow(BaseModel):
-    """A worker process that is alive, as long as it says so; targets' concurrency is shared out among them."""
+    """The heartbeat of a worker process; living workers share the targets' concurrency."""
 
     name = TextField(primary_key=True)
     started_at = MomentField()
@@ -439,21 +439,21 @@ class WorkerRow(BaseModel):
 
 
 class RecoveryRow(BaseModel):
-    """Exports of one target that failed, put back on their way by hand, a batch at a time."""
+    """A recovery: the failed exports of one target, made due again on request, a batch at a time."""
 
     id = TextField(primary_key=True)
     target = ForeignKeyField(TargetRow)
-    #: What failed or was blocked since then is put back.
+    #: Exports that failed or were blocked since then are made due.
     since = MomentField()
     status = EnumField(RecoveryStatus)
     total = IntegerField()
     done = IntegerField()
-    #: The last export that was looked at; its batch and the progress commit together.
+    #: The last export examined; its batch and the progress commit together.
     after_id = TextField()
     actor = TextField()
-    #: Who works at it; what carries another one is too late to write.
+    #: The lease of its worker; a write under another lease changes nothing.
     lease = TextField(null=True)
-    #: When it may next be taken up: now, or the end of the lease. NULL: never.
+    #: When a worker may next claim it: now, or the end of the lease. NULL: never.
     next_run_at = MomentField(null=True)
     created_at = MomentField()
     finished_at = MomentField(null=True)
@@ -463,7 +463,7 @@ class RecoveryRow(BaseModel):
 
 
 class TokenRow(BaseModel):
-    """An API or platform token; only the SHA-256 of what the client holds."""
+    """An API or platform token; only its SHA-256 is stored."""
 
     id = AutoField()
     user = ForeignKeyField(UserRow)
@@ -480,16 +480,16 @@ class TokenRow(BaseModel):
 
 
 class ConsoleSessionRow(BaseModel):
-    """A person at the console: stands for an API token until it is idle for too long, ended, or the token is."""
+    """A console session: it acts for an API token until it is idle for too long, ended, or the token is revoked or expired."""
 
     id = TextField(primary_key=True)
     token = ForeignKeyField(TokenRow)
-    #: Of what the browser's cookie holds.
+    #: Of the secret in the browser's cookie.
     secret_sha256 = TextField(unique=True)
-    #: Of the browser's User-Agent: a cookie that another browser brings was stolen.
+    #: Of the browser's User-Agent: a cookie from another browser was stolen.
     browser_sha256 = TextField()
     created_at = MomentField()
-    #: Written once a minute at most, so that looking costs no write.
+    #: Written once a minute at most, so that most reads cost no write.
     seen_at = MomentField()
     ended_at = MomentField(null=True)
     #: signed_out, revoked, crowded_out, another_browser or restored.
@@ -500,7 +500,7 @@ class ConsoleSessionRow(BaseModel):
 
 
 class IntegrationSecretRow(BaseModel):
-    """A shared secret that an operator set; it replaces the environment's."""
+    """A shared secret set by an operator; it overrides the environment's."""
 
     name = TextField(primary_key=True)
     secret_sealed = BlobField()
@@ -512,7 +512,7 @@ class IntegrationSecretRow(BaseModel):
 
 
 class IdempotencyKeyRow(BaseModel):
-    """A request that was answered, with its answer; unique per principal, method, route and key."""
+    """A keyed request and its response; unique per principal, method, route and key."""
 
     id = BigAutoField()
     principal = TextField()
@@ -530,7 +530,7 @@ class IdempotencyKeyRow(BaseModel):
 
 
 class AuditEntryRow(BaseModel):
-    """One thing that happened, appended and never changed."""
+    """One entry of the audit log, appended and never changed."""
 
     id = BigAutoField()
     at = MomentField()
@@ -549,7 +549,7 @@ class InstallationRow(BaseModel):
     """This installation itself: one row."""
 
     id = IntegerField(primary_key=True)
-    #: A known text that the first key sealed; a key that does not open it belongs to another installation.
+    #: A known text sealed by the first key; a key that cannot open it belongs to another installation.
     key_canary = BlobField()
     created_at = MomentField()
 
@@ -558,7 +558,7 @@ class InstallationRow(BaseModel):
 
 
 class RedactionRow(BaseModel):
-    """A row that a compliance request erased or emptied, by its id alone; a restored backup forgets it again."""
+    """A row that a compliance request erased or redacted, by its id alone; after a restore it is erased again."""
 
     id = BigAutoField()
     request_id = TextField()
