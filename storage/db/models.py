@@ -177,8 +177,8 @@ class TargetRow(BaseModel):
     failures_in_row = IntegerField(default=0)
     #: The first failure since the last success.
     failing_since = MomentField(null=True)
-    #: A rate limit over all workers, and until when it is used up: in microseconds since 1970, because at a thousand attempts
-    #: a second whole milliseconds would lose one in forty.
+    #: A rate limit over all workers, and until when it is used up: in microseconds since 1970, because at a thousand
+    #: attempts a second whole milliseconds would lose one in forty.
     max_per_minute = IntegerField(null=True)
     paced_until = BigIntegerField(null=True)
     #: When a worker may next validate its address and certificate: 0 if requested, a day after its last success or
@@ -480,7 +480,7 @@ class TokenRow(BaseModel):
 
 
 class ConsoleSessionRow(BaseModel):
-    """A console session: it acts for an API token until it is idle for too long, ended, or the token is revoked or expired."""
+    """A console session: it acts for an API token until it is idle for too long or ended, or the token is invalid."""
 
     id = TextField(primary_key=True)
     token = ForeignKeyField(TokenRow)
