@@ -1,7 +1,7 @@
-"""The API as a Postman collection, made from its description: `examples/riskrelay.postman_collection.json`.
+"""Generates the Postman collection of the API, `examples/riskrelay.postman_collection.json`, from its OpenAPI description.
 
-Every operation is in it, in an order in which a collection can be run from top to bottom: what one answer names, the next
-request asks for. Credentials are variables without a value; nothing of an installation is read.
+It contains every operation, ordered so that the collection can be run from top to bottom: requests use ids from earlier
+responses. Credentials are variables without a value; nothing of an installation is read.
 """
 
 import json
@@ -23,16 +23,16 @@ from service.operations.wiring import build_operations
 _SCHEMA: Final = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"
 _BASE: Final = "{{base_url}}"
 _ABOUT: Final = """\
-Every operation of the API, made from its OpenAPI description. Give the variables a value first: `token` and \
-`platform_token` (`bin/riskrelay token create`), the shared secrets, `project_id`, and as `target_url` a receiver that this \
-installation may dial.
+Every operation of the API, generated from its OpenAPI description. First set the variables `token` and `platform_token` \
+(`bin/riskrelay token create`), the shared secrets, `project_id`, and `target_url`: the URL of a receiver that the target \
+policy allows.
 
-Run from top to bottom it makes a target, prepares an export and approves it for that target; each request expects what the \
-API says it answers. Scanner results, Email, Uploads and Compliance are there where `DEPLOYMENT_MODE` has them switched on, \
-and answer 404 elsewhere.
+A run from top to bottom creates a target, prepares an export and approves it for that target; each request tests the \
+status of the response. Scanner results, Email, Uploads and Compliance require a `DEPLOYMENT_MODE` that enables them; \
+otherwise they return 404.
 """
 
-#: What a run needs, and what its own answers fill in.
+#: The inputs of a run, and the ids that its responses set.
 _VARIABLES: Final[Mapping[str, str]] = {
     "base_url": "http://127.0.0.1:8000",
     "token": "",
@@ -48,7 +48,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "recovery_id": "",
 }
 
-#: Every request, in the order of a run: its operation, and which of the examples it sends.
+#: Every request, in the order of a run: its operation, and the name of the example that it sends.
 _STEPS: Final = (
     ("readHealth", ""),
     ("readReadiness", ""),
@@ -61,7 +61,7 @@ _STEPS: Final = (
     ("pingTicketExportTarget", "Nothing"),
     ("pauseTicketExportTarget", "Nothing"),
     ("disableTicketExportTarget", "Nothing"),
-    # What is approved below needs it.
+    # The approval below needs an active target.
     ("resumeTicketExportTarget", "Nothing"),
     ("prepareTicketExport", "Everything"),
     ("listTicketExports", ""),
@@ -69,7 +69,7 @@ _STEPS: Final = (
     ("readTicketExport", ""),
     ("listTicketExportAttempts", ""),
     ("retryTicketExport", "Nothing"),
-    # Only what is not approved can be put aside.
+    # Only a prepared export can be dismissed.
     ("prepareTicketExport", "The least"),
     ("dismissTicketExport", "Nothing"),
     ("beginTicketExportRecovery", "The last day"),
@@ -87,20 +87,20 @@ _STEPS: Final = (
     ("postComplianceWebhook", "customers/redact"),
     ("postComplianceWebhook", "shop/redact"),
 )
-#: For browsers, and for whoever looks after the console.
+#: For browsers, and for administrators of the console.
 LEFT_OUT: Final = frozenset({"readPage", "readPageFile", "listConsoleSessions", "revokeConsoleSession"})
 
-#: Which variables an answer fills in, by the member that it is.
-_KEPT: Final[Mapping[str, Mapping[str, str]]] = {
+#: The variables that a response sets, with the field of the value.
+_SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "createTicketExportTarget": {"target_id": "id"},
     "prepareTicketExport": {"export_id": "id", "ticket_digest": "ticket_digest"},
     "beginTicketExportRecovery": {"recovery_id": "id"},
 }
-#: Statuses beside the good ones that a run meets: what has not failed is not retried, and a worker may have ended
-#: a recovery before it is cancelled.
-_ALSO_MET: Final[Mapping[str, tuple[int, ...]]] = {"retryTicketExport": (409,), "cancelTicketExportRecovery": (409,)}
+#: Error statuses that are expected in a run: only failed exports can be retried, and a worker may finish a recovery
+#: before it is cancelled.
+_EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {"retryTicketExport": (409,), "cancelTicketExportRecovery": (409,)}
 
-#: What stands for a credential, by the security scheme.
+#: The variable of each security scheme.
 _BEARERS: Final[Mapping[str, str]] = {"apiToken": "token", "platformToken": "platform_token"}
 _SECRETS: Final[Mapping[str, str]] = {
     "scannerSecret": "scanner_secret",
@@ -114,8 +114,8 @@ _SIGN: Final = (
     'pm.variables.set("storefront_signature", crypto.enc.Base64.stringify(signed));',
 )
 
-#: Values of examples that stand for something of the installation. A number stands outside of quotes.
-_STANDS_FOR: Final[Mapping[Any, str]] = {
+#: Values of examples that are replaced by variables. A number has no quotes.
+_VARIABLE_OF: Final[Mapping[Any, str]] = {
     TARGET_ID: "{{target_id}}",
     RECOVERY_ID: "{{recovery_id}}",
     PREPARED["ticket_digest"]: "{{ticket_digest}}",
@@ -125,65 +125,65 @@ _NUMBERS: Final = ("project_id",)
 
 
 def document() -> str:
-    """Return the collection as the file has it."""
+    """Return the content of the file."""
     return json.dumps(collection(described()), indent=2, ensure_ascii=False) + "\n"
 
 
 def described() -> dict[str, Any]:
-    """Return the description of every route, of an installation that is reached at `{{base_url}}`."""
+    """Return the OpenAPI description of every route, with the base URL `{{base_url}}`."""
     settings = replace(default_settings(Path("/")), deployment_mode=DeploymentMode.CLOUD, public_base_url=_BASE)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     return description(api_resources(settings, wake_ups, build_operations(settings, wake_ups)), _BASE)
 
 
-def collection(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description as a Postman collection, version 2.1; a folder a tag."""
-    about = {tag["name"]: tag["description"] for tag in told["tags"]}
+def collection(openapi: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an OpenAPI description as a Postman collection, version 2.1, with one folder per tag."""
+    about = {tag["name"]: tag["description"] for tag in openapi["tags"]}
     folders: dict[str, dict[str, Any]] = {}
     for step in _STEPS:
-        operation = _Operation(told, *step)
-        tag = operation.its["tags"][0]
+        operation = _Operation(openapi, *step)
+        tag = operation.definition["tags"][0]
         folder = folders.setdefault(tag, {"name": tag, "description": about[tag], "item": []})
         folder["item"].append(operation.item())
     return {
-        "info": {"name": told["info"]["title"], "description": _ABOUT, "schema": _SCHEMA},
+        "info": {"name": openapi["info"]["title"], "description": _ABOUT, "schema": _SCHEMA},
         "item": list(folders.values()),
         "variable": [{"key": name, "value": value, "type": "string"} for name, value in _VARIABLES.items()],
     }
 
 
 class _Operation:
-    """One operation of a description, with one of its examples."""
+    """One operation of an OpenAPI description, with one of its examples."""
 
-    def __init__(self, told: Mapping[str, Any], operation_id: str, example: str) -> None:
-        self._told = told
+    def __init__(self, openapi: Mapping[str, Any], operation_id: str, example: str) -> None:
+        self._openapi = openapi
         self._example = example
-        self.method, self.path, self.its = next(
-            (method.upper(), path, its)
-            for path, item in told["paths"].items()
-            for method, its in item.items()
-            if its["operationId"] == operation_id
+        self.method, self.path, self.definition = next(
+            (method.upper(), path, definition)
+            for path, item in openapi["paths"].items()
+            for method, definition in item.items()
+            if definition["operationId"] == operation_id
         )
-        self._parameters = [_resolved(told, each) for each in self.its["parameters"]]
+        self._parameters = [_resolved(openapi, each) for each in self.definition["parameters"]]
 
     def item(self) -> dict[str, Any]:
-        """Return the request, with what its answer is to be."""
-        is_one_of_many = len([each for each, _ in _STEPS if each == self.its["operationId"]]) > 1
+        """Return the request, with a test of the response's status."""
+        has_several_examples = len([each for each, _ in _STEPS if each == self.definition["operationId"]]) > 1
         request = {
             "method": self.method,
             "header": list(self._headers()),
             "url": self._url(),
             "auth": self._auth(),
-            "description": self.its["description"],
+            "description": self.definition["description"],
         }
         body = self._body()
         if body is not None:
             request["body"] = {"mode": "raw", "raw": body, "options": {"raw": {"language": "json"}}}
-        name = f"{self.its['summary']}: {self._example}" if is_one_of_many else self.its["summary"]
+        name = f"{self.definition['summary']}: {self._example}" if has_several_examples else self.definition["summary"]
         return {"name": name, "event": list(self._events()), "request": request, "response": []}
 
     def _headers(self) -> Iterator[dict[str, Any]]:
-        if "requestBody" in self.its:
+        if "requestBody" in self.definition:
             yield {"key": "Content-Type", "value": "application/json"}
         for each in self._of("header"):
             if each["name"] == "Idempotency-Key":
@@ -194,64 +194,64 @@ class _Operation:
                 yield {"key": each["name"], "value": "", "description": each["description"], "disabled": True}
 
     def _value(self, parameter: Mapping[str, Any]) -> str:
-        # An example of a webhook is called by its topic.
-        is_told = self._example in parameter["schema"].get("enum", ())
-        return self._example if is_told else str(parameter["example"])
+        # An example of a compliance webhook has the name of its topic.
+        is_value = self._example in parameter["schema"].get("enum", ())
+        return self._example if is_value else str(parameter["example"])
 
     def _url(self) -> dict[str, Any]:
         path = self.path.replace("{", "{{").replace("}", "}}")
-        asked = [
+        query = [
             {"key": each["name"], "value": _first(each["schema"]), "description": each["description"], "disabled": True}
             for each in self._of("query")
         ]
         return {"raw": f"{_BASE}{path}", "host": [_BASE], "path": path.strip("/").split("/")} | (
-            {"query": asked} if asked else {}
+            {"query": query} if query else {}
         )
 
     def _auth(self) -> dict[str, Any]:
-        if not self.its["security"]:
+        if not self.definition["security"]:
             return {"type": "noauth"}
-        [scheme] = self.its["security"][0]
+        [scheme] = self.definition["security"][0]
         if scheme in _BEARERS:
             return {"type": "bearer", "bearer": _pairs({"token": f"{{{{{_BEARERS[scheme]}}}}}"})}
-        header = self._told["components"]["securitySchemes"][scheme]["name"]
+        header = self._openapi["components"]["securitySchemes"][scheme]["name"]
         return {"type": "apikey", "apikey": _pairs({"key": header, "value": f"{{{{{_SECRETS[scheme]}}}}}", "in": "header"})}
 
     def _body(self) -> str | None:
-        if "requestBody" not in self.its:
+        if "requestBody" not in self.definition:
             return None
-        example = self.its["requestBody"]["content"]["application/json"]["examples"][self._example]["value"]
+        example = self.definition["requestBody"]["content"]["application/json"]["examples"][self._example]["value"]
         written = json.dumps(_with_variables(example), indent=2, ensure_ascii=False)
         return re.sub(rf'"({{{{(?:{"|".join(_NUMBERS)})}}}})"', r"\1", written)
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        if {"storefrontSignature": []} in self.its["security"]:
+        if {"storefrontSignature": []} in self.definition["security"]:
             yield _script("prerequest", *_SIGN)
         expected = f"pm.expect(pm.response.code).to.be.oneOf({list(self._expected())})"
-        lines = [f'pm.test("The answer is as described", () => {expected});']
-        kept = _KEPT.get(self.its["operationId"], {})
-        if kept:
-            lines.append("const told = pm.response.code < 300 ? pm.response.json() : {};")
-        lines += [f'pm.collectionVariables.set("{name}", told.{member} || "");' for name, member in kept.items()]
+        lines = [f'pm.test("The status is expected", () => {expected});']
+        variables = _SET_VARIABLES.get(self.definition["operationId"], {})
+        if variables:
+            lines.append("const record = pm.response.code < 300 ? pm.response.json() : {};")
+        lines += [f'pm.collectionVariables.set("{name}", record.{member} || "");' for name, member in variables.items()]
         yield _script("test", *lines)
 
     def _expected(self) -> Iterator[int]:
-        good = [int(status) for status in self.its["responses"] if status.startswith("2")]
-        # Of two, one is a dry run's.
-        yield good[0]
-        yield from _ALSO_MET.get(self.its["operationId"], ())
+        successes = [int(status) for status in self.definition["responses"] if status.startswith("2")]
+        # A second one is for dry runs.
+        yield successes[0]
+        yield from _EXPECTED_ERRORS.get(self.definition["operationId"], ())
 
     def _of(self, place: str) -> Iterator[dict[str, Any]]:
         return (each for each in self._parameters if each["in"] == place)
 
 
-def _resolved(told: Mapping[str, Any], parameter: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = told["components"]["parameters"][parameter["$ref"].rpartition("/")[2]]
+def _resolved(openapi: Mapping[str, Any], parameter: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = openapi["components"]["parameters"][parameter["$ref"].rpartition("/")[2]]
     return {"required": False, **found}
 
 
 def _first(schema: Mapping[str, Any]) -> str:
-    """Return a value to begin with."""
+    """Return an initial value."""
     choice = schema.get("enum") or schema.get("items", {}).get("enum") or [schema.get("default", "")]
     return str(choice[0])
 
@@ -259,11 +259,11 @@ def _first(schema: Mapping[str, Any]) -> str:
 def _with_variables(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: f"{{{{{name}}}}}" if name in _NUMBERS else _with_variables(member) for name, member in value.items()}
-    return _STANDS_FOR.get(value, value) if isinstance(value, str) else value
+    return _VARIABLE_OF.get(value, value) if isinstance(value, str) else value
 
 
-def _pairs(told: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"key": name, "value": value, "type": "string"} for name, value in told.items()]
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": name, "value": value, "type": "string"} for name, value in values.items()]
 
 
 def _script(listen: str, *lines: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Generates the reference from the code: docs/commands.md, docs/settings.md, the tables of error codes, test vectors.
 
-`make docs` writes the files; a test fails while they differ from the code.
+`make docs` writes the files; a test fails if they differ from the code.
 """
 
 import re
@@ -29,21 +29,21 @@ ERROR_CODES: Final = ROOT / "docs" / "error-codes.md"
 VECTORS: Final = ROOT / "examples" / "vectors.json"
 COLLECTION: Final = ROOT / "examples" / "riskrelay.postman_collection.json"
 
-#: As wide as the other documents.
+#: The line length of the other documents.
 WIDTH: Final = 125
-#: What stands for a default that is none.
-NOTHING: Final = "\u2013"
+#: Replaces an empty default.
+NO_DEFAULT: Final = "\u2013"
 
 _PREFORMATTED: Final = "\b\n"
 _PROGRAM: Final = re.compile(r"(?<![\w./-])riskrelay(?= [a-z])")
-#: What click calls a number, and the largest one that the database takes: nobody reaches it.
+#: click's names of numbers, and ranges up to the database's largest number, which are omitted.
 _NUMBER: Final = re.compile(r"(INTEGER|FLOAT)( RANGE)?")
 _NO_LIMIT: Final = re.compile(r"\d+<=x<=\d{9,}(; )?")
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A command that does something: its words, as `token create`, and how click describes it."""
+    """A command that is not a group: its words, such as `token create`, and click's description."""
 
     words: tuple[str, ...]
     command: click.Command
@@ -56,12 +56,12 @@ class Leaf:
 
     @property
     def options(self) -> list[click.Option]:
-        """What may be added to it, `--help` aside."""
+        """Its options, without `--help`."""
         return [each for each in self.command.params if isinstance(each, click.Option) and not each.hidden]
 
 
 def documents() -> dict[Path, str]:
-    """Return every document that is made from the code, as it should be."""
+    """Return the expected content of every generated document."""
     codes = {"error codes": error_codes_table(), "field codes": field_codes_table()}
     return {
         COMMANDS: commands_page(),
@@ -73,7 +73,7 @@ def documents() -> dict[Path, str]:
 
 
 def with_tables(document: str, tables: Mapping[str, str]) -> str:
-    """Return a document with each table between its markers, `<!-- name -->` and `<!-- /name -->`."""
+    """Replace each table between its markers, `<!-- name -->` and `<!-- /name -->`."""
     for name, table in tables.items():
         document = _with_table(document, name, table)
     return document
@@ -81,7 +81,7 @@ def with_tables(document: str, tables: Mapping[str, str]) -> str:
 
 def _with_table(document: str, name: str, table: str) -> str:
     between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-    # A function, since in a text the backslashes would have a meaning.
+    # A function, because backslashes in a replacement string are escapes.
     return between.sub(lambda _: f"\n{table}\n", document)
 
 
@@ -91,10 +91,10 @@ def settings_page() -> str:
         "# Settings",
         "",
         *_wrapped(
-            "Every setting, made by `make docs` from the code. Values come from the environment, then from the `.env` of "
-            "the folder that a command is typed in, or else of the checkout; each also from the file that `<NAME>_FILE` "
-            "names. A wrong value, or one given twice, stops the start with exit code 2 and every mistake in one report. "
-            "A setting that is not there has its default; what `init` writes into `.env` is called generated."
+            "Every setting, generated from the code by `make docs`. A value is read from the environment, otherwise from "
+            "the `.env` file of the current folder, otherwise from the `.env` file of the checkout; `<NAME>_FILE` names a "
+            "file that contains the value. RiskRelay does not start with invalid or conflicting settings: it exits with 2 "
+            "and reports every error. A missing setting has its default; generated means that `init` writes it to `.env`."
         ),
     ]
     return "\n".join([*head, *(line for setting in SETTINGS for line in _setting(setting))]).rstrip() + "\n"
@@ -103,26 +103,27 @@ def settings_page() -> str:
 def _setting(setting: Setting) -> Iterator[str]:
     yield from [f"## {setting.name}", ""]
     meaning = setting.meaning[0].upper() + setting.meaning[1:] if setting.meaning[0].islower() else setting.meaning
-    default = "None by default." if _default(setting) == NOTHING else f"Default: {_default(setting)}."
-    secret = f" A secret: better in a file, named by `{setting.name}{FILE_SUFFIX}`." if setting.is_secret else ""
+    default = "None by default." if _default(setting) == NO_DEFAULT else f"Default: {_default(setting)}."
+    secret = f" Secret: prefer a file, named by `{setting.name}{FILE_SUFFIX}`." if setting.is_secret else ""
     yield from _wrapped(f"{meaning}. {default}{secret}")
 
 
 def error_codes_table() -> str:
-    """Return the table of the codes of answers, each with its status and what its message says."""
+    """Return the table of error codes, with status and message."""
     kinds = {kind.code: kind for kind in reversed(_kinds(RiskRelayError))}
     rows = [f"| `{code}` | {status} | {_sentence(kinds[code])} |" for code, status in STATUS.items()]
     return "\n".join(["| code | status | default `message` |", "|---|---|---|", *rows, ""])
 
 
 def field_codes_table() -> str:
-    """Return the table of the codes of fields, those of forbidden content after all others."""
-    rows = [f"| `{code}` | {_cell(told)} |" for each in (fields.MESSAGES, rules.MESSAGES) for code, told in each.items()]
+    """Return the table of field codes; codes of forbidden content are last."""
+    messages = {**fields.MESSAGES, **rules.MESSAGES}
+    rows = [f"| `{code}` | {_cell(message)} |" for code, message in messages.items()]
     return "\n".join(["| code | `message` |", "|---|---|", *rows, ""])
 
 
 def _kinds(kind: type[RiskRelayError]) -> list[type[RiskRelayError]]:
-    """Return an error and those that are made of it, the more general first."""
+    """Return an error class and its subclasses, the more general first."""
     return [kind, *(each for child in kind.__subclasses__() for each in _kinds(child))]
 
 
@@ -136,16 +137,16 @@ def commands_page() -> str:
         "# Commands",
         "",
         *_wrapped(
-            "Every command of `bin/riskrelay`, made by `make docs` from what `--help` says. All of them exit with 0 when it "
-            "is done, 1 when it was refused or failed, 2 for wrong usage or settings. With `--json`, standard output is one "
-            "JSON document: an array for a list, complete."
+            "Every command of `bin/riskrelay`, generated from `--help` by `make docs`. Exit codes: 0 for success, 1 for a "
+            "refusal or failure, 2 for wrong usage or settings. With `--json`, standard output is one JSON document; a list "
+            "is a complete array."
         ),
     ]
     return "\n".join([*head, *(line for verb in COMMAND_TABLE for line in _section(verb))]).rstrip() + "\n"
 
 
 def leaves(verb: str | None = None) -> Iterator[Leaf]:
-    """Yield every command that does something, of one verb or of all."""
+    """Yield every command that is not a group, of one verb or of all."""
     with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
         for each in COMMAND_TABLE if verb is None else [verb]:
             command = riskrelay.get_command(context, each)
@@ -165,7 +166,7 @@ def _leaves(words: tuple[str, ...], command: click.Command, parent: click.Contex
 
 
 def _default(setting: Setting) -> str:
-    return setting.shown or (f"`{setting.default}`" if setting.default else NOTHING)
+    return setting.shown or (f"`{setting.default}`" if setting.default else NO_DEFAULT)
 
 
 def _section(verb: str) -> Iterator[str]:
@@ -180,7 +181,7 @@ def _section(verb: str) -> Iterator[str]:
 
 
 def _described(leaf: Leaf) -> Iterator[str]:
-    """Yield what there is to say of one command, each block with an empty line behind it."""
+    """Yield the description of one command; each block ends with an empty line."""
     for paragraph in _paragraphs(leaf.command.help or ""):
         yield from _wrapped(paragraph)
     pieces = leaf.command.collect_usage_pieces(leaf.context)
@@ -189,25 +190,25 @@ def _described(leaf: Leaf) -> Iterator[str]:
     if leaf.options:
         yield from ["| option | |", "|---|---|", *(_option(each, leaf.context) for each in leaf.options), ""]
     for paragraph in (leaf.command.epilog or "").split("\n\n"):
-        yield from _told(paragraph, usage)
+        yield from _epilog_lines(paragraph, usage)
 
 
 def _option(option: click.Option, context: click.Context) -> str:
-    names, told = option.get_help_record(context) or ("", "")
-    told = " ".join(_NO_LIMIT.sub("", told).replace("  []", "").split())
-    return f"| `{_cell(_NUMBER.sub('N', names))}` | {_cell(told)} |"
+    names, help_text = option.get_help_record(context) or ("", "")
+    help_text = " ".join(_NO_LIMIT.sub("", help_text).replace("  []", "").split())
+    return f"| `{_cell(_NUMBER.sub('N', names))}` | {_cell(help_text)} |"
 
 
-def _told(paragraph: str, usage: str) -> list[str]:
-    """Return a paragraph of an epilog: an example as something to paste where it tells more than `usage`, else as text."""
+def _epilog_lines(paragraph: str, usage: str) -> list[str]:
+    """Return a paragraph of an epilog: an example as a code block unless it equals `usage`, other text as text."""
     heading, colon, rest = paragraph.removeprefix(_PREFORMATTED).partition(":")
     lines = [line.strip() for line in rest.strip().splitlines()]
     if heading.startswith("Example"):
-        # `--help` calls the program by its name; who pastes stands in the checkout.
+        # `--help` uses the program's name; examples in the documentation run in the checkout.
         lines = [_PROGRAM.sub("bin/riskrelay", each) for line in lines for each in line.split("; ")]
         if lines == [usage]:
             return []
-        return ["For example:", "", "<!-- not run: its names and ids are made up -->", "```sh", *lines, "```", ""]
+        return ["For example:", "", "<!-- not run: its names and ids are examples -->", "```sh", *lines, "```", ""]
     return _wrapped(f"{heading}{colon} {'; '.join(lines)}")
 
 

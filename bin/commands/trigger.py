@@ -26,7 +26,7 @@ from bin.receiver_kit.cases import (
     CaseRequest,
     CaseResponse,
     CaseResult,
-    ReceiverCase,
+    ConformanceCase,
     SampleRequests,
     run_case,
 )
@@ -193,7 +193,7 @@ def _resigned(saved: SavedRequest, secret: str, now: datetime) -> dict[str, str]
     }
 
 
-def _run_cases(client: _ReceiverClient, cases: Sequence[ReceiverCase], sample: SampleRequests, as_json: bool) -> bool:
+def _run_cases(client: _ReceiverClient, cases: Sequence[ConformanceCase], sample: SampleRequests, as_json: bool) -> bool:
     """Run cases and print each result at once, or all as one JSON document; return whether every case passed."""
     results: list[CaseResult] = []
     for case in cases:

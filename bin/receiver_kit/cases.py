@@ -68,7 +68,7 @@ class SampleRequests:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiverCase:
+class ConformanceCase:
     """One requirement of a receiver: a description of what is sent, the requests, and the fix if the receiver fails.
 
     `compare` checks responses that are right one by one, and returns the problem with them together.
@@ -84,12 +84,12 @@ class ReceiverCase:
 class CaseResult(NamedTuple):
     """The result of a case: the responses in order, and the problem; None if every response is right."""
 
-    case: ReceiverCase
+    case: ConformanceCase
     responses: Sequence[CaseResponse]
     problem: str | None
 
 
-def run_case(case: ReceiverCase, sample: SampleRequests, send: Callable[[CaseRequest], CaseResponse]) -> CaseResult:
+def run_case(case: ConformanceCase, sample: SampleRequests, send: Callable[[CaseRequest], CaseResponse]) -> CaseResult:
     """Send the requests of a case one after the other, until a response is wrong."""
     responses: list[CaseResponse] = []
     for request in case.requests(sample):
@@ -216,97 +216,97 @@ _MISSING_HEADER: Final = f"respond 401 with the code {SIGNATURE_INVALID} if one 
 _SIGNED_PARTS: Final = "the signature covers timestamp, nonce and raw body: compute it over all three as received"
 
 #: In the order in which a receiver is developed.
-CASES: Final[tuple[ReceiverCase, ...]] = (
-    ReceiverCase("delivery", "a signed ticket", _delivery, "accept it with any 2xx"),
-    ReceiverCase(
+CASES: Final[tuple[ConformanceCase, ...]] = (
+    ConformanceCase("delivery", "a signed ticket", _delivery, "accept it with any 2xx"),
+    ConformanceCase(
         "ping",
         "a test event",
         _ping,
         "respond 2xx to the type target.ping, and create no ticket",
         _creates_no_ticket,
     ),
-    ReceiverCase(
+    ConformanceCase(
         "spelling",
         "a ticket in JSON that no library writes like this",
         _unusual_json,
         "verify the raw bytes before parsing them",
     ),
-    ReceiverCase(
+    ConformanceCase(
         "wrong-secret",
         "a ticket signed with another secret",
         _wrong_secret,
         "compare the signature, in constant time",
     ),
-    ReceiverCase("tampered-body", "a body changed after signing", _tampered_body, _SIGNED_PARTS),
-    ReceiverCase(
+    ConformanceCase("tampered-body", "a body changed after signing", _tampered_body, _SIGNED_PARTS),
+    ConformanceCase(
         "tampered-timestamp",
         "a timestamp changed after signing",
         _tampered(TIMESTAMP_HEADER, lambda timestamp: str(int(timestamp) + 1)),
         _SIGNED_PARTS,
     ),
-    ReceiverCase(
+    ConformanceCase(
         "tampered-nonce",
         "a nonce changed after signing",
         _tampered(NONCE_HEADER, lambda _: new_nonce()),
         _SIGNED_PARTS,
     ),
-    ReceiverCase("no-signature", "a ticket without a signature", _without(SIGNATURE_HEADER), _MISSING_HEADER),
-    ReceiverCase("no-timestamp", "a ticket without a timestamp", _without(TIMESTAMP_HEADER), _MISSING_HEADER),
-    ReceiverCase("no-nonce", "a ticket without a nonce", _without(NONCE_HEADER), _MISSING_HEADER),
-    ReceiverCase(
+    ConformanceCase("no-signature", "a ticket without a signature", _without(SIGNATURE_HEADER), _MISSING_HEADER),
+    ConformanceCase("no-timestamp", "a ticket without a timestamp", _without(TIMESTAMP_HEADER), _MISSING_HEADER),
+    ConformanceCase("no-nonce", "a ticket without a nonce", _without(NONCE_HEADER), _MISSING_HEADER),
+    ConformanceCase(
         "no-prefix",
         "a signature without the prefix sha256=",
         _tampered(SIGNATURE_HEADER, lambda signature: signature.removeprefix("sha256=")),
         "compare the whole header with `sha256=` and the hex digits",
     ),
-    ReceiverCase(
+    ConformanceCase(
         "stale",
         f"a ticket signed {OUTSIDE_TOLERANCE_S} s ago",
         _late(OUTSIDE_TOLERANCE_S),
         f"reject timestamps more than {DEFAULT_TOLERANCE_S} s old",
     ),
-    ReceiverCase(
+    ConformanceCase(
         "future",
         f"a ticket signed {OUTSIDE_TOLERANCE_S} s from now",
         _late(-OUTSIDE_TOLERANCE_S),
         f"reject timestamps more than {DEFAULT_TOLERANCE_S} s ahead",
     ),
-    ReceiverCase(
+    ConformanceCase(
         "replayed-nonce",
         "the same request twice",
         _replayed,
         f"store each nonce for {2 * DEFAULT_TOLERANCE_S} s, and reject one that is stored",
     ),
-    ReceiverCase(
+    ConformanceCase(
         "forged-first",
         "a forged request, then the genuine one with its nonce",
         _forged_first,
         "store nonces of correctly signed requests only: a forger must not use one up",
     ),
-    ReceiverCase(
+    ConformanceCase(
         "repeat",
         "a ticket again, with the same Idempotency-Key",
         _repeat,
         "look up the Idempotency-Key, and respond to a known key with its existing ticket",
         _is_one_ticket,
     ),
-    ReceiverCase(
+    ConformanceCase(
         "two-tickets",
         "two tickets, each with its own Idempotency-Key",
         _two_tickets,
         "identify a ticket by its Idempotency-Key, not by its content",
         _are_two_tickets,
     ),
-    ReceiverCase("not-json", "signed bytes that are not JSON", _body(b'{"type": "ticket.exp'), f"respond {NO_TICKET}"),
-    ReceiverCase("no-object", "signed JSON that is not an object", _body(b"[]"), f"respond {NO_TICKET}"),
-    ReceiverCase("empty", "a signed empty body", _body(b""), f"respond {NO_TICKET}"),
-    ReceiverCase(
+    ConformanceCase("not-json", "signed bytes that are not JSON", _body(b'{"type": "ticket.exp'), f"respond {NO_TICKET}"),
+    ConformanceCase("no-object", "signed JSON that is not an object", _body(b"[]"), f"respond {NO_TICKET}"),
+    ConformanceCase("empty", "a signed empty body", _body(b""), f"respond {NO_TICKET}"),
+    ConformanceCase(
         "unknown-type",
         "a signed event of an unknown type",
         _unknown_type,
         f"respond {NO_TICKET}; a 2xx confirms that the event was processed",
     ),
-    ReceiverCase(
+    ConformanceCase(
         "forged-not-json",
         "bytes that are not JSON, signed with another secret",
         _forged_not_json,

@@ -1,7 +1,7 @@
-"""The test vectors of examples/vectors.json: requests as a receiver may see them, each with the right answer to it.
+"""The test vectors of examples/vectors.json: requests to a receiver, each with the expected response.
 
-They are made by the product's own signer, so that they cannot say anything else than deliveries do; every value in them is
-fixed, so that the file changes only with the contract. `make docs` writes it; a test fails while it differs.
+They are signed by the product's own signer, so that they match real deliveries. All values are constants, so that the file
+changes only with the contract. `make docs` writes it; a test fails if it differs.
 """
 
 import base64
@@ -36,17 +36,18 @@ _TARGET: Final = "tgt_01HF7YAT00VECTRS0000000002"
 _PING: Final = "png_01HF7YAT00VECTRS0000000003"
 
 _ABOUT: Final = (
-    "Requests as a receiver may see them, each with the right answer. Take `secrets`, the clock at `now` (unix seconds), "
-    "the nonces in `seen` as seen a moment ago, and, where `rate_per_minute` is not 0, a limit on requests with a good "
-    "signature, of which those at the times in `earlier` were let through; give it `headers` and the bytes of "
-    "`body_base64`. Expect `status` (200 stands for any 2xx, 422 for 400 too), `code` in the answer's body, and a ticket or "
-    "none; 429 goes with a Retry-After. `body` is the same body to read, null where it is no UTF-8."
+    "Requests to a receiver, each with the expected response. Configure the receiver with `secrets`, the clock at "
+    "`now` (Unix seconds), the nonces in `seen` as already used, and, unless `rate_per_minute` is 0, with a rate "
+    "limit on correctly signed requests; requests at the times in `earlier` were accepted. Send `headers` and the "
+    "bytes of `body_base64`. Expect `status` (200 means any 2xx; 400 is allowed instead of 422), `code` in the "
+    "response's body, and a new ticket only if `ticket` is true; a 429 has a Retry-After header. `body` is the body "
+    "as text, null if it is not UTF-8."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The right answer: its status, the code in its body, and whether a ticket is there afterwards."""
+    """The expected response: status, the code in its body, and whether a ticket is created."""
 
     status: int
     code: str | None = None
@@ -62,7 +63,7 @@ LIMITED: Final = Expected(429, WEBHOOK_RATE_LIMITED)
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One request, what its receiver knows at that moment, and the answer; times in unix seconds."""
+    """One request, the state of the receiver, and the expected response; times in Unix seconds."""
 
     name: str
     why: str
@@ -75,7 +76,7 @@ class Vector:
     earlier: tuple[int, ...] = ()
 
     def record(self) -> dict[str, Any]:
-        """Return it as it stands in the file."""
+        """Return the vector as in the file."""
         return {
             "name": self.name,
             "why": self.why,
@@ -92,22 +93,22 @@ class Vector:
 
 
 def document() -> str:
-    """Return examples/vectors.json: a line a member, in ASCII, since some of its text cannot be seen."""
+    """Return examples/vectors.json: one line per field, in ASCII, since some of its characters are invisible."""
     vectors = ",\n".join(_lines(each.record()) for each in all_vectors())
     return f'{{"about": {json.dumps(_ABOUT)},\n"vectors": [\n{vectors}\n]}}\n'
 
 
 def all_vectors() -> list[Vector]:
-    """Return every vector; names are unique, and no two use the same nonce."""
+    """Return every vector; names and nonces are unique."""
     kinds = (_good, _age, _tampering, _replays, _secrets, _bytes, _missing, _signatures, _moved_dots, _contents, _limits)
     return [vector for kind in kinds for vector in kind()]
 
 
 def _good() -> Iterator[Vector]:
-    yield _vector("good", "A delivery as it comes.", ACCEPTED)
-    yield _vector("ping", "A test event is accepted and makes no ticket.", ACKNOWLEDGED, _ping(), key=_PING)
+    yield _vector("good", "A normal delivery.", ACCEPTED)
+    yield _vector("ping", "A test event is accepted and creates no ticket.", ACKNOWLEDGED, _ping(), key=_PING)
     lower = tuple((name.lower(), value) for name, value in _headers("lower-case header names", _delivery()))
-    why = "Names of headers know no case; HTTP/2 and many proxies write them small."
+    why = "Header names are case-insensitive; HTTP/2 and many proxies send them in lower case."
     yield Vector("lower-case header names", why, lower, _delivery(), ACCEPTED)
 
 
@@ -115,11 +116,11 @@ def _age() -> Iterator[Vector]:
     edge = DEFAULT_TOLERANCE_S
     yield _vector("five minutes old", "300 s are allowed.", ACCEPTED, at=NOW - edge)
     yield _vector("five minutes ahead", "Clocks differ in both directions.", ACCEPTED, at=NOW + edge)
-    yield _vector("stale", "301 s are too many: a recorded request cannot be sent again later.", UNSIGNED, at=NOW - edge - 1)
-    why = "One from the future would be good for longer than nonces are remembered."
+    yield _vector("stale", "301 s are too old: a recorded request cannot be sent again later.", UNSIGNED, at=NOW - edge - 1)
+    why = "A timestamp in the future would stay valid for longer than nonces are stored."
     yield _vector("from the future", why, UNSIGNED, at=NOW + edge + 1)
     yield _vector("milliseconds", "The timestamp is in seconds.", UNSIGNED, at=NOW * 1000)
-    why = "Whatever is no number has no age; beware of comparisons that are false for it."
+    why = "Text that is not a number has no age; comparisons with NaN are always false."
     name = "timestamp is no number"
     yield _with(name, why, UNSIGNED, timestamp="now", signature=_signed("now", _nonce(name), _delivery()))
 
@@ -127,59 +128,66 @@ def _age() -> Iterator[Vector]:
 def _tampering() -> Iterator[Vector]:
     body = _delivery()
     changed = body.replace(b'"medium"', b'"severe"')
-    yield _with("tampered body", "The signature holds for other bytes.", UNSIGNED, sent=changed)
+    yield _with("tampered body", "The signature covers other bytes.", UNSIGNED, sent=changed)
     yield _with("body cut short", "The last byte is missing.", UNSIGNED, sent=body[:-1])
     yield _with(
-        "newline after the body", "One byte too many; whoever trims the body will not see it.", UNSIGNED, sent=body + b"\n"
+        "newline after the body",
+        "One additional byte; a receiver that trims the body does not notice it.",
+        UNSIGNED,
+        sent=body + b"\n",
     )
-    why = "The signature is of an earlier second: the timestamp is signed as well."
+    why = "The signature covers the timestamp, which was changed by a second."
     yield _with("tampered timestamp", why, UNSIGNED, timestamp=str(NOW - 1))
-    why = "A new nonce under an old signature: the nonce is signed as well."
+    why = "The signature covers the nonce, which was replaced."
     yield _with("tampered nonce", why, UNSIGNED, nonce=_nonce("another nonce"))
 
 
 def _replays() -> Iterator[Vector]:
     nonce = _nonce("replayed nonce")
-    yield _vector("replayed nonce", "All is well with it, but it was here before.", UNSIGNED, seen=(nonce,))
+    yield _vector("replayed nonce", "The request is valid, but its nonce was already used.", UNSIGNED, seen=(nonce,))
     yield _vector("another nonce was seen", "Only the same nonce is a replay.", ACCEPTED, seen=(nonce,))
 
 
 def _secrets() -> Iterator[Vector]:
     yield _vector("wrong secret", "Signed with a secret that the receiver does not have.", UNSIGNED, secret=NEW_SECRET)
     both = (NEW_SECRET, SECRET)
-    why = "While a secret is rotated, both count."
+    why = "During a rotation, both secrets are valid."
     yield _vector("rotation: signed with the new secret", why, ACCEPTED, secrets=both, secret=NEW_SECRET)
     yield _vector("rotation: signed with the old secret", why, ACCEPTED, secrets=both)
-    why = "The rotation is over: the old secret is worth nothing."
+    why = "After the rotation, the old secret is invalid."
     yield _vector("rotation: the old secret afterwards", why, UNSIGNED, secrets=(NEW_SECRET,))
-    why = "The key is the secret's UTF-8."
+    why = "The key is the secret encoded as UTF-8."
     yield _vector("secret beyond ASCII", why, ACCEPTED, secrets=(UNICODE_SECRET,), secret=UNICODE_SECRET)
 
 
 def _bytes() -> Iterator[Vector]:
     ticket = _ticket(title="Größe fehlt: 尺码 👟", description="Zero width: \u200b, combining: e\u0301, line: \u2028")
-    yield _vector("text beyond ASCII", "UTF-8 as it is, beyond the basic plane too.", ACCEPTED, _delivery(ticket))
+    yield _vector(
+        "text beyond ASCII", "Unescaped UTF-8, including characters outside the basic plane.", ACCEPTED, _delivery(ticket)
+    )
     spaced = json.dumps(json.loads(_delivery(ticket)), indent=2, sort_keys=False).encode()
-    why = "Spaces, line breaks and \\u escapes: parsed and written again it would be other bytes."
+    why = "Spaces, line breaks and \\u escapes: re-serialized JSON has other bytes."
     yield _vector("spaces and escapes", why, ACCEPTED, spaced)
     numbers = _delivery(_ticket(evidence={"n": 0})).replace(
         b'{"n":0}', b'{"a":1.0,"b":1E+2,"c":-0.0,"d":12345678901234567890}'
     )
-    why = "Numbers in forms that no writer keeps: only the raw bytes have them."
+    why = "Number formats that JSON libraries do not preserve: only the raw bytes have them."
     yield _vector("numbers in other forms", why, ACCEPTED, numbers)
-    yield _vector("names in another order", "Whoever sorts them has other bytes.", ACCEPTED, _turned_round(_delivery()))
-    yield _vector("newline in the signed body", "It belongs to the signed bytes.", ACCEPTED, _delivery() + b"\n")
+    yield _vector("names in another order", "Sorted fields have other bytes.", ACCEPTED, _reversed_fields(_delivery()))
+    yield _vector("newline in the signed body", "The newline is one of the signed bytes.", ACCEPTED, _delivery() + b"\n")
 
 
 def _missing() -> Iterator[Vector]:
     for header in (TIMESTAMP_HEADER, NONCE_HEADER, SIGNATURE_HEADER):
         name = f"no {header}"
         kept = tuple(each for each in _headers(name, _delivery()) if each[0] != header)
-        yield Vector(name, "All three are always there.", kept, _delivery(), UNSIGNED)
-    yield Vector("no headers at all", "As a stranger sends it.", (), _delivery(), UNSIGNED)
+        yield Vector(name, "All three headers are required.", kept, _delivery(), UNSIGNED)
+    yield Vector("no headers at all", "An unsigned request.", (), _delivery(), UNSIGNED)
     name = "signature is there twice"
     twice = (*_headers(name, _delivery()), (SIGNATURE_HEADER, "sha256=" + "0" * 64))
-    yield Vector(name, "Two readers could each see another one: refused.", twice, _delivery(), UNSIGNED)
+    yield Vector(
+        name, "A repeated header is rejected, because two programs may use different values.", twice, _delivery(), UNSIGNED
+    )
 
 
 def _signatures() -> Iterator[Vector]:
@@ -189,54 +197,56 @@ def _signatures() -> Iterator[Vector]:
         base64_digest = base64.b64encode(bytes.fromhex(digest)).decode()
         return _with(name, why, UNSIGNED, signature=spell.format(digest=digest, upper=digest.upper(), base64=base64_digest))
 
-    why = "The sender writes small letters; comparing the text as it is needs no second spelling."
+    why = "The sender writes lower case; the receiver compares the text without conversion."
     yield spelled("upper-case hex", why, "sha256={upper}")
-    yield spelled("no prefix", "The prefix belongs to the value.", "{digest}")
-    yield spelled("wrong prefix", "It is no SHA-1.", "sha1={digest}")
-    yield spelled("base64", "The digest is written in hex.", "sha256={base64}")
-    yield spelled("one digit short", "A part of a signature is none.", "sha256={digest:.63}")
-    yield spelled("one digit too many", "More than a signature is none.", "sha256={digest}0")
-    yield spelled("no hex", "As long as a signature, and none.", "sha256=" + "z" * 64)
-    yield spelled("prefix alone", "Nothing behind it.", "sha256=")
+    yield spelled("no prefix", "The prefix is a part of the value.", "{digest}")
+    yield spelled("wrong prefix", "The algorithm is SHA-256, not SHA-1.", "sha1={digest}")
+    yield spelled("base64", "The digest is encoded in hex.", "sha256={base64}")
+    yield spelled("one digit short", "A truncated signature is invalid.", "sha256={digest:.63}")
+    yield spelled("one digit too many", "A longer signature is invalid.", "sha256={digest}0")
+    yield spelled("no hex", "The length is right, but the characters are not hex.", "sha256=" + "z" * 64)
+    yield spelled("prefix alone", "An empty digest.", "sha256=")
     body, name = _delivery(), "signed over the body alone"
     alone = "sha256=" + hmac_sha256(SECRET.encode(), body).hex()
-    yield _with(name, "Without timestamp and nonce it would be good for ever.", UNSIGNED, signature=alone)
+    yield _with(name, "Without timestamp and nonce, a signature would be valid forever.", UNSIGNED, signature=alone)
 
 
 def _moved_dots() -> Iterator[Vector]:
-    """The signed text is one row of bytes: a reader who takes any nonce lets its dots move."""
+    """The signed message is one byte string: without a strict format of nonce and timestamp, its dots can be moved."""
     name, body = "dot moved into the nonce", b"0." + _delivery()
     nonce, signature = _nonce(name), _signed(str(NOW), _nonce(name), body)
-    why = "Signed bytes moved from the body to the nonce, which would look new: a nonce is 32 hex digits."
+    why = "Signed bytes moved from the body to the nonce, which then looks unused: a nonce is 32 hex digits."
     yield _with(name, why, UNSIGNED, nonce=nonce + ".0", signature=signature, sent=body.removeprefix(b"0."))
     name, inner = "dot moved into the timestamp", _nonce("a nonce within a body")
     signature = _signed(str(NOW), _nonce(name), f"{inner}.".encode() + _delivery())
-    why = "The nonce moved to the timestamp: a timestamp is digits alone, whatever a number parser stops at."
+    why = "The nonce moved to the timestamp: a timestamp contains only digits; some number parsers ignore the rest."
     yield _with(name, why, UNSIGNED, timestamp=f"{NOW}.{_nonce(name)}", nonce=inner, signature=signature)
 
 
 def _contents() -> Iterator[Vector]:
-    yield _vector("empty body", "Its signature holds, but it is no JSON.", INVALID, b"")
-    yield _vector("no JSON", "Signed, so the sender hears what is wrong with it.", INVALID, b'{"id": "exp_1", "type"')
-    yield _vector("no text", "Bytes that are no UTF-8.", INVALID, b"\xff\xfe\x00{}\xc3")
-    yield _vector("no object", "JSON, but no event.", INVALID, b'["ticket.export"]')
+    yield _vector("empty body", "The signature is valid, but the body is not JSON.", INVALID, b"")
+    yield _vector(
+        "no JSON", "The request is signed, so the response contains the error.", INVALID, b'{"id": "exp_1", "type"'
+    )
+    yield _vector("no text", "Bytes that are not UTF-8.", INVALID, b"\xff\xfe\x00{}\xc3")
+    yield _vector("no object", "JSON, but not an event.", INVALID, b'["ticket.export"]')
     later = _delivery().replace(b'"ticket.export"', b'"ticket.closed"')
-    why = "Whoever answers 2xx to what it does not know says that it is in good hands."
+    why = "A 2xx confirms that an event was processed; an unknown type is not."
     yield _vector("unknown type", why, INVALID, later)
     untitled = _delivery().replace(b'"title":', b'"titel":')
-    yield _vector("ticket without a title", "An event of a known type, and no ticket in it.", INVALID, untitled)
+    yield _vector("ticket without a title", "An event of a known type without a valid ticket.", INVALID, untitled)
     name = "unsigned and no JSON"
-    yield _with(name, "The signature comes first: strangers hear of nothing else.", UNSIGNED, sent=b"{")
+    yield _with(name, "The signature is verified first: an unsigned request gets no other error.", UNSIGNED, sent=b"{")
 
 
 def _limits() -> Iterator[Vector]:
     just_now = (NOW - 20, NOW - 10)
-    why = "Two a minute are allowed, and two were there."
+    why = "Two requests per minute are allowed, and two were accepted."
     yield _vector("over the limit", why, LIMITED, rate_per_minute=2, earlier=just_now)
     yield _vector("within the limit", "The third of three.", ACCEPTED, rate_per_minute=3, earlier=just_now)
-    why = "What was there over a minute ago counts no more."
+    why = "A request more than a minute ago does not count."
     yield _vector("limit of a minute ago", why, ACCEPTED, rate_per_minute=1, earlier=(NOW - 61,))
-    name, why = "over the limit and unsigned", "The signature comes first: strangers use nothing up."
+    name, why = "over the limit and unsigned", "The signature is verified first: unsigned requests do not count."
     signature = _signed(str(NOW), _nonce(name), _delivery(), NEW_SECRET)
     headers = _headers(name, _delivery(), signature=signature)
     yield Vector(name, why, headers, _delivery(), UNSIGNED, rate_per_minute=2, earlier=just_now)
@@ -251,17 +261,17 @@ def _vector(
     at: int = NOW,
     secret: str = SECRET,
     key: str = _EXPORT,
-    **known: Any,
+    **state: Any,
 ) -> Vector:
-    """Return one whose request is signed as a delivery is; `known` is what its receiver knows."""
+    """Return a vector whose request is signed like a delivery; `state` is the state of the receiver."""
     content = _delivery() if body is None else body
     signature = sign(secret.encode(), at, _nonce(name), content)
     headers = _headers(name, content, timestamp=str(at), signature=signature, key=key)
-    return Vector(name, why, headers, content, expected, **known)
+    return Vector(name, why, headers, content, expected, **state)
 
 
 def _with(name: str, why: str, expected: Expected, *, sent: bytes | None = None, **changes: str) -> Vector:
-    """Return one whose good request is changed after it was signed: other bytes, or other values of headers."""
+    """Return a vector whose valid request is changed after signing: another body, or other header values."""
     body = _delivery()
     return Vector(name, why, _headers(name, body, **changes), body if sent is None else sent, expected)
 
@@ -285,12 +295,12 @@ def _headers(
 
 
 def _signed(timestamp: str, nonce: str, body: bytes, secret: str = SECRET) -> str:
-    """Sign what the product's signer would not: a timestamp that is no number."""
+    """Sign any timestamp; the product's signer accepts only numbers."""
     return "sha256=" + hmac_sha256(secret.encode(), f"{timestamp}.{nonce}.".encode() + body).hex()
 
 
 def _nonce(name: str) -> str:
-    """Return 32 hex digits that are the same each time, and another's for each name."""
+    """Return 32 hex digits derived from the name."""
     return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
@@ -315,8 +325,8 @@ def _ping() -> bytes:
     return ping_body(PingOrder(_PING, datetime.fromtimestamp(NOW, UTC), _TARGET, "Vectors", "", None))
 
 
-def _turned_round(body: bytes) -> bytes:
-    """Return the same object with its names in the opposite order."""
+def _reversed_fields(body: bytes) -> bytes:
+    """Return the same object with its fields in reverse order."""
     members = reversed(json.loads(body).items())
     return b"{" + b",".join(canonical(name) + b":" + canonical(value) for name, value in members) + b"}"
 

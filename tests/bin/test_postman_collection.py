@@ -1,6 +1,6 @@
 """The Postman collection has every operation and no secret, and runs from top to bottom.
 
-That the file is the one that the code makes is looked at in `test_reference`.
+`test_reference` checks that the file matches the code.
 """
 
 import base64
@@ -23,25 +23,25 @@ from tests.support.storefront import SECRET as STOREFRONT_SECRET
 
 _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
-_KEPT: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", told\.(\w+) \|\| ""\);')
-#: What a run fills in itself.
-_FILLED: Final = {"target_id", "export_id", "ticket_digest", "recovery_id"}
+_SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", record\.(\w+) \|\| ""\);')
+#: Variables that a run sets.
+_SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id"}
 _CREDENTIALS: Final = {"token", "platform_token", "scanner_secret", "email_secret", "storefront_secret"}
 
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
-    """What is asked does not depend on the database."""
+    """The requests do not depend on the database."""
     return sqlite_url
 
 
 def the_collection() -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(COLLECTION.read_text())
-    return told
+    collection: dict[str, Any] = json.loads(COLLECTION.read_text())
+    return collection
 
 
-def items(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for folder in told["item"]:
+def items(collection: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for folder in collection["item"]:
         yield from folder["item"]
 
 
@@ -50,14 +50,14 @@ def script(item: Mapping[str, Any], listen: str) -> str:
 
 
 class Runner:
-    """Does what Postman would with a collection's requests; of its scripts it knows what ours do."""
+    """Sends a collection's requests like Postman, and emulates the statements of our scripts."""
 
-    def __init__(self, told: Mapping[str, Any], values: Mapping[str, str]) -> None:
-        self.values = {**{each["key"]: each["value"] for each in told["variable"]}, **values}
-        self.met: dict[str, int] = {}
+    def __init__(self, collection: Mapping[str, Any], values: Mapping[str, str]) -> None:
+        self.values = {**{each["key"]: each["value"] for each in collection["variable"]}, **values}
+        self.statuses: dict[str, int] = {}
 
     def run(self, item: Mapping[str, Any]) -> requests.Response:
-        """Send one request, note its status and keep what its test keeps."""
+        """Send one request, record its status and set the variables of its test script."""
         asked = item["request"]
         body = self.filled(asked["body"]["raw"]).encode() if "body" in asked else None
         if "storefront_signature" in script(item, "prerequest"):
@@ -68,13 +68,13 @@ class Runner:
         answer = requests.request(
             asked["method"], url, data=body, headers=headers | self.credential(asked["auth"]), timeout=60
         )
-        self.met[item["name"]] = answer.status_code
-        for name, member in _KEPT.findall(script(item, "test")):
+        self.statuses[item["name"]] = answer.status_code
+        for name, member in _SET.findall(script(item, "test")):
             self.values[name] = answer.json()[member]
         return answer
 
     def filled(self, text: str) -> str:
-        """Put values in place of variables; a variable without a value is a mistake."""
+        """Replace variables by values; a variable without a value is an error."""
 
         def value(found: re.Match[str]) -> str:
             given = str(uuid.uuid4()) if found[1] == "$guid" else self.values[found[1]]
@@ -85,10 +85,10 @@ class Runner:
 
     def credential(self, auth: Mapping[str, Any]) -> dict[str, str]:
         """Return the header that a request authenticates with."""
-        told = {each["key"]: self.filled(each["value"]) for each in auth.get(auth["type"], ())}
+        fields = {each["key"]: self.filled(each["value"]) for each in auth.get(auth["type"], ())}
         if auth["type"] == "bearer":
-            return {"Authorization": f"Bearer {told['token']}"}
-        return {told["key"]: told["value"]} if auth["type"] == "apikey" else {}
+            return {"Authorization": f"Bearer {fields['token']}"}
+        return {fields["key"]: fields["value"]} if auth["type"] == "apikey" else {}
 
 
 def test_every_operation_is_in_it() -> None:
@@ -109,14 +109,14 @@ def test_every_operation_is_in_it() -> None:
     }
 
 
-def test_it_knows_each_variable_and_holds_no_secret() -> None:
-    told = the_collection()
-    values = {each["key"]: each["value"] for each in told["variable"]}
-    named = {name for name in _NAMED.findall(json.dumps(told["item"])) if not name.startswith("$")}
-    # That one is what a script makes of the secret.
+def test_it_defines_each_variable_and_contains_no_secret() -> None:
+    collection = the_collection()
+    values = {each["key"]: each["value"] for each in collection["variable"]}
+    named = {name for name in _NAMED.findall(json.dumps(collection["item"])) if not name.startswith("$")}
+    # A script computes the signature from the secret.
     assert named - {"storefront_signature"} == values.keys() - {"storefront_secret"}
-    assert [name for name in _CREDENTIALS | _FILLED if values[name]] == []
-    assert json.loads(postman_collection.document()) == told, "run: make docs"
+    assert [name for name in _CREDENTIALS | _SET_BY_RUN if values[name]] == []
+    assert json.loads(postman_collection.document()) == collection, "run: make docs"
 
 
 def test_it_reads_nothing_of_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_it_reads_nothing_of_an_installation(monkeypatch: pytest.MonkeyPatch) ->
     assert postman_collection.document() == COLLECTION.read_text()
 
 
-def test_a_post_that_takes_a_key_has_a_fresh_one() -> None:
+def test_every_post_with_an_idempotency_key_has_a_new_one() -> None:
     without = [
         item["name"]
         for item in items(the_collection())
@@ -139,9 +139,9 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
     api = DescribedApi(tmp_path, {})
     with api.served() as url:
         secrets = {name: next(iter(held.values())) for name, held in api.credentials.items()}
-        told = the_collection()
+        collection = the_collection()
         runner = Runner(
-            told,
+            collection,
             {
                 "base_url": url,
                 "token": secrets["apiToken"],
@@ -152,11 +152,11 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
                 "project_id": str(api.customer.project_id),
             },
         )
-        for item in items(told):
-            answer = runner.run(item)
+        for item in items(collection):
+            response = runner.run(item)
             [expected] = _EXPECTED.findall(script(item, "test"))
-            assert str(answer.status_code) in expected.split(", "), (item["name"], answer.text)
-    assert len(runner.met) == len(list(items(told))), "each has a name of its own"
-    # What is not failed is not retried; everything else did what it is for.
-    assert [name for name, status in runner.met.items() if status >= 300] == ["Retry a failed or blocked export"]
-    assert [name for name in _FILLED if not runner.values[name]] == []
+            assert str(response.status_code) in expected.split(", "), (item["name"], response.text)
+    assert len(runner.statuses) == len(list(items(collection))), "names are unique"
+    # Only a failed export can be retried; every other request succeeds.
+    assert [name for name, status in runner.statuses.items() if status >= 300] == ["Retry a failed or blocked export"]
+    assert [name for name in _SET_BY_RUN if not runner.values[name]] == []
