@@ -1,8 +1,8 @@
 """`python -m bench`: measures this machine, prints tables and writes bench/latest.json.
 
-Sections run one after the other, and within each what is compared takes turns, since a machine is never quite quiet. A part
-that fails or takes too long is told, its figures are null, and the others go on; the exit code is 1 then. A figure that
-misses its aim is told as missed and fails nothing. Loopback only; what is started is stopped, also by Ctrl-C and SIGTERM.
+Sections run one after the other; within each, the compared programs alternate, since the machine is never quite idle. If
+a part fails or times out, this is reported, its figures are null, the others go on, and the exit code is 1. A missed aim
+is reported and is not a failure. Loopback only; started processes are stopped, also on Ctrl-C and SIGTERM.
 """
 
 import signal
@@ -64,9 +64,9 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
 IN_ALL_S: Final = {Extent.QUICK: 165.0, Extent.FULL: 1785.0}
 
 
-def _named(_context: click.Context, _option: click.Parameter, told: str) -> list[str]:
-    names = [name for name in SECTIONS if name in told.split(",")]
-    if strange := set(told.split(",")) - set(SECTIONS):
+def _named(_context: click.Context, _option: click.Parameter, names_given: str) -> list[str]:
+    names = [name for name in SECTIONS if name in names_given.split(",")]
+    if strange := set(names_given.split(",")) - set(SECTIONS):
         raise click.BadParameter(f"{', '.join(sorted(strange))} is none of {', '.join(SECTIONS)}.")
     return names
 

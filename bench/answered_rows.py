@@ -1,11 +1,11 @@
-"""How many answers the tables hold, by what each of them leaves behind: one that is missing anywhere is seen."""
+"""Counts the requests that the tables record, by what each response leaves behind, so that a missing one is detected."""
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Final
 
-from bench.stores import open_store
+from bench.handwritten.stores import open_store
 
 #: What is under way when a load ends is done within this; the tables are looked at twice so far apart.
 _SETTLE_S: Final = 0.1

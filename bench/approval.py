@@ -1,8 +1,7 @@
-"""`python -m bench.approval`: how long after an approval was answered its request stands at the receiver, on an idle system.
+"""`python -m bench.approval`: time from an approval to the arrival of its request, on an idle system.
 
-The real service under gunicorn, two real workers, one approval after the other by HTTP. The clock begins when the answer
-(202) has been read and ends when the receiver has read the whole request; a request that overtakes the answer counts as
-negative.
+The real service under gunicorn, two real workers, one approval after the other over HTTP. The time runs from reading the
+response (202) until the receiver has read the whole request; it is negative if the request overtakes the response.
 """
 
 import http.client
@@ -16,9 +15,9 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.counterpart import BenchReceiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, listening, prepare, wait_until, workers
+from bench.receiver_process import BenchReceiver, receiver
 from bench.serving import Served, serving
 from storage.db.engine import transaction
 from tests.support.factories import make_target
@@ -34,7 +33,7 @@ _IDLE_S: Final = (0.15, 0.35)
 @click.option("--approvals", default=100, show_default=True, type=click.IntRange(min=20), help="One after the other.")
 def bench(database: str, approvals: int) -> None:
     """Measure the time from an approval's answer to the request at the receiver."""
-    told: dict[str, Any] = {**figures.machine(), "approvals": approvals}
+    results: dict[str, Any] = {**figures.machine(), "approvals": approvals}
     lines: dict[str, Sequence[float | str | None]] = {}
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
         # No limit of requests a minute is to be met.
@@ -46,9 +45,9 @@ def bench(database: str, approvals: int) -> None:
             "worst_ms": round(max(took_ms), 1),
             "answer_median_ms": round(median(answered_ms), 1),
         }
-        told[name], lines[name] = found, [*found.values(), f"< {WANTED_MS:g}"]
+        results[name], lines[name] = found, [*found.values(), f"< {WANTED_MS:g}"]
     figures.table("approved to arrived", ("median ms", "95th ms", "worst ms", "answer ms", "wanted"), lines)
-    figures.write("approval", told)
+    figures.write("approval", results)
 
 
 def approve_one_by_one(installation: Crowd, there: BenchReceiver, count: int) -> tuple[list[float], list[float]]:

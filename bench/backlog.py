@@ -1,18 +1,18 @@
-"""How long a backlog takes: 100,000 approved exports wait for paused targets, which are then resumed.
+"""Time to deliver a backlog: 100,000 approved exports wait for paused targets, which are then resumed.
 
-Two real workers with everything on and a receiver that answers at once. The clock begins when the targets are resumed and
-ends when the last export stands at the receiver; each must have arrived once and stand in the tables as delivered.
+Two real workers with default features and a receiver that responds at once. The time runs from resuming the targets until
+the last export arrives; each must have arrived once and be recorded as delivered.
 """
 
 import time
 from datetime import timedelta
 from typing import Final
 
-from bench.counterpart import receiver
 from bench.crowd import crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, SeededTargets, agreed, finished, listening, wait_until, workers
 from bench.figures import Extent, Figure
 from bench.process_cost import resident_mb
+from bench.receiver_process import receiver
 from runtime.clock import utc_now
 from tests.support.many_rows import learn, many_targets, many_waiting, settle
 
@@ -23,18 +23,18 @@ _ORIGINS: Final = 20
 #: Rows of one transaction.
 _CHUNK: Final = 20_000
 _WITHIN_S: Final = 240.0
-#: Between two looks: counting 100,000 rows takes some milliseconds.
+#: Between two counts: counting 100,000 rows takes some milliseconds.
 _LOOK_S: Final = 0.5
 
 
 def measure(extent: Extent) -> list[Figure]:
-    """Deliver 100,000 exports from each database; in a quick run, a tenth of that from SQLite."""
+    """Deliver 100,000 exports from each database; in a quick run, 10,000 from SQLite only."""
     if extent is Extent.QUICK:
-        return _measured("sqlite", 10_000)
-    return _measured("sqlite", 100_000) + _measured("postgresql", 100_000)
+        return _delivered("sqlite", 10_000)
+    return _delivered("sqlite", 100_000) + _delivered("postgresql", 100_000)
 
 
-def _measured(database: str, count: int) -> list[Figure]:
+def _delivered(database: str, count: int) -> list[Figure]:
     with receiver(0, _ORIGINS) as there, crowd(database, SWEEP_SECONDS="0.05") as installation:
         share = TARGETS // _ORIGINS
         ids = [
@@ -43,7 +43,7 @@ def _measured(database: str, count: int) -> list[Figure]:
             for target_id in many_targets(installation.customer, number * share, share, url)
         ]
         seeded = SeededTargets(installation.customer, ids)
-        seeded.turn("pause")
+        seeded.change_status("pause")
         due_at = utc_now() - timedelta(minutes=1)
         for first in range(0, count, _CHUNK):
             many_waiting(
@@ -55,8 +55,8 @@ def _measured(database: str, count: int) -> list[Figure]:
             redis_url = installation.env["REDIS_URL"]
             wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
             resumed_at = time.monotonic()
-            seeded.turn("resume")
-            wait_until(lambda: finished() == count, "the backlog to be delivered", _WITHIN_S, _LOOK_S)
+            seeded.change_status("resume")
+            wait_until(lambda: finished() == count, "the delivery of the backlog", _WITHIN_S, _LOOK_S)
             memory = max(resident_mb(pid) for pid in pids)
         took_s = agreed(there, count)["last_at"] - resumed_at
     prefix, name = "" if database == "sqlite" else f"{database}_", f"backlog_{count // 1000}k"

@@ -1,8 +1,8 @@
-"""`python -m bench.console`: how long each page of the console takes with a million exports.
+"""`python -m bench.console`: response time of each page of the console with a million exports.
 
-One service process on a database that the rows of `bench.console_rows` fill; somebody signs in and looks at each page again
-and again, over one connection, as a browser does. Told are the median and the 95th percentile to the last byte, in
-milliseconds, beside what each page is held to.
+One service process on a database filled by `bench.console_rows`; a signed-in client reads each page repeatedly over one
+connection, as a browser does. Reports the median and the 95th percentile to the last byte, in milliseconds, and the bound of
+each page.
 """
 
 import http.client

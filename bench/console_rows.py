@@ -1,6 +1,6 @@
-"""Rows for every page of the console: a million exports in each state, with what pages show beside them.
+"""Rows for every page of the console: a million exports in each state, with the related rows that pages show.
 
-Made by the database itself, in a few statements: what was prepared by the product once is copied with other ids.
+A few statements copy, with other ids, the rows of exports that the product prepared.
 """
 
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ _CHUNK: Final = 100_000
 _LEADING: Final = "0" * 7
 _FIRST: Final = 10**18
 
-# The casts give PostgreSQL the types of what it is told; its driver wants a percent sign for itself.
+# The casts give PostgreSQL the parameters' types; its driver reserves the percent sign.
 _NUMBERS: Final = """
 WITH RECURSIVE numbers (n) AS (
     SELECT CAST(? AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < CAST(? AS BIGINT)

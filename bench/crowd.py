@@ -1,4 +1,4 @@
-"""An installation whose rows the database makes by itself, and real worker processes on it."""
+"""An installation with rows generated in SQL, and real worker processes on it."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from bench.counterpart import ROOT
 from bench.durable_postgres import DurablePostgres
+from bench.receiver_process import ROOT
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, open_database, transaction
 from tests.support.factories import LOOPBACK, Customer, environment, make_customer

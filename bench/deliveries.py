@@ -1,8 +1,8 @@
-"""Deliveries a second of real worker processes, and the plain loops of requests they are compared with.
+"""Deliveries per second of real worker processes, and of the plain request loops they are compared with.
 
-Exports are stored and approved before the workers start, for targets that are paused; they are resumed once every worker
-listens, so that no start-up is measured. Guard, ledger and log are on, as in an installation; the log goes into a file. What
-counts is what arrived at the receiver, and it must agree with the tables: every export exported, one attempt each.
+Exports are stored and approved before the workers start, for paused targets; the targets are resumed once every worker
+listens, so that no start-up is measured. Guard, audit trail and log are on, as in an installation; the log goes to a file.
+The rate is that of arrivals at the receiver; the tables must agree: every export exported, with one attempt.
 """
 
 import itertools
@@ -19,8 +19,8 @@ from typing import IO, Any, Final
 import click
 from redis import Redis
 
-from bench.counterpart import ROOT, BenchReceiver, child, pipe, rate
 from bench.process_cost import cpu_s, resident_mb
+from bench.receiver_process import ROOT, BenchReceiver, child, pipe, rate
 from bin.commands.work import WORK_ALONE
 from bin.processes import child_process
 from runtime.clock import utc_now
@@ -69,7 +69,7 @@ class SeededTargets:
     customer: Customer
     target_ids: list[str]
 
-    def turn(self, verb: str) -> None:
+    def change_status(self, verb: str) -> None:
         """Pause or resume every target."""
         with transaction():
             for target_id in self.target_ids:
@@ -89,7 +89,7 @@ class BenchInstallation:
         self._seeded = self._new_database()
 
     def seed(self, urls: Sequence[str], count: int) -> SeededTargets:
-        """Store `count` approved exports for paused targets at `urls`, in turns, through the storage verbs."""
+        """Store `count` approved exports, spread over paused targets at `urls`, through the storage functions."""
         open_database(self._seeded)
         schema_version.migrate()
         with connection(), transaction():
@@ -97,7 +97,7 @@ class BenchInstallation:
             seeded = SeededTargets(customer, [make_target(customer, url).id for url in urls])
             for start in range(0, count, _CHUNK):
                 approve(prepare(customer, min(_CHUNK, count - start), start), customer, seeded.target_ids)
-            seeded.turn("pause")
+            seeded.change_status("pause")
         close_database()
         return seeded
 
@@ -147,7 +147,7 @@ def prepare(customer: Customer, count: int, start: int) -> list[str]:
 
 
 def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> None:
-    """Approve exports for targets, in turns."""
+    """Approve exports, spread over the targets."""
     for export_id, target_id in zip(ids, itertools.cycle(target_ids), strict=False):
         transitions.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench")
 
@@ -165,7 +165,7 @@ def deliver(
         redis_url = env["REDIS_URL"]
         wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
         cpu_before_s, receiver_before_s = cpu_s(pids), receiver.arrivals()["cpu_s"]
-        seeded.turn("resume")
+        seeded.change_status("resume")
         wait_until(lambda: finished() == count, "every export to be delivered", look_s=_COUNT_S)
         cpu_ms = (cpu_s(pids) - cpu_before_s) * 1000 / count
         memory = max(resident_mb(pid) for pid in pids)
@@ -174,10 +174,10 @@ def deliver(
 
 
 def send_plainly(loop: str, receiver: BenchReceiver, count: int, threads: int = CONCURRENCY) -> float:
-    """Send as many requests by `session_loop` or `prepared_loop`, on as many threads; return requests a second."""
+    """Send requests with the `session` or `prepared` loop on `threads` threads; return requests per second."""
     receiver.clear()
     share = str(count // PROCESSES)
-    words = (loop, receiver.url, share, str(threads), str(BODY_BYTES))
+    words = ("request_loop", loop, receiver.url, share, str(threads), str(BODY_BYTES))
     with child(*words) as one, child(*words) as other:
         both = (one, other)
         for process in both:
@@ -186,7 +186,7 @@ def send_plainly(loop: str, receiver: BenchReceiver, count: int, threads: int = 
             pipe(process.stdin).write("go\n")
             pipe(process.stdin).flush()
         for process in both:
-            assert pipe(process.stdout).readline() == "done\n", f"A {loop} broke off."
+            assert pipe(process.stdout).readline() == "done\n", f"The {loop} loop failed."
     arrivals = receiver.arrivals()
     assert arrivals["requests"] == int(share) * PROCESSES, arrivals
     return rate(arrivals)
@@ -199,15 +199,15 @@ def workers(
     """Run worker processes that log to a file in DATA_DIR, and stop them in order, or as a crash does."""
     with (
         (Path(env["DATA_DIR"]) / "worker.log").open("w+b") as log,
-        told_on_failure(log),
+        log_on_failure(log),
         processes([[sys.executable, *command]] * count, env, is_in_order=is_in_order, output=log) as pids,
     ):
         yield pids
 
 
 @contextmanager
-def told_on_failure(log: IO[bytes]) -> Iterator[None]:
-    """Show the end of what was logged where something went wrong."""
+def log_on_failure(log: IO[bytes]) -> Iterator[None]:
+    """Print the end of the log on a failure."""
     try:
         yield
     except AssertionError:
@@ -251,7 +251,7 @@ def finished() -> int:
 
 
 def listening(redis_url: str) -> int:
-    """Return how many RQ workers have told Redis that they are there."""
+    """Return the number of RQ workers registered in Redis."""
     with Redis.from_url(redis_url) as client:
         return int(client.scard("rq:workers"))
 

@@ -1,8 +1,8 @@
-"""Deliveries a second: to receivers that take no time, 50 ms or a second, in plain and over TLS, from both databases.
+"""Deliveries per second: receivers that respond at once, after 50 ms or a second; plain and over TLS; both databases.
 
-Two worker processes, bodies of 2 KiB, the receiver in a process of its own. To the receiver that takes no time, plain loops
-of requests without queue and database, and `wrk`, take turns with the workers. Told beside: processor time and memory, and
-how long after an approval its request stands at the receiver, on an idle system and while it delivers as fast as it can.
+Two worker processes, bodies of 2 KiB, the receiver in a separate process. For the immediate receiver, plain request loops
+without queue and database, and `wrk`, alternate with the workers. Also reports processor time, memory, and the time from an
+approval to the arrival of its request, on an idle system and under full load.
 """
 
 import itertools
@@ -18,7 +18,6 @@ from statistics import median, quantiles
 from typing import Final
 
 from bench import approval
-from bench.counterpart import BenchReceiver, rate, receiver
 from bench.crowd import crowd
 from bench.deliveries import (
     BODY_BYTES,
@@ -38,6 +37,7 @@ from bench.deliveries import (
 )
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
+from bench.receiver_process import BenchReceiver, rate, receiver
 from bin.commands.work import WORK_ALONE
 from runtime.wake_up_queue import WakeUpQueue, connect
 from storage.db.engine import transaction
@@ -116,15 +116,15 @@ class _Stage:
 
 
 def beside_loops(extent: Extent) -> list[Figure]:
-    """Measure deliveries, the plain loops and wrk in turns, then approvals while exports are delivered."""
+    """Measure deliveries, the plain loops and wrk alternately, then approvals during deliveries."""
     count = FAST.exports[extent]
     delivered: dict[str, list[Delivered]] = {database: [] for database in DATABASES}
     session, prepared, wrk = [], [], []
     with _stage(FAST, count) as stage:
         for _ in range(FAST.rounds[extent]):
             delivered["sqlite"].append(_delivered(stage, "sqlite", count))
-            session.append(send_plainly("session_loop", stage.receiver, count))
-            prepared.append(send_plainly("prepared_loop", stage.receiver, count))
+            session.append(send_plainly("session", stage.receiver, count))
+            prepared.append(send_plainly("prepared", stage.receiver, count))
             delivered["postgresql"].append(_delivered(stage, "postgresql", count))
             wrk += _by_wrk(stage.receiver)
         under_load = _approved_under_load(stage, count)
@@ -175,7 +175,7 @@ def _stage(case: ReceiverCase, count: int, databases: Sequence[str] = DATABASES)
         if case.is_tls:
             make_certificate(folder, _ADDRESS)
             certificate = folder / "server.pem"
-            command = ("-P", "-m", "bench.trusting_worker", str(folder / "authority.pem"))
+            command = ("-P", "-m", "bench.tls_worker", str(folder / "authority.pem"))
         there = stack.enter_context(receiver(case.delay_ms, min(_ORIGINS, case.targets), certificate))
         redis = stack.enter_context(RedisServer())
         urls = list(itertools.islice(itertools.cycle(there.urls), case.targets))
@@ -225,7 +225,7 @@ def _approved_under_load(stage: _Stage, count: int) -> list[float]:
         with transaction():
             target_id = make_target(seeded.customer, stage.receiver.url).id
         wake_ups = WakeUpQueue(connect(env["REDIS_URL"]))
-        seeded.turn("resume")
+        seeded.change_status("resume")
         approved_ms: dict[str, float] = {}
         for export_id in ids:
             approved_ms[export_id] = time.time() * 1000

@@ -1,4 +1,4 @@
-"""A PostgreSQL that keeps what it has acknowledged, as an operator's does; the tests' own syncs nothing to disk."""
+"""PostgreSQL with default durability, as in production; the tests' server does not sync to disk."""
 
 from typing import Final
 

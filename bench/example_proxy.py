@@ -1,6 +1,6 @@
-"""nginx as deploy/nginx configures it, before a service that is measured; only its ports and paths differ.
+"""nginx as deploy/nginx configures it, in front of a measured service; only ports and paths differ.
 
-nginx is not part of the project: where it is not on PATH, there is no such proxy here.
+nginx is not part of the project: without nginx on PATH there is no proxy.
 """
 
 import os
@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from bench.counterpart import ROOT
-from bench.dripping import ServiceAddress
+from bench.receiver_process import ROOT
+from bench.slow_connections import ServiceAddress
 from bin.processes import child_process
 from tests.support.receivers import make_certificate
 from tests.support.servers import free_port

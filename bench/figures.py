@@ -1,4 +1,4 @@
-"""What a measurement found: medians, spread and aims, as tables on the terminal and as JSON beside this package."""
+"""Results of a measurement: medians, spread and aims, as tables on the terminal and as JSON beside this package."""
 
 import json
 import os
@@ -53,7 +53,7 @@ class Figure:
 
 
 def ratio(name: str, ours: Sequence[float], theirs: Sequence[float], aim: float | None = None) -> Figure:
-    """Return ours ÷ theirs, round by round: what was measured in turns is compared within its turn."""
+    """Return ours ÷ theirs for each repetition: alternating measurements are compared within their repetition."""
     return Figure(name, [one / other for one, other in zip(ours, theirs, strict=True)], "x", aim)
 
 
@@ -88,8 +88,8 @@ def table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float 
     widths = [max(len(column), 9) for column in columns]
     click.echo("  ".join([f"{title:{width}}", *(f"{column:>{size}}" for column, size in zip(columns, widths, strict=True))]))
     for name, figures in rows.items():
-        told = [f"{_told(figure):>{size}}" for figure, size in zip(figures, widths, strict=True)]
-        click.echo("  ".join([f"{name:{width}}", *told]))
+        cells = [f"{_formatted(figure):>{size}}" for figure, size in zip(figures, widths, strict=True)]
+        click.echo("  ".join([f"{name:{width}}", *cells]))
     click.echo()
 
 
@@ -114,7 +114,7 @@ def _rounded(figure: float | None) -> float | None:
     return None if figure is None else float(f"{figure:.{_DIGITS}g}")
 
 
-def _told(figure: float | str | None) -> str:
+def _formatted(figure: float | str | None) -> str:
     if figure is None:
         return "-"
     if isinstance(figure, str):

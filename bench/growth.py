@@ -1,9 +1,9 @@
-"""What becomes of the figures when the tables, the targets or the connections are many.
+"""Performance with many rows, many targets or many connections.
 
-Databases with 10^3 to 10^6 finished exports, each with its attempt and a ledger entry, take turns: two real workers deliver
-exports that come due beside them, then the service is asked for statuses and given postbacks. What a turn leaves behind is
-removed, so that a table keeps its size. Told are the rates, the memory, and how much of it is left at the largest table: the
-worst of these ratios counts. The rows are made by the database itself (`tests.support.many_rows`).
+Databases with 10^3 to 10^6 finished exports, each with its attempt and an audit entry, alternate: two real workers deliver
+additional due exports, then the service answers status reads and postbacks. Rows added by a repetition are removed, so that
+the table keeps its size. Reports rates, memory, and their ratio at the largest table; the worst ratio counts. Rows are
+generated in SQL (`tests.support.many_rows`).
 """
 
 import tempfile
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from bench import questions
-from bench.counterpart import ROOT, BenchReceiver, rate, receiver
 from bench.deliveries import BODY_BYTES, PROCESSES, listening, wait_until, workers
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
 from bench.process_cost import resident_mb
+from bench.receiver_process import ROOT, BenchReceiver, rate, receiver
 from bench.requests import rates, service_environment
 from bench.serving import Served, serving
 from runtime.clock import utc_now
@@ -31,7 +31,7 @@ from tests.support.servers import PostgresServer, RedisServer
 
 PROMISED: Final = ("rows_1e6_vs_1e3",)
 SIZES: Final = {Extent.QUICK: (3, 5), Extent.FULL: (3, 4, 5, 6)}
-#: PostgreSQL's is told for the ends alone.
+#: On PostgreSQL only the smallest and the largest.
 _POSTGRES_SIZES: Final = (3, 6)
 #: Of the smallest and the largest table, which are compared; those between them get one.
 _ROUNDS: Final = {Extent.QUICK: 1, Extent.FULL: 5}
@@ -39,7 +39,7 @@ _POSTGRES_ROUNDS: Final = 3
 _AIM: Final = 0.9
 #: That share what comes due, and the ports that share them.
 TARGETS: Final = 20
-#: What comes due in a turn: about two seconds' work.
+#: Due exports per repetition: about two seconds of work.
 _DUE: Final = 4000
 #: How long each question is asked; `bench.requests.rates` warms up before.
 _SECONDS: Final = {Extent.QUICK: 1, Extent.FULL: 2}
@@ -136,8 +136,8 @@ def _by_rows(database: str, sizes: Sequence[int], rounds: int, seconds: int) -> 
         found: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
         for number in range(rounds):
             # The size that begins changes, so that a machine that grows busier favours none.
-            turn = sizes if number == 0 else (sizes[0], sizes[-1])
-            for size in turn if number % 2 == 0 else reversed(turn):
+            order = sizes if number == 0 else (sizes[0], sizes[-1])
+            for size in order if number % 2 == 0 else reversed(order):
                 delivered = _delivered(place, tables[size], TARGETS, _DUE)
                 found[size].append(delivered | _asked(place, tables[size], _CONNECTIONS, seconds))
     figures = [

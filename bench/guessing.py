@@ -1,10 +1,10 @@
-"""`python -m bench.guessing`: whether the time of a refusal tells how near a guess was.
+"""`python -m bench.guessing`: whether the time of a rejection depends on how close a guess is.
 
-Guesses that share nothing, a few or nearly all letters with what is right are tried in turns: each turn tries them all, in
-an order by chance, and each is compared with the first one of its turn. Told are the median of these differences and its
-95 % confidence interval, by ranks, so that a machine that is busy now and then does not count. The second guess that shares
-nothing is the control: what it differs by is this machine's noise. In process, where a difference is best seen; over a
-network there is a thousand times the noise. What is started is stopped.
+Guesses that share nothing, a few or nearly all letters with the secret are tried repeatedly: each repetition tries all of
+them in random order and compares each with the first one of that repetition. Reports the median of these differences and its
+95 % confidence interval, by ranks, so that occasional load does not count. The second guess that shares nothing is the
+control: its difference is this machine's noise. In process, where a difference shows best; a network adds a thousand times
+the noise. Started processes are stopped.
 """
 
 import base64
@@ -40,7 +40,7 @@ from storage.secrets.vault import Vault
 from tests.support.factories import make_customer, make_exports, make_settings
 from tests.support.servers import PostgresServer
 
-#: Calls of one guess within a turn: enough that the clock's own cost is nothing, few enough that a turn is short.
+#: Calls of one guess per repetition: enough to hide the cost of the clock, few enough for short repetitions.
 _CALLS: Final = 10
 #: Turns that are not counted: caches fill, and the database plans.
 _WARMING: Final = 50
@@ -66,25 +66,32 @@ class Difference:
 
 @click.command(epilog="Example: python -m bench.guessing --turns 500")
 @click.option(
-    "--turns", default=3000, show_default=True, type=click.IntRange(min=100), help="How often each guess is compared."
+    "--turns",
+    "repetitions",
+    default=3000,
+    show_default=True,
+    type=click.IntRange(min=100),
+    help="How often each guess is compared.",
 )
-def guessing(turns: int) -> None:
+def guessing(repetitions: int) -> None:
     """Compare how long refusals take, by how near the guess was."""
     chance = random.Random(7)
     found: list[Difference] = []
     for kind in ("sqlite", "postgresql"):
         with _installation(kind) as folder:
             for name, guesses in _of_tokens(kind).items():
-                found += _compared(name, guesses, turns, chance)
+                found += _compared(name, guesses, repetitions, chance)
             if kind == "sqlite":
                 for name, guesses in _of_secrets(folder).items():
-                    found += _compared(name, guesses, turns, chance)
+                    found += _compared(name, guesses, repetitions, chance)
     click.echo(f"{'refusal':36}{'guess':36}{'takes µs':>9}{'differs by µs':>15}{'95 % between':>20}")
     for each in found:
         between = f"{each.least_us:+.3f} … {each.most_us:+.3f}"
         click.echo(f"{each.name:36}{each.guess:36}{each.takes_us:9.1f}{each.median_us:+15.3f}{between:>20}")
-    told = {f"{each.name}: {each.guess}": [each.least_us, each.median_us, each.most_us, each.takes_us] for each in found}
-    figures.write("guessing", {**figures.machine(), "turns": turns, "microseconds": told})
+    intervals = {
+        f"{each.name}: {each.guess}": [each.least_us, each.median_us, each.most_us, each.takes_us] for each in found
+    }
+    figures.write("guessing", {**figures.machine(), "turns": repetitions, "microseconds": intervals})
 
 
 @contextmanager
@@ -111,7 +118,7 @@ def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
     with transaction():
         for _ in range(1000):
             tokens.create(customer.email, TokenKind.API, now)
-    told = {
+    guesses = {
         "shares nothing": _token_like(customer.token, 0),
         "shares nothing (control)": _token_like(customer.token, 0),
         "10 letters right": _token_like(customer.token, 10),
@@ -119,12 +126,12 @@ def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
         "was revoked": revoked[1],
         "has expired": expired,
     }
-    malformed = {name: f"{text[:-1]}{'1' if text[-1] == '0' else '0'}" for name, text in list(told.items())[:4]}
+    malformed = {name: f"{text[:-1]}{'1' if text[-1] == '0' else '0'}" for name, text in list(guesses.items())[:4]}
     return {
-        f"token, {kind}": {name: partial(tokens.principal_for, text, now) for name, text in told.items()},
+        f"token, {kind}": {name: partial(tokens.principal_for, text, now) for name, text in guesses.items()},
         f"token of a poll, {kind}": {
             f"{name}{where}": partial(poll_sql.poll, text, asked, now)
-            for name, text in told.items()
+            for name, text in guesses.items()
             for where, asked in (("", export_id), (", no export", "exp_nobody"))
             if not where or name == "shares nothing (control)"
         },
@@ -147,7 +154,7 @@ def _of_secrets(folder: Path) -> dict[str, dict[str, Guess]]:
     right = "3f9c1e77b0a24d5c8e6f1029384756aabbccddee"
     settings = make_settings(folder, {"SCANNER_SHARED_SECRET": right})
     check = SharedSecret(_HEADER, Integration.SCANNER, SharedSecrets(settings, Vault(settings.encryption_keys)))
-    told = {
+    guesses = {
         "shares nothing": "z" * len(right),
         "shares nothing (control)": "y" * len(right),
         "10 letters right": right[:10] + "z" * (len(right) - 10),
@@ -165,7 +172,7 @@ def _of_secrets(folder: Path) -> dict[str, dict[str, Guess]]:
         "all but one letter right": ("A" if tag[0] != "A" else "B") + tag[1:],
     }
     return {
-        "scanner's secret": {name: _refusal(check, create_req(headers={_HEADER: text})) for name, text in told.items()},
+        "scanner's secret": {name: _refusal(check, create_req(headers={_HEADER: text})) for name, text in guesses.items()},
         "storefront's signature": {name: partial(is_signed, _BODY, text, right.encode()) for name, text in signed.items()},
     }
 
@@ -181,19 +188,19 @@ def _refusal(check: SharedSecret, req: falcon.Request) -> Guess:
     return guess
 
 
-def _compared(name: str, guesses: Mapping[str, Guess], turns: int, chance: random.Random) -> list[Difference]:
+def _compared(name: str, guesses: Mapping[str, Guess], repetitions: int, chance: random.Random) -> list[Difference]:
     taken: dict[str, list[float]] = {guess: [] for guess in guesses}
     order = list(guesses)
-    for turn in range(_WARMING + turns):
+    for repetition in range(_WARMING + repetitions):
         chance.shuffle(order)
         for guess in order:
             took_us = _timed_us(guesses[guess])
-            if turn >= _WARMING:
+            if repetition >= _WARMING:
                 taken[guess].append(took_us)
     first, *others = guesses
     differences = {guess: [a - b for a, b in zip(taken[guess], taken[first], strict=True)] for guess in others}
-    told = [Difference(name, first, 0, 0, 0, median(taken[first]))]
-    return told + [Difference(name, guess, *_interval(each), median(taken[guess])) for guess, each in differences.items()]
+    control = [Difference(name, first, 0, 0, 0, median(taken[first]))]
+    return control + [Difference(name, guess, *_interval(each), median(taken[guess])) for guess, each in differences.items()]
 
 
 def _timed_us(guess: Guess) -> float:

@@ -1,9 +1,9 @@
-"""`python -m bench.hostile_bodies`: what ordinary clients meet while one client sends bodies that cost the most.
+"""`python -m bench.hostile_bodies`: response times of regular clients while one client sends the most expensive bodies.
 
-The service stands under gunicorn with its own configuration and two processes. One client that knows the scanner's secret
-sends ten bodies of a megabyte a second, as many as its rate limit lets it, whether the ones before are answered or not: text
-upon text that nearly breaks every rule of forbidden content, with a card number at the end. Four ordinary clients read an
-export meanwhile, each time on a new connection and each again 50 ms after its answer.
+The service runs under gunicorn with its own configuration and two processes. One client that knows the scanner's secret
+sends ten bodies of a megabyte per second, as many as its rate limit allows, without waiting for responses: texts that
+nearly match every rule of forbidden content, with a card number at the end. Meanwhile four regular clients read an
+export, each time on a new connection and again 50 ms after the response.
 """
 
 import http.client
@@ -17,9 +17,9 @@ from typing import Final
 
 import click
 
-from bench.dripping import ServiceAddress
 from bench.figures import Figure, machine, tell, write
 from bench.slow_clients import PATIENCE_S, PAUSE_S, ask, read_of, service
+from bench.slow_connections import ServiceAddress
 from tests.support.factories import SCANNER_SECRET
 
 CLIENTS: Final = 4

@@ -1,13 +1,13 @@
-"""A receiver that answers at once, or after a while, and counts, so that what is measured is the sender.
+"""A receiver that responds at once, or after a delay, and counts, so that the sender is what is measured.
 
     python -m bench.instant_receiver DELAY_S PORTS [CERTIFICATE]
 
-It prints a port for questions and PORTS more that take posts, over TLS where a CERTIFICATE (with its key) is given. Of the
-first, `GET /` tells the counts as JSON, `GET /times` when each key arrived first, `DELETE /` sets all that to zero. What is
-posted to `/hang` is counted apart and never answered. It reads just enough HTTP to find the end of a request; a client that
-pipelines, or sends a body without a length, is not served. It ends when its standard input does.
+It prints a control port and PORTS more that accept posts, over TLS with a CERTIFICATE (and its key). On the control port,
+`GET /` returns the counts as JSON, `GET /times` the first arrival of each key, `DELETE /` resets both. Posts to `/hang` are
+counted separately and get no response. It parses just enough HTTP to find the end of a request and does not support
+pipelining or bodies without a length. It exits at the end of standard input.
 
-It shares the cores with what is measured: a plain loop over epoll, which takes 0.03 ms a request where asyncio took 0.07.
+It shares the cores with the measured programs: a plain epoll loop, which takes 0.03 ms per request (asyncio: 0.07).
 """
 
 import json
@@ -57,7 +57,7 @@ class Arrivals:
         self.__init__()  # type: ignore[misc]  # a dataclass's own way to its defaults
 
     def record(self) -> dict[str, float | int | None]:
-        """Return the counts as they are told, and the processor time that this process has taken so far."""
+        """Return the reported counts and the processor time of this process."""
         return {
             "requests": self.requests,
             "hung": self.hung,

@@ -1,9 +1,9 @@
-"""`python -m bench.isolation`: does one target that hangs make a hundred others wait?
+"""`python -m bench.isolation`: does one hanging target delay a hundred others?
 
-Two real workers as they are by default. A hundred targets are sent exports that come due one after the other, and then as
-many that come due all at once; told is how long after its due time an export stood at the receiver, the median and the 95th
-of a hundred. In turns, with and without another target, for which a thousand exports are due already and which takes
-requests and never answers: it has as many of them open as it may, each until the deadline.
+Two real workers with default settings. A hundred targets get exports that become due one after the other, and then the same
+number all at once; reports the median and the 95th percentile of the time from due to arrival. Alternately with and without
+another target, which has a thousand due exports, accepts requests and never responds: it has as many open requests as
+allowed, each until the deadline.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.counterpart import BenchReceiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, listening, wait_until, workers
+from bench.receiver_process import BenchReceiver, receiver
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from tests.support.many_rows import export_id, many_targets, many_waiting
@@ -51,8 +51,10 @@ class Waited:
 
 @click.command(epilog="Example: python -m bench.isolation --database both --rounds 1")
 @click.option("--database", type=click.Choice(["sqlite", "postgresql", "both"]), default="sqlite", show_default=True)
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 20), help="Of which medians are told.")
-@click.option("--exports", default=1500, show_default=True, type=click.IntRange(min=200), help="Of each pattern, a turn.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 20), help="Of which medians are results.")
+@click.option(
+    "--exports", default=1500, show_default=True, type=click.IntRange(min=200), help="Exports per pattern and repetition."
+)
 @click.option(
     "--every-ms", default=4, show_default=True, type=click.IntRange(min=1), help="Between two, one after the other."
 )
@@ -60,29 +62,29 @@ class Waited:
 def bench(database: str, rounds: int, exports: int, every_ms: int, timeout_s: float) -> None:
     """Measure how long exports wait with and without a target that hangs."""
     patterns = [Pattern("one after the other", exports, every_ms), Pattern("all at once", exports, 0)]
-    told: dict[str, Any] = {**figures.machine(), "rounds": rounds, "exports": exports, "every_ms": every_ms}
+    results: dict[str, Any] = {**figures.machine(), "rounds": rounds, "exports": exports, "every_ms": every_ms}
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
         with receiver(0, TARGETS) as there, crowd(name, DELIVERY_TIMEOUT_S=str(timeout_s)) as installation:
             for number, url in enumerate(there.urls):
                 many_targets(installation.customer, number, 1, url)
             many_targets(installation.customer, TARGETS, 1, f"{there.url}hang")
-            told[name] = {pattern.name: _in_turns(installation, there, pattern, rounds) for pattern in patterns}
-        _print(name, told[name])
-    figures.write("isolation", told)
+            results[name] = {pattern.name: _alternating(installation, there, pattern, rounds) for pattern in patterns}
+        _print(name, results[name])
+    figures.write("isolation", results)
 
 
-def _in_turns(installation: Crowd, there: BenchReceiver, pattern: Pattern, rounds: int) -> dict[str, float]:
+def _alternating(installation: Crowd, there: BenchReceiver, pattern: Pattern, rounds: int) -> dict[str, float]:
     measured: dict[str, list[Waited]] = {side: [] for side in _SIDES}
     for number in range(rounds):
         # The side that begins changes, so that a machine that grows busier favours neither.
         for side in _SIDES if number % 2 == 0 else reversed(_SIDES):
             measured[side].append(_waited(installation, there, pattern, hangs=side == "with"))
     pairs = zip(measured["with"], measured["without"], strict=True)
-    told = {"with_vs_without": round(median(hung.median_ms / free.median_ms for hung, free in pairs), 2)}
+    results = {"with_vs_without": round(median(hung.median_ms / free.median_ms for hung, free in pairs), 2)}
     for side, runs in measured.items():
-        told[f"{side}_median_ms"] = round(median(one.median_ms for one in runs), 1)
-        told[f"{side}_p95_ms"] = round(median(one.p95_ms for one in runs), 1)
-    return told
+        results[f"{side}_median_ms"] = round(median(one.median_ms for one in runs), 1)
+        results[f"{side}_p95_ms"] = round(median(one.p95_ms for one in runs), 1)
+    return results
 
 
 def _waited(installation: Crowd, there: BenchReceiver, pattern: Pattern, *, hangs: bool) -> Waited:
@@ -108,7 +110,7 @@ def _from_due_to_arrival(there: BenchReceiver, pattern: Pattern, begins_at: date
     return Waited(median(took_ms), quantiles(took_ms, n=20)[-1])
 
 
-def _print(name: str, told: dict[str, dict[str, float]]) -> None:
+def _print(name: str, results: dict[str, dict[str, float]]) -> None:
     columns = ("without, ms", "95th", "with, ms", "95th", "with/without", "wanted")
     wanted = f"< {WANTED:g}"
     lines: dict[str, Sequence[float | str | None]] = {
@@ -120,7 +122,7 @@ def _print(name: str, told: dict[str, dict[str, float]]) -> None:
             one["with_vs_without"],
             wanted,
         )
-        for pattern, one in told.items()
+        for pattern, one in results.items()
     }
     figures.table(name, columns, lines)
 

@@ -1,10 +1,10 @@
-"""A load where wrk is not installed: one thread, sockets that are kept, bytes that are ready.
+"""A load generator for machines without wrk: one thread, kept connections, prepared bytes.
 
     python -m bench.keep_alive_load
 
-reads what to send, and how, from standard input as one JSON object, and sends it until the time is over and every answer is
-there. It tells the answers, the seconds and how long answers took, or breaks off at the first answer with another status. It
-reads just enough HTTP to find the end of an answer, which must have a length, unless it is a 304, which has no body.
+reads what to send from standard input as one JSON object and sends it until the time is over and every response has arrived.
+It prints the number of responses, the seconds and the response times; it fails at the first response with another status. It
+parses just enough HTTP to find the end of a response, which must have a length, unless it is a 304.
 """
 
 import json
@@ -78,7 +78,7 @@ def _is_whole(received: bytes) -> bool:
     return len(body) >= int(head.lower().partition(_LENGTH)[2].partition(b"\r")[0])
 
 
-def _told(took_s: list[float], seconds: float) -> dict[str, Any]:
+def _summary(took_s: list[float], seconds: float) -> dict[str, Any]:
     percentiles = quantiles(took_s, n=100, method="inclusive")
     return {"answers": len(took_s), "seconds": seconds, "p50_ms": percentiles[49] * 1000, "p99_ms": percentiles[98] * 1000}
 
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     asked = json.loads(sys.stdin.readline())
     numbered = requests(asked["parts"], asked["prefix"], asked["digits"], asked["first"])
     taken = send_all(asked["port"], asked["seconds"], asked["connections"], asked["status"], numbered)
-    print(json.dumps(_told(*taken)), flush=True)
+    print(json.dumps(_summary(*taken)), flush=True)

@@ -1,8 +1,8 @@
-"""The same request over and over on a few connections, by wrk where it is installed, else by a small loop of our own.
+"""Sends the same request repeatedly on a few connections, with wrk if installed, otherwise with a small loop of our own.
 
-A request is raw bytes. Where NUMBER stands in them, every request has another number, of the same length, so that the
-length of the body never changes. Any answer but the expected status ends the measurement; of wrk, any from 400 on.
-Percentiles are those of a client that sends its next request when it has its answer.
+A request is raw bytes. NUMBER in them is replaced by another number of the same length for each request, so that the length
+of the body stays the same. Any other status than the expected one ends the measurement; with wrk, any from 400 on.
+Percentiles are those of a client that sends its next request after the response.
 """
 
 import json
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bench.counterpart import child, pipe
+from bench.receiver_process import child, pipe
 
 #: Nobody's digits and no long word, lest it be taken for a card number or a key.
 NUMBER: Final = "run-number"
@@ -67,8 +67,8 @@ class Loaded:
 
 def request(method: str, path: str, headers: Mapping[str, str], body: str = "") -> bytes:
     """Return a request as it goes over the wire; numbers in the body must be as long as NUMBER is, as `new_numbers` are."""
-    told = {"Host": "127.0.0.1", **headers, **({"Content-Length": str(len(body.encode()))} if body else {})}
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())]
+    all_headers = {"Host": "127.0.0.1", **headers, **({"Content-Length": str(len(body.encode()))} if body else {})}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in all_headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
 
 
@@ -106,11 +106,11 @@ def _wrk(port: int, question: Question, seconds: int, connections: int, numbers:
         script.write(_script(question.sent, numbers))
         script.flush()
         words += ["--script", script.name, f"http://127.0.0.1:{port}"]
-        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "Non-2xx" not in told, told
-    assert "Socket errors" not in told, told
-    rate, answers = _found(r"Requests/sec:\s+([\d.]+)", told), _found(r"(\d+) requests in", told)
-    return Loaded(float(rate[1]), _percentile_ms(50, told), _percentile_ms(99, told), int(answers[1]))
+        output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "Non-2xx" not in output, output
+    assert "Socket errors" not in output, output
+    rate, answers = _found(r"Requests/sec:\s+([\d.]+)", output), _found(r"(\d+) requests in", output)
+    return Loaded(float(rate[1]), _percentile_ms(50, output), _percentile_ms(99, output), int(answers[1]))
 
 
 def _script(sent: bytes, numbers: Numbers) -> str:
@@ -118,14 +118,14 @@ def _script(sent: bytes, numbers: Numbers) -> str:
     return _SCRIPT.format(before=numbers.first - 1, parts=parts, prefix=numbers.prefix, digits=numbers.digits)
 
 
-def _found(pattern: str, told: str) -> re.Match[str]:
-    found = re.search(pattern, told)
-    assert found is not None, told
+def _found(pattern: str, output: str) -> re.Match[str]:
+    found = re.search(pattern, output)
+    assert found is not None, output
     return found
 
 
-def _percentile_ms(percent: int, told: str) -> float:
-    found = _found(rf"{percent}%\s+([\d.]+)(us|ms|s|m)\s", told)
+def _percentile_ms(percent: int, output: str) -> float:
+    found = _found(rf"{percent}%\s+([\d.]+)(us|ms|s|m)\s", output)
     return float(found[1]) * _MS[found[2]]
 
 
@@ -149,6 +149,6 @@ def _own(port: int, question: Question, seconds: int, connections: int, numbers:
     with child("keep_alive_load") as process:
         pipe(process.stdin).write(json.dumps(asked) + "\n")
         pipe(process.stdin).flush()
-        told = json.loads(pipe(process.stdout).readline() or "null")
-    assert told is not None, "The load broke off: an answer had another status, or the connection ended."
-    return Loaded(told["answers"] / told["seconds"], told["p50_ms"], told["p99_ms"], told["answers"])
+        output = json.loads(pipe(process.stdout).readline() or "null")
+    assert output is not None, "The load broke off: an answer had another status, or the connection ended."
+    return Loaded(output["answers"] / output["seconds"], output["p50_ms"], output["p99_ms"], output["answers"])

@@ -1,8 +1,8 @@
-"""`python -m bench.million`: the memory of worker processes while a million exports are due, and how many they deliver.
+"""`python -m bench.million`: memory of worker processes while a million exports are due, and their rate of deliveries.
 
-Two real workers begin on a database in which everything is due already, for a hundred targets at a receiver that answers at
-once. Their memory is looked at all the time; told is the most that any of them had. Memory that grows with what is due would
-show within seconds. The rows are made by the database itself.
+Two real workers start on a database in which all exports are due, for a hundred targets at a receiver that responds at once.
+Reports the highest memory of any process. Memory that grows with the number of due exports would show within seconds. Rows
+are generated in SQL.
 """
 
 import time
@@ -13,10 +13,10 @@ from typing import Final
 import click
 
 from bench import figures
-from bench.counterpart import BenchReceiver, rate, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import BODY_BYTES, PROCESSES, listening, wait_until, workers
 from bench.process_cost import proportional_mb, resident_mb
+from bench.receiver_process import BenchReceiver, rate, receiver
 from runtime.clock import utc_now
 from tests.support.many_rows import learn, many_targets, many_waiting, settle
 

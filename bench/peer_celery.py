@@ -1,7 +1,7 @@
-"""Celery's side of `bench.peers`: its application, which its own worker loads, and what fills its queue.
+"""Celery's part of `bench.peers`: the application that its worker loads, and the filling of its queue.
 
-It runs in an environment of its own (`bench.peer_environment`). Results, events and remote control are off, tasks are
-acknowledged when they are taken: the quickest that Celery has. `python -m bench.peer_celery` queues a task for each line of
+It runs in a separate environment (`bench.peer_environment`). Results, events and remote control are off, and tasks are
+acknowledged when received: Celery's fastest configuration. `python -m bench.peer_celery` queues a task for each line of
 standard input.
 """
 

@@ -1,9 +1,9 @@
-"""One delivery as a job of a task queue does it: read what is due, sign it and send it, write an attempt and the status.
+"""One delivery as a job of a task queue: read the due export, sign and send it, record an attempt and the status.
 
-Written to be quick: bare SQL, requests that are prepared once and sent through the adapter, connections kept for as long as
-the process lives, to the database as to the receiver. The same attempt and the same status as the product's, with the same
-durability; the ledger, the claim with its lease, the address guard and the judgement of answers are left out. Nothing of the
-product is imported but the signature, so that a task queue's own environment is enough.
+Written for speed: raw SQL, requests prepared once and sent through the adapter, connections to database and receiver kept
+for the life of the process. It records the same attempt and status as the product, with the same durability; it omits the
+audit trail, the claim with its lease, the address guard and the evaluation of responses. It imports only the signature
+from the product, so that a task queue's own environment is enough.
 """
 
 import functools
@@ -18,7 +18,7 @@ from typing import Final
 import requests
 from requests.adapters import HTTPAdapter
 
-from bench.stores import PostgresStore, SqliteStore, SqlStore, open_store
+from bench.handwritten.stores import PostgresStore, SqliteStore, SqlStore, open_store
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 _DATABASE_URL: Final = os.environ["DATABASE_URL"]
@@ -39,7 +39,7 @@ INSERT INTO attempts (id, export_id, number, started_at, outcome, response_statu
     first_byte_ms, total_ms, nonce, worker) VALUES (?, ?, ?, ?, 'delivered', ?, '127.0.0.1', 0, 0, NULL, ?, ?, ?, ?)"""
 
 #: Threads of one process that queue here wake in order; in SQLite's own wait they would sleep and poll.
-_sqlite_turn: Final = threading.Lock()
+_sqlite_lock: Final = threading.Lock()
 _of_thread: Final = threading.local()
 _adapter: Final = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
 
@@ -55,7 +55,7 @@ def deliver(export_id: str) -> None:
     response.close()
     assert response.ok, response.status_code
     now_ms = _now_ms()
-    with _turn(store), store.transaction() as execute:
+    with _write_lock(store), store.transaction() as execute:
         took_ms = now_ms - started_ms
         moved = (attempts + 1, now_ms, started_ms, response.status_code, took_ms, export_id)
         assert execute(_MOVE, moved).rowcount == 1, "Somebody else delivered it."
@@ -96,8 +96,8 @@ def _postgres() -> PostgresStore:
     return PostgresStore(_DATABASE_URL)
 
 
-def _turn(store: SqlStore) -> AbstractContextManager[object]:
-    return _sqlite_turn if isinstance(store, SqliteStore) else nullcontext()
+def _write_lock(store: SqlStore) -> AbstractContextManager[object]:
+    return _sqlite_lock if isinstance(store, SqliteStore) else nullcontext()
 
 
 def _now_ms() -> int:

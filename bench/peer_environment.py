@@ -1,4 +1,4 @@
-"""The environment in which a peer of the product runs: a folder of its own, made from pinned files, apart from .venv."""
+"""The environment of a compared task queue: a separate folder, built from pinned files, apart from .venv."""
 
 import hashlib
 import shutil
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from bench.counterpart import ROOT
+from bench.receiver_process import ROOT
 
 FOLDER: Final = ROOT / ".venv-peers"
 LOCK: Final = Path(__file__).parent / "requirements-peers.lock"

@@ -1,6 +1,6 @@
-"""RQ's side of `bench.peers`: the settings module of a stock `rq worker`.
+"""RQ's part of `bench.peers`: the settings module of a stock `rq worker`.
 
-The worker reads it before it forks, and so loads what a job needs once and not once a job.
+The worker imports it before it forks, so a job's modules are loaded once and not once per job.
 """
 
 import os

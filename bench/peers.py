@@ -1,13 +1,13 @@
-"""Deliveries a second beside the same work as jobs of two task queues.
+"""Deliveries per second compared with the same work as jobs of two task queues.
 
-Two worker processes each, the same exports with bodies of 2 KiB, the same database, the same receiver, which answers at
-once: the product's own worker daemons with everything on, Celery with a pool of threads, and the stock `rq worker`, which
-forks for every job. A job of the peers is `bench.peer_delivery`: as little as leaves the same attempt and the same status
-behind. They take turns, and after every run the tables must agree with what arrived. Queues are filled before anybody
-counts, and opened when every worker listens.
+Two worker processes each, the same exports with bodies of 2 KiB, the same database, the same immediate receiver: the
+product's worker daemons with default features, Celery with a pool of threads, and the stock `rq worker`, which forks for
+every job. A job of the peers is `bench.peer_delivery`, the minimum that records the same attempt and status. They
+alternate, and after every run the tables must agree with what arrived. Queues are filled beforehand and opened once every
+worker listens.
 
-Celery is no part of the product: the first run puts it into .venv-peers, from bench/requirements-peers.lock. Where that
-cannot be done, its figures are missing. Loopback only, but for that; what it starts it stops.
+Celery is not part of the product: the first run installs it in .venv-peers, from bench/requirements-peers.lock. If that
+fails, its figures are missing. Apart from that, loopback only; started processes are stopped.
 """
 
 import subprocess
@@ -24,7 +24,6 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from bench.counterpart import ROOT, BenchReceiver, rate, receiver
 from bench.deliveries import (
     PROCESSES,
     BenchInstallation,
@@ -33,14 +32,15 @@ from bench.deliveries import (
     deliver,
     finished,
     listening,
+    log_on_failure,
     processes,
-    told_on_failure,
     wait_until,
 )
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, ratio
 from bench.peer_environment import python_of_peers
 from bench.process_cost import cpu_s
+from bench.receiver_process import ROOT, BenchReceiver, rate, receiver
 from storage.db.engine import rows
 from tests.support.servers import RedisServer
 
@@ -80,7 +80,7 @@ class Stage:
 
 
 def measure(extent: Extent) -> list[Figure]:
-    """Let the sides take turns: on both databases, or on SQLite alone where it has to be quick."""
+    """Measure the programs alternately: on both databases, or in a quick run on SQLite only."""
     python = _python_for_celery()
     if extent is Extent.QUICK:
         return _measured("sqlite", QUICK_EXPORTS, 1, python)
@@ -138,7 +138,7 @@ def _with_product(stage: Stage, count: int) -> PeerResult:
 def _with_rq(stage: Stage, count: int) -> PeerResult:
     stage.receiver.clear()
     with stage.installation.copy() as env:
-        stage.seeded.turn("resume")
+        stage.seeded.change_status("resume")
         with Redis.from_url(env["REDIS_URL"]) as client:
             _queue_for_rq(client, _due(count))
             _park(client, f"rq:queue:{RQ_QUEUE}")
@@ -152,10 +152,10 @@ def _with_rq(stage: Stage, count: int) -> PeerResult:
 def _with_celery(stage: Stage, count: int, python: str) -> PeerResult:
     stage.receiver.clear()
     with stage.installation.copy() as env:
-        stage.seeded.turn("resume")
+        stage.seeded.change_status("resume")
         with Redis.from_url(env["REDIS_URL"]) as client:
-            told = "\n".join(_due(count))
-            subprocess.run([python, "-m", "bench.peer_celery"], cwd=ROOT, env=env, input=told, text=True, check=True)
+            due_lines = "\n".join(_due(count))
+            subprocess.run([python, "-m", "bench.peer_celery"], cwd=ROOT, env=env, input=due_lines, text=True, check=True)
             _park(client, CELERY_QUEUE)
             command = [python, "-m", "celery", "--quiet", "--app", "bench.peer_celery", "worker", "--pool", "threads"]
             command += ["--concurrency", str(CELERY_THREADS), "--loglevel", "ERROR"]
@@ -168,8 +168,8 @@ def _with_celery(stage: Stage, count: int, python: str) -> PeerResult:
 
 @contextmanager
 def _quietly(commands: list[list[str]], env: dict[str, str]) -> Iterator[list[int]]:
-    """Run a peer's workers, and tell what they said only where something went wrong."""
-    with tempfile.TemporaryFile() as log, told_on_failure(log), processes(commands, env, output=log) as pids:
+    """Run a peer's workers; print their output only on a failure."""
+    with tempfile.TemporaryFile() as log, log_on_failure(log), processes(commands, env, output=log) as pids:
         yield pids
 
 

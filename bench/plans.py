@@ -1,9 +1,9 @@
-"""`python -m bench.plans`: what a worker's questions cost when a million exports have finished and many are waiting.
+"""`python -m bench.plans`: cost of a worker's queries with a million finished and many waiting exports.
 
-The look is what a worker asks each tick and each sweep (`worker.delivery.claim_planner`), the claim what follows where there
-is room for 32, the count what `bin/riskrelay sweep` asks. Each is asked many times and undone; medians. What waits belongs
-to one target, to a hundred or to thousands, and in the last layout almost all of it to targets that are paused. `--plans`
-prints what the database does for each statement. The rows are made by the database itself; what is started is stopped.
+Measures the query of each tick and each sweep (`worker.delivery.claim_planner`), a following claim of 32, and the count
+of `bin/riskrelay sweep`. Each runs many times and is rolled back; medians. Waiting exports belong to one target, to a
+hundred or to thousands; in the last layout almost all of them to paused targets. `--plans` prints the query plan of each
+statement. Rows are generated in SQL; started processes are stopped.
 """
 
 import tempfile
@@ -71,14 +71,14 @@ def bench(kind: str, finished: int, waiting: int, targets: int, times: int, show
         Layout(f"{targets:,} targets", targets),
         Layout(f"{targets:,}, 99 % paused", targets, targets * 99 // 100),
     ]
-    told: dict[str, Any] = {**figures.machine(), "finished": finished, "waiting": waiting, "times": times}
+    results: dict[str, Any] = {**figures.machine(), "finished": finished, "waiting": waiting, "times": times}
     for name in ["sqlite", "postgresql"] if kind == "both" else [kind]:
         with filled(name, finished, targets) as customer:
-            told[name] = {layout.name: _measured(layout, customer, finished, waiting, times) for layout in layouts}
+            results[name] = {layout.name: _measured(layout, customer, finished, waiting, times) for layout in layouts}
             if shows_plans:
                 _show_plans()
-        _print(name, told[name])
-    figures.write("plans", told)
+        _print(name, results[name])
+    figures.write("plans", results)
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _lay_out(layout: Layout, customer: Customer, first: int, waiting: int) -> No
     for start in range(0, waiting, _CHUNK):
         many_waiting(customer, first + start, min(_CHUNK, waiting - start), (0, layout.targets), due_at)
     if not is_sqlite():
-        # As it does by itself after so many changes; SQLite learns nothing unless told, and the product does not tell it.
+        # PostgreSQL does so automatically; SQLite only on request, which the product never makes.
         database.execute_sql("VACUUM exports")
         learn()
     settle()
@@ -165,7 +165,7 @@ def _show_plans() -> None:
 
 def _print(name: str, measured: dict[str, dict[str, float]]) -> None:
     columns = ("look ms", "claim ms", "claimed", "count ms")
-    figures.table(name, columns, {layout: list(told.values()) for layout, told in measured.items()})
+    figures.table(name, columns, {layout: list(results.values()) for layout, results in measured.items()})
 
 
 if __name__ == "__main__":

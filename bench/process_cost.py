@@ -1,4 +1,4 @@
-"""What processes cost, as the kernel counts it under /proc: processor time and memory."""
+"""Processor time and memory of processes, from /proc."""
 
 import os
 from collections.abc import Iterable

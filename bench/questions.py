@@ -17,8 +17,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
+from bench.handwritten.stores import open_store
 from bench.load import NUMBER, Question, request
-from bench.stores import open_store
 from runtime.clock import utc_now
 from schemas.base.principal import TokenKind
 from schemas.exports.record import Approval
@@ -145,5 +145,5 @@ def _issue(number: int) -> dict[str, object]:
 
 
 def _keyed(path: str, headers: Mapping[str, str], body: Mapping[str, object], answered: int) -> Question:
-    told = {**headers, "Content-Type": "application/json", "Idempotency-Key": f"bench-{NUMBER}"}
-    return Question(request("POST", path, told, json.dumps(body)), answered)
+    record = {**headers, "Content-Type": "application/json", "Idempotency-Key": f"bench-{NUMBER}"}
+    return Question(request("POST", path, record, json.dumps(body)), answered)

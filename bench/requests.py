@@ -1,16 +1,16 @@
 """`python -m bench.requests`: requests a second of the product's hot routes, beside the least that could answer them.
 
-Three applications stand under the same gunicorn, with our own configuration and two processes, and are asked in turns:
-Falcon with nothing behind it, the same work written by hand in bare SQL, and the product with everything on, its rate limits
-and its log included. `bench.questions` says what is asked. Before anything is measured the work by hand must answer and
-store what the product does (`bench.same_work`), and after every round the tables must hold what was answered. Loopback only;
-what it starts it stops.
+Three applications run under the same gunicorn, with our own configuration and two processes, and are measured
+alternately: Falcon with nothing behind it, the same work written by hand in bare SQL, and the product with everything on,
+its rate limits and its log included. `bench.questions` says what is asked. Before anything is measured the work by hand
+must answer and store what the product does (`bench.handwritten.comparison`), and after every round the tables must hold
+what was answered. Loopback only; what it starts it stops.
 
 For a service that runs already, on a database of anybody's:
 
     rates(served: Served, asked: Mapping[str, Question], connections: int, seconds: int) -> dict[str, Asked]
 
-asks each question in turn on so many connections (`bench.questions.status(export_id, bearer)`, `.postback(1)`, …) and
+sends each kind of request on so many connections (`bench.questions.status(export_id, bearer)`, `.postback(1)`, …) and
 returns answers a second, processor time of the serving processes, p50 and p99 of each by its name.
 """
 
@@ -30,9 +30,9 @@ import click
 from bench.answered_rows import LEFT, settled, stored
 from bench.durable_postgres import DurablePostgres
 from bench.figures import Extent, Figure, machine, ratio, table, write
+from bench.handwritten.comparison import difference, left_behind, sent_once, steady
 from bench.load import CONNECTIONS, TOOLS, Loaded, Numbers, Question, load, tool_here
 from bench.questions import APPROVABLE, APPROVABLE_DIGITS, SeededDatabase, prepare_many, seed
-from bench.same_work import difference, left_behind, sent_once, steady
 from bench.serving import Served, serving
 from tests.support.factories import LOOPBACK, environment
 from tests.support.servers import RedisServer
@@ -48,8 +48,8 @@ _MOST_APPROVALS_PER_S: Final = 3000
 #: What is sent by hand to each side before anything is measured; no round has it.
 _ONCE: Final = 1
 
-BARE: Final = "bench.bare_route:app"
-WITH_A_DATABASE: Final = {"by_hand": "bench.by_hand:create_app()", "product": "service.wsgi:app"}
+BARE: Final = "bench.bare_falcon:app"
+WITH_A_DATABASE: Final = {"handwritten": "bench.handwritten.app:create_app()", "product": "service.wsgi:app"}
 DATABASES: Final = ("sqlite", "postgresql")
 
 KINDS: Final = tuple(LEFT)
@@ -91,7 +91,7 @@ class RequestPlan:
     log_level: str = "info"
 
 
-#: Those with an aim get more turns, since a ratio of two noisy figures is noisier than both.
+#: Those with an aim get more repetitions, since a ratio of two noisy figures is noisier than both.
 _FULL: Final = {kind: 5 if kind in _AIMS else 3 for kind in KINDS}
 _QUICK: Final = dict.fromkeys(_AIMS, 3)
 
@@ -101,7 +101,7 @@ Rounds = dict[str, list[Asked]]
 @click.command(epilog="Example: python -m bench.requests --database sqlite --rounds 5 --kind status")
 @click.option("--database", type=click.Choice([*DATABASES, "both"]), default="both", show_default=True)
 @click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="What is asked; all unless some are named.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 50), help="Of which medians are told.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 50), help="Repetitions; reports medians.")
 @click.option("--seconds", default=2, show_default=True, type=click.IntRange(1, 60), help="How long each is asked a round.")
 @click.option("--tool", type=click.Choice(TOOLS), default=tool_here(), show_default=True, help="What makes the load.")
 @click.option(
@@ -131,7 +131,7 @@ def measure(extent: Extent) -> list[Figure]:
 
 
 def rates(served: Served, asked: Mapping[str, Question], connections: int, seconds: int) -> dict[str, Asked]:
-    """Ask a service each question in turn, after a warm-up; return what came of it by the question's name."""
+    """Send each kind of request to a service after a warm-up; return the results by kind."""
     tool, found = tool_here(), {}
     for name, question in asked.items():
         load(tool, served.port, question, _WARM_UP_S, connections)
@@ -175,7 +175,7 @@ def service_environment(folder: Path, **settings: str) -> dict[str, str]:
 
 
 def _measured(database: str, plan: RequestPlan) -> dict[str, Rounds]:
-    """Ask every application in turns, so that a busy moment of the machine meets them all."""
+    """Measure the applications alternately, so that a busy moment of the machine affects all of them."""
     with installations(database, plan.log_level) as sides:
         measured: dict[str, Rounds] = {}
         for kind, rounds in plan.rounds.items():
@@ -231,10 +231,10 @@ def _require_same_work(sides: Mapping[str, BenchedApplication]) -> dict[str, int
     sizes = {}
     for kind in KINDS:
         answers = {name: _once(side, kind) for name, side in sides.items()}
-        ours, theirs = (steady(json.loads(answers[name] or "null")) for name in ("product", "by_hand"))
+        ours, theirs = (steady(json.loads(answers[name] or "null")) for name in ("product", "handwritten"))
         assert ours == theirs, f"The two answer a {kind} differently: {ours} / {theirs}"
         sizes[kind] = len(answers["product"])
-    ours, theirs = (left_behind(side.seeded.url) for side in (sides["product"], sides["by_hand"]) if side.seeded)
+    ours, theirs = (left_behind(side.seeded.url) for side in (sides["product"], sides["handwritten"]) if side.seeded)
     assert ours == theirs, difference(ours, theirs)
     return sizes
 
@@ -250,11 +250,11 @@ def _once(side: BenchedApplication, kind: str) -> bytes:
         asked.add_header(*header.split(": ", 1))
     try:
         with urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own loopback address
-            status, told = answer.status, answer.read()
+            status, content = answer.status, answer.read()
     except HTTPError as refused:  # a 304 is one to urllib
-        status, told = refused.code, refused.read()
-    assert status == question.status, (kind, status, told)
-    return bytes(told)
+        status, content = refused.code, refused.read()
+    assert status == question.status, (kind, status, content)
+    return bytes(content)
 
 
 def _figures(database: str, kind: str, asked: Rounds) -> list[Figure]:
@@ -266,12 +266,12 @@ def _figures(database: str, kind: str, asked: Rounds) -> list[Figure]:
     return [
         Figure(f"{name}_per_s", rates_per_s["product"], "1/s"),
         ratio(f"{name}_vs_bare", rates_per_s["product"], rates_per_s["bare"], to_bare),
-        ratio(f"{name}_vs_raw_sql", rates_per_s["product"], rates_per_s["by_hand"], to_raw_sql),
+        ratio(f"{name}_vs_raw_sql", rates_per_s["product"], rates_per_s["handwritten"], to_raw_sql),
         Figure(f"{name}_p50_ms", [one.p50_ms for one in ours], "ms", is_cost=True),
         Figure(f"{name}_p99_ms", [one.p99_ms for one in ours], "ms", is_cost=True),
         Figure(f"{name}_cpu_ms", [one.cpu_ms for one in ours], "ms", is_cost=True),
-        Figure(f"{name}_raw_sql_per_s", rates_per_s["by_hand"], "1/s"),
-        Figure(f"{name}_raw_sql_cpu_ms", [one.cpu_ms for one in asked["by_hand"]], "ms", is_cost=True),
+        Figure(f"{name}_raw_sql_per_s", rates_per_s["handwritten"], "1/s"),
+        Figure(f"{name}_raw_sql_cpu_ms", [one.cpu_ms for one in asked["handwritten"]], "ms", is_cost=True),
         Figure(f"{name}_bare_per_s", rates_per_s["bare"], "1/s"),
         Figure(f"{name}_bare_cpu_ms", [one.cpu_ms for one in asked["bare"]], "ms", is_cost=True),
     ]

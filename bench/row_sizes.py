@@ -1,6 +1,6 @@
-"""`python -m bench.row_sizes`: how many bytes a row of each table takes that grows for good, its indexes included.
+"""`python -m bench.row_sizes`: bytes per row, with indexes, of each table that only grows.
 
-Ten thousand rows with values of ordinary lengths are made on SQLite and on PostgreSQL. docs/limits.md tells the figures.
+Creates ten thousand rows with values of ordinary lengths on SQLite and on PostgreSQL. docs/limits.md shows the figures.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""An application under gunicorn with the product's own configuration, on loopback, in processes of its own."""
+"""Runs an application under gunicorn with the product's configuration, on loopback, in separate processes."""
 
 import socket
 import subprocess
@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
 
-from bench.counterpart import ROOT
 from bench.process_cost import cpu_s
+from bench.receiver_process import ROOT
 from bin.commands.serve import GUNICORN
 from bin.processes import child_process
 from tests.support.servers import free_port

@@ -1,10 +1,10 @@
-"""`python -m bench.slow_clients`: what ordinary clients meet while five hundred slow ones hold connections.
+"""`python -m bench.slow_clients`: response times of regular clients while five hundred slow clients hold connections.
 
-The service stands under gunicorn with its own configuration and two processes; in a second turn behind nginx with the
-example of deploy/nginx, over TLS, where nginx is installed. Half of the slow clients drip headers, half a body, a byte every
-0.2 s, as a slow line or an attacker does. Eight ordinary clients read an export, each time on a new connection, and each
-again 50 ms after its answer; in turns with that they do so with nobody else around. The slow ones come from ten addresses,
-since the example lets an address have a hundred connections.
+The service runs under gunicorn with its own configuration and two processes; then behind nginx with the example of
+deploy/nginx, over TLS, if nginx is installed. Half of the slow clients send headers, half a body, at a byte every 0.2 s,
+as a slow line or an attacker does. Eight regular clients read an export, each time on a new connection and again 50 ms
+after the response, alternately with and without the slow clients. These use ten addresses, since the example allows a
+hundred connections per address.
 """
 
 import resource
@@ -20,13 +20,13 @@ from typing import Final
 
 import click
 
-from bench.dripping import ServiceAddress, dripping
 from bench.example_proxy import example_proxy, is_here
 from bench.figures import Extent, Figure, machine, tell, write
 from bench.load import request
 from bench.questions import SeededDatabase, seed
 from bench.requests import service_environment
 from bench.serving import Served, serving
+from bench.slow_connections import ServiceAddress, dripping
 from tests.support.servers import RedisServer
 
 SLOW: Final = 500
@@ -75,7 +75,7 @@ class Met:
 
 
 @click.command(epilog="Example: python -m bench.slow_clients --rounds 1")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 50), help="Of which medians are told.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 50), help="Repetitions; reports medians.")
 def bench(rounds: int) -> None:
     """Measure ordinary clients beside five hundred slow ones."""
     figures = _figures(_measured(rounds))
@@ -150,7 +150,7 @@ def allow_files() -> None:
 
 
 def _measured(rounds: int) -> dict[str, list[Met]]:
-    """Ask in turns without slow clients and with them, directly and through the proxy where there is one."""
+    """Measure alternately without and with slow clients, directly and through the proxy if available."""
     found: dict[str, list[Met]] = {name: [] for name in ("quiet", "slow", "proxy_quiet", "proxy_slow")}
     with ExitStack() as stack:
         served, seeded = stack.enter_context(service())

@@ -1,8 +1,8 @@
-"""How long starts and stops take: from `bin/riskrelay run` to ready and to the first delivery, from SIGTERM to the end.
+"""Duration of starts and stops: from `bin/riskrelay run` to ready and to the first delivery, from SIGTERM to the exit.
 
-A cold start is that of a fresh folder with its `.env` and embedded Redis, for which one approved export waits. Service and
-workers are ended under load: requests on eight connections, and deliveries to a receiver that takes 50 ms. What they have
-begun they finish, so a stop takes at least as long as that.
+A cold start is that of a new folder with its `.env` and embedded Redis, and one approved export. Service and workers are
+stopped under load: requests on eight connections, and deliveries to a receiver that takes 50 ms. They finish requests in
+progress, so a stop takes at least that long.
 """
 
 import http.client
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
-from bench.counterpart import ROOT, BenchReceiver, receiver
 from bench.crowd import crowd
-from bench.deliveries import BODY_BYTES, PROCESSES, approve, listening, prepare, told_on_failure, wait_until, workers
+from bench.deliveries import BODY_BYTES, PROCESSES, approve, listening, log_on_failure, prepare, wait_until, workers
 from bench.figures import Extent, Figure
+from bench.receiver_process import ROOT, BenchReceiver, receiver
 from bench.serving import serving
 from bin.processes import child_process
 from runtime.clock import utc_now
@@ -62,7 +62,7 @@ def _start_cold() -> dict[str, float]:
         began_at = time.monotonic()
         process = child_process.start([_RISKRELAY, "run"], env=env, cwd=folder, output=log)
         try:
-            with told_on_failure(log):
+            with log_on_failure(log):
                 wait_until(lambda: _is_ready(process, env["BIND"]), "the service to be ready", _WITHIN_S)
                 ready_at = time.monotonic()
                 wait_until(lambda: bool(there.arrivals()["requests"]), "the first delivery", _WITHIN_S)

@@ -1,8 +1,8 @@
-"""`python -m bench.takeover`: how long what a killed worker held takes to be delivered by the other one.
+"""`python -m bench.takeover`: time until another worker has delivered the exports of a killed one.
 
-Two real workers send to a receiver that takes its time, so that each holds many exports; one is killed (SIGKILL) in the
-middle. What it held at that moment stands in the tables. Told is when the last of that was delivered, counted from the kill.
-After every round everything must have been delivered, and a request more than once only by the kill.
+Two real workers send to a slow receiver, so that each holds many exports; one is killed (SIGKILL) during deliveries. The
+tables show what it held. Reports the time from the kill to the last delivery of these. After every repetition all exports
+must be delivered, and repeated requests must be due to the kill.
 """
 
 import os
@@ -17,9 +17,9 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.counterpart import BenchReceiver, receiver
 from bench.crowd import Crowd, crowd
 from bench.deliveries import PROCESSES, finished, listening, wait_until, workers
+from bench.receiver_process import BenchReceiver, receiver
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from storage.db.engine import rows
@@ -30,7 +30,7 @@ TARGETS: Final = 20
 WANTED_S: Final = 10.0
 #: Long enough that most of what is held at any moment is on its way.
 DELAY_MS: Final = 300
-#: A hang of the second worker would be told, not waited for.
+#: Time limit; a hanging second worker is reported as a failure.
 _WITHIN_S: Final = 60.0
 
 # The latest claim of each export tells who holds it; what follows the process id in a name is drawn by lot.
@@ -52,11 +52,13 @@ class TakenOver:
 
 @click.command(epilog="Example: python -m bench.takeover --database sqlite --rounds 1")
 @click.option("--database", type=click.Choice(["sqlite", "postgresql", "both"]), default="both", show_default=True)
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 20), help="Of which the worst is told too.")
+@click.option(
+    "--rounds", default=3, show_default=True, type=click.IntRange(1, 20), help="Repetitions; reports the worst too."
+)
 @click.option("--exports", default=600, show_default=True, type=click.IntRange(min=200), help="A round.")
 def bench(database: str, rounds: int, exports: int) -> None:
     """Measure how soon a worker delivers what a killed one held."""
-    told: dict[str, Any] = {**figures.machine(), "rounds": rounds, "exports": exports, "delay_ms": DELAY_MS}
+    results: dict[str, Any] = {**figures.machine(), "rounds": rounds, "exports": exports, "delay_ms": DELAY_MS}
     lines: dict[str, Sequence[float | str | None]] = {}
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
         with receiver(DELAY_MS, TARGETS) as there, crowd(name) as installation:
@@ -69,9 +71,9 @@ def bench(database: str, rounds: int, exports: int) -> None:
             "median_s": round(median(one.seconds for one in done), 2),
             "worst_s": round(max(one.seconds for one in done), 2),
         }
-        told[name], lines[name] = found, [*found.values(), f"< {WANTED_S:g}"]
+        results[name], lines[name] = found, [*found.values(), f"< {WANTED_S:g}"]
     figures.table("after kill -9", ("held", "repeated", "median s", "worst s", "wanted"), lines)
-    figures.write("takeover", told)
+    figures.write("takeover", results)
 
 
 def _taken_over(installation: Crowd, there: BenchReceiver, exports: int) -> TakenOver:

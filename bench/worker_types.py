@@ -1,8 +1,8 @@
-"""`python -m bench.worker_types`: which of gunicorn's worker types serves us best, with slow clients around and without.
+"""`python -m bench.worker_types`: compares gunicorn's worker types, with and without slow clients.
 
-Real sockets on loopback, two worker processes of each type. While some connections drip their headers and others their
-bodies, an ordinary client asks for an export, each time on a new connection; that is what a slow line or an attacker does to
-everybody else. `bench.slow_clients` asks the same of the type that was chosen, with far more slow clients.
+Real sockets on loopback, two worker processes of each type. While some connections send headers or bodies slowly, as a slow
+line or an attacker does, a regular client reads an export, each time on a new connection. `bench.slow_clients` measures the
+chosen type with far more slow clients.
 """
 
 import time
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from bench.dripping import ServiceAddress, dripping
 from bench.figures import table
 from bench.questions import SeededDatabase
 from bench.requests import rates
 from bench.serving import Served
 from bench.slow_clients import Met, ask, read_of, service
+from bench.slow_connections import ServiceAddress, dripping
 
-#: What gunicorn is told beside our configuration, which says gevent.
+#: Options of gunicorn beside our configuration, which selects gevent.
 OPTIONS: Final = {
     "sync": ("--worker-class", "sync"),
     "gthread": ("--worker-class", "gthread", "--threads", "16"),
@@ -31,7 +31,7 @@ PATIENCE_S: Final = 2.0
 PAUSE_S: Final = 0.01
 LOAD_S: Final = 2
 CONNECTIONS: Final = 16
-#: The types take turns, and medians are told, since a machine is never quite quiet.
+#: The types alternate and medians are reported, since a machine is never quite idle.
 ROUNDS: Final = 3
 _SETTLE_S: Final = 1.0
 
@@ -84,7 +84,7 @@ def _median(figures: list[float]) -> float | None:
 
 
 def main() -> None:
-    """Measure every type in turns and print a row each."""
+    """Measure every type alternately and print a row for each."""
     measured: dict[str, list[WorkerTypeResult]] = {worker_type: [] for worker_type in OPTIONS}
     for _ in range(ROUNDS):
         for worker_type in OPTIONS:

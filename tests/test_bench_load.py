@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 
 from bench import example_proxy
-from bench.dripping import ServiceAddress, dripping
 from bench.keep_alive_load import requests, send_all
 from bench.load import NUMBER, Numbers, Question, load, new_numbers, request
 from bench.slow_clients import Met, ask
+from bench.slow_connections import ServiceAddress, dripping
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.receivers import always
 

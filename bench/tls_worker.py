@@ -1,7 +1,7 @@
-"""`python -m bench.trusting_worker BUNDLE`: a worker as `bin/riskrelay work` runs it, but for whom it trusts.
+"""`python -m bench.tls_worker BUNDLE`: a worker like that of `bin/riskrelay work`, with other certificate authorities.
 
-An installation trusts the usual authorities alone, and no setting adds one; so does a worker here but for its client, which
-trusts those of the BUNDLE. Only a measurement over TLS on loopback has a use for it.
+An installation trusts the usual authorities, and no setting adds one. This worker's client trusts those of the BUNDLE
+instead. Used only to measure TLS on loopback.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Holds the work by hand against the product's: the same questions must get the same answers and leave the same rows.
+"""Compares the hand-written routes with the product: the same requests must get the same responses and leave the same rows.
 
-Only what is new each time may differ: ids, times, digests and what is made of them. Each stands for itself by its kind, so a
-column that one side leaves empty, or fills with something else, is seen.
+Only values that are new each time may differ: ids, times, digests and values derived from them. Each is replaced by its
+kind, so that a column that one side leaves empty, or fills with something else, is detected.
 """
 
 import json
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any, Final
 
+from bench.handwritten.stores import open_store
 from bench.load import NUMBER, Numbers, Question
 from bench.questions import APPROVABLE, APPROVABLE_DIGITS
-from bench.stores import open_store
 
 #: What the questions write to.
 TABLES: Final = (
@@ -59,18 +59,18 @@ def steady(value: Any) -> Any:
 
 
 def left_behind(url: str) -> dict[str, list[Any]]:
-    """Return what stands in the tables, without what is new each time and without the numbers of rows."""
+    """Return the rows of the tables, without values that are new each time and without row numbers."""
     with closing(open_store(url)) as store:
         return {table: sorted(map(repr, _steady_rows(store.rows(f"SELECT * FROM {table}")))) for table in TABLES}  # noqa: S608 - our own names
 
 
 def difference(ours: Mapping[str, list[Any]], theirs: Mapping[str, list[Any]]) -> str:
-    """Name the rows that stand on one side alone, for a person; empty where there are none."""
-    told = []
+    """Describe the rows that only one side has; empty if there are none."""
+    differences = []
     for table in TABLES:
-        told += [f"{table}, the product alone: {row}" for row in ours[table] if row not in theirs[table]]
-        told += [f"{table}, by hand alone: {row}" for row in theirs[table] if row not in ours[table]]
-    return "\n".join(told)
+        differences += [f"{table}, the product alone: {row}" for row in ours[table] if row not in theirs[table]]
+        differences += [f"{table}, by hand alone: {row}" for row in theirs[table] if row not in ours[table]]
+    return "\n".join(differences)
 
 
 def _steady_rows(rows: Iterable[Mapping[str, Any]]) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""The postback by hand: the page, its findings, and an export of each new one."""
+"""The hand-written postback: the page, its findings, and an export of each new one."""
 
 import hashlib
 import hmac
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import falcon
 
-from bench.by_hand_rows import Answered, DraftExport, new_id, now_ms, once, prepare
-from bench.stores import Execute, Row, SqlStore
+from bench.handwritten.rows import Answered, DraftExport, new_id, now_ms, once, prepare
+from bench.handwritten.stores import Execute, Row, SqlStore
 
 _SEVERITIES: Final = {"serious": "high", "minor": "low", "moderate": "medium", "critical": "critical"}
 
@@ -66,8 +66,8 @@ class ScannerResults:
         new = _insert_new(execute, issues, page, run_id, project_id, at_ms)
         seen = [mark for mark in issues if mark not in new]
         if seen:
-            told = (run_id, run_id, run_id, at_ms, project_id, *seen)
-            execute(_SEEN.format(", ".join("?" * len(seen))), told)
+            values = (run_id, run_id, run_id, at_ms, project_id, *seen)
+            execute(_SEEN.format(", ".join("?" * len(seen))), values)
         drafts = [
             DraftExport("finding", finding_id, run_id, _ticket(page, issues[mark], run_id))
             for mark, finding_id in new.items()
@@ -92,8 +92,8 @@ def _insert_new(
     ids = {mark: new_id("fnd", at_ms) for mark in issues}
     parameters: list[Any] = []
     for mark, issue in sorted(issues.items()):
-        told = (issue["code"], issue["title"], _SEVERITIES[issue["severity"]], page["url"], issue["location"])
-        parameters += (ids[mark], project_id, mark, *told, run_id, run_id, at_ms, at_ms)
+        text = (issue["code"], issue["title"], _SEVERITIES[issue["severity"]], page["url"], issue["location"])
+        parameters += (ids[mark], project_id, mark, *text, run_id, run_id, at_ms, at_ms)
     inserted = execute(_FINDINGS.format(", ".join([_FINDING] * len(issues))), parameters).fetchall()
     new = {row[0] for row in inserted}
     return {mark: ids[mark] for mark in issues if mark in new}

@@ -1,4 +1,4 @@
-"""The record of an export by hand: what a poll reads, and what an approval answers."""
+"""The hand-written record of an export: read by polls and returned by approvals."""
 
 import json
 import math
@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import falcon
 
-from bench.by_hand_rows import holder_of, now_ms, time_text
-from bench.stores import Row, SqlStore
+from bench.handwritten.rows import holder_of, now_ms, time_text
+from bench.handwritten.stores import Row, SqlStore
 
 #: A target that waits moves the next attempt, and a finding tells when it was seen: the record says both.
 EXPORT: Final = """

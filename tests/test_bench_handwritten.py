@@ -7,10 +7,10 @@ from pathlib import Path
 import falcon.testing
 import pytest
 
-from bench import by_hand
+from bench.handwritten import app as handwritten
+from bench.handwritten.comparison import TABLES, difference, left_behind, sent_once, steady
+from bench.handwritten.stores import open_store
 from bench.questions import SeededDatabase, prepare_many, seed
-from bench.same_work import TABLES, difference, left_behind, sent_once, steady
-from bench.stores import open_store
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.db.engine import close_database, open_database
@@ -64,18 +64,20 @@ def make_side(
     close_database()
 
 
-def test_the_work_by_hand_answers_and_stores_what_the_product_does(make_side: Callable[[str], SeededApplication]) -> None:
-    theirs, ours = make_side("by_hand"), make_side("product")
+def test_the_handwritten_routes_answer_and_store_what_the_product_does(
+    make_side: Callable[[str], SeededApplication],
+) -> None:
+    theirs, ours = make_side("handwritten"), make_side("product")
     open_database(ours.seeded.url)
     products = falcon.testing.TestClient(create_app(ours.settings))
     before = left_behind(ours.seeded.url)
     with closing(open_store(theirs.seeded.url)) as store:
-        by_hands = falcon.testing.TestClient(by_hand.create_app(theirs.settings, store))
+        handwritten_client = falcon.testing.TestClient(handwritten.create_app(theirs.settings, store))
         for number, kind in enumerate(ours.seeded.questions(), start=1):
-            answers = ours.ask(products, kind, number), theirs.ask(by_hands, kind, number)
+            answers = ours.ask(products, kind, number), theirs.ask(handwritten_client, kind, number)
             assert steady(answers[0]) == steady(answers[1]), kind
             # A repeat gets the same bytes on both sides, and leaves nothing more behind.
-            assert (ours.ask(products, kind, number), theirs.ask(by_hands, kind, number)) == answers
+            assert (ours.ask(products, kind, number), theirs.ask(handwritten_client, kind, number)) == answers
     stored = left_behind(ours.seeded.url)
     assert difference(stored, left_behind(theirs.seeded.url)) == ""
     written = {table for table in TABLES if stored[table] != before[table]}

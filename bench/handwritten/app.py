@@ -1,18 +1,18 @@
-"""The product's hot routes written by hand: bare SQL in Falcon responders, through sqlite3 and psycopg themselves.
+"""The product's hot routes written by hand: raw SQL in Falcon responders, with plain sqlite3 and psycopg.
 
-The same rows from the same transactions on the same tables, with the same durability, and the same answers; the token is
-looked up each time, and a key is used once. What it leaves out is what the product is for: checks of what was sent, the
-address policy, forbidden content, rate limits, request ids, logs, a common error body. Whatever it does not expect becomes
-a 500. `bench.same_work` holds what it leaves behind against the product's.
+The same rows from the same transactions on the same tables, with the same durability and the same responses; tokens are
+looked up for each request, and a key is used once. It omits what the product adds: validation, address policy, forbidden
+content, rate limits, request ids, logs, a common error body. Anything unexpected is a 500. `bench.handwritten.comparison`
+compares its rows with the product's.
 """
 
 import falcon
 from redis import Redis
 
-from bench.by_hand_clients import ApprovalRoute, Captures, Targets
-from bench.by_hand_postbacks import ScannerResults
-from bench.by_hand_record import HandWrittenExport
-from bench.stores import SqlStore, open_store
+from bench.handwritten.export_record import HandWrittenExport
+from bench.handwritten.postbacks import ScannerResults
+from bench.handwritten.stores import SqlStore, open_store
+from bench.handwritten.writes import ApprovalRoute, Captures, Targets
 from schemas.settings.definitions import Settings, load_settings
 from storage.secrets.vault import Vault
 

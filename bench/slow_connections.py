@@ -1,10 +1,10 @@
-"""Clients that drip: many connections that send a byte now and then, half of them into a header, half into a body.
+"""Slow clients: many connections that send one byte at an interval, half of them in a header, half in a body.
 
-    python -m bench.dripping
+    python -m bench.slow_connections
 
-is told how as one JSON object on standard input, answers with a line once all connections are there, and drips until it is
-sent another line, after which it tells how many had to be opened anew because the other side had hung up. One thread and a
-clock: at a byte every 0.2 s, five hundred of them take a twentieth of a core here, so that they are not the load themselves.
+reads its parameters as one JSON object from standard input, prints a line once all connections are open, and sends until it
+reads another line; then it prints how many connections were reopened because the server had closed them. One thread: at a
+byte every 0.2 s, five hundred connections take a twentieth of a core here, so that they are not the load themselves.
 """
 
 import json
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, Final
 
-from bench.counterpart import child, pipe
+from bench.receiver_process import child, pipe
 from tests.support.factories import SCANNER_SECRET
 
 #: A byte now and then, well within every timeout of a server's.
@@ -68,17 +68,17 @@ def _context(authority: str) -> ssl.SSLContext:
 
 @contextmanager
 def dripping(place: ServiceAddress, count: int, sources: list[str]) -> Iterator[list[int]]:
-    """Keep `count` connections dripping, from `sources` in turns; at the end the list holds how many were opened anew."""
-    told: list[int] = []
-    with child("dripping") as process:
+    """Keep `count` slow connections open, spread over `sources`; at the end the list holds the number of reopened ones."""
+    reopened: list[int] = []
+    with child("slow_connections") as process:
         asked = {"port": place.port, "authority": place.authority, "name": place.name, "count": count, "sources": sources}
         pipe(process.stdin).write(json.dumps(asked) + "\n")
         pipe(process.stdin).flush()
         assert pipe(process.stdout).readline(), "The slow clients found no way in."
-        yield told
+        yield reopened
         pipe(process.stdin).write("\n")
         pipe(process.stdin).flush()
-        told.append(int(pipe(process.stdout).readline()))
+        reopened.append(int(pipe(process.stdout).readline()))
 
 
 class _Slow:

@@ -1,4 +1,4 @@
-"""What clients send, by hand: a new target, an approval, a capture of the browser extension."""
+"""Hand-written client writes: a new target, an approval, a capture of the browser extension."""
 
 import json
 from datetime import UTC, datetime
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import falcon
 from redis import Redis
 
-from bench.by_hand_record import EXPORT, record_of
-from bench.by_hand_rows import (
+from bench.handwritten.export_record import EXPORT, record_of
+from bench.handwritten.rows import (
     Answered,
     DraftExport,
     Holder,
@@ -21,9 +21,9 @@ from bench.by_hand_rows import (
     now_ms,
     once,
     prepare,
+    time_text,
 )
-from bench.by_hand_rows import time_text as told_time
-from bench.stores import Execute, PostgresStore, Row, SqlStore
+from bench.handwritten.stores import Execute, PostgresStore, Row, SqlStore
 
 #: A target is looked at again a day after it passed.
 _VALID_FOR_MS: Final = 24 * 3600 * 1000
@@ -61,10 +61,10 @@ _CAPTURED: Final = (
     "extension_version",
 )
 
-#: Who sets it rings; the mark goes with the first who answers, or by itself.
-_MARK: Final = "bench:rung"
+#: Set by the first notifier, which also notifies; deleted by the worker, or after this many seconds.
+_MARK: Final = "bench:notified"
 _MARK_S: Final = 5
-_RINGS: Final = "bench:rings"
+_WAKE_UPS: Final = "bench:wake-ups"
 
 
 class Targets:
@@ -87,13 +87,13 @@ class Targets:
     def _create(self, execute: Execute, holder: Holder, asked: dict[str, Any]) -> Answered:
         at_ms = now_ms()
         target_id, mode = new_id("tgt", at_ms), asked.get("deployment_mode") or self._deployment_mode
-        told = (asked["provider_key"], asked["base_url"], mode, asked["name"])
-        execute(_TARGET, (target_id, holder.account_id, *told, at_ms, at_ms + _VALID_FOR_MS, at_ms, at_ms))
+        values = (asked["provider_key"], asked["base_url"], mode, asked["name"])
+        execute(_TARGET, (target_id, holder.account_id, *values, at_ms, at_ms + _VALID_FOR_MS, at_ms, at_ms))
         audit(execute, [(at_ms, holder.key, "create_target", target_id, None, None)])
         return self._record(target_id, asked, mode, at_ms), {"Location": f"{self._url}/{target_id}"}
 
     def _record(self, target_id: str, asked: dict[str, Any], mode: str, at_ms: int) -> dict[str, Any]:
-        at = told_time(at_ms)
+        at = time_text(at_ms)
         return {
             "id": target_id,
             "provider_key": asked["provider_key"],
@@ -126,7 +126,7 @@ class ApprovalRoute:
             self._store, req, resp, holder.key, 202, body, lambda execute: self._once(execute, holder, export_id, target_id)
         )
         if self._redis.set(_MARK, 1, nx=True, ex=_MARK_S):
-            self._redis.lpush(_RINGS, "1")
+            self._redis.lpush(_WAKE_UPS, "1")
 
     def _once(self, execute: Execute, holder: Holder, export_id: str, target_id: str) -> Answered:
         if isinstance(self._store, PostgresStore):
@@ -144,7 +144,7 @@ class ApprovalRoute:
         if target is None or target[0] not in {"active", "paused"} or not record["preview"]["safe"]:
             raise falcon.HTTPUnprocessableEntity
         at_ms = now_ms()
-        at, export_id = told_time(at_ms), record["id"]
+        at, export_id = time_text(at_ms), record["id"]
         frozen = {"id": export_id, "type": "ticket.export", "version": 1, "created_at": at, "ticket": record["ticket"]}
         frozen["export"] = {"id": export_id, "target_id": target_id, "source": record["source"]}
         changed = (target_id, canonical(frozen), at_ms, at_ms, at_ms, export_id, row[12])
@@ -174,7 +174,7 @@ def _record_capture(execute: Execute, holder: Holder, capture: dict[str, Any]) -
         raise falcon.HTTPForbidden
     captured_at = datetime.fromisoformat(capture["captured_at"]).astimezone(UTC)
     captured_ms = round(captured_at.timestamp() * 1000)
-    facts = {**{name: capture[name] for name in _CAPTURED}, "captured_at": told_time(captured_ms)}
+    facts = {**{name: capture[name] for name in _CAPTURED}, "captured_at": time_text(captured_ms)}
     capture_id, handoff_id = new_id("evc", at_ms), new_id("hof", at_ms)
     execute(_CAPTURE, _capture_row(capture_id, capture, captured_ms, at_ms))
     draft = DraftExport("evidence_capture", capture_id, None, _capture_ticket(facts))
@@ -183,28 +183,28 @@ def _record_capture(execute: Execute, holder: Holder, capture: dict[str, Any]) -
     audit(execute, [(at_ms, holder.key, "hand_off", handoff_id, None, "received")])
     belongs = {"project_id": project_id, "report_id": None}
     handoff = {"id": handoff_id, "source": {"type": "evidence_capture", "id": capture_id}, **belongs}
-    handoff |= {"ticket_export_id": export_id, "status": "received", "created_at": told_time(at_ms)}
-    record = {"id": capture_id, **belongs, **facts, "created_at": told_time(at_ms)}
+    handoff |= {"ticket_export_id": export_id, "status": "received", "created_at": time_text(at_ms)}
+    record = {"id": capture_id, **belongs, **facts, "created_at": time_text(at_ms)}
     return {"evidence_capture": record, "handoff": handoff}, {}
 
 
 def _capture_row(capture_id: str, capture: dict[str, Any], captured_ms: int, at_ms: int) -> Row:
-    said = (capture["page_url"], capture["page_title"], capture["selected_text"], capture["meta_description"])
+    text = (capture["page_url"], capture["page_title"], capture["selected_text"], capture["meta_description"])
     outline = compact(capture["heading_outline"])
     made = (capture["canonical_url"], outline, captured_ms, capture["extension_version"], at_ms)
-    return (capture_id, capture["project_id"], *said, *made)
+    return (capture_id, capture["project_id"], *text, *made)
 
 
 def _capture_ticket(facts: dict[str, Any]) -> dict[str, Any]:
     headings = "; ".join(f"{heading['level']} {heading['text']}" for heading in facts["heading_outline"])
-    told = (
+    text = (
         f"Page: {facts['page_url']}\nTitle: {facts['page_title']}\nCanonical URL: {facts['canonical_url']}\n"
         f"Meta description: {facts['meta_description']}\nHeadings: {headings}\nCaptured at: {facts['captured_at']}\n"
         f"Captured with: browser extension {facts['extension_version']}"
     )
     return {
         "title": f"Evidence from {urlsplit(facts['page_url']).path}: {facts['page_title']}",
-        "description": f"{facts['selected_text']}\n\n{told}",
+        "description": f"{facts['selected_text']}\n\n{text}",
         "severity": "info",
         "page_url": facts["page_url"],
         "labels": ["website-risk", "severity:info", "source:browser-extension"],

@@ -1,6 +1,6 @@
-"""Databases by hand, for what the product is measured beside: sqlite3 and psycopg themselves, and statements with `?`.
+"""Databases of the hand-written counterpart: plain sqlite3 and psycopg, and statements with `?`.
 
-The same pragmas and the same way of beginning a transaction as the product has, so that nobody is faster by keeping less.
+The same pragmas and the same kind of transactions as in the product, so that the durability is equal.
 """
 
 import sqlite3

@@ -1,6 +1,6 @@
-"""What every route written by hand needs: who is calling, a key that is used once, exports with their ledger, ids and times.
+"""What all hand-written routes share: authentication, idempotency keys, exports with their audit trail, ids and times.
 
-Statements with many rows are one statement; `bench.stores` says how they are run.
+Several rows are written in one statement; `bench.handwritten.stores` runs the statements.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import falcon
 
-from bench.stores import Execute, Row, SqlStore
+from bench.handwritten.stores import Execute, Row, SqlStore
 
 #: What a piece of work answers: the body, and headers that belong to it.
 Answered = tuple[dict[str, Any], dict[str, str]]
@@ -54,7 +54,7 @@ class Holder(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Who it is in idempotency keys and in the ledger."""
+        """Who it is in idempotency keys and in the audit trail."""
         return f"user:{self.user_id}"
 
 
@@ -108,7 +108,7 @@ def once(
 def prepare(
     execute: Execute, account_id: int, project_id: int, drafts: Sequence[DraftExport], at_ms: int, actor: str
 ) -> list[str]:
-    """Store exports and their entries in the ledger; return the ids."""
+    """Store exports and their entries in the audit trail; return the ids."""
     ids = [new_id("exp", at_ms) for _ in drafts]
     parameters: list[Any] = []
     for export_id, draft in zip(ids, drafts, strict=True):

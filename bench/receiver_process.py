@@ -1,4 +1,4 @@
-"""Child processes on the other side of a measurement, spoken to by lines; they end with this process or before."""
+"""Runs the receiver and other child processes of a measurement, controlled by lines; they end with this process."""
 
 import json
 import subprocess
@@ -66,8 +66,8 @@ class BenchReceiver:
     def _ask(self, method: str, path: str = "") -> dict[str, Any]:
         asked = Request(f"http://127.0.0.1:{self._port}/{path}", method=method)
         with urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own loopback address
-            told: dict[str, Any] = json.load(answer)
-            return told
+            record: dict[str, Any] = json.load(answer)
+            return record
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Falcon and nothing else: routes that answer constant bytes, after reading what is posted.
+"""Bare Falcon: routes that read the body and return constant bytes.
 
-Served by the same gunicorn as the product, it is the most that a route of any kind can do on this machine.
+Under the same gunicorn as the product, this is the upper limit of any route on this machine.
 """
 
 import json
