@@ -95,8 +95,8 @@ def test_a_part_that_fails_leaves_null_and_the_others_go_on(tmp_path: Path, caps
         bench.run({"odd": (_part(_fails, "lost"), _part(_finds, "found"))}, ["odd"], Extent.QUICK, into, STARTED_WITHIN_S)
         == 1
     )
-    told = json.loads(into.read_text())
-    assert (told["lost"], told["found"], told["is_quick"]) == (None, 7.0, True)
+    output = json.loads(into.read_text())
+    assert (output["lost"], output["found"], output["is_quick"]) == (None, 7.0, True)
     assert "The receiver is gone." in capsys.readouterr().err
 
 
@@ -109,8 +109,8 @@ def test_a_figure_that_cannot_be_measured_here_is_told_and_is_no_failure(
         bench.run({"odd": parts, "not asked for": (_part(_fails, "later"),)}, ["odd"], Extent.FULL, into, STARTED_WITHIN_S)
         == 0
     )
-    told = json.loads(into.read_text())
-    assert (told["needs_a_tool"], told["later"], told["is_quick"]) == (None, None, False)
+    output = json.loads(into.read_text())
+    assert (output["needs_a_tool"], output["later"], output["is_quick"]) == (None, None, False)
     assert "needs_a_tool" in capsys.readouterr().err
 
 
@@ -138,9 +138,9 @@ def test_what_no_time_is_left_for_is_told(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_an_unknown_section_is_refused() -> None:
-    told = subprocess.run([*_COMMAND, "--only", "deliveries,pears"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert told.returncode == 2
-    assert "pears" in told.stderr
+    text = subprocess.run([*_COMMAND, "--only", "deliveries,pears"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert text.returncode == 2
+    assert "pears" in text.stderr
 
 
 @pytest.fixture
@@ -154,9 +154,9 @@ def folder() -> Iterator[Path]:
 def test_a_signal_leaves_no_process_no_folder_and_no_record(tmp_path: Path, folder: Path, number: signal.Signals) -> None:
     into = tmp_path / "latest.json"
     words = [*_COMMAND, "--quick", "--only", "starting", "--into", str(into)]
-    with (tmp_path / "said").open("wb") as said:
+    with (tmp_path / "said").open("wb") as actual:
         process = subprocess.Popen(
-            words, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, stdout=said, stderr=said, start_new_session=True
+            words, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, stdout=actual, stderr=actual, start_new_session=True
         )
     try:
         # The receiver, the supervisor, its Redis, a worker and the service.
@@ -198,9 +198,9 @@ def _wait_for_descendants(process: subprocess.Popen[bytes], count: int, said: Pa
 def _descendants(pid: int) -> list[int]:
     """Return the processes that a process has started, and those that they have."""
     children: list[int] = []
-    for told in Path(f"/proc/{pid}/task").glob("*/children"):
+    for output in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            children += [int(word) for word in told.read_text().split()]
+            children += [int(word) for word in output.read_text().split()]
         except OSError:  # a thread that has just ended
             continue
     return [found for child in children for found in (child, *_descendants(child))]

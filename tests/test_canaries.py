@@ -113,9 +113,9 @@ def test_every_kind_of_key_and_every_command_of_redis_is_searched(redis: RedisSe
         client.xadd("stream", {"a": WORD})
         client.set(f"name {WORD}", "c")
         client.set("nothing", "d")
-        told = canaries.redis(redis.url)
+        actual = canaries.redis(redis.url)
         client.flushall()
-    named = {name for name, data in told.items() if canaries.is_in(data, WORD)}
+    named = {name for name, data in actual.items() if canaries.is_in(data, WORD)}
     kinds = (*("string", "list", "set", "zset", "hash", "stream"), f"name {WORD}")
     assert named == {f"Redis key {kind.encode()!r}" for kind in kinds}
     assert canaries.traces(monitor.places, [WORD]) == [f"{WORD} in Redis commands"]

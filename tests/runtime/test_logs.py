@@ -231,8 +231,8 @@ def test_lines_of_attempts_wait_for_each_other_and_keep_their_place() -> None:
         lines = [json.loads(line) for line in stderr.read().splitlines()]
     assert ran.stdout.split() == ["0", "True", "0", "True", "0"]
     # The last one is written at the end of the process.
-    said = ["attempt ended: delivered", "between", "attempt ended: retryable", "attempt ended: rejected"]
-    assert [line["message"] for line in lines] == said
+    actual = ["attempt ended: delivered", "between", "attempt ended: retryable", "attempt ended: rejected"]
+    assert [line["message"] for line in lines] == actual
 
 
 def test_waiting_lines_are_written_in_pieces_that_a_pipe_keeps_whole() -> None:

@@ -28,8 +28,8 @@ def test_an_error_may_say_more_than_its_kind() -> None:
 
 
 def test_a_refusal_carries_its_problems() -> None:
-    told = problem("/name", "too_long")
-    refused = ValidationFailed(told)
+    problems = problem("/name", "too_long")
+    refused = ValidationFailed(problems)
     assert refused.problems == (FieldProblem("/name", "too_long", MESSAGES["too_long"]),)
     assert refused.message == "Validation failed"
 

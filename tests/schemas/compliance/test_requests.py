@@ -80,7 +80,7 @@ def test_a_person_is_the_same_in_every_request(subject: Subject, identity: str |
 
 
 def line(**changes: Any) -> ComplianceRequest:
-    told: dict[str, Any] = {
+    problems: dict[str, Any] = {
         "id": "cpl_1",
         "topic": Topic.CUSTOMER_REDACT,
         "shop_domain": "snow.shops.example",
@@ -96,7 +96,7 @@ def line(**changes: Any) -> ComplianceRequest:
         "next_run_at": NOW,
         "finished_at": None,
     }
-    return ComplianceRequest(**{**told, **changes})
+    return ComplianceRequest(**{**problems, **changes})
 
 
 def test_a_line_says_when_it_is_due_and_when_it_is_late() -> None:

@@ -120,8 +120,8 @@ def may_match(mentions: Mentions, text: str) -> bool:
     """Tell whether LIKE lets a row with this text through, as both databases read it."""
     if mentions.patterns is None:
         return True
-    told = [".*".join(map(re.escape, pattern.split("%"))) for pattern in mentions.patterns]
-    return any(re.fullmatch(each, text.lower(), re.DOTALL) for each in told)
+    actual = [".*".join(map(re.escape, pattern.split("%"))) for pattern in mentions.patterns]
+    return any(re.fullmatch(each, text.lower(), re.DOTALL) for each in actual)
 
 
 def test_any_of_what_is_known_of_a_subject_is_enough() -> None:
@@ -165,8 +165,8 @@ def test_a_subject_is_found_as_it_was_written_and_no_text_breaks_the_search(subj
     mentions = Mentions(subject)
     mentions.in_text(text)
     mentions.in_name(text)
-    for told in filter(None, (subject.customer_id, subject.email)):
-        assert mentions.in_text(f'"{told}"'), told
+    for shown in filter(None, (subject.customer_id, subject.email)):
+        assert mentions.in_text(f'"{shown}"'), shown
 
 
 @pytest.mark.parametrize("part", ["5", "john.doe@", "a.", "%", "5-", "&#", "+1 ", "0 ", "1000001"])

@@ -160,11 +160,11 @@ def test_the_end_of_a_lease_is_not_shown_as_the_next_attempt(status: ExportStatu
 @given(st.floats(-10, 1e6))
 def test_a_client_that_waits_as_told_never_comes_too_early(seconds: float) -> None:
     export = waiting(ExportStatus.RETRY_SCHEDULED, seconds)
-    told = retry_after_s(export, NOW)
-    assert told is not None
-    assert told >= 1
-    assert told - 1 <= max(seconds, 0)
-    assert NOW + timedelta(seconds=told) >= NOW + timedelta(seconds=seconds)
+    actual = retry_after_s(export, NOW)
+    assert actual is not None
+    assert actual >= 1
+    assert actual - 1 <= max(seconds, 0)
+    assert NOW + timedelta(seconds=actual) >= NOW + timedelta(seconds=seconds)
 
 
 # --- by hand

@@ -318,17 +318,17 @@ def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
 @pytest.mark.parametrize("name", ["from", "to"])
 def test_a_password_that_is_read_as_an_address_is_found_by_what_stood_before_it(name: str) -> None:
     body = plain_email(**{name: "https://ada:Zk3jD92kd0qLw81mV7xB@shop.example/"})
-    told = read(body)
-    assert "Zk3jD92kd0qLw81mV7xB@shop.example/" in (told.sender, *told.recipients)
+    actual = read(body)
+    assert "Zk3jD92kd0qLw81mV7xB@shop.example/" in (actual.sender, *actual.recipients)
     assert [problem.path for problem in rules.find(inspected(body), FORM.member_names())] == [f"/{name}"]
 
 
 def test_every_inspected_path_is_made_of_the_forms_names() -> None:
     names = FORM.member_names()
     for body in (plain_email(attachments=[{"name": "a", "content_type": "b"}]), postmark_email()):
-        told = inspected(body)
-        attachments = told.get("attachments") or told["Attachments"]
-        assert {*told, *attachments[0]} <= names
+        actual = inspected(body)
+        attachments = actual.get("attachments") or actual["Attachments"]
+        assert {*actual, *attachments[0]} <= names
 
 
 JSON_VALUES = st.recursive(

@@ -119,8 +119,8 @@ def test_what_is_wrong_is_named_by_our_path_and_a_code(body: Any, expected: list
 
 
 def test_every_mistake_is_told_at_once() -> None:
-    told = problems(postback(status="done", page={}, issues=[issue(title=[1]), issue(severity=2)]))
-    assert told == [
+    text = problems(postback(status="done", page={}, issues=[issue(title=[1]), issue(severity=2)]))
+    assert text == [
         ("/issues/0/title", "invalid_type"),
         ("/issues/1/severity", "invalid_type"),
         ("/page/url", "required"),

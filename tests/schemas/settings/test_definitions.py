@@ -244,10 +244,10 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
     ],
 )
 def test_a_wrong_value_is_a_mistake_that_names_the_setting_and_not_the_value(load: Load, name: str, value: str) -> None:
-    told = mistakes(load, **{name: value})
-    assert [*told] == [name]
-    assert all(told[name])
-    assert "hunter2" not in repr(told)
+    actual = mistakes(load, **{name: value})
+    assert [*actual] == [name]
+    assert all(actual[name])
+    assert "hunter2" not in repr(actual)
 
 
 def test_every_mistake_stands_in_one_report(load: Load, tmp_path: Path) -> None:
@@ -319,8 +319,8 @@ def test_the_env_file_may_name_a_file_too(load: Load, tmp_path: Path) -> None:
 def test_a_secret_that_is_there_twice_is_a_mistake_wherever_either_stands(load: Load, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_text("hunter2")
     (tmp_path / ".env").write_text(f"{name}=hunter2\n")
-    told = mistakes(load, **{f"{name}_FILE": str(tmp_path / "secret")})
-    assert told == {name: [f"Set either {name} or {name}_FILE, not both."]}
+    actual = mistakes(load, **{f"{name}_FILE": str(tmp_path / "secret")})
+    assert actual == {name: [f"Set either {name} or {name}_FILE, not both."]}
 
 
 def test_an_empty_value_of_the_environment_takes_one_of_two_away(load: Load, tmp_path: Path) -> None:
@@ -341,8 +341,8 @@ def test_a_file_that_cannot_be_read_is_a_mistake_that_names_the_setting(
     load: Load, tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / "secret")
-    told = mistakes(load, SCANNER_SHARED_SECRET_FILE=str(tmp_path / "secret"))
-    assert [*told] == ["SCANNER_SHARED_SECRET_FILE"]
+    actual = mistakes(load, SCANNER_SHARED_SECRET_FILE=str(tmp_path / "secret"))
+    assert [*actual] == ["SCANNER_SHARED_SECRET_FILE"]
 
 
 @pytest.mark.parametrize(
@@ -352,9 +352,9 @@ def test_an_env_file_that_cannot_be_read_is_a_mistake_that_names_it(
     load: Load, tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / ".env")
-    told = mistakes(load, BIND="nowhere")
-    assert {*told} == {str(tmp_path / ".env"), "BIND"}
-    assert "Cannot be read" in told[str(tmp_path / ".env")][0]
+    actual = mistakes(load, BIND="nowhere")
+    assert {*actual} == {str(tmp_path / ".env"), "BIND"}
+    assert "Cannot be read" in actual[str(tmp_path / ".env")][0]
 
 
 def test_an_empty_value_is_no_value(load: Load) -> None:
@@ -412,8 +412,8 @@ def test_a_path_with_spaces_makes_a_redis_url_that_clients_read(load: Load) -> N
 
 
 def test_every_setting_has_its_name_its_member_and_its_meaning_once() -> None:
-    for told in ("name", "member", "meaning"):
-        values = [getattr(setting, told) for setting in SETTINGS]
+    for actual in ("name", "member", "meaning"):
+        values = [getattr(setting, actual) for setting in SETTINGS]
         assert len({*values}) == len(values) > 30
         assert all(values)
     assert {"database_url", "redis_url", "allowed_networks"} < {setting.member for setting in SETTINGS}
@@ -502,7 +502,7 @@ def test_a_mode_serves_its_route_families(load: Load, mode: str, extra: str, fam
 
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
 def test_the_console_can_be_turned_off_and_is_never_there_in_webhook_only_mode(load: Load, mode: str) -> None:
-    on, off = (load(DEPLOYMENT_MODE=mode, CONSOLE_ENABLED=said).route_families for said in ("true", "0"))
+    on, off = (load(DEPLOYMENT_MODE=mode, CONSOLE_ENABLED=actual).route_families for actual in ("true", "0"))
     assert on - off == ({RouteFamily.CONSOLE} if mode != "webhook-only" else set())
 
 

@@ -265,8 +265,8 @@ def world(module_database: Path) -> CloudInstallation:
     """One installation of each kind, with every route, for all that is sent."""
     customer, wake_ups = make_customer(), FakeWakeUpQueue(_be_a_worker)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
-    told = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
-    return make_world(told, TestClient(create_app(told, wake_ups, AnyLookup({}))), wake_ups, customer)
+    actual = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    return make_world(actual, TestClient(create_app(actual, wake_ups, AnyLookup({}))), wake_ups, customer)
 
 
 def may_stand(spoiled: Spoiled) -> set[str]:
@@ -299,9 +299,9 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
             accepted.add(spoiled.number)
         if answer.status_code == 422:
             invalid.add(spoiled.number)
-        told = numbers_in(f"{answer.text} {sorted(answer.headers.items())}".encode())
-        read |= told - {spoiled.number}
-        if spoiled.number in told:
+        text = numbers_in(f"{answer.text} {sorted(answer.headers.items())}".encode())
+        read |= text - {spoiled.number}
+        if spoiled.number in text:
             seen[spoiled.number].add("answer")
     stored = {name: numbers_in(data) for name, data in columns().items()}
     for place, numbers in {**stored, "log": numbers_in(log_lines.text.encode())}.items():
@@ -330,9 +330,9 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
     assert read <= readable
     for path in (EXPORTS, TARGETS, "/metrics"):
         call = Call("GET", path, tuple(world.customer.bearer.items()), query="" if path == "/metrics" else "limit=200")
-        told = numbers_in(call.send(world.client).text.encode())
-        assert told <= (set() if path == "/metrics" else readable)
-        assert bool(told) is (path != "/metrics")
+        text = numbers_in(call.send(world.client).text.encode())
+        assert text <= (set() if path == "/metrics" else readable)
+        assert bool(text) is (path != "/metrics")
 
 
 #: What must never be taken, as a text may hold it; the word is looked for afterwards, in whatever spelling.

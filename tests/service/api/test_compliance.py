@@ -138,8 +138,8 @@ def test_the_documented_bodies_are_taken(client: TestClient, vault: Vault) -> No
     while held := compliance_requests.claim_next(utc_now()):
         subjects.append(compliance_requests.subject_of(held, vault))
         execute("UPDATE compliance_requests SET lease = NULL, next_run_at = ? WHERE id = ?", (to_ms(NOW) * 2, held.id))
-    told = [(subject.customer_id, subject.email, subject.phone, len(subject.order_ids)) for subject in subjects]
-    assert told == [
+    actual = [(subject.customer_id, subject.email, subject.phone, len(subject.order_ids)) for subject in subjects]
+    assert actual == [
         ("191167", "john@example.com", "555-625-1199", 3),
         ("191167", "john@example.com", "555-625-1199", 3),
         (None, None, None, 0),

@@ -359,11 +359,11 @@ def test_naughty_strings_are_read_back_unchanged_or_refused_by_name(place: str, 
             assert answer.json["error"]["details"]["fields"], (place, text)
             continue
         served += 1
-        [(subject, said, attachments)] = rows(
+        [(subject, record, attachments)] = rows(
             "SELECT subject, text, attachments FROM inbound_emails WHERE id = ?", (answer.json["id"],)
         )
         if place == "plain":
-            assert (subject, said) == (text, text)
+            assert (subject, record) == (text, text)
         if place == "postmark":
             assert [(each["name"], each["content_type"]) for each in json.loads(attachments)] == [(text, text)]
     # An address is seldom naughty and a date never; the others are texts like any other.

@@ -53,8 +53,8 @@ def test_naughty_strings_are_read_back_as_they_were_or_refused_by_name(client: T
             assert read.json["ticket"] == ticket(text), text
             stored[answer.json["id"]] = ticket(text)
         else:
-            told = answer.json["error"]["details"]["fields"]
-            assert (answer.status_code, bool(told)) == (422, True), text
+            record = answer.json["error"]["details"]["fields"]
+            assert (answer.status_code, bool(record)) == (422, True), text
     assert len(stored) > 450
     assert every_ticket(client, headers) == stored
 

@@ -104,15 +104,15 @@ def test_the_list_shows_the_accounts_own_targets_the_newest_first(client: TestCl
 def test_the_pages_of_a_list_hold_each_target_once(client: TestClient, customer: Customer) -> None:
     made = sorted((make_target(customer).id for _ in range(5)), reverse=True)
     turn_to(targets.get(made[2], None), "paused")
-    told: list[str] = []
+    actual: list[str] = []
     query = "limit=2"
     for count in (2, 2, 1):
         answer = listed(client, customer, query)
-        told += [record["id"] for record in answer.json["items"]]
+        actual += [record["id"] for record in answer.json["items"]]
         assert len(answer.json["items"]) == count
         query = f"limit=2&cursor={answer.json['next_cursor']}"
         assert answer.headers.get("link") == (None if count == 1 else f'<{BASE}{TARGETS}?{query}>; rel="next"')
-    assert told == made
+    assert actual == made
     assert answer.json["next_cursor"] is None
     assert [record["id"] for record in listed(client, customer, "status=paused").json["items"]] == [made[2]]
     assert listed(client, customer, "status=disabled").json == {"items": [], "next_cursor": None}
@@ -197,8 +197,8 @@ def test_a_verb_leads_from_certain_states_to_another(
     else:
         assert (answer.status_code, answer.json) == (200, record)
     assert (record["status"], record["status_reason"]) == (after or before)
-    told = [action for action, _ in audited(target) if action != "validate_target"]
-    assert told == ([] if after in {None, before} else [f"{verb}_target"])
+    actual = [action for action, _ in audited(target) if action != "validate_target"]
+    assert actual == ([] if after in {None, before} else [f"{verb}_target"])
 
 
 @pytest.mark.parametrize("body", [None, {}])

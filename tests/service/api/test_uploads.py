@@ -154,11 +154,11 @@ def test_members_that_are_not_set_are_null(client: TestClient, customer: Custome
     least = {"project_id": customer.project_id, **route.least}
     record = upload(route, make_platform_token(customer), least).send(client).json[route.record]
     assert record.keys() == route.body(1).keys() | {"id", "report_id", "created_at"}
-    told = record.pop("diagnostics", {})
+    reported = record.pop("diagnostics", {})
     assert {name: value for name, value in record.items() if value is not None}.keys() == (
         {"project_id", "id", "created_at"} | route.least.keys() - {"diagnostics"}
     )
-    assert told == dict.fromkeys(route.body(1).get("diagnostics", {}))
+    assert reported == dict.fromkeys(route.body(1).get("diagnostics", {}))
 
 
 def test_an_upload_prepares_an_export_that_clients_can_read(
@@ -625,8 +625,8 @@ def test_a_wrong_value_at_any_place_is_taken_or_refused_there(scene: UploadScene
             where = (path, wrong, answer.text)
             assert answer.status_code in {200, 403, 422}, where
             if answer.status_code == 422:
-                for told in answer.json["error"]["details"]["fields"]:
-                    names = told["path"].split("/")[1:]
+                for record in answer.json["error"]["details"]["fields"]:
+                    names = record["path"].split("/")[1:]
                     # At the place, above it where the place is not there any more, or below what replaced it.
                     assert set(names) <= known | {"0", ""}, where
                 assert CANARY not in answer.text, where

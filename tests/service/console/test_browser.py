@@ -252,8 +252,8 @@ def visit(context: BrowserContext, url: str, status: int = 200) -> Iterator[Page
     console, _, _ = url.partition(CONSOLE)
     assert [asked for asked in seen.asked if not asked.startswith((f"{console}{CONSOLE}", "data:"))] == []
     # That the page itself was answered with an error is what was asked for.
-    said = [text for text in seen.console if status == 200 or f"status of {status}" not in text]
-    assert said == []
+    shown = [text for text in seen.console if status == 200 or f"status of {status}" not in text]
+    assert shown == []
     page.close()
 
 

@@ -79,12 +79,12 @@ def test_a_method_that_a_route_has_not_is_refused_alike_whoever_asks(app: App, e
     asked = 0
     for path, methods in guarded(app):
         for method in set(METHODS) - methods:
-            told = {
+            actual = {
                 told_by(client.simulate_request(method, path, headers=dict(headers), body=body))
                 for headers, body in (({}, None), *((each, b"{}") for each in senders))
             }
-            assert len(told) == 1, (method, path, told)
-            [(status, text, headers_told)] = told
+            assert len(actual) == 1, (method, path, actual)
+            [(status, text, headers_told)] = actual
             assert status == 405
             assert method == "HEAD" or "METHOD_NOT_ALLOWED" in text
             assert set(dict(headers_told)["allow"].split(", ")) == methods | {"OPTIONS"}
@@ -146,9 +146,9 @@ def test_a_route_that_a_mode_has_not_is_not_there_for_anybody(
     platform = {"Authorization": f"Bearer {make_platform_token(customer)}"}
     for path in everywhere - there:
         for method in METHODS:
-            told = {
+            actual = {
                 told_by(client.simulate_request(method, asked, headers={**headers, **JSON}, body=b"{}"))
                 for headers in ({}, everything, {**everything, **platform})
                 for asked in (path, "/nowhere")
             }
-            assert (len(told), {status for status, _, _ in told}) == (1, {404}), (method, path)
+            assert (len(actual), {status for status, _, _ in actual}) == (1, {404}), (method, path)

@@ -53,12 +53,12 @@ def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Resul
 def test_no_answer_invites_a_browser(app: App) -> None:
     for asked, answer in answers(app, FROM_ELSEWHERE).items():
         names = {name.lower() for name in answer.headers}
-        told = {name: answer.headers.get(name) for name in SAFE_HEADERS}
+        record = {name: answer.headers.get(name) for name in SAFE_HEADERS}
         if asked[0] in {"GET", "HEAD"} and asked[1] in KEPT:
-            assert told.pop("cache-control") == "no-cache"
+            assert record.pop("cache-control") == "no-cache"
         if asked in {("GET", PAGE), ("HEAD", PAGE)}:
-            assert told.pop("content-security-policy") == CONTENT_SECURITY_POLICY
-        assert told.items() <= SAFE_HEADERS.items(), asked
+            assert record.pop("content-security-policy") == CONTENT_SECURITY_POLICY
+        assert record.items() <= SAFE_HEADERS.items(), asked
         # No origin is allowed anything, nobody is recognised by a cookie, and nobody is led elsewhere.
         assert not [name for name in names if name.startswith("access-control-")], asked
         assert not names & {"set-cookie", "location", "refresh"}, asked

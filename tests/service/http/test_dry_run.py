@@ -112,8 +112,8 @@ def test_it_goes_by_what_is_stored_already(world: CloudInstallation) -> None:
         # It repeats no answer: it says what a new request would come to.
         assert "idempotency-replayed" not in answer.headers, endpoint
         if endpoint in known:
-            name, told = known[endpoint]
-            assert answer.json[name] == told
+            name, actual = known[endpoint]
+            assert answer.json[name] == actual
 
 
 @pytest.mark.parametrize("fault", ["missing", "wrong"])
@@ -124,8 +124,8 @@ def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: CloudInstalla
         call = world.call(endpoint).without(name)
         if fault == "wrong":
             call = call.plus((name, "Bearer rrt_no" if name == "Authorization" else "no"))
-        told = refusal(dry(call).send(client))
-        assert (told[0], told) == (401, refusal(call.send(client))), endpoint
+        problems = refusal(dry(call).send(client))
+        assert (problems[0], problems) == (401, refusal(call.send(client))), endpoint
         # Both counted as failures; after one more nobody is asked what they bring.
         for each in (call, world.call(endpoint)):
             assert_is_error(dry(each).send(client), 429, "RATE_LIMITED")
@@ -145,9 +145,9 @@ def test_it_refuses_what_the_real_thing_refuses(world: CloudInstallation) -> Non
     stored = everything_stored()
     for endpoint in TAKING:
         for each in refused(world, endpoint):
-            told = refusal(dry(each).send(world.client))
-            assert told == refusal(each.send(world.client)), each
-            assert told[0] in {406, 413, 415, 422}, each
+            problems = refusal(dry(each).send(world.client))
+            assert problems == refusal(each.send(world.client)), each
+            assert problems[0] in {406, 413, 415, 422}, each
     assert everything_stored() == stored
 
 
@@ -178,18 +178,18 @@ def refused(world: CloudInstallation, endpoint: int) -> Iterator[Call]:
 
 def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: CloudInstallation) -> None:
     with freeze_time(NOW):
-        told = dry(world.call(9)).send(world.client).json
+        record = dry(world.call(9)).send(world.client).json
         assert world.call(9).send(world.client).status_code == 204
         again = dry(world.call(9)).send(world.client).json
     [line] = compliance_requests.list_all()
-    assert told == {
+    assert record == {
         "status": "accepted",
         "duplicate": False,
         "topic": line.topic.value,
         "shop_domain": line.shop_domain,
         "due_at": rfc3339(line.due_at),
     }
-    assert again == {**told, "duplicate": True, "due_at": None}
+    assert again == {**record, "duplicate": True, "due_at": None}
 
 
 def test_a_compliance_webhook_that_could_not_be_sealed_is_refused_dry_as_well(world: CloudInstallation) -> None:

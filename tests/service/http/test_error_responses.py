@@ -624,9 +624,9 @@ def test_a_refusal_is_a_problem_document_where_that_is_asked_for(row: ErrorCase,
 
 
 def assert_nothing_comes_back(answer: Result, scene: HttpScene) -> None:
-    told = answer.text + repr(sorted(answer.headers.items()))
+    text = answer.text + repr(sorted(answer.headers.items()))
     for secret_text in (CANARY, SCANNER_SECRET, scene.customer.token, *scene.tokens.values()):
-        assert secret_text not in told
+        assert secret_text not in text
 
 
 @pytest.mark.parametrize("configured", [None, ""])

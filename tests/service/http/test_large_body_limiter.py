@@ -136,9 +136,9 @@ def body_budgets() -> Iterator[BodyBudgets]:
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path, body_budgets: BodyBudgets) -> TestClient:
     """An application with these rooms, and with the route that knows its senders by what they sign."""
-    told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
+    actual = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
     return TestClient(
-        create_app(make_settings(tmp_path, told), FakeWakeUpQueue(), FakeResolver({}), body_budgets=body_budgets)
+        create_app(make_settings(tmp_path, actual), FakeWakeUpQueue(), FakeResolver({}), body_budgets=body_budgets)
     )
 
 

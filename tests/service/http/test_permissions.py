@@ -445,24 +445,24 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(row: RoutePermissio
     client = TestClient(scene.app)
     callers = [*strangers(scene), *known_callers(scene), *holders_of_secrets()]
     wrong = []
-    told = defaultdict(set)
+    actual = defaultdict(set)
     for caller in callers:
         answer = row.call(scene, caller.offer).send(client)
         status, should_be = answer.status_code, expected(row, caller, scene)
         if should_be != (status if status in {401, 403, 404} or status >= 500 else LET_THROUGH):
             wrong.append((caller.name, should_be, status, answer.text[:200]))
         elif should_be != LET_THROUGH:
-            told[status].add(told_by(answer))
+            actual[status].add(told_by(answer))
             if row.method != "HEAD":
                 assert_is_error(answer, status, answer.json["error"]["code"])
     assert wrong == []
     # Nobody learns from an answer what was wrong with it: a signature that is missing and one that is wrong have two codes,
     # and a valid token is told its kind, its ability or its account.
-    assert len(told[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1)
-    assert len(told[403]) <= 3
-    if told[404]:
+    assert len(actual[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1)
+    assert len(actual[403]) <= 3
+    if actual[404]:
         own = with_token("its own", scene.customer, row.door.kind, frozenset(ABILITIES[row.door.kind]))
-        assert told[404] == {told_by(row.call(nowhere(scene), own.offer).send(client))}
+        assert actual[404] == {told_by(row.call(nowhere(scene), own.offer).send(client))}
 
 
 def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:
@@ -490,9 +490,9 @@ def test_a_credential_in_the_body_is_none(scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     for row in ROWS:
         if row.method == "POST":
-            said = {"access_token": scene.customer.token, "X-Scanner-Secret": SCANNER_SECRET, EMAIL_HEADER: EMAIL_SECRET}
+            actual = {"access_token": scene.customer.token, "X-Scanner-Secret": SCANNER_SECRET, EMAIL_HEADER: EMAIL_SECRET}
             call = row.call(scene, fixed())
-            assert call.with_json({**json.loads(call.body), **said}).send(client).status_code == 401, row
+            assert call.with_json({**json.loads(call.body), **actual}).send(client).status_code == 401, row
             form = call.without("Content-Type").plus(("Content-Type", "application/x-www-form-urlencoded"))
             assert replace(form, body=f"access_token={scene.customer.token}".encode()).send(client).status_code == 401, row
 

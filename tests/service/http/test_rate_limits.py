@@ -95,9 +95,9 @@ class Process:
 
 
 def standing(header: str) -> tuple[int, int]:
-    told = RATE_LIMIT.fullmatch(header)
-    assert told, header
-    return int(told[1]), int(told[2])
+    actual = RATE_LIMIT.fullmatch(header)
+    assert actual, header
+    return int(actual[1]), int(actual[2])
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def frozen_clock() -> float:
 
 def test_a_small_limit_is_exact_over_two_processes(redis: RedisServer, tmp_path: Path) -> None:
     one, two = (Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=7) for _ in range(2))
-    told = [process.ask() for _ in range(10) for process in (one, two)]
-    assert [each.passed for each in told] == [True] * 7 + [False] * 13
-    assert [each.remaining for each in told] == [6, 5, 4, 3, 2, 1, 0] + [0] * 13
+    actual = [process.ask() for _ in range(10) for process in (one, two)]
+    assert [each.passed for each in actual] == [True] * 7 + [False] * 13
+    assert [each.remaining for each in actual] == [6, 5, 4, 3, 2, 1, 0] + [0] * 13
 
 
 def test_a_large_limit_is_exact_over_two_processes_with_many_threads(redis: RedisServer, tmp_path: Path) -> None:
@@ -170,15 +170,15 @@ def test_few_requests_ask_redis_and_no_refusal_does(redis: RedisServer, tmp_path
 
 
 def scripts_run(client: "Redis") -> int:
-    told: dict[str, Any] = client.info("commandstats")
-    return int(told.get("cmdstat_evalsha", {"calls": 0})["calls"])
+    actual: dict[str, Any] = client.info("commandstats")
+    return int(actual.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
 def test_what_remains_is_told_with_the_share_that_is_reserved(redis: RedisServer, tmp_path: Path) -> None:
     process = Process(tmp_path, redis.url)
-    told = [process.ask() for _ in range(25)]
-    assert [each.remaining for each in told] == list(range(599, 574, -1))
-    assert all(58 <= each.seconds <= 60 for each in told)
+    actual = [process.ask() for _ in range(25)]
+    assert [each.remaining for each in actual] == list(range(599, 574, -1))
+    assert all(58 <= each.seconds <= 60 for each in actual)
 
 
 # The window slides
@@ -212,10 +212,10 @@ def test_the_wait_that_is_told_is_enough_for_redis(redis: RedisServer, tmp_path:
     refusing = Process(tmp_path, redis.url, **how)
     assert refusing.passes(4) == 4
     for longest in (2, 1):
-        told = refusing.ask()
-        assert not told.passed
-        assert 1 <= told.seconds <= longest
-        time.sleep(told.seconds)
+        problems = refusing.ask()
+        assert not problems.passed
+        assert 1 <= problems.seconds <= longest
+        time.sleep(problems.seconds)
         assert Process(tmp_path, redis.url, **how).passes(1) == 1
         while refusing.ask().passed:
             pass
@@ -226,10 +226,10 @@ def test_the_wait_that_is_told_is_exact_to_the_second(frozen: FrozenDateTimeFact
     """Refused a second before, and passed when it is over, through six refusals."""
     process = Process(tmp_path, RATE_LIMIT_PER_MINUTE=limit, clock=frozen_clock)
     for _ in range(6):
-        while (told := process.ask()).passed:
+        while (actual := process.ask()).passed:
             pass
-        frozen.tick(told.seconds - 1)
-        assert told.seconds == 1 or not process.ask().passed
+        frozen.tick(actual.seconds - 1)
+        assert actual.seconds == 1 or not process.ask().passed
         frozen.tick(1)
         assert process.ask().passed
 
@@ -426,8 +426,8 @@ def test_many_guesses_at_once_get_as_many_answers_as_the_limit_says(redis: Redis
     process = Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S)
     others = [Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S) for _ in range(2)]
     with ThreadPoolExecutor(12) as pool:
-        told = list(pool.map(lambda number: [process, *others][number % 3].fail(), range(60)))
-    assert told.count(True) == 5
+        actual = list(pool.map(lambda number: [process, *others][number % 3].fail(), range(60)))
+    assert actual.count(True) == 5
     assert not any(each.may_come() for each in (process, *others))
 
 
@@ -583,31 +583,31 @@ def test_every_answer_to_a_known_caller_tells_the_standing(door: OpenDoor) -> No
     ]
     assert [answer.status_code for answer in answers] == [200, 304, 406, 404, 422, 422, 415]
     assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"principal";q=600;w=60'}
-    told = [standing(answer.headers["ratelimit"]) for answer in answers]
-    assert [remaining for remaining, _ in told] == [599, 598, 597, 596, 595, 594, 593]
-    assert all(1 <= seconds <= 60 for _, seconds in told)
+    actual = [standing(answer.headers["ratelimit"]) for answer in answers]
+    assert [remaining for remaining, _ in actual] == [599, 598, 597, 596, 595, 594, 593]
+    assert all(1 <= seconds <= 60 for _, seconds in actual)
 
 
 def test_the_scanner_is_a_principal_too(door: OpenDoor) -> None:
     there = door(RATE_LIMIT_PER_MINUTE="2")
-    told = [there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}") for _ in range(3)]
-    assert [answer.status_code for answer in told] == [422, 422, 429]
+    actual = [there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}") for _ in range(3)]
+    assert [answer.status_code for answer in actual] == [422, 422, 429]
     assert there.read().status_code == 200
 
 
 def test_whoever_is_known_but_not_allowed_counts_like_anybody(door: OpenDoor) -> None:
     there = door(RATE_LIMIT_PER_MINUTE="2")
     token = make_platform_token(there.customer)
-    told = [there.read(Authorization=f"Bearer {token}") for _ in range(3)]
-    assert [answer.status_code for answer in told] == [403, 403, 429]
-    assert standing(told[0].headers["ratelimit"])[0] == 1
+    actual = [there.read(Authorization=f"Bearer {token}") for _ in range(3)]
+    assert [answer.status_code for answer in actual] == [403, 403, 429]
+    assert standing(actual[0].headers["ratelimit"])[0] == 1
 
 
 def test_a_signed_webhook_with_headers_that_say_nothing_counts_like_any(door: OpenDoor) -> None:
     there = door(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
     signed = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "orders/create", **JSON}
-    told = [there.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
-    assert told == [422, 422, 429]
+    actual = [there.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
+    assert actual == [422, 422, 429]
 
 
 def test_whoever_is_not_known_is_told_no_standing(door: OpenDoor) -> None:
@@ -663,7 +663,7 @@ def test_a_blocked_address_is_refused_whatever_it_brings_and_others_are_not(door
 
 def test_successes_and_other_credentials_do_not_start_the_count_anew(door: OpenDoor) -> None:
     there = door(AUTH_FAILURES_PER_MINUTE="3")
-    told = [
+    actual = [
         there.fail(),
         there.read(),
         there.read(Authorization="Bearer nonsense"),
@@ -672,7 +672,7 @@ def test_successes_and_other_credentials_do_not_start_the_count_anew(door: OpenD
         there.read(),
         there.fail(),
     ]
-    assert [answer.status_code for answer in told] == [401, 200, 401, 200, 401, 200, 429]
+    assert [answer.status_code for answer in actual] == [401, 200, 401, 200, 401, 200, 429]
 
 
 def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
@@ -707,8 +707,8 @@ def test_what_is_forbidden_is_no_failed_authentication(door: OpenDoor) -> None:
 
 def test_an_untrusted_peer_cannot_change_its_address(door: OpenDoor) -> None:
     there = door(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
-    told = [there.fail(X_Forwarded_For=f"203.0.113.{number}").status_code for number in range(5)]
-    assert told == [401, 401, 401, 429, 429]
+    actual = [there.fail(X_Forwarded_For=f"203.0.113.{number}").status_code for number in range(5)]
+    assert actual == [401, 401, 401, 429, 429]
 
 
 def test_clients_behind_a_trusted_proxy_are_counted_apart(door: OpenDoor) -> None:
@@ -723,8 +723,8 @@ def test_clients_behind_a_trusted_proxy_are_counted_apart(door: OpenDoor) -> Non
 
 def test_the_addresses_of_one_subscriber_count_as_one(door: OpenDoor) -> None:
     there = door(AUTH_FAILURES_PER_MINUTE="3")
-    told = [there.fail(f"2001:db8:1:2::{number:x}").status_code for number in range(1, 6)]
-    assert told == [401, 401, 401, 429, 429]
+    actual = [there.fail(f"2001:db8:1:2::{number:x}").status_code for number in range(1, 6)]
+    assert actual == [401, 401, 401, 429, 429]
     assert there.read("2001:db8:1:2:ffff::1").status_code == 429
     assert there.fail("2001:db8:1:3::1").status_code == 401
 
@@ -749,10 +749,10 @@ def test_the_service_as_it_is_run_keeps_one_limit(
     with Service(settings) as service, ThreadPoolExecutor(20) as pool:
         path = f"{EXPORTS}/{export_id}"
         answers = list(pool.map(lambda _: service.request("GET", path, customer.bearer), range(2 * limit)))
-    told = Counter(answer.status for answer in answers)
+    actual = Counter(answer.status for answer in answers)
     # A process that was asked no more may hold back what it reserved.
-    assert told[200] + told[429] == 2 * limit
-    assert limit - limit // 60 <= told[200] <= limit
+    assert actual[200] + actual[429] == 2 * limit
+    assert limit - limit // 60 <= actual[200] <= limit
     assert {answer.headers["retry-after"].isdecimal() for answer in answers if answer.status == 429} == {True}
 
 

@@ -119,9 +119,9 @@ def test_the_operator_is_told_why_a_credential_did_not_do_and_the_client_is_not(
     assert (answer.status_code, answer.json["error"]["code"]) == (status, code)
     assert answer.json["error"]["details"] == {}
     [source] = [source for source, route in ROUTES.items() if route == path]
-    told = last(recorder, source)
-    assert (told.status, told.code, told.request_id) == (status, code, answer.headers["x-request-id"])
-    assert [(field.path, field.code) for field in told.fields] == [(f"/{header}", why)]
+    record = last(recorder, source)
+    assert (record.status, record.code, record.request_id) == (status, code, answer.headers["x-request-id"])
+    assert [(field.path, field.code) for field in record.fields] == [(f"/{header}", why)]
 
 
 def test_a_token_that_may_not_is_told_of_in_the_same_way(
@@ -130,8 +130,8 @@ def test_a_token_that_may_not_is_told_of_in_the_same_way(
     other = make_platform_token(customer, Ability.UPLOAD_CMS_DIAGNOSTICS)
     for bearer, why in ((customer.token, "wrong_kind"), (other, "lacks_ability")):
         assert post(client, CAPTURES, {"Authorization": f"Bearer {bearer}"}).status_code == 403
-        told = last(recorder, InboundSource.BROWSER_EXTENSION)
-        assert (told.status, told.code, [field.code for field in told.fields]) == (403, "FORBIDDEN", [why])
+        record = last(recorder, InboundSource.BROWSER_EXTENSION)
+        assert (record.status, record.code, [field.code for field in record.fields]) == (403, "FORBIDDEN", [why])
 
 
 def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
@@ -139,17 +139,17 @@ def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
 ) -> None:
     bearer = {"Authorization": f"Bearer {make_platform_token(customer)}"}
     assert post(client, CAPTURES, bearer, capture(customer.project_id + 1000)).status_code == 403
-    told = last(recorder, InboundSource.BROWSER_EXTENSION)
-    assert (told.code, told.fields) == ("FORBIDDEN", ())
+    record = last(recorder, InboundSource.BROWSER_EXTENSION)
+    assert (record.code, record.fields) == ("FORBIDDEN", ())
 
 
 def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: TestClient, recorder: RejectionRecorder) -> None:
     issues: list[Mapping[str, Any]] = [{"severity": "high"} for _ in range(50)]
     assert post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(issues=issues)).status_code == 422
-    told = last(recorder, InboundSource.SCANNER)
-    assert (told.status, told.code) == (422, "VALIDATION_FAILED")
-    assert len(told.fields) == MAX_REPORTED_PROBLEMS
-    assert (told.fields[0].path, told.fields[0].code) == ("/issues/0/title", "required")
+    record = last(recorder, InboundSource.SCANNER)
+    assert (record.status, record.code) == (422, "VALIDATION_FAILED")
+    assert len(record.fields) == MAX_REPORTED_PROBLEMS
+    assert (record.fields[0].path, record.fields[0].code) == ("/issues/0/title", "required")
 
 
 def test_nothing_of_a_request_is_kept_whatever_its_names_are(
@@ -173,8 +173,8 @@ def test_nothing_of_a_request_is_kept_whatever_its_names_are(
         assert CANARY not in repr(refusal)
         steps = {step for field in refusal.fields for step in field.path.split("/")[1:]}
         assert {step for step in steps if not step.isdecimal()} <= own
-    told = {field.path for refusal in kept.values() for field in refusal.fields}
-    assert any(path.endswith("/password") for path in told), "no path was made of a forbidden name"
+    problems = {field.path for refusal in kept.values() for field in refusal.fields}
+    assert any(path.endswith("/password") for path in problems), "no path was made of a forbidden name"
 
 
 def known_names(folder: Path) -> set[str]:

@@ -63,8 +63,8 @@ def test_every_mode_has_the_page(mode: str, database: str, tmp_path: Path) -> No
 
 def test_the_page_may_load_scripts_and_styles_of_its_own_and_nothing_else(client: TestClient) -> None:
     answer = Call("GET", "/docs").send(client)
-    told = {name: answer.headers[name] for name in SAFE_HEADERS}
-    assert told == SAFE_HEADERS | {"cache-control": "no-cache", "content-security-policy": CONTENT_SECURITY_POLICY}
+    actual = {name: answer.headers[name] for name in SAFE_HEADERS}
+    assert actual == SAFE_HEADERS | {"cache-control": "no-cache", "content-security-policy": CONTENT_SECURITY_POLICY}
     directives = dict(each.strip().split(" ", 1) for each in CONTENT_SECURITY_POLICY.split(";"))
     assert directives.pop("img-src") == "data:"
     assert {name: source for name, source in directives.items() if source != "'none'"} == {
@@ -81,8 +81,8 @@ def test_each_file_comes_as_what_it_is(name: str, client: TestClient) -> None:
     kind = {"js": "text/javascript", "css": "text/css"}[name.rpartition(".")[2]]
     assert (answer.status_code, answer.headers["content-type"]) == (200, f"{kind}; charset=utf-8")
     assert len(answer.content) == int(answer.headers["content-length"]) > 100
-    told = {header: answer.headers[header] for header in SAFE_HEADERS}
-    assert told == SAFE_HEADERS | {"cache-control": "no-cache"}
+    actual = {header: answer.headers[header] for header in SAFE_HEADERS}
+    assert actual == SAFE_HEADERS | {"cache-control": "no-cache"}
     assert f"docs/{name}" in Call("GET", "/docs").send(client).text
 
 
@@ -241,8 +241,8 @@ def url_of(service: Service) -> str:
 
 
 def described_by(service: Service) -> set[str]:
-    told = service.request("GET", "/openapi.json").json
-    return {operation["operationId"] for item in told["paths"].values() for operation in item.values()}
+    record = service.request("GET", "/openapi.json").json
+    return {operation["operationId"] for item in record["paths"].values() for operation in item.values()}
 
 
 def test_somebody_reads_the_page_and_tries_the_api_with_it(
@@ -305,6 +305,6 @@ def test_a_page_without_its_description_says_so(browser: Browser, service: Servi
     page.set_default_timeout(PATIENCE_MS)
     page.route("**/openapi.json", lambda route: route.fulfill(status=503, body="{}"))
     page.goto(f"{url_of(service)}/docs")
-    told = "The API's description cannot be shown: openapi.json was answered with 503. Load the page again."
-    expect(page.locator("#page")).to_have_text(told)
+    record = "The API's description cannot be shown: openapi.json was answered with 503. Load the page again."
+    expect(page.locator("#page")).to_have_text(record)
     page.close()

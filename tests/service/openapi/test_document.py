@@ -42,8 +42,8 @@ def app_in(mode: str, folder: Path) -> App:
 
 
 def described_in(mode: str, folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = TestClient(app_in(mode, folder)).simulate_get("/openapi.json").json
-    return told
+    record: dict[str, Any] = TestClient(app_in(mode, folder)).simulate_get("/openapi.json").json
+    return record
 
 
 def operations(told: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -54,9 +54,9 @@ def operations(told: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_description_is_openapi(mode: str, database: str, tmp_path: Path) -> None:
-    told = described_in(mode, tmp_path)
-    assert told["openapi"] == "3.1.0"
-    validate(told)
+    actual = described_in(mode, tmp_path)
+    assert actual["openapi"] == "3.1.0"
+    validate(actual)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -72,26 +72,26 @@ def test_every_route_that_is_served_is_described_and_no_other(mode: str, databas
 
 
 def test_it_tells_whom_each_route_takes(database: str, tmp_path: Path) -> None:
-    told = described_in("cloud", tmp_path)
-    named = {scheme for _, _, operation in operations(told) for needed in operation["security"] for scheme in needed}
-    assert named == set(told["components"]["securitySchemes"])
-    needed = [needed for _, _, operation in operations(told) for needed in operation["security"]]
+    actual = described_in("cloud", tmp_path)
+    named = {scheme for _, _, operation in operations(actual) for needed in operation["security"] for scheme in needed}
+    assert named == set(actual["components"]["securitySchemes"])
+    needed = [needed for _, _, operation in operations(actual) for needed in operation["security"]]
     abilities = {ability for each in needed for abilities in each.values() for ability in abilities}
     assert abilities == {ability.value for each in ABILITIES.values() for ability in each}
-    is_open = {path for _, path, operation in operations(told) if not operation["security"]}
+    is_open = {path for _, path, operation in operations(actual) if not operation["security"]}
     assert is_open == {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 
 def test_every_operation_and_every_member_says_what_it_is(database: str, tmp_path: Path) -> None:
-    told = described_in("cloud", tmp_path)
-    ids = [operation["operationId"] for _, _, operation in operations(told)]
+    actual = described_in("cloud", tmp_path)
+    ids = [operation["operationId"] for _, _, operation in operations(actual)]
     assert len(set(ids)) == len(ids)
     assert [
-        op["operationId"] for _, _, op in operations(told) if not (op["summary"] and op["description"] and op["tags"])
+        op["operationId"] for _, _, op in operations(actual) if not (op["summary"] and op["description"] and op["tags"])
     ] == []
     silent = [
         f"{name}.{member}"
-        for name, schema in told["components"]["schemas"].items()
+        for name, schema in actual["components"]["schemas"].items()
         for member, its in schema["properties"].items()
         if not its.get("description")
     ]
@@ -107,9 +107,9 @@ def test_answers_are_closed(database: str, tmp_path: Path) -> None:
 
 def test_every_code_has_its_place(database: str, tmp_path: Path) -> None:
     responses = described_in("cloud", tmp_path)["components"]["responses"]
-    told = {code for response in responses.values() for code in response["content"]["application/json"]["examples"]}
+    record = {code for response in responses.values() for code in response["content"]["application/json"]["examples"]}
     # A method that a route does not take is no answer of any operation of it.
-    assert told == set(STATUS) - {"METHOD_NOT_ALLOWED"}
+    assert record == set(STATUS) - {"METHOD_NOT_ALLOWED"}
 
 
 def test_the_examples_of_bodies_are_taken(database: str, tmp_path: Path) -> None:
@@ -131,22 +131,22 @@ def resources_of(app: App) -> tuple[Any, ...]:
 
 
 def examples_of(resource: Any, method: str, folder: Path) -> list[Any]:
-    told = document(resources_of(app_in("cloud", folder)), "https://risk.example.com")
-    operation = told["paths"][resource.path].get(method.lower(), {})
+    actual = document(resources_of(app_in("cloud", folder)), "https://risk.example.com")
+    operation = actual["paths"][resource.path].get(method.lower(), {})
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     return [example["value"] for example in content.get("examples", {}).values()]
 
 
 def test_every_body_has_an_example(database: str, tmp_path: Path) -> None:
-    told = described_in("cloud", tmp_path)
+    actual = described_in("cloud", tmp_path)
     without = [
         op["operationId"]
-        for _, _, op in operations(told)
+        for _, _, op in operations(actual)
         for media in op.get("requestBody", {}).get("content", {}).values()
         if not media.get("examples")
     ]
     assert without == []
-    for name, item in told["webhooks"].items():
+    for name, item in actual["webhooks"].items():
         for header in item["post"]["parameters"]:
             validator = Draft202012Validator(header["schema"])
             assert [problem.message for problem in validator.iter_errors(header["example"])] == [], (name, header["name"])
@@ -154,9 +154,9 @@ def test_every_body_has_an_example(database: str, tmp_path: Path) -> None:
 
 def test_it_says_where_it_is_served(database: str, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"PUBLIC_BASE_URL": "https://risk.example.com/relay/"})
-    told = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))).simulate_get("/openapi.json").json
-    assert told["servers"] == [{"url": "https://risk.example.com/relay"}]
-    assert "(https://risk.example.com/relay/docs)" in told["info"]["description"]
+    record = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))).simulate_get("/openapi.json").json
+    assert record["servers"] == [{"url": "https://risk.example.com/relay"}]
+    assert "(https://risk.example.com/relay/docs)" in record["info"]["description"]
 
 
 def test_every_refusal_has_one_shape(database: str, tmp_path: Path) -> None:
@@ -191,19 +191,19 @@ def test_it_tells_of_no_credential_that_the_mode_does_not_take(
 
 
 def test_the_examples_of_answers_are_as_described(database: str, tmp_path: Path) -> None:
-    told = described_in("cloud", tmp_path)
-    webhooks = [(f"webhook {name}", item["post"]["requestBody"]) for name, item in told["webhooks"].items()]
+    actual = described_in("cloud", tmp_path)
+    webhooks = [(f"webhook {name}", item["post"]["requestBody"]) for name, item in actual["webhooks"].items()]
     answers = [
         (f"{operation['operationId']} {status}", response)
-        for _, _, operation in operations(told)
+        for _, _, operation in operations(actual)
         for status, response in operation["responses"].items()
         if "$ref" not in response
     ]
-    errors = list(told["components"]["responses"].items())
+    errors = list(actual["components"]["responses"].items())
     wrong, tried = [], 0
     for name, holder in (*webhooks, *answers, *errors):
         for media in holder.get("content", {}).values():
-            validator = Draft202012Validator({**media["schema"], "components": told["components"]}, validate_formats=True)
+            validator = Draft202012Validator({**media["schema"], "components": actual["components"]}, validate_formats=True)
             named = [each["value"] for each in media.get("examples", {}).values()]
             for value in named or [media["example"]]:
                 tried += 1
@@ -213,9 +213,9 @@ def test_the_examples_of_answers_are_as_described(database: str, tmp_path: Path)
 
 
 def test_what_is_delivered_is_as_described(customer: Customer, tmp_path: Path) -> None:
-    told = described_in("cloud", tmp_path)
+    actual = described_in("cloud", tmp_path)
     export_id, target_id = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A", "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
-    ticket = told["webhooks"]["ticket.export"]["post"]["requestBody"]["content"]["application/json"]["example"]["ticket"]
+    ticket = actual["webhooks"]["ticket.export"]["post"]["requestBody"]["content"]["application/json"]["example"]["ticket"]
     source = Source("finding", "fnd_1", 42)
     order = PingOrder("png_01KJM8G7H9J1K2M4N6P8Q0R1S3", NOW, target_id, "Tracker", "https://tracker.example.com/", None)
     sent = {
@@ -223,8 +223,8 @@ def test_what_is_delivered_is_as_described(customer: Customer, tmp_path: Path) -
         "target.ping": ping_body(order),
     }
     for name, body in sent.items():
-        schema = told["webhooks"][name]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        validator = Draft202012Validator({**schema, "components": told["components"]})
+        schema = actual["webhooks"][name]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        validator = Draft202012Validator({**schema, "components": actual["components"]})
         assert [problem.message for problem in validator.iter_errors(json.loads(body))] == [], name
         assert not validator.is_valid({**json.loads(body), "more": 1})
 
@@ -279,8 +279,8 @@ def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer
         assert described.complaints("GET", path, refused) == []
         body = json.loads(refused.text.replace("NOT_FOUND", "CONFLICT"))
         other = _Changed(refused, json=body)
-        told = described.complaints("GET", path, other)  # type: ignore[arg-type]  # as above
-        assert told == ["the code CONFLICT is not described"], accepted
+        actual = described.complaints("GET", path, other)  # type: ignore[arg-type]  # as above
+        assert actual == ["the code CONFLICT is not described"], accepted
 
 
 class _Changed:

@@ -91,8 +91,8 @@ def test_every_request_gets_an_id_of_its_own(client: TestClient) -> None:
 
 def test_the_request_id_stands_in_the_access_log(client: TestClient, log_lines: LogLines) -> None:
     Call("GET", f"{EXPORTS}/exp_secret", (("X-Request-Id", "look-for-me"),), query="token=x").send(client)
-    told = [json.loads(line) for line in log_lines.lines if "look-for-me" in line]
-    lines = [line for line in told if line["logger"] == "riskrelay.access"]
+    record = [json.loads(line) for line in log_lines.lines if "look-for-me" in line]
+    lines = [line for line in record if line["logger"] == "riskrelay.access"]
     assert [(line["method"], line["route"], line["status"]) for line in lines] == [("GET", f"{EXPORTS}/{{export_id}}", 401)]
     assert "exp_secret" not in log_lines.text
 
@@ -259,10 +259,10 @@ def test_the_version_of_a_finding_changes_when_it_is_seen_again(client: TestClie
 
 def test_head_tells_what_get_would_without_a_body(client: TestClient, customer: Customer) -> None:
     get = poll(client, customer, prepared(client))
-    got, told = get.send(client), replace(get, method="HEAD").send(client)
-    assert (told.status_code, told.content) == (200, b"")
-    assert told.headers["etag"] == got.headers["etag"]
-    assert told.headers["content-length"] == str(len(got.content))
+    got, actual = get.send(client), replace(get, method="HEAD").send(client)
+    assert (actual.status_code, actual.content) == (200, b"")
+    assert actual.headers["etag"] == got.headers["etag"]
+    assert actual.headers["content-length"] == str(len(got.content))
     unchanged = replace(get, method="HEAD").plus(("If-None-Match", got.headers["etag"])).send(client)
     assert unchanged.status_code == 304
 
@@ -397,12 +397,12 @@ def test_a_secret_in_the_database_replaces_the_environments_at_once(client: Test
 
 
 def test_an_error_keeps_no_header_of_the_answer_that_it_takes_the_place_of() -> None:
-    told = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
+    actual = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
 
     class BrokenResource:
         def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
             req.context.request_id = "req_1"
-            resp.set_headers(dict.fromkeys(told, "1"))
+            resp.set_headers(dict.fromkeys(actual, "1"))
             raise NotFound
 
     app: Any = falcon.App()
@@ -410,4 +410,4 @@ def test_an_error_keeps_no_header_of_the_answer_that_it_takes_the_place_of() -> 
     app.add_route("/", BrokenResource())
     answer = TestClient(app).simulate_get("/")
     assert answer.status_code == 404
-    assert [name for name in told if name.lower() in answer.headers] == []
+    assert [name for name in actual if name.lower() in answer.headers] == []

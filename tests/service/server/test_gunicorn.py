@@ -201,8 +201,8 @@ def test_the_log_names_routes_and_breaks_nothing(service: Service) -> None:
     while "a-poll" not in service.log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
-    told = {line["request_id"]: line.get("route") for line in lines if line["logger"] == "riskrelay.access"}
-    assert (told["a-probe"], told["a-poll"]) == ("/healthz", f"{EXPORTS}/{{export_id}}")
+    record = {line["request_id"]: line.get("route") for line in lines if line["logger"] == "riskrelay.access"}
+    assert (record["a-probe"], record["a-poll"]) == ("/healthz", f"{EXPORTS}/{{export_id}}")
     assert CANARY not in service.log.read_text()
     assert [line for line in lines if line["level"] == "error"] == []
 

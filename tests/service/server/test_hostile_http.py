@@ -345,8 +345,8 @@ def test_the_table_leaves_no_row_and_no_word_behind(service: Service) -> None:
     """Runs behind the table. What is hidden there is served where it stands alone, and is new then."""
     answer = service.exchange(HIDDEN)
     assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0})
-    told = [json.loads(line) for line in service.log.read_text().splitlines()]
-    assert [line for line in told if line["level"] == "error"] == []
+    output = [json.loads(line) for line in service.log.read_text().splitlines()]
+    assert [line for line in output if line["level"] == "error"] == []
     assert CANARY not in service.log.read_text()
 
 

@@ -134,13 +134,13 @@ def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, o
 
 def test_a_value_of_any_text_comes_back_as_it_was(database: str, customer: Customer, tmp_path: Path) -> None:
     begin()
-    said = 'tab\t, line\n, back\\slash, \\N, \\., "quoted", ü, \x01'
-    execute("UPDATE accounts SET name = ?", (said,))
+    actual = 'tab\t, line\n, back\\slash, \\N, \\., "quoted", ü, \x01'
+    execute("UPDATE accounts SET name = ?", (actual,))
     make_approved(customer, make_target(customer).id)
     before = contents()
     file = taken(database, tmp_path / "file")
     if database.startswith("postgresql"):
-        assert [row["name"] for _, row in rows_of(file, "accounts")] == [said]
+        assert [row["name"] for _, row in rows_of(file, "accounts")] == [actual]
     execute("UPDATE accounts SET name = 'changed'")
     put_back(database, file)
     after = contents()

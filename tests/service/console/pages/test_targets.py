@@ -132,7 +132,7 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
         (to_ms(now + timedelta(hours=1)), RATE_LIMITED, target.id),
     )
     answer = person.get(f"/targets/{target.id}")
-    said = words(answer)
+    actual = words(answer)
     for expected in (
         "Tracker paused",
         "at the receiver's request ( rate_limited )",
@@ -143,7 +143,7 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
         f"ID {target.id}",
         "from WEBHOOK_SECRET",
     ):
-        assert expected in said
+        assert expected in actual
     assert f'href="/console/exports?target={target.id}&amp;status=failed"' in answer.text
     counted = person.get(f"/targets/{target.id}", "since=3d")
     assert "the time since 3d: 3" in words(counted)
@@ -157,8 +157,8 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
 def test_an_expired_hold_is_not_shown(person: ConsoleBrowser, target: Target) -> None:
     over = to_ms(utc_now() - timedelta(seconds=1))
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (over, RATE_LIMITED, target.id))
-    said = words(person.get(f"/targets/{target.id}"))
-    assert ("Tracker active" in said, "Held No" in said) == (True, True)
+    record = words(person.get(f"/targets/{target.id}"))
+    assert ("Tracker active" in record, "Held No" in record) == (True, True)
 
 
 @on_sqlite
@@ -208,10 +208,10 @@ def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: ConsoleBr
     assert went.headers["location"] == f"/console/targets/{target.id}?done=ping_failed"
     page = person.get(f"/targets/{target.id}", "done=ping_failed")
     assert '<p class="notice bad" role="status" tabindex="-1">Ping failed.' in page.text
-    said = words(page)
-    assert "Last validation passed" in said
-    assert "Last ping failed HTTP 503 in 1 234 ms" in said
-    assert "receiver_unavailable The receiver is temporarily unavailable. Check the receiver's log." in said
+    text = words(page)
+    assert "Last validation passed" in text
+    assert "Last ping failed HTTP 503 in 1 234 ms" in text
+    assert "receiver_unavailable The receiver is temporarily unavailable. Check the receiver's log." in text
     assert pings.latest(make_target(make_customer()).id) is None
 
 
