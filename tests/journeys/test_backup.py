@@ -18,6 +18,7 @@ from storage.db.engine import execute, rows
 from storage.exports import queries
 from storage.maintenance import restore as restoring
 from tests.support.backups import VAULT, CommandResult, CommandRunner, Contents, begin
+from tests.support.compliance_work import run_compliance_tasks
 from tests.support.factories import make_approved, make_customer, make_target
 from tests.support.many_rows import many_targets, many_waiting
 from tests.support.servers import PostgresServer, RedisServer
@@ -34,7 +35,6 @@ from tests.support.storefront import (
     traces_of,
 )
 from tests.support.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
-from worker.background.compliance import ComplianceTask
 
 OTHER_SHOP: Final = "sun.shops.example"
 CLEO: Final = ShopCustomer(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))
@@ -65,13 +65,6 @@ def type_unluckily(operator: CommandRunner, point: str, *words: str | Path) -> C
     env = {**operator.environment, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=operator.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
     return CommandResult(done.returncode, done.stdout, done.stderr)
-
-
-def carry_out() -> None:
-    task = ComplianceTask(VAULT, "worker:test", utc_now)
-    while task.run_once():
-        pass
-    assert task.failed == 0
 
 
 def without_what_a_restore_changes(contents: Contents) -> Contents:
@@ -133,7 +126,7 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: CommandRunn
         client = cloud_client(operator.folder)
         PersonDataSeeder(client, customer).plant(ADA)
         receive(Topic.DATA_REQUEST, VAULT, ADA)
-        carry_out()
+        run_compliance_tasks(VAULT)
         receive(Topic.CUSTOMER_REDACT, VAULT, BOB)
         execute("UPDATE compliance_requests SET next_run_at = 1 WHERE next_run_at IS NOT NULL")
     before = operator.contents()
@@ -151,7 +144,7 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: CommandRunn
         else:
             assert found == lines, table
     with elsewhere.database():
-        carry_out()
+        run_compliance_tasks(VAULT)
         assert {line.result for line in compliance_requests.list_all()} == {
             ComplianceResult.REPORTED,
             ComplianceResult.REDACTED,
@@ -169,7 +162,7 @@ def plant(operator: CommandRunner) -> list[str]:
         planter.plant(ADA)
         planter.plant(BOB)
         receive(Topic.DATA_REQUEST, VAULT, ADA)
-        carry_out()
+        run_compliance_tasks(VAULT)
         PersonDataSeeder(client, give_shop(make_customer(), OTHER_SHOP)).plant(CLEO, OTHER_SHOP)
         assert traces_of(ADA, stored()) == list(ADA.traces)
         return traces_of(BOB, stored())
@@ -183,7 +176,7 @@ def plant_little(operator: CommandRunner) -> list[str]:
         for person in (ADA, BOB):
             plant_captures(customer, person, 3)
         receive(Topic.DATA_REQUEST, VAULT, ADA)
-        carry_out()
+        run_compliance_tasks(VAULT)
         plant_captures(give_shop(make_customer(), OTHER_SHOP), CLEO, 3)
         assert traces_of(ADA, stored())
         return traces_of(BOB, stored())
@@ -194,7 +187,7 @@ def forget(operator: CommandRunner) -> None:
     with operator.database():
         receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
         receive(Topic.SHOP_REDACT, VAULT, shop=OTHER_SHOP)
-        carry_out()
+        run_compliance_tasks(VAULT)
         receive(Topic.DATA_REQUEST, VAULT, BOB)
         assert traces_of(ADA, stored()) == traces_of(CLEO, stored()) == []
 
@@ -210,7 +203,7 @@ def assert_forgotten(operator: CommandRunner, redactions: int, traces_of_bob: li
             line.topic: line.status.value for line in compliance_requests.list_all() if line.shop_domain == OTHER_SHOP
         }
         assert statuses == {Topic.SHOP_REDACT: "received"}
-        carry_out()
+        run_compliance_tasks(VAULT)
         assert traces_of(CLEO, stored()) == []
         assert traces_of(BOB, stored()) == traces_of_bob != []
         assert rows("SELECT COUNT(*) FROM compliance_requests WHERE status = 'received'") == [(0,)]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
+from tests.support.workers import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,14 +58,7 @@ class FakeGetAddrInfo:
         return [row(address) for address in answer]
 
     def wait_until_asked(self, times: int) -> None:
-        wait_for(lambda: len(self.asked) >= times)
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened for 10 s"
-        time.sleep(0.005)
+        wait_until(lambda: len(self.asked) >= times)
 
 
 @contextmanager
@@ -185,7 +179,7 @@ def test_beyond_the_waiting_names_a_lookup_is_refused_at_once() -> None:
     assert outcome(resolver, "d.example", timeout_s=10) == DnsFailure.OVERLOADED
     assert time.monotonic() - started < 5
     fake.free.set()
-    wait_for(lambda: outcome(resolver, "d.example") == ["192.0.2.7"])
+    wait_until(lambda: outcome(resolver, "d.example") == ["192.0.2.7"])
 
 
 def test_a_name_that_nobody_waits_for_any_more_is_not_asked() -> None:
@@ -203,7 +197,7 @@ def test_a_name_that_nobody_waits_for_any_more_is_not_asked() -> None:
 def test_threads_end_when_nobody_asks() -> None:
     resolver = DnsResolver(getaddrinfo=FakeGetAddrInfo({"example.com": ["192.0.2.7"]}))
     assert outcome(resolver, "example.com") == ["192.0.2.7"]
-    wait_for(lambda: not any(thread.name == "name-lookup" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "name-lookup" for thread in threading.enumerate()))
 
 
 def run_script(script: str, timeout_s: float = 30) -> str:

@@ -1,5 +1,6 @@
 """Requests as the tests send them, and what every answer of the service must have."""
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -204,3 +205,15 @@ def only_member(body: Mapping[str, Any], name: str) -> Any:
     """Return the one member there is."""
     assert list(body) == [name]
     return body[name]
+
+
+def base64url(text: str) -> str:
+    """Return a text in base64url without padding, as in cursors."""
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def response_fingerprint(response: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:
+    """Return the status, body and headers of a response, without its request id and its remaining rate limit."""
+    request_id = response.headers["x-request-id"]
+    headers = {name: value for name, value in response.headers.items() if name not in {"x-request-id", "ratelimit"}}
+    return response.status_code, response.text.replace(request_id, ""), tuple(sorted(headers.items()))

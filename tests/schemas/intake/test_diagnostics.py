@@ -20,6 +20,7 @@ from schemas.intake.diagnostics import (
     diagnostic_record,
 )
 from tests.support.factories import NOW, cms_diagnostics, storefront_diagnostics
+from tests.support.forms import read_or_failure
 
 CMS = CmsDiagnosticsForm()
 SHOP = StorefrontDiagnosticsForm()
@@ -260,7 +261,7 @@ def test_any_json_is_diagnostics_or_a_refusal_that_repeats_nothing(
     which: tuple[Form, dict[str, Any]], changes: dict[str, Any], reported: dict[str, Any]
 ) -> None:
     form, least = which
-    found = read_or_refuse(form, {**least, "diagnostics": reported, **changes})
+    found = read_or_failure(form, {**least, "diagnostics": reported, **changes})
     if isinstance(found, ValidationFailed):
         assert found.problems
         assert MARK not in repr(found.problems)
@@ -269,10 +270,3 @@ def test_any_json_is_diagnostics_or_a_refusal_that_repeats_nothing(
         assert all(each.message == MESSAGES[each.code] for each in found.problems)
         return
     assert 0 < len(ticket_for_diagnostic(found).title) <= 250
-
-
-def read_or_refuse(form: Form, body: Any) -> Any:
-    try:
-        return form.read(body)
-    except ValidationFailed as refused:
-        return refused

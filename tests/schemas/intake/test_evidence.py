@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.base.errors import ValidationFailed
-from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, MESSAGES, Form
+from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, MESSAGES
 from schemas.exports.ticket_text import ticket_for_capture
 from schemas.intake.evidence import MAX_HEADINGS, Capture, CaptureForm, Heading, capture_record, captured_facts
 from tests.support.factories import NOW, capture
+from tests.support.forms import read_or_failure
 
 FORM = CaptureForm()
 LEAST = {"project_id": 7, "page_url": "https://shop.example"}
@@ -163,7 +164,7 @@ bodies = values | st.dictionaries(st.sampled_from(NAMES), values, max_size=8).ma
 @settings(max_examples=150, deadline=None)
 @given(bodies)
 def test_any_json_is_a_capture_or_a_refusal_that_repeats_nothing(body: Any) -> None:
-    found = read_or_refuse(FORM, body)
+    found = read_or_failure(FORM, body)
     if isinstance(found, ValidationFailed):
         assert found.problems
         assert MARK not in repr(found.problems)
@@ -172,10 +173,3 @@ def test_any_json_is_a_capture_or_a_refusal_that_repeats_nothing(body: Any) -> N
         assert all(each.message == MESSAGES[each.code] for each in found.problems)
         return
     assert 0 < len(ticket_for_capture(found).title) <= 250
-
-
-def read_or_refuse(form: Form, body: Any) -> Any:
-    try:
-        return form.read(body)
-    except ValidationFailed as refused:
-        return refused

@@ -10,12 +10,20 @@ from typing import Final
 
 import pytest
 from falcon.inspect import inspect_routes
-from falcon.testing import Result, TestClient
+from falcon.testing import TestClient
 
 from service.app import App, create_app
 from tests.support.factories import SCANNER_SECRET, Customer, make_exports, make_platform_token, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.raw_http import EXPORTS, JSON, RESULTS, TARGETS, everything_stored, is_of_the_console
+from tests.support.raw_http import (
+    EXPORTS,
+    JSON,
+    RESULTS,
+    TARGETS,
+    everything_stored,
+    is_of_the_console,
+    response_fingerprint,
+)
 from tests.support.storefront import CLOUD, EMAIL_SECRET, signature
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE")
@@ -59,13 +67,6 @@ def app_in(mode: str, folder: Path) -> App:
     return create_app(settings, FakeWakeUpQueue(), FakeResolver({}))
 
 
-def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:
-    """Return all that an answer tells but its id."""
-    request_id = answer.headers["x-request-id"]
-    headers = {name: value for name, value in answer.headers.items() if name not in {"x-request-id", "ratelimit"}}
-    return answer.status_code, answer.text.replace(request_id, ""), tuple(sorted(headers.items()))
-
-
 def guarded(app: App) -> Iterator[tuple[str, set[str]]]:
     """Yield every route that asks who is there, with its methods."""
     for route in inspect_routes(app):
@@ -80,7 +81,7 @@ def test_a_method_that_a_route_has_not_is_refused_alike_whoever_asks(app: App, e
     for path, methods in guarded(app):
         for method in set(METHODS) - methods:
             actual = {
-                told_by(client.simulate_request(method, path, headers=dict(headers), body=body))
+                response_fingerprint(client.simulate_request(method, path, headers=dict(headers), body=body))
                 for headers, body in (({}, None), *((each, b"{}") for each in senders))
             }
             assert len(actual) == 1, (method, path, actual)
@@ -102,7 +103,7 @@ def test_no_header_makes_a_request_another_one(override: dict[str, str], app: Ap
             plain = client.simulate_request(method, path, headers=JSON, body=b"{}")
             changed = client.simulate_request(method, path, headers={**JSON, **override}, body=b"{}")
             assert plain.status_code == 401, (method, path)
-            assert told_by(changed) == told_by(plain), (method, path)
+            assert response_fingerprint(changed) == response_fingerprint(plain), (method, path)
     assert everything_stored() == before
 
 
@@ -147,7 +148,7 @@ def test_a_route_that_a_mode_has_not_is_not_there_for_anybody(
     for path in everywhere - there:
         for method in METHODS:
             actual = {
-                told_by(client.simulate_request(method, asked, headers={**headers, **JSON}, body=b"{}"))
+                response_fingerprint(client.simulate_request(method, asked, headers={**headers, **JSON}, body=b"{}"))
                 for headers in ({}, everything, {**everything, **platform})
                 for asked in (path, "/nowhere")
             }

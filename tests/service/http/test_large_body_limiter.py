@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from service.http.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget
 from tests.support.factories import SCANNER_SECRET, Customer, make_settings, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.raw_http import FieldRefusal, assert_is_error
+from tests.support.workers import wait_until
 
 LARGE: Final = LARGE_BYTES + 1
 #: For what is expected to happen; it does in milliseconds.
@@ -58,13 +58,6 @@ class Sender(threading.Thread):
                 self.may_go.wait(PATIENCE_S)
         except LargeBodyOverload:
             self.was_refused = True
-
-
-def wait_until(is_so: Any) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def _has(order: list[str], count: int) -> bool:

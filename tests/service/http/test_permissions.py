@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 from falcon.inspect import inspect_routes
-from falcon.testing import Result, TestClient
+from falcon.testing import TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, Ability, TokenKind
@@ -55,6 +55,7 @@ from tests.support.raw_http import (
     Call,
     assert_is_error,
     is_of_the_console,
+    response_fingerprint,
     target_request,
 )
 from tests.support.storefront import ADA as SOMEBODY
@@ -452,7 +453,7 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(row: RoutePermissio
         if should_be != (status if status in {401, 403, 404} or status >= 500 else LET_THROUGH):
             wrong.append((caller.name, should_be, status, answer.text[:200]))
         elif should_be != LET_THROUGH:
-            actual[status].add(told_by(answer))
+            actual[status].add(response_fingerprint(answer))
             if row.method != "HEAD":
                 assert_is_error(answer, status, answer.json["error"]["code"])
     assert wrong == []
@@ -462,14 +463,7 @@ def test_a_route_lets_through_whom_it_should_and_nobody_else(row: RoutePermissio
     assert len(actual[403]) <= 3
     if actual[404]:
         own = with_token("its own", scene.customer, row.door.kind, frozenset(ABILITIES[row.door.kind]))
-        assert actual[404] == {told_by(row.call(nowhere(scene), own.offer).send(client))}
-
-
-def told_by(answer: Result) -> tuple[int, str, tuple[tuple[str, str], ...]]:
-    """Return all that an answer tells but whose request it answers, and how many more may follow."""
-    request_id = answer.headers["x-request-id"]
-    headers = {name: value for name, value in answer.headers.items() if name not in {"x-request-id", "ratelimit"}}
-    return answer.status_code, answer.text.replace(request_id, ""), tuple(sorted(headers.items()))
+        assert actual[404] == {response_fingerprint(row.call(nowhere(scene), own.offer).send(client))}
 
 
 def nowhere(scene: PermissionScene) -> PermissionScene:

@@ -2,7 +2,6 @@
 
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,7 @@ from tests.support.factories import (
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.query_plans import statements
 from tests.support.raw_http import CANARY, JSON, RESULTS
+from tests.support.workers import wait_until
 
 EMAIL: Final = "/api/email/webhook"
 CAPTURES: Final = "/api/browser-extension/evidence-captures"
@@ -234,7 +234,7 @@ def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits
     client = made_client(customer, tmp_path, recorder, SECRETS)
     recorder.start()
     first = post(client, RESULTS, {}).headers["x-request-id"]
-    wait_for(lambda: InboundSource.SCANNER in rejections.last())
+    wait_until(lambda: InboundSource.SCANNER in rejections.last())
     with statements() as ran:
         for _ in range(50):
             assert post(client, RESULTS, {}).status_code == 401
@@ -248,7 +248,7 @@ def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Pat
     recorder.start()
     for _ in range(20):
         newest = post(client, RESULTS, {}).headers["x-request-id"]
-    wait_for(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
+    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
 
 
 class SlippingRefusals(RejectionRecorder):
@@ -268,20 +268,13 @@ def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: P
     client = made_client(customer, tmp_path, recorder, SECRETS)
     recorder.start()
     post(client, RESULTS, {})
-    wait_for(lambda: recorder.has_slipped)
+    wait_until(lambda: recorder.has_slipped)
     newest = post(client, RESULTS, {}).headers["x-request-id"]
-    wait_for(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
+    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
 
 
 def kept_id(kept: Mapping[InboundSource, Rejection]) -> str:
     return kept[InboundSource.SCANNER].request_id
-
-
-def wait_for(is_so: Callable[[], bool], within_s: float = 30) -> None:
-    until = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later(sqlite_url: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -21,6 +21,7 @@ from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, Customer, environment, issue, make_customer, postback
 from tests.support.gunicorn_process import RawResponse, Service, read_answer
 from tests.support.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
+from tests.support.workers import wait_until
 
 LIMIT_BYTES = 16 * 1024
 SCANNER = {"X-Scanner-Secret": SCANNER_SECRET}
@@ -403,13 +404,6 @@ def listens(service: Service) -> bool:
     except OSError:
         return False
     return True
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_who_asks_without_a_pause_takes_turns_with_the_others(migrated_sqlite: Path, tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from storage.compliance.erasure_log import CLIENT_KEYS, ErasedRow
 from storage.compliance.erasure_replay import DamagedReplay
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
+from tests.support.compliance_work import run_compliance_tasks
 from tests.support.factories import NOW, Customer
 from tests.support.query_plans import taken_back
 from tests.support.storefront import ADA, BOB, PersonDataSeeder, cloud_client, give_shop, order, receive, stored, traces_of
-from worker.background.compliance import ComplianceTask
 
 VAULT = Vault([b"A" * 32])
 #: An order as it stands in a file, done at another installation's time.
@@ -62,13 +62,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "redactions"
 
 
-def carry_out() -> None:
-    task = ComplianceTask(VAULT, "worker:test", utc_now)
-    while task.run_once():
-        pass
-    assert task.failed == 0
-
-
 def write(file: Path, *recorded: Any) -> Path:
     lines = [{"riskrelay": "redactions", "version": 1}, *recorded, {"end": len(recorded)}]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -102,7 +95,7 @@ def test_the_erasure_log_names_every_erased_row(client: TestClient, shop: Custom
         "attempts": {row[0] for row in rows("SELECT id FROM attempts WHERE answer LIKE ?", ("%Ada%",))},
     }
     request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
-    carry_out()
+    run_compliance_tasks(VAULT)
     named = logged()
     assert {line.request_id for line in named} == {request_id}
     assert all(held.values())
@@ -131,7 +124,7 @@ def test_an_erasure_that_is_rolled_back_is_not_logged(client: TestClient, shop: 
 def test_a_repeated_erasure_leaves_the_same_log(client: TestClient, shop: Customer, file: Path) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
-    carry_out()
+    run_compliance_tasks(VAULT)
     before = logged()
     erasure_replay.save(file)
     execute("DELETE FROM redactions")
@@ -259,7 +252,7 @@ def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: 
     there = ORDER | {"topic": "shop/redact"}
     PersonDataSeeder(client, shop).plant(ADA)
     erasure_replay.apply(write(file, {"request": there}), utc_now())
-    carry_out()
+    run_compliance_tasks(VAULT)
     line = compliance_requests.get(str(ORDER["id"]))
     assert (line.result, line.attempts) == (ComplianceResult.REDACTED, 1)
     assert traces_of(ADA, stored()) == []
@@ -271,7 +264,7 @@ def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: 
 def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, shop: Customer, file: Path) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
-    carry_out()
+    run_compliance_tasks(VAULT)
     receive(Topic.CUSTOMER_REDACT, VAULT, BOB)
     count = erasure_replay.save(file)
     assert file.stat().st_mode & 0o777 == 0o600

@@ -1,6 +1,5 @@
 """Exports at the console: found, read as their receiver will, decided about."""
 
-import base64
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -42,6 +41,7 @@ from tests.support.factories import (
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.many_rows import many_targets
 from tests.support.query_plans import statements
+from tests.support.raw_http import base64url
 
 NOBODYS: Final = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"
 BAD_IDS: Final = [NOBODYS, "exp_%00", "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA", "x" * 5000, "%F0%9F%92%A9", "exp_", "null"]
@@ -180,10 +180,6 @@ def test_the_pages_of_a_list_follow_one_another_under_its_filters(person: Consol
     assert seen == ids[::-1]
 
 
-def encoded(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
 def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBrowser) -> None:
     for query, named in [
         ("status=CANARY", "/status"),
@@ -195,7 +191,7 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBro
         ("limit=201", "/limit"),
         ("limit=CANARY", "/limit"),
         (f"cursor={'CANARY' * 1000}", "/cursor"),
-        (f"cursor={encoded('1:tgt_01AAAAAAAAAAAAAAAAAAAAAAAA')}", "/cursor"),
+        (f"cursor={base64url('1:tgt_01AAAAAAAAAAAAAAAAAAAAAAAA')}", "/cursor"),
     ]:
         page = person.get("/exports", query)
         assert page.status_code == 422, query
