@@ -1,6 +1,6 @@
-"""A receiver on loopback with moods: it answers, refuses, hangs, hangs up and lies, and keeps what arrived and when.
+"""A loopback receiver with scripted behaviors: accepts, rejects, hangs, closes or responds wrongly; records arrivals.
 
-What each mood is to lead to stands beside it, in the words of `docs/delivery.md`: the model goes by that alone.
+Each behavior names its expected result in the terms of `docs/delivery.md`, on which the model relies.
 """
 
 import hashlib
@@ -44,49 +44,49 @@ class RequestBehavior:
     its Retry-After says, and `holds_s` for how long nothing may follow at the same target.
     """
 
-    does: Callable[["MoodyReceiver", Peer], bool]
+    does: Callable[["ErraticReceiver", Peer], bool]
     leads_to: str
     status: int | None = None
     asks_s: int = 0
     holds_s: int = 0
 
 
-def _says(status: int, body: bytes = b"{}", **headers: str) -> Callable[["MoodyReceiver", Peer], bool]:
-    def answer(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+def _says(status: int, body: bytes = b"{}", **headers: str) -> Callable[["ErraticReceiver", Peer], bool]:
+    def answer(_receiver: "ErraticReceiver", peer: Peer) -> bool:
         peer.answer(status, body, **headers)
         return True
 
     return answer
 
 
-def _sends(data: bytes) -> Callable[["MoodyReceiver", Peer], bool]:
-    def send(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+def _sends(data: bytes) -> Callable[["ErraticReceiver", Peer], bool]:
+    def send(_receiver: "ErraticReceiver", peer: Peer) -> bool:
         peer.send(data)
         return False
 
     return send
 
 
-def _hangs(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+def _hangs(_receiver: "ErraticReceiver", peer: Peer) -> bool:
     while not peer.has_hung_up():
         peer.drip(b"", 0.02)
         threading.Event().wait(0.02)
     return False
 
 
-def _resets(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+def _resets(_receiver: "ErraticReceiver", peer: Peer) -> bool:
     peer.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return False
 
 
-def _smuggles(_receiver: "MoodyReceiver", peer: Peer) -> bool:
+def _smuggles(_receiver: "ErraticReceiver", peer: Peer) -> bool:
     # An answer to a request that was never made: whoever takes it for the next one's believes that the receiver is gone.
     peer.send(b"HTTP/1.1 202 Told\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n")
     return True
 
 
-def _takes(seconds: float) -> Callable[["MoodyReceiver", Peer], bool]:
-    def answer(receiver: "MoodyReceiver", peer: Peer) -> bool:
+def _takes(seconds: float) -> Callable[["ErraticReceiver", Peer], bool]:
+    def answer(receiver: "ErraticReceiver", peer: Peer) -> bool:
         receiver.clock.step(seconds)
         peer.answer(202)
         return True
@@ -98,7 +98,7 @@ def _code(code: str) -> bytes:
     return json.dumps({"error": {"code": code}}).encode()
 
 
-MOODS: Final = {
+BEHAVIORS: Final = {
     "takes it": RequestBehavior(_says(202, b'{"id": "T-1", "url": "https://tracker.example/T-1"}'), "delivered", 202),
     "takes it without a word": RequestBehavior(_says(204, b""), "delivered", 204),
     "takes it and says nonsense": RequestBehavior(
@@ -133,12 +133,12 @@ KIND: Final = "takes it"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request as it arrived: when by the clock, and in which mood it was met."""
+    """One request as it arrived: when by the clock, and the behavior that answered it."""
 
     at: datetime
     path: str
     request: ReceivedRequest
-    mood: RequestBehavior
+    behavior: RequestBehavior
 
     @property
     def export_id(self) -> str:
@@ -153,14 +153,14 @@ class Arrival:
 
 @dataclass(slots=True)
 class ErraticTarget:
-    """One address of the receiver: its secret as it is now, and its moods, one a request, round and round."""
+    """One address of the receiver: its secret as it is now, and its behaviors, one for each request, cyclically."""
 
     secret: str
-    moods: list[str] = field(default_factory=lambda: [KIND])
+    behaviors: list[str] = field(default_factory=lambda: [KIND])
     answered: int = 0
 
 
-class MoodyReceiver(LoopbackServer):
+class ErraticReceiver(LoopbackServer):
     """Serves any number of places; `complaints` holds what no sender may do to any receiver."""
 
     def __init__(self, clock: ModelClock) -> None:
@@ -170,18 +170,18 @@ class MoodyReceiver(LoopbackServer):
         self.complaints: list[str] = []
         self._nonces: set[str] = set()
         self._lock = threading.Lock()
-        super().__init__(self._serve_moods)
+        super().__init__(self._serve_behaviors)
 
     def begin_anew(self) -> None:
         """Forget everything."""
         with self._lock:
             self.places, self.arrivals, self.complaints, self._nonces = {}, [], [], set()
 
-    def _serve_moods(self, peer: Peer) -> None:
+    def _serve_behaviors(self, peer: Peer) -> None:
         while request := peer.read():
             with self._lock:
-                mood = self._take(request)
-            if mood is None or not mood.does(self, peer):
+                behavior = self._take(request)
+            if behavior is None or not behavior.does(self, peer):
                 return
 
     def _take(self, request: ReceivedRequest) -> RequestBehavior | None:
@@ -191,10 +191,10 @@ class MoodyReceiver(LoopbackServer):
             self.complaints.append(f"{request.line}: no such place")
             return None
         self._check(request, place)
-        mood = MOODS[place.moods[place.answered % len(place.moods)]]
+        behavior = BEHAVIORS[place.behaviors[place.answered % len(place.behaviors)]]
         place.answered += 1
-        self.arrivals.append(Arrival(self.clock.at, path, request, mood))
-        return mood
+        self.arrivals.append(Arrival(self.clock.at, path, request, behavior))
+        return behavior
 
     def _check(self, request: ReceivedRequest, place: ErraticTarget) -> None:
         """Verify as a receiver would, by the interface's own words and nothing of the product."""

@@ -2,7 +2,7 @@
 
 It keeps of each export what its clients were told and what its receivers saw, replays the audit trail, and after every step
 compares: the rows with the trail, the trail with the legal moves, arrivals with what was due and allowed before the step,
-attempts with the moods that they met. `docs/delivery.md` and `docs/api.md` are its source.
+attempts with the behaviors that they met. `docs/delivery.md` and `docs/api.md` are its source.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from schemas.base.timestamps import from_ms
 from storage.db.engine import rows
 from tests.fuzz.crashing_worker import MAX_AGE, RETRIES_S, MortalWorker
-from tests.fuzz.erratic_receiver import Arrival, MoodyReceiver
+from tests.fuzz.erratic_receiver import Arrival, ErraticReceiver
 
 FINISHED: Final = frozenset({"exported", "failed", "blocked", "dismissed"})
 FINAL: Final = frozenset({"exported", "dismissed"})
@@ -104,7 +104,7 @@ class ExpectedExport:
 class Model:
     """The truth as the contract has it; `look` compares it with what is there, and moves it on."""
 
-    def __init__(self, receiver: MoodyReceiver) -> None:
+    def __init__(self, receiver: ErraticReceiver) -> None:
         self.receiver = receiver
         self.clock = receiver.clock
         self.known: dict[str, ExpectedExport] = {}
@@ -270,7 +270,7 @@ class Model:
         is_one_step = earlier not in self._arrivals
         if is_one_step and len(self.clock.shown) == 1:
             raise AssertionError(f"{told}: sent twice at the same time")
-        if earlier.mood.leads_to == "delivered":
+        if earlier.behavior.leads_to == "delivered":
             attempt = self._attempts.get(earlier.id)
             was_lost = attempt is not None and attempt.error_code in LOST
             # One that was delivered in this very step is not read yet.
@@ -307,17 +307,17 @@ class Model:
         assert attempt.nonce == arrival.request.headers["x-service-nonce"], f"{attempt} has another nonce than was sent"
         if attempt.error_code in LOST:
             return
-        mood = arrival.mood
-        assert attempt.status == mood.status, f"{attempt} met {mood}"
-        assert attempt.retry_after_s == (mood.asks_s or None), f"{attempt} met {mood}"
-        match mood.leads_to:
+        behavior = arrival.behavior
+        assert attempt.status == behavior.status, f"{attempt} met {behavior}"
+        assert attempt.retry_after_s == (behavior.asks_s or None), f"{attempt} met {behavior}"
+        match behavior.leads_to:
             case "delivered":
-                assert attempt.outcome == "delivered", f"{attempt} met {mood}"
+                assert attempt.outcome == "delivered", f"{attempt} met {behavior}"
             case "later":
-                assert attempt.outcome in {"retryable", "exhausted"}, f"{attempt} met {mood}"
+                assert attempt.outcome in {"retryable", "exhausted"}, f"{attempt} met {behavior}"
                 assert attempt.outcome == "exhausted" or known.tries <= len(RETRIES_S), f"{attempt} is one too many"
             case for_good:
-                assert attempt.outcome == "rejected", f"{attempt} met {mood}"
+                assert attempt.outcome == "rejected", f"{attempt} met {behavior}"
                 assert reason == for_good, f"{attempt} failed as {reason}"
                 if for_good == "receiver_gone":
                     self._gone.add(self.rows[attempt.export_id].target_id or "")
@@ -326,15 +326,20 @@ class Model:
         """Keep what a receiver asked for, where its answer was read; a clock that moved meanwhile makes it hard to say."""
         self._arrivals.append(arrival)
         attempt = self._attempts.get(arrival.id)
-        if attempt is None or attempt.error_code in LOST or len(self.clock.shown) > 1 or arrival.mood.leads_to != "later":
+        if (
+            attempt is None
+            or attempt.error_code in LOST
+            or len(self.clock.shown) > 1
+            or arrival.behavior.leads_to != "later"
+        ):
             return
-        known, mood = self.known[arrival.export_id], arrival.mood
+        known, behavior = self.known[arrival.export_id], arrival.behavior
         if attempt.outcome == "retryable":
-            wait_s = max(mood.asks_s, mood.holds_s, 0 if mood.asks_s else RETRIES_S[known.tries - 1])
+            wait_s = max(behavior.asks_s, behavior.holds_s, 0 if behavior.asks_s else RETRIES_S[known.tries - 1])
             known.not_before = arrival.at + timedelta(seconds=wait_s)
         target_id = self.rows[arrival.export_id].target_id or ""
-        if mood.holds_s:
-            until = arrival.at + timedelta(seconds=mood.holds_s)
+        if behavior.holds_s:
+            until = arrival.at + timedelta(seconds=behavior.holds_s)
             self._holds[target_id] = max(until, self._holds.get(target_id, until))
 
     # --- rows

@@ -1,4 +1,4 @@
-"""The model that breaks things: any order of requests, deaths, moods and clock steps, and the contract holds after each.
+"""Checks the contract after any sequence of requests, crashes, receiver behaviors and clock steps.
 
 The application answers through its test client and workers deliver in this process, on a real database, with a real Redis
 and a real receiver on loopback; `tests/fuzz/model.py` says what must hold.
@@ -35,7 +35,7 @@ from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.fuzz.crashing_worker import DEATHS, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
-from tests.fuzz.erratic_receiver import KIND, MOODS, ErraticTarget, ModelClock, MoodyReceiver
+from tests.fuzz.erratic_receiver import BEHAVIORS, KIND, ErraticReceiver, ErraticTarget, ModelClock
 from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
 from tests.support.factories import (
     LOOPBACK,
@@ -88,7 +88,7 @@ anything = st.integers(0, 11)
 hands = st.sampled_from([1, 2, 4])
 #: Tickets, each of somebody who may ask to be forgotten, or of nobody.
 people = st.lists(st.booleans(), min_size=1, max_size=5)
-moods = st.lists(st.sampled_from(sorted(MOODS)), min_size=1, max_size=3)
+behaviors = st.lists(st.sampled_from(sorted(BEHAVIORS)), min_size=1, max_size=3)
 #: How the service dies within a request: at the n-th look at its clock, or before it notifies; or does not.
 deaths = st.sampled_from(["no", "no", "no", "notify", 1, 2, 3, 4, 5])
 
@@ -114,7 +114,7 @@ class House:
 
     settings: Settings
     redis: RedisServer
-    receiver: MoodyReceiver
+    receiver: ErraticReceiver
     resolver: FakeResolver
     client: HttpClient
     wake_ups: MortalWakeUpQueue
@@ -488,25 +488,25 @@ class Machine(RuleBasedStateMachine):
     def deliver(self, concurrency: int, notifications: int) -> None:
         self.work([self.worker(concurrency)], notifications)
 
-    @rule(of_whom=people, at=anything, chosen=moods, concurrency=hands)
+    @rule(of_whom=people, at=anything, chosen=behaviors, concurrency=hands)
     def approve_and_deliver(self, of_whom: list[bool], at: int, chosen: list[str], concurrency: int) -> None:
         """What most steps are to come to."""
-        self.mood(at, chosen)
+        self.set_behaviors(at, chosen)
         self.approve_new(of_whom, at)
         self.work([self.worker(concurrency)])
 
-    @rule(at=anything, chosen=moods, seconds=st.sampled_from(FORWARDS_S), concurrency=hands)
+    @rule(at=anything, chosen=behaviors, seconds=st.sampled_from(FORWARDS_S), concurrency=hands)
     def wait_and_deliver(self, at: int, chosen: list[str], seconds: float, concurrency: int) -> None:
-        self.mood(at, chosen)
+        self.set_behaviors(at, chosen)
         self.step_clock(seconds)
         self.work([self.worker(concurrency)])
 
-    @rule(at=anything, mood=st.sampled_from(["is ill", "hangs up", "is ill for a while"]))
-    def fail_throughout(self, at: int, mood: str) -> None:
+    @rule(at=anything, behavior=st.sampled_from(["is ill", "hangs up", "is ill for a while"]))
+    def fail_throughout(self, at: int, behavior: str) -> None:
         """A receiver that does nothing but fail, until the schedule is spent."""
         self.approve_new([False], at)
         export_id = list(self.model.known)[-1]
-        self.mood(at, [mood])
+        self.set_behaviors(at, [behavior])
         # Others of the target may have its few attempts first: its breaker opens meanwhile.
         for _ in range(4 * len(RETRIES_S)):
             if self.model.rows[export_id].status in FINISHED:
@@ -601,10 +601,10 @@ class Machine(RuleBasedStateMachine):
 
     # --- what happens to them
 
-    @rule(at=anything, chosen=moods)
-    def mood(self, at: int, chosen: list[str]) -> None:
+    @rule(at=anything, chosen=behaviors)
+    def set_behaviors(self, at: int, chosen: list[str]) -> None:
         place = self.place(self.target(at))
-        place.moods, place.answered = chosen, 0
+        place.behaviors, place.answered = chosen, 0
 
     @rule(at=anything, is_safe=st.booleans())
     def move_address(self, at: int, is_safe: bool) -> None:
@@ -733,7 +733,7 @@ class Machine(RuleBasedStateMachine):
             self.model.look()
         for number, target_id in enumerate(self.target_ids):
             self.house.resolver.table[f"t{number}.example.com"] = SAFE
-            self.mood(number, [KIND])
+            self.set_behaviors(number, [KIND])
             if self.model.targets[target_id].status == "paused":
                 self.turn(number, "resume", "no")
         self.model.look()
@@ -779,7 +779,7 @@ def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest
     made = make_settings(tmp_path, {**CLOUD, **LOOPBACK, **UNLIMITED, "DATABASE_URL": database, "REDIS_URL": redis.url})
     resolver = FakeResolver({})
     client = HttpClient(made.target_policy, resolver, DEADLINE_S, DEADLINE_S, connections=16)
-    with MoodyReceiver(clock) as receiver:
+    with ErraticReceiver(clock) as receiver:
         yield House(made, redis, receiver, resolver, client, MortalWakeUpQueue(wake_up_queue.connect(redis.url)))
         client.close()
 
