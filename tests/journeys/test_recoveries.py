@@ -118,7 +118,7 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
     [recovery] = recoveries.list_page()
     assert (exit_code, told) == (1, "")
     assert complaints.count("\n") == 1
-    assert f"a worker carries {recovery.id} on" in complaints
+    assert f"a worker continues {recovery.id}" in complaints
     assert (recovery.status, 0 < recovery.done < MANY, recovery.done % BATCH_SIZE) == ("running", True, 0)
     assert retried().total() == recovery.done
     # At once: it does not wait for the lease to lapse.
