@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 
 #: The outcome of an attempt that succeeded; the tables allow it once per export.
@@ -97,7 +97,7 @@ class TargetEffect:
 class Verdict(NamedTuple):
     """What follows from an outcome: the export's transition, its reason, the next attempt, the effect on the target."""
 
-    move: Move
+    transition: Transition
     outcome: str
     reason: str | None = None
     error_code: str | None = None

@@ -1,4 +1,4 @@
-"""The state machine of a ticket export: the only place that says which move is legal.
+"""The state machine of a ticket export: the only definition of the legal transitions.
 
     prepared --approve--> approved --claim--> delivering --deliver--> exported
        |                     ^                    |--reschedule / postpone--> retry_scheduled --claim--> delivering
@@ -6,11 +6,10 @@
        v                     +-- failed, blocked  +--block--> blocked
     dismissed
 
-`claim` also leads from `delivering` to `delivering`: that is a lease that lapsed because its worker died. `withdraw` leads
-from `approved`, `delivering` and `retry_scheduled` to `failed`: whom the ticket is about asked to be forgotten, or its
-target was disabled, so it is not sent any more, and an attempt that is being made is too late to be written. `block` leads
-from the same three states to `blocked`: the policy refused the address, to this attempt or to another one of the same
-target. Nothing leaves `exported` or `dismissed`.
+`claim` also leads from `delivering` to `delivering`, if a lease expired because its worker died. `withdraw` leads from
+`approved`, `delivering` and `retry_scheduled` to `failed`, if the ticket was redacted or its target was disabled: it is not
+sent again, and the result of a running attempt is not written. `block` leads from the same three states to `blocked`, if the
+policy refused the address in this attempt or in another one of the same target. Nothing leaves `exported` or `dismissed`.
 `storage.exports.transitions` is the only module that writes the column.
 """
 
@@ -21,7 +20,7 @@ from typing import Final
 
 
 class ExportStatus(StrEnum):
-    """Where an export is on its way; the values are those of the API."""
+    """The status of an export, with the values of the API."""
 
     PREPARED = "prepared"
     APPROVED = "approved"
@@ -33,8 +32,8 @@ class ExportStatus(StrEnum):
     DISMISSED = "dismissed"
 
 
-class Move(StrEnum):
-    """What happens to an export; the values are the actions of the audit trail."""
+class Transition(StrEnum):
+    """A change of status; the values are the actions of the audit log."""
 
     APPROVE = "approve"
     CLAIM = "claim"
@@ -49,37 +48,37 @@ class Move(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One legal move: the states it may start from and the one it ends in."""
+class TransitionRule:
+    """The states that a transition may start from, and the one that it leads to."""
 
     sources: frozenset[ExportStatus]
     target: ExportStatus
 
 
-def _step(target: ExportStatus, *sources: ExportStatus) -> Step:
-    return Step(frozenset(sources), target)
+def _rule(target: ExportStatus, *sources: ExportStatus) -> TransitionRule:
+    return TransitionRule(frozenset(sources), target)
 
 
 _S = ExportStatus
 
-MOVES: Final[Mapping[Move, Step]] = {
-    Move.APPROVE: _step(_S.APPROVED, _S.PREPARED),
-    Move.CLAIM: _step(_S.DELIVERING, _S.APPROVED, _S.RETRY_SCHEDULED, _S.DELIVERING),
-    Move.DELIVER: _step(_S.EXPORTED, _S.DELIVERING),
-    Move.RESCHEDULE: _step(_S.RETRY_SCHEDULED, _S.DELIVERING),
-    # Claimed but not sent: the attempt is given back and the export is due again.
-    Move.POSTPONE: _step(_S.RETRY_SCHEDULED, _S.DELIVERING),
-    Move.FAIL: _step(_S.FAILED, _S.DELIVERING),
-    Move.BLOCK: _step(_S.BLOCKED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
-    Move.DISMISS: _step(_S.DISMISSED, _S.PREPARED),
-    Move.RETRY: _step(_S.APPROVED, _S.FAILED, _S.BLOCKED),
-    Move.WITHDRAW: _step(_S.FAILED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
+TRANSITIONS: Final[Mapping[Transition, TransitionRule]] = {
+    Transition.APPROVE: _rule(_S.APPROVED, _S.PREPARED),
+    Transition.CLAIM: _rule(_S.DELIVERING, _S.APPROVED, _S.RETRY_SCHEDULED, _S.DELIVERING),
+    Transition.DELIVER: _rule(_S.EXPORTED, _S.DELIVERING),
+    Transition.RESCHEDULE: _rule(_S.RETRY_SCHEDULED, _S.DELIVERING),
+    # Claimed but not sent: the attempt does not count and the export is due again.
+    Transition.POSTPONE: _rule(_S.RETRY_SCHEDULED, _S.DELIVERING),
+    Transition.FAIL: _rule(_S.FAILED, _S.DELIVERING),
+    Transition.BLOCK: _rule(_S.BLOCKED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
+    Transition.DISMISS: _rule(_S.DISMISSED, _S.PREPARED),
+    Transition.RETRY: _rule(_S.APPROVED, _S.FAILED, _S.BLOCKED),
+    Transition.WITHDRAW: _rule(_S.FAILED, _S.APPROVED, _S.DELIVERING, _S.RETRY_SCHEDULED),
 }
 
-#: States from which no delivery starts unless a person acts.
+#: States from which no delivery starts without a person.
 FINISHED: Final = frozenset({_S.EXPORTED, _S.FAILED, _S.BLOCKED, _S.DISMISSED})
 
 
-def allows(move: Move, status: ExportStatus) -> bool:
-    """Tell whether `move` may start from `status`."""
-    return status in MOVES[move].sources
+def allows(transition: Transition, status: ExportStatus) -> bool:
+    """Return whether `transition` may start from `status`."""
+    return status in TRANSITIONS[transition].sources

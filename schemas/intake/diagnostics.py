@@ -95,7 +95,7 @@ def _version(**options: Any) -> Text:
     return Text(max_length=MAX_VERSION, load_default=None, **options)
 
 
-class _CmsToldForm(Form):
+class _CmsReportForm(Form):
     cms_version = _version(metadata={"description": "The version of the CMS."})
     commerce_plugin_version = _version(metadata={"description": "The version of the commerce plugin."})
     active_theme = _name(metadata={"description": "The active theme."})
@@ -109,7 +109,7 @@ class _CmsToldForm(Form):
     )
 
 
-class _StorefrontToldForm(Form):
+class _StorefrontReportForm(Form):
     primary_domain = Text(max_length=MAX_LINE, load_default=None, metadata={"description": "The domain that customers use."})
     published_theme_name = _name(metadata={"description": "The published theme."})
     theme_count = WholeNumber(load_default=None, metadata={"description": "The number of themes."})
@@ -135,7 +135,7 @@ class CmsDiagnosticsForm(Form):
     platform = Text(required=True, allowed=(Platform.CMS_COMMERCE.value,), metadata={"description": "The platform."})
     site_url = WebUrl(required=True, metadata={"description": "The URL of the site."})
     plugin_version = _version(metadata={"description": "The version of the plugin."})
-    diagnostics = fields.Nested(_CmsToldForm, required=True, metadata={"description": "The diagnostics."})
+    diagnostics = fields.Nested(_CmsReportForm, required=True, metadata={"description": "The diagnostics."})
 
     @post_load
     def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:
@@ -168,7 +168,7 @@ class StorefrontDiagnosticsForm(Form):
         metadata={"description": "The scopes that the shop granted, read-only ones."},
     )
     app_version = _version(metadata={"description": "The version of the app."})
-    diagnostics = fields.Nested(_StorefrontToldForm, required=True, metadata={"description": "The diagnostics."})
+    diagnostics = fields.Nested(_StorefrontReportForm, required=True, metadata={"description": "The diagnostics."})
 
     @post_load
     def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:

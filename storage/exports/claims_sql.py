@@ -12,7 +12,7 @@ from typing import Final
 
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt
-from schemas.exports.state_machine import MOVES, ExportStatus, Move
+from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import execute_over, insert_records, rows_over
@@ -118,9 +118,9 @@ def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
     if not held:
         return 0
     with transaction():
-        waiting = (MOVES[Move.POSTPONE].target.value, to_ms(now))
+        waiting = (TRANSITIONS[Transition.POSTPONE].target.value, to_ms(now))
         given_back = [row[0] for row in rows_over(_POSTPONE, _LEASED, held, waiting)]
-        append_all([_entry(now, worker, Move.POSTPONE, export_id) for export_id in given_back])
+        append_all([_entry(now, worker, Transition.POSTPONE, export_id) for export_id in given_back])
     return len(given_back)
 
 
@@ -139,7 +139,9 @@ def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker:
         held = [attempt for attempt in attempts if attempt.claim.export_id in moved]
         insert_records(AttemptRow, [attempt_values(attempt, worker) for attempt in held])
         delivery_hours.count_attempts(held, worker)
-        append_all([_entry(now, worker, each.verdict.move, each.claim.export_id, each.verdict.reason) for each in held])
+        append_all(
+            [_entry(now, worker, each.verdict.transition, each.claim.export_id, each.verdict.reason) for each in held]
+        )
     return moved
 
 
@@ -173,9 +175,9 @@ def _latest_of_each(attempts: Sequence[CompletedAttempt]) -> list[CompletedAttem
 
 def _claim_entry(due: DueExport, now_ms: int, worker: str) -> AuditEntry:
     reason = "lease_lapsed" if due.status == ExportStatus.DELIVERING else None
-    return AuditEntry(now_ms, worker, Move.CLAIM.value, due.id, due.status, ExportStatus.DELIVERING.value, reason)
+    return AuditEntry(now_ms, worker, Transition.CLAIM.value, due.id, due.status, ExportStatus.DELIVERING.value, reason)
 
 
-def _entry(now: datetime, worker: str, move: Move, export_id: str, reason: str | None = None) -> AuditEntry:
-    before, after = ExportStatus.DELIVERING.value, MOVES[move].target.value
-    return AuditEntry(to_ms(now), worker, move.value, export_id, before, after, reason)
+def _entry(now: datetime, worker: str, transition: Transition, export_id: str, reason: str | None = None) -> AuditEntry:
+    before, after = ExportStatus.DELIVERING.value, TRANSITIONS[transition].target.value
+    return AuditEntry(to_ms(now), worker, transition.value, export_id, before, after, reason)

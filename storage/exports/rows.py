@@ -9,7 +9,7 @@ from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt
 from schemas.exports.polled_record import PolledExport
 from schemas.exports.record import Export, LastAttempt, Sighting
-from schemas.exports.state_machine import FINISHED, MOVES, ExportStatus
+from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus
 from schemas.exports.ticket import Source, Ticket, digest
 from schemas.exports.ticket_text import preview_problems
 from storage.db.columns import JsonField, select_list
@@ -140,7 +140,7 @@ def prepared_values(export_id: str, draft: Draft, now: datetime) -> dict[str, An
 def recorded_values(attempted: CompletedAttempt, now: datetime) -> dict[str, Any]:
     """Return what an attempt that was judged at `now` leaves on its export, with the claim that it was made under."""
     verdict = attempted.verdict
-    status = MOVES[verdict.move].target
+    status = TRANSITIONS[verdict.transition].target
     return {
         "id": attempted.claim.export_id,
         "lease": attempted.claim.lease,

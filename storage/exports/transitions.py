@@ -15,7 +15,7 @@ from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import rfc3339, to_ms
 from schemas.exports.record import Approval, Export, Preparation
-from schemas.exports.state_machine import MOVES, ExportStatus, Move, allows
+from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.ticket import MANUAL, REDACTED_TICKET, Source, delivery_body, digest
 from schemas.targets.target import APPROVABLE, TargetStatus
 from schemas.targets.validations import Validation
@@ -31,7 +31,7 @@ from storage.exports.transitions_sql import swap, target_status
 from storage.targets import targets
 
 #: What becomes of the exports that wait for a target that was turned off.
-_WHEN_OFF: Final = {TargetStatus.BLOCKED: Move.BLOCK, TargetStatus.DISABLED: Move.WITHDRAW}
+_WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
 
 def prepare(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
@@ -66,14 +66,14 @@ def approve(export_id: str, account_id: int, approval: Approval, now: datetime, 
             raise Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
         if export.target_id == approval.target_id:
             return export
-        _require(Move.APPROVE, export)
+        _require(Transition.APPROVE, export)
         _require_approvable(approval.target_id, account_id)
         if export.preview_problems:
             raise ValidationFailed(problem("", "preview_not_safe"))
         body = delivery_body(export.id, approval.target_id, export.source, export.ticket, rfc3339(now))
         at = to_ms(now)
         changes = {"target_id": approval.target_id, "body": body, "approved_at": at, "due_at": at, "schedule_began_at": at}
-        _move(export, Move.APPROVE, now, actor, changes)
+        _transition(export, Transition.APPROVE, now, actor, changes)
         return get(export_id, account_id)
 
 
@@ -81,8 +81,8 @@ def dismiss(export_id: str, account_id: int | None, now: datetime, actor: str) -
     """Dismiss a prepared export for good. Raises ExportNotFound, Conflict."""
     with transaction():
         export = _locked(export_id, account_id)
-        _require(Move.DISMISS, export)
-        _move(export, Move.DISMISS, now, actor, {"finished_at": to_ms(now)})
+        _require(Transition.DISMISS, export)
+        _transition(export, Transition.DISMISS, now, actor, {"finished_at": to_ms(now)})
         return get(export_id)
 
 
@@ -102,7 +102,7 @@ def retry(
     """
     with transaction():
         export = _locked(export_id, account_id)
-        _require(Move.RETRY, export)
+        _require(Transition.RETRY, export)
         if ExportRow.select().where(ExportRow.id == export.id, ExportRow.redacted_at.is_null(False)).exists():
             raise Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
         if validation is not None:
@@ -112,7 +112,13 @@ def retry(
         if status not in APPROVABLE:
             raise Conflict(f"Target {export.target_id} is {status}; export {export.id} can be retried once it is resumed.")
         restart = {"schedule_began_at": to_ms(now), "attempts_before": export.attempts}
-        _move(export, Move.RETRY, now, actor, {"due_at": to_ms(now), "finished_at": None, "status_reason": None, **restart})
+        _transition(
+            export,
+            Transition.RETRY,
+            now,
+            actor,
+            {"due_at": to_ms(now), "finished_at": None, "status_reason": None, **restart},
+        )
         return get(export_id)
 
 
@@ -126,18 +132,18 @@ def recover_batch(
     and has checked that the target accepts exports; `reason` is for the audit log.
     """
     found = [row[0] for row in tuples(recoverable(target_id, since, after_id).order_by(ExportRow.id).limit(limit))]
-    held = [(export_id, status) for export_id, status in _unredacted(found) if allows(Move.RETRY, status)]
+    held = [(export_id, status) for export_id, status in _unredacted(found) if allows(Transition.RETRY, status)]
     _update(
         [export_id for export_id, _ in held],
         version=ExportRow.version + 1,
-        status=MOVES[Move.RETRY].target.value,
+        status=TRANSITIONS[Transition.RETRY].target.value,
         status_reason=None,
         due_at=now,
         finished_at=None,
         schedule_began_at=now,
         attempts_before=ExportRow.attempts,
     )
-    append_all([_entry(now, actor, Move.RETRY, status, export_id, reason) for export_id, status in held])
+    append_all([_entry(now, actor, Transition.RETRY, status, export_id, reason) for export_id, status in held])
     return (found[-1] if found else None), len(held)
 
 
@@ -164,8 +170,14 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
     )
     if ids:
         AttemptRow.update(answer=None).where(AttemptRow.export.in_(ids)).execute()
-    for move in (Move.DISMISS, Move.WITHDRAW):
-        _end([export_id for export_id, status in found if allows(move, status)], move, "redacted", now, ExportRow.version)
+    for transition in (Transition.DISMISS, Transition.WITHDRAW):
+        _end(
+            [export_id for export_id, status in found if allows(transition, status)],
+            transition,
+            "redacted",
+            now,
+            ExportRow.version,
+        )
     append_all([_redact_entry(export_id, status, now, actor) for export_id, status in found])
     return len(found)
 
@@ -175,7 +187,9 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
 
     An export that is being sent at this moment is left to its worker. The caller holds the transaction.
     """
-    return sum(_end_waiting(off, move, target_ids, now, worker, limit) for off, move in _WHEN_OFF.items() if target_ids)
+    return sum(
+        _end_waiting(off, transition, target_ids, now, worker, limit) for off, transition in _WHEN_OFF.items() if target_ids
+    )
 
 
 def shorten_leases(now: datetime, lease_s: float) -> int:
@@ -189,7 +203,9 @@ def shorten_leases(now: datetime, lease_s: float) -> int:
         )
 
 
-def _end_waiting(off: TargetStatus, move: Move, target_ids: Sequence[str], now: datetime, worker: str, limit: int) -> int:
+def _end_waiting(
+    off: TargetStatus, transition: Transition, target_ids: Sequence[str], now: datetime, worker: str, limit: int
+) -> int:
     turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
     is_unsent = (ExportRow.status != ExportStatus.DELIVERING.value) | (ExportRow.due_at <= now)
     waiting = ExportRow.select(ExportRow.id, ExportRow.status).where(
@@ -197,13 +213,13 @@ def _end_waiting(off: TargetStatus, move: Move, target_ids: Sequence[str], now: 
     )
     found = tuples(for_update(waiting.limit(limit), "FOR UPDATE SKIP LOCKED"))
     reason = f"target_{off.value}"
-    _end([export_id for export_id, _ in found], move, reason, now, ExportRow.version + 1)
-    append_all([_entry(now, worker, move, status, export_id, reason) for export_id, status in found])
+    _end([export_id for export_id, _ in found], transition, reason, now, ExportRow.version + 1)
+    append_all([_entry(now, worker, transition, status, export_id, reason) for export_id, status in found])
     return len(found)
 
 
-def _end(export_ids: Sequence[str], move: Move, reason: str, now: datetime, version: Any) -> None:
-    status = MOVES[move].target.value
+def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: datetime, version: Any) -> None:
+    status = TRANSITIONS[transition].target.value
     _update(export_ids, version=version, status=status, status_reason=reason, lease=None, due_at=None, finished_at=now)
 
 
@@ -230,10 +246,10 @@ def _locked(export_id: str, account_id: int | None) -> Export:
     return get(export_id, account_id)
 
 
-def _require(move: Move, export: Export) -> None:
-    if not allows(move, export.status):
-        sources = " or ".join(sorted(MOVES[move].sources))
-        raise Conflict(f"Export {export.id} is {export.status.value}; {move.value} needs {sources}.")
+def _require(transition: Transition, export: Export) -> None:
+    if not allows(transition, export.status):
+        sources = " or ".join(sorted(TRANSITIONS[transition].sources))
+        raise Conflict(f"Export {export.id} is {export.status.value}; {transition.value} needs {sources}.")
 
 
 def _require_approvable(target_id: str, account_id: int) -> None:
@@ -254,25 +270,27 @@ def _unblock(export: Export, validation: Validation, now: datetime, actor: str, 
     # It also locks the target until the transaction ends.
     targets.record_validation(target_id, export.account_id, validation, now, actor)
     if target_status(target_id, export.account_id) == TargetStatus.BLOCKED:
-        targets.change_status(target_id, "resume", now, actor, Move.RETRY, has_default_secret=has_default_secret)
+        targets.change_status(target_id, "resume", now, actor, Transition.RETRY, has_default_secret=has_default_secret)
 
 
-def _move(export: Export, move: Move, now: datetime, actor: str, changes: dict[str, Any]) -> None:
+def _transition(export: Export, transition: Transition, now: datetime, actor: str, changes: dict[str, Any]) -> None:
     """Compare and swap by version. Another request for the same export, or a worker's claim, may have won."""
-    if not swap(export, {"status": MOVES[move].target.value, **changes}):
+    if not swap(export, {"status": TRANSITIONS[transition].target.value, **changes}):
         raise Conflict(f"Export {export.id} changed meanwhile; read it again.")
-    append_all([_entry(now, actor, move, export.status, export.id)])
+    append_all([_entry(now, actor, transition, export.status, export.id)])
 
 
 def _entry(
-    now: datetime, actor: str, move: Move, before: ExportStatus, export_id: str, reason: str | None = None
+    now: datetime, actor: str, transition: Transition, before: ExportStatus, export_id: str, reason: str | None = None
 ) -> AuditEntry:
-    return AuditEntry(to_ms(now), actor, move.value, export_id, before.value, MOVES[move].target.value, reason)
+    return AuditEntry(
+        to_ms(now), actor, transition.value, export_id, before.value, TRANSITIONS[transition].target.value, reason
+    )
 
 
 def _redact_entry(export_id: str, before: ExportStatus, now: datetime, actor: str) -> AuditEntry:
     """Name the transition that the redaction made, or `redact` where the export was finished and stays so."""
-    move = next((each for each in (Move.DISMISS, Move.WITHDRAW) if allows(each, before)), None)
-    if move is None:
+    transition = next((each for each in (Transition.DISMISS, Transition.WITHDRAW) if allows(each, before)), None)
+    if transition is None:
         return AuditEntry(to_ms(now), actor, "redact", export_id, before.value, before.value, "redacted")
-    return _entry(now, actor, move, before, export_id, "redacted")
+    return _entry(now, actor, transition, before, export_id, "redacted")

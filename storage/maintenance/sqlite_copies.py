@@ -89,7 +89,7 @@ def put_in_place(prepared: Path, database: Path) -> None:
         # Its log may hold part of its data.
         source.execute("PRAGMA journal_mode = DELETE")
     if not database.exists():
-        _move(prepared, database)
+        _transition(prepared, database)
         return
     with opened(prepared) as source, closing(_connected(database, "rw")) as target:
         _copy(source, target)
@@ -109,7 +109,7 @@ def set_aside(database: Path, aside: Path) -> None:
     sync(aside.parent)
 
 
-def _move(prepared: Path, database: Path) -> None:
+def _transition(prepared: Path, database: Path) -> None:
     for end in LOGS:
         # SQLite would read the log of a missing database into this one.
         Path(f"{database}{end}").unlink(missing_ok=True)

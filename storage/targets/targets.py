@@ -158,12 +158,12 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
         )
         append(now, actor, "validate_target", target_id, validation.reason or "passed")
         if validation.is_refused:
-            turn_off(target_id, TargetStatus.BLOCKED, validation.reason, now, actor)
+            deactivate(target_id, TargetStatus.BLOCKED, validation.reason, now, actor)
         elif not validation.has_passed:
             _change(target_id, connected_status="failing")
 
 
-def turn_off(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
+def deactivate(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
     """Block or disable an active or paused target; return whether it was one. One that is turned off stays as it is.
 
     The caller holds the transaction.

@@ -30,7 +30,7 @@ from ulid import ULID
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource, RejectedField, Rejection
@@ -298,19 +298,23 @@ def _deliver(account_id: int, tracker: str, helpdesk: str) -> None:
         number = prepared.index(claim.export_id)
         if number == 2:
             again = at + timedelta(seconds=60)
-            retried = completed_attempt(claim, Move.RESCHEDULE, at, error_code="receiver_unavailable", next_attempt_at=again)
+            retried = completed_attempt(
+                claim, Transition.RESCHEDULE, at, error_code="receiver_unavailable", next_attempt_at=again
+            )
             claims_sql.record_attempts([retried], at, WORKER)
         elif number in {4, 7, 9}:
-            lost = completed_attempt(claim, Move.FAIL, at, reason="receiver_rejected", error_code="receiver_rejected")
+            lost = completed_attempt(claim, Transition.FAIL, at, reason="receiver_rejected", error_code="receiver_rejected")
             claims_sql.record_attempts([lost], at, WORKER)
         elif number < 11:
-            took = completed_attempt(claim, Move.DELIVER, at, provider_ticket_id=f"RISK-{100 + number}")
+            took = completed_attempt(claim, Transition.DELIVER, at, provider_ticket_id=f"RISK-{100 + number}")
             claims_sql.record_attempts([took], at, WORKER)
         else:
             claims_sql.postpone([claim], NOW, WORKER)
     at += timedelta(minutes=2)
     for claim in claim_due(1, at, 60, WORKER):
-        claims_sql.record_attempts([completed_attempt(claim, Move.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER)
+        claims_sql.record_attempts(
+            [completed_attempt(claim, Transition.DELIVER, at, provider_ticket_id="RISK-118")], at, WORKER
+        )
     transitions.dismiss(prepared[13], account_id, NOW - timedelta(minutes=30), "user:1")
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from schemas.base.errors import Conflict
-from schemas.exports.state_machine import MOVES, ExportStatus
+from schemas.exports.state_machine import TRANSITIONS, ExportStatus
 from schemas.exports.ticket import SOURCE_TYPES
 from schemas.targets.target import TargetStatus
 from storage.db.engine import execute, rows, transaction
@@ -35,8 +35,8 @@ def transitions_under(heading: str) -> Arrows:
     for line in section.splitlines():
         cells = [re.findall(r"`([^`]+)`", cell) for cell in line.split(" | ")]
         if line.startswith("| `"):
-            [[move], sources, [target]] = cells[:3]
-            found |= {(move, source, target) for source in sources}
+            [[transition], sources, [target]] = cells[:3]
+            found |= {(transition, source, target) for source in sources}
     return found
 
 
@@ -59,13 +59,13 @@ def arrows(drawn: ElementTree.Element) -> Arrows:
     """Return the arrows by their data attributes; assert that each connects the edges of its two boxes."""
     where, found = boxes(drawn), set()
     for path in drawn.iter(f"{SVG}path"):
-        moves, source, target = (path.get(f"data-{name}", "") for name in ("moves", "from", "to"))
-        if not moves:
+        transitions, source, target = (path.get(f"data-{name}", "") for name in ("moves", "from", "to"))
+        if not transitions:
             continue
         points = [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d", ""))]
-        assert is_at_edge(points[0], where[source]), (moves, source)
-        assert is_at_edge(points[-1], where[target]), (moves, target)
-        found |= {(move, source, target) for move in moves.split()}
+        assert is_at_edge(points[0], where[source]), (transitions, source)
+        assert is_at_edge(points[-1], where[target]), (transitions, target)
+        found |= {(transition, source, target) for transition in transitions.split()}
     return found
 
 
@@ -83,7 +83,11 @@ def arrow_labels(drawn: ElementTree.Element) -> set[str]:
 
 
 def export_transitions() -> Arrows:
-    return {(move.value, source.value, step.target.value) for move, step in MOVES.items() for source in step.sources}
+    return {
+        (transition.value, source.value, step.target.value)
+        for transition, step in TRANSITIONS.items()
+        for source in step.sources
+    }
 
 
 def test_the_table_of_export_states_matches_the_state_machine() -> None:
@@ -94,7 +98,7 @@ def test_the_diagram_of_export_states_matches_the_state_machine() -> None:
     drawn = diagram("states.svg")
     assert set(boxes(drawn)) == set(ExportStatus)
     assert arrows(drawn) == export_transitions()
-    assert arrow_labels(drawn) == {move.value for move in MOVES} | {"lease expired"}
+    assert arrow_labels(drawn) == {transition.value for transition in TRANSITIONS} | {"lease expired"}
 
 
 @pytest.mark.parametrize("name", ["states.svg", "target-states.svg"])
@@ -119,11 +123,11 @@ def set_secret(target_id: str) -> None:
 
 
 def turning_off(status: TargetStatus) -> Callable[[str], None]:
-    def turn_off(target_id: str) -> None:
+    def deactivate(target_id: str) -> None:
         with transaction():
-            targets.turn_off(target_id, status, "a reason", NOW, "worker:test")
+            targets.deactivate(target_id, status, "a reason", NOW, "worker:test")
 
-    return turn_off
+    return deactivate
 
 
 def restore(_target_id: str) -> None:

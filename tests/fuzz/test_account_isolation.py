@@ -121,8 +121,8 @@ def test_another_accounts_id_opens_nothing(two: Two) -> None:
         try_to_open(two, each)
     # One's own does what was tried.
     [export_id], target_id = make_exports(two.asking, 1), make_target(two.asking).id
-    moves = (f"{EXPORTS}/{export_id}/approve", f"{TARGETS}/{target_id}/pause", f"{TARGETS}/{target_id}/disable")
-    assert [asked(two, "POST", each).status_code for each in moves] == [202, 200, 200]
+    transitions = (f"{EXPORTS}/{export_id}/approve", f"{TARGETS}/{target_id}/pause", f"{TARGETS}/{target_id}/disable")
+    assert [asked(two, "POST", each).status_code for each in transitions] == [202, 200, 200]
 
 
 @given(data=st.data())

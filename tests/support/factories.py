@@ -14,7 +14,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
 from schemas.exports.record import Approval
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.exports.ticket import Source, Ticket
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
@@ -160,10 +160,14 @@ def make_failed(
     return ids
 
 
-def completed_attempt(claim: Claim, move: Move = Move.DELIVER, at: datetime = NOW, **verdict: Any) -> CompletedAttempt:
+def completed_attempt(
+    claim: Claim, transition: Transition = Transition.DELIVER, at: datetime = NOW, **verdict: Any
+) -> CompletedAttempt:
     """Return an attempt that was sent for `claim` and judged to be `move`; `verdict` says more of the judgement."""
-    status, outcome = {Move.DELIVER: (202, "delivered"), Move.FAIL: (404, "rejected")}.get(move, (503, "retryable"))
-    judged = Verdict(move, outcome, **verdict)
+    status, outcome = {Transition.DELIVER: (202, "delivered"), Transition.FAIL: (404, "rejected")}.get(
+        transition, (503, "retryable")
+    )
+    judged = Verdict(transition, outcome, **verdict)
     timings = Timings(dns_ms=1, connect_ms=2, tls_ms=3, first_byte_ms=4, total_ms=5)
     met = Outcome(status=status, address="192.0.2.1", timings=timings)
     return CompletedAttempt(claim, identifiers.new_id(identifiers.ATTEMPT, at), at, "ab" * 16, met, judged)

@@ -15,7 +15,7 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from schemas.compliance.requests import ComplianceOrder, Subject, Topic
 from schemas.exports.record import Approval
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from service.app import create_app
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows, transaction, values_list
@@ -265,14 +265,14 @@ class PersonDataSeeder:
         now = utc_now()
         claims = {claim.export_id: claim for claim in claim_due(100, now, 3600, "worker:test")}
         due = completed_attempt(
-            claims[made["retry_scheduled"]], Move.RESCHEDULE, now, next_attempt_at=now.replace(year=2040)
+            claims[made["retry_scheduled"]], Transition.RESCHEDULE, now, next_attempt_at=now.replace(year=2040)
         )
         told = {
             "provider_ticket_id": f"T-{person.id}",
             "provider_ticket_url": f"https://tracker.example/?for={person.email}",
         }
-        delivered = completed_attempt(claims[made["exported"]], Move.DELIVER, now, **told)
-        failed = completed_attempt(claims[made["failed"]], Move.FAIL, now, reason="receiver_rejected")
+        delivered = completed_attempt(claims[made["exported"]], Transition.DELIVER, now, **told)
+        failed = completed_attempt(claims[made["failed"]], Transition.FAIL, now, reason="receiver_rejected")
         # Receivers answer with what they like.
         failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))
         assert claims_sql.record_attempts([delivered, failed, due], now, "worker:test") == {

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from runtime import metrics
 from runtime.metrics import PAGE_FOR_S
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from tests.support.factories import NOW, completed_attempt
 from worker.metrics import DELIVERY_BUCKETS_S, LATE, OUTCOMES, Attempts, serve
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def attempt(export_id: str, outcome: str = "delivered", took_ms: int = 0) -> CompletedAttempt:
     claim = Claim(export_id, "lease", 1, 1, "tgt_1", "https://tracker.example.com/", None, b"{}", NOW, NOW)
     made = completed_attempt(claim)
-    return made._replace(verdict=Verdict(Move.DELIVER, outcome), outcome=Outcome(timings=Timings(total_ms=took_ms)))
+    return made._replace(verdict=Verdict(Transition.DELIVER, outcome), outcome=Outcome(timings=Timings(total_ms=took_ms)))
 
 
 def total(registry: CollectorRegistry, outcome: str) -> float | None:

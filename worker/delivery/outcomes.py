@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from schemas.exports.delivery import DELIVERED, Outcome, TargetEffect, TargetHealth, Verdict
 from schemas.exports.response_excerpt import MAX_KEPT, REDACTED, has_forbidden
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 
 #: Statuses that ask for a retry; every 5xx but those of PERMANENT does so too.
@@ -45,7 +45,7 @@ _CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEAL
 _FAILING: Final = TargetEffect(connected="failing", health=TargetHealth.UNHEALTHY)
 _GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
 #: The verdict of a response without a ticket; creating it for each would cost as much as all the rest of the decision.
-_DELIVERED: Final = Verdict(Move.DELIVER, DELIVERED, effect=_CONNECTED)
+_DELIVERED: Final = Verdict(Transition.DELIVER, DELIVERED, effect=_CONNECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def decide_outcome(
     if outcome.refused:
         reason = outcome.error or "address_refused"
         effect = TargetEffect("failing", TargetStatus.BLOCKED, reason, TargetHealth.UNHEALTHY)
-        return Verdict(Move.BLOCK, "refused", reason, reason, effect=effect)
+        return Verdict(Transition.BLOCK, "refused", reason, reason, effect=effect)
     if outcome.status is None:
         error = outcome.error or "no_answer"
         effect = replace(_FAILING, is_overloaded=error in TIMEOUTS)
@@ -90,7 +90,7 @@ def _delivered(response: dict[str, Any], *, is_clean: bool) -> Verdict:
         ticket_id, url = (None if each is None or has_forbidden(each) else each for each in (ticket_id, url))
     if url is not None and not url.startswith(("https://", "http://")):
         url = None
-    return Verdict(Move.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url)
+    return Verdict(Transition.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url)
 
 
 def _effect_of_retryable(outcome: Outcome, error: str, now: datetime) -> TargetEffect:
@@ -110,7 +110,7 @@ def _is_retryable(status: int, code: str | None) -> bool:
 
 
 def _failed(status: int, code: str | None) -> Verdict:
-    failed = Verdict(Move.FAIL, "rejected")
+    failed = Verdict(Transition.FAIL, "rejected")
     if 300 <= status < 400:
         return failed._replace(reason="redirect_refused", error_code="redirect_refused", effect=_FAILING)
     if status in {401, 403}:
@@ -135,7 +135,7 @@ def _retry(
     """Schedule the next attempt, or give up where the schedule is used up or the export is too old."""
     retry_after_s = _retry_after_s(outcome, error, now)
     given_up = Verdict(
-        Move.FAIL,
+        Transition.FAIL,
         "exhausted",
         "attempts_exhausted",
         error,
@@ -149,7 +149,12 @@ def _retry(
     if next_at - began_at > schedule.max_age:
         return given_up
     return Verdict(
-        Move.RESCHEDULE, "retryable", error_code=error, next_attempt_at=next_at, retry_after_s=retry_after_s, effect=effect
+        Transition.RESCHEDULE,
+        "retryable",
+        error_code=error,
+        next_attempt_at=next_at,
+        retry_after_s=retry_after_s,
+        effect=effect,
     )
 
 

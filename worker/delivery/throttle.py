@@ -54,12 +54,12 @@ class TargetEvent(NamedTuple):
 class ThrottleUpdate:
     """What one tick changes in a target: its next state, whether the row must be written, and what to log.
 
-    `turned_off` is set when the tick blocks or disables the target; `reason` is why.
+    `deactivated` is set when the tick blocks or disables the target; `reason` is why.
     """
 
     state: ThrottleState
     is_changed: bool = False
-    turned_off: TargetStatus | None = None
+    deactivated: TargetStatus | None = None
     reason: str | None = None
     events: tuple[TargetEvent, ...] = ()
 

@@ -52,8 +52,8 @@ def write_effects(effects: Effects, now: datetime, actor: str, others: Collectio
     written = [updates[target_id] for target_id in changed]
     throttle_state_sql.write(update.state for update in written)
     for update in written:
-        if update.turned_off is not None:
-            targets.turn_off(update.state.target_id, update.turned_off, update.reason, now, actor)
+        if update.deactivated is not None:
+            targets.deactivate(update.state.target_id, update.deactivated, update.reason, now, actor)
     states = seen | {target_id: update.state for target_id, update in updates.items()}
     return WrittenStates(states, [event for update in written for event in update.events])
 

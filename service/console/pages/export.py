@@ -12,7 +12,7 @@ import falcon
 from schemas.base.timestamps import from_ms
 from schemas.exports.delivery import Timings
 from schemas.exports.record import Export
-from schemas.exports.state_machine import ExportStatus, Move, allows
+from schemas.exports.state_machine import ExportStatus, Transition, allows
 from schemas.exports.ticket import delivery_body
 from schemas.targets.target import APPROVABLE, TargetStatus
 from service.console.error_help import help_for
@@ -148,15 +148,15 @@ def _decisions(export: Export, frozen: FrozenBody, user: ConsoleUser) -> dict[st
     target = None
     if export.target_id is not None:
         target = summaries.by_id([export.target_id], user.account_id).get(export.target_id)
-    may_approve = allows(Move.APPROVE, export.status) and not export.preview_problems
+    may_approve = allows(Transition.APPROVE, export.status) and not export.preview_problems
     offered: list[TargetSummary] = []
     if may_approve:
         offered = summaries.list_page(user.account_id, MOST_TARGETS + 1, sorted(APPROVABLE))
     return {
         "target": target,
         "may_approve": may_approve,
-        "may_dismiss": allows(Move.DISMISS, export.status),
-        "may_retry": allows(Move.RETRY, export.status) and frozen.redacted_at is None,
+        "may_dismiss": allows(Transition.DISMISS, export.status),
+        "may_retry": allows(Transition.RETRY, export.status) and frozen.redacted_at is None,
         "can_deliver": target is not None and target.status in APPROVABLE | {TargetStatus.BLOCKED},
         "offered": offered[:MOST_TARGETS],
         "has_more_targets": len(offered) > MOST_TARGETS,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from runtime.clock import utc_now
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 from storage.db.engine import close_database, execute, rows
 from storage.exports import claims_sql, queries, recoveries
@@ -272,7 +272,7 @@ def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell)
     with shell.database():
         export_id = make_approved(shell.customer, shell.target_id)
         [claim] = claim_due(1, NOW, 6, "worker")
-        made = completed_attempt(claim, Move.FAIL, reason="receiver_rejected")
+        made = completed_attempt(claim, Transition.FAIL, reason="receiver_rejected")
         claims_sql.record_attempts([made._replace(outcome=made.outcome._replace(kept="No such project."))], NOW, "worker:1")
     [attempt] = shell.json("attempts", export_id)
     assert (attempt["outcome"], attempt["response_status"]) == ("rejected", 404)

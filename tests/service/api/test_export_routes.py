@@ -11,7 +11,7 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability, TokenKind
-from schemas.exports.state_machine import ExportStatus, Move
+from schemas.exports.state_machine import ExportStatus, Transition
 from service.app import create_app
 from storage.accounts import tokens
 from storage.db.engine import execute
@@ -65,11 +65,11 @@ def listed(customer: Customer, query: str = "", path: str = EXPORTS) -> Call:
     return Call("GET", path, tuple(customer.bearer.items()), query=query)
 
 
-def move(customer: Customer, export_id: str, verb: str, *headers: tuple[str, str]) -> Call:
+def transition(customer: Customer, export_id: str, verb: str, *headers: tuple[str, str]) -> Call:
     return Call("POST", f"{EXPORTS}/{export_id}/{verb}", (*customer.bearer.items(), *headers))
 
 
-def failed(customer: Customer, how: Move = Move.FAIL) -> str:
+def failed(customer: Customer, how: Transition = Transition.FAIL) -> str:
     """Return an export that failed or was blocked at its first attempt."""
     export_id = make_approved(customer, make_target(customer).id, utc_now())
     [claim] = claim_due(1, utc_now() + timedelta(seconds=1), 6, "worker:host-of-ours:1")
@@ -369,7 +369,9 @@ def tried(customer: Customer, count: int) -> str:
         at = began + timedelta(minutes=number)
         [claim] = claim_due(1, at, 6, "worker:host-of-ours:1")
         waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        claims_sql.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **waits)], at, "worker:host-of-ours:1")
+        claims_sql.record_attempts(
+            [completed_attempt(claim, Transition.RESCHEDULE, at, **waits)], at, "worker:host-of-ours:1"
+        )
     return export_id
 
 
@@ -420,10 +422,10 @@ def test_a_cursor_of_another_exports_attempts_is_refused(client: TestClient, cus
 # --- moves --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [Move.FAIL, Move.BLOCK])
+@pytest.mark.parametrize("how", [Transition.FAIL, Transition.BLOCK])
 @pytest.mark.parametrize("body", [b"", b"{}"])
 def test_what_failed_is_tried_again(
-    body: bytes, how: Move, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
+    body: bytes, how: Transition, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer, how)
     wake_ups.look = lambda: queries.get(export_id).status.value
@@ -440,7 +442,7 @@ def test_what_failed_is_tried_again(
 
 def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     export_id = prepared(client)
-    answer = move(customer, export_id, "dismiss").send(client)
+    answer = transition(customer, export_id, "dismiss").send(client)
     assert (answer.status_code, answer.json["status"]) == (200, "dismissed")
     assert answer.json["finished_at"] is not None
     assert wake_ups.notifications == 0
@@ -454,7 +456,7 @@ def test_a_move_from_any_other_state_is_a_conflict(
 ) -> None:
     export_id = in_every_state(customer)[status.value]
     may = {"retry": {"failed", "blocked"}, "dismiss": {"prepared"}}[verb]
-    answer = move(customer, export_id, verb).send(client)
+    answer = transition(customer, export_id, verb).send(client)
     if status.value in may:
         assert answer.status_code in {200, 202}
         return
@@ -471,7 +473,7 @@ def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
     export_id = failed(customer)
     target_id = queries.get(export_id).target_id
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target_id))
-    answer = move(customer, export_id, "retry").send(client)
+    answer = transition(customer, export_id, "retry").send(client)
     assert_is_error(answer, 409, "CONFLICT")
     assert f"Target {target_id} is {status}" in answer.json["error"]["message"]
     assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.FAILED, 0)
@@ -480,14 +482,14 @@ def test_a_retry_for_a_target_that_takes_nothing_is_a_conflict(
 def test_a_retry_for_a_paused_target_waits(client: TestClient, customer: Customer) -> None:
     export_id = failed(customer)
     targets.change_status(str(queries.get(export_id).target_id), "pause", utc_now(), "operator")
-    assert move(customer, export_id, "retry").send(client).status_code == 202
+    assert transition(customer, export_id, "retry").send(client).status_code == 202
     assert not queries.count_due(utc_now(), 1)
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])
 def test_a_repeat_with_its_key_moves_nothing_more(verb: str, client: TestClient, customer: Customer) -> None:
     export_id = failed(customer) if verb == "retry" else prepared(client)
-    call = move(customer, export_id, verb, ("Idempotency-Key", "k"))
+    call = transition(customer, export_id, verb, ("Idempotency-Key", "k"))
     first, second = call.send(client), call.send(client)
     assert (second.status_code, second.json) == (first.status_code, first.json)
     assert second.headers["idempotency-replayed"] == "true"
@@ -514,8 +516,8 @@ OPERATIONS: Final[dict[str, tuple[Ability, Callable[[Customer, str], Call]]]] = 
     "prepare": (Ability.PREPARE_EXPORTS, lambda customer, _: prepare(customer, {"ticket": TICKET})),
     "list": (Ability.READ_EXPORTS, lambda customer, _: listed(customer)),
     "attempts": (Ability.READ_EXPORTS, lambda customer, export_id: listed(customer, path=f"{EXPORTS}/{export_id}/attempts")),
-    "retry": (Ability.APPROVE_EXPORTS, lambda customer, export_id: move(customer, export_id, "retry")),
-    "dismiss": (Ability.APPROVE_EXPORTS, lambda customer, export_id: move(customer, export_id, "dismiss")),
+    "retry": (Ability.APPROVE_EXPORTS, lambda customer, export_id: transition(customer, export_id, "retry")),
+    "dismiss": (Ability.APPROVE_EXPORTS, lambda customer, export_id: transition(customer, export_id, "dismiss")),
 }
 
 
@@ -543,7 +545,7 @@ def test_each_operation_takes_its_own_ability(operation: str, client: TestClient
 @pytest.mark.parametrize("verb", ["retry", "dismiss"])
 def test_another_accounts_export_is_not_found(verb: str, client: TestClient, customer: Customer) -> None:
     for export_id in (failed(make_customer()), "exp_01AAAAAAAAAAAAAAAAAAAAAAAA", "exp_%00", CANARY):
-        assert_is_error(move(customer, export_id, verb).send(client), 404, "NOT_FOUND")
+        assert_is_error(transition(customer, export_id, verb).send(client), 404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize("operation", ["prepare", "retry", "dismiss"])

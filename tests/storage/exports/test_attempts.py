@@ -9,7 +9,7 @@ from schemas.api.responses import AttemptResponse, dump, dump_trace
 from schemas.base.errors import ExportNotFound, ValidationFailed
 from schemas.exports.attempt_record import Attempt, Trace
 from schemas.exports.delivery import Timings
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from storage.db.engine import transaction
 from storage.exports import attempts, claims_sql, transitions
 from tests.support.factories import (
@@ -33,7 +33,7 @@ def tried(customer: Customer, count: int) -> str:
         at = NOW + timedelta(minutes=number)
         [claim] = claim_due(1, at, LEASE_S, "worker")
         again = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        assert claims_sql.record_attempts([completed_attempt(claim, Move.RESCHEDULE, at, **again)], at, "worker")
+        assert claims_sql.record_attempts([completed_attempt(claim, Transition.RESCHEDULE, at, **again)], at, "worker")
     return export_id
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from schemas.exports.delivery import CompletedAttempt
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.targets.target import Target
 from storage.db.engine import connection, rows, transaction
 from storage.exports import claims_sql, delivery_hours
@@ -26,12 +26,12 @@ def target(customer: Customer) -> Target:
 
 
 def tried(
-    customer: Customer, target: Target, count: int, move: Move = Move.DELIVER, at: datetime = NOW
+    customer: Customer, target: Target, count: int, transition: Transition = Transition.DELIVER, at: datetime = NOW
 ) -> list[CompletedAttempt]:
     """Claim `count` exports of a target and return an attempt of each that began at `at`."""
     for _ in range(count):
         make_approved(customer, target.id)
-    return [completed_attempt(claim, move, at) for claim in claim_due(count, NOW + HOUR, LEASE_S, WORKER)]
+    return [completed_attempt(claim, transition, at) for claim in claim_due(count, NOW + HOUR, LEASE_S, WORKER)]
 
 
 def counted() -> list[tuple[str, int, int]]:
@@ -40,15 +40,17 @@ def counted() -> list[tuple[str, int, int]]:
 
 
 #: An attempt's move, whether it arrived. The last: tried again later, and it counts all the same.
-MOVES = [(Move.DELIVER, True), (Move.FAIL, False), (Move.BLOCK, False), (Move.RESCHEDULE, False)]
+MOVES = [(Transition.DELIVER, True), (Transition.FAIL, False), (Transition.BLOCK, False), (Transition.RESCHEDULE, False)]
 
 
-@pytest.mark.parametrize(("move", "has_arrived"), MOVES)
-def test_an_attempt_counts_as_what_came_of_it(customer: Customer, target: Target, move: Move, has_arrived: bool) -> None:
-    later = {"next_attempt_at": NOW + HOUR} if move is Move.RESCHEDULE else {}
+@pytest.mark.parametrize(("transition", "has_arrived"), MOVES)
+def test_an_attempt_counts_as_what_came_of_it(
+    customer: Customer, target: Target, transition: Transition, has_arrived: bool
+) -> None:
+    later = {"next_attempt_at": NOW + HOUR} if transition is Transition.RESCHEDULE else {}
     make_approved(customer, target.id)
     [claim] = claim_due(1, NOW, LEASE_S, WORKER)
-    claims_sql.record_attempts([completed_attempt(claim, move, **later)], NOW, WORKER)
+    claims_sql.record_attempts([completed_attempt(claim, transition, **later)], NOW, WORKER)
     assert counted() == [(WORKER, int(has_arrived), int(not has_arrived))]
 
 
@@ -87,7 +89,7 @@ def test_a_tick_that_is_not_written_is_not_counted_and_counts_once_when_it_is(cu
 
 
 def test_a_tick_is_one_statement_and_workers_have_rows_of_their_own(customer: Customer, target: Target) -> None:
-    attempts = [*tried(customer, target, 4), *tried(customer, make_target(customer), 4, Move.FAIL)]
+    attempts = [*tried(customer, target, 4), *tried(customer, make_target(customer), 4, Transition.FAIL)]
     for first, worker in ((0, "worker:a"), (2, "worker:b")):
         with statements() as found:
             claims_sql.record_attempts(attempts[first::4] + attempts[first + 1 :: 4], NOW, worker)
@@ -112,7 +114,7 @@ BEGAN = [
 def test_an_attempt_belongs_to_the_hour_in_which_it_began(
     customer: Customer, target: Target, began: timedelta, place: int | None
 ) -> None:
-    claims_sql.record_attempts(tried(customer, target, 1, Move.FAIL, NOW + began), NOW, WORKER)
+    claims_sql.record_attempts(tried(customer, target, 1, Transition.FAIL, NOW + began), NOW, WORKER)
     for day in (delivery_hours.hours(target.id, NOW), delivery_hours.hours_of_account(customer.account_id, NOW)):
         assert [number for number, hour in enumerate(day) if hour.tally.attempts] == ([] if place is None else [place])
         assert (len(day), day[-1].at, day[0].at) == (DAY_HOURS, NOW, NOW - (DAY_HOURS - 1) * HOUR)
@@ -124,7 +126,7 @@ def test_an_attempt_belongs_to_the_hour_in_which_it_began(
 def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(customer: Customer, target: Target) -> None:
     quiet, others = make_target(customer), make_customer()
     claims_sql.record_attempts(tried(customer, target, 3), NOW, "worker:a")
-    claims_sql.record_attempts(tried(customer, target, 1, Move.FAIL, NOW - HOUR), NOW, "worker:b")
+    claims_sql.record_attempts(tried(customer, target, 1, Transition.FAIL, NOW - HOUR), NOW, "worker:b")
     claims_sql.record_attempts(tried(others, make_target(others), 2), NOW, WORKER)
     with statements() as found:
         day = delivery_hours.count_last_day([quiet.id, target.id], NOW)

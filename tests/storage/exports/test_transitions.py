@@ -15,7 +15,7 @@ from schemas.base.errors import Conflict, ExportNotFound, ValidationFailed
 from schemas.base.timestamps import to_ms
 from schemas.exports.delivery import Claim
 from schemas.exports.record import Approval, Export, Preparation, PreparationForm
-from schemas.exports.state_machine import FINISHED, MOVES, ExportStatus, Move
+from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus, Transition
 from schemas.targets.target import TargetStatus
 from storage.db.engine import execute, rows, transaction
 from storage.exports import claims_sql, queries, transitions
@@ -64,10 +64,10 @@ def claimed(customer: Customer) -> Claim:
     return held
 
 
-def record(held: Claim, move: Move, now: datetime = NOW, **verdict: Any) -> set[str]:
-    if move is Move.RESCHEDULE:
+def record(held: Claim, transition: Transition, now: datetime = NOW, **verdict: Any) -> set[str]:
+    if transition is Transition.RESCHEDULE:
         verdict = {"next_attempt_at": now + timedelta(seconds=30), **verdict}
-    return claims_sql.record_attempts([completed_attempt(held, move, now, **verdict)], now, WORKER)
+    return claims_sql.record_attempts([completed_attempt(held, transition, now, **verdict)], now, WORKER)
 
 
 def refused_fields(refused: pytest.ExceptionInfo[ValidationFailed]) -> list[tuple[str, str]]:
@@ -235,7 +235,7 @@ def test_approval_freezes_the_bytes_that_every_attempt_sends(customer: Customer)
         "export": {"id": export_id, "target_id": target.id, "source": {"type": "manual", "id": export.source.id}},
         "ticket": export.ticket,
     }
-    record(held, Move.RESCHEDULE, at(2))
+    record(held, Transition.RESCHEDULE, at(2))
     [again] = claim(at(100))
     assert again.body == held.body
 
@@ -256,7 +256,7 @@ def test_approving_again_for_the_same_target_starts_nothing(customer: Customer) 
     target = make_target(customer)
     export_id = make_approved(customer, target.id)
     [held] = claim()
-    record(held, Move.DELIVER)
+    record(held, Transition.DELIVER)
     before = queries.get(export_id), ledger(export_id)
     again = approve(customer, export_id, target.id, now=at(60))
     assert (again, ledger(export_id)) == before
@@ -327,10 +327,10 @@ def test_a_dismissed_export_is_finished_for_good(customer: Customer) -> None:
             verb(export_id, customer.account_id, at(2), "user:1")
 
 
-@pytest.mark.parametrize("move", [Move.FAIL, Move.BLOCK])
-def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, move: Move) -> None:
+@pytest.mark.parametrize("transition", [Transition.FAIL, Transition.BLOCK])
+def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, transition: Transition) -> None:
     held = claimed(customer)
-    record(held, move, at(1), reason="receiver_gone", error_code="receiver_gone")
+    record(held, transition, at(1), reason="receiver_gone", error_code="receiver_gone")
     finished = queries.get(held.export_id)
     assert (finished.finished_at, finished.status_reason, finished.due_at) == (at(1), "receiver_gone", None)
     export = transitions.retry(held.export_id, customer.account_id, at(1000), "user:1")
@@ -344,7 +344,7 @@ def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, move: Mov
 @pytest.mark.parametrize(("status", "may"), [("active", True), ("paused", True), ("blocked", False), ("disabled", False)])
 def test_retrying_needs_a_target_that_will_take_it(customer: Customer, status: str, may: bool) -> None:
     held = claimed(customer)
-    record(held, Move.FAIL)
+    record(held, Transition.FAIL)
     execute("UPDATE targets SET status = ?", (status,))
     before = queries.get(held.export_id)
     if may:
@@ -439,7 +439,7 @@ def test_renewing_recording_and_postponing_nothing_does_nothing(customer: Custom
 def test_a_delivered_attempt_is_written_with_its_export(customer: Customer) -> None:
     held = claimed(customer)
     moved = record(
-        held, Move.DELIVER, at(1), provider_ticket_id="T-7", provider_ticket_url="https://tracker.example.com/T-7"
+        held, Transition.DELIVER, at(1), provider_ticket_id="T-7", provider_ticket_url="https://tracker.example.com/T-7"
     )
     assert moved == {held.export_id}
     export = queries.get(held.export_id)
@@ -455,7 +455,7 @@ def test_a_delivered_attempt_is_written_with_its_export(customer: Customer) -> N
 
 def test_a_rescheduled_export_is_due_again_at_its_time_and_keeps_no_reason(customer: Customer) -> None:
     held = claimed(customer)
-    record(held, Move.RESCHEDULE, at(1), next_attempt_at=at(31), error_code="http_503", retry_after_s=30)
+    record(held, Transition.RESCHEDULE, at(1), next_attempt_at=at(31), error_code="http_503", retry_after_s=30)
     export = queries.get(held.export_id)
     assert (export.status, export.due_at, export.status_reason) == (ExportStatus.RETRY_SCHEDULED, at(31), None)
     assert (export.last_attempt and export.last_attempt.error_code) == "http_503"
@@ -489,12 +489,12 @@ def test_a_worker_that_overslept_its_lease_writes_nothing(customer: Customer) ->
     late = claimed(customer)
     [present] = claim(at(LEASE_S))
     before = queries.get(late.export_id), ledger(late.export_id)
-    assert record(late, Move.DELIVER, at(7)) == set()
+    assert record(late, Transition.DELIVER, at(7)) == set()
     assert claims_sql.postpone([late], at(7), WORKER) == 0
     assert (queries.get(late.export_id), ledger(late.export_id)) == before
     assert attempts_of(late.export_id) == []
-    assert record(present, Move.DELIVER, at(8)) == {late.export_id}
-    assert record(present, Move.DELIVER, at(9)) == set()
+    assert record(present, Transition.DELIVER, at(8)) == {late.export_id}
+    assert record(present, Transition.DELIVER, at(9)) == set()
     assert attempts_of(late.export_id) == [(2, "delivered", 202)]
 
 
@@ -512,10 +512,16 @@ def test_results_of_many_exports_are_written_together(customer: Customer) -> Non
     for second in range(4):
         make_approved(customer, target.id, at(second))
     held = claim(at(10))
-    moves = [Move.DELIVER, Move.RESCHEDULE, Move.FAIL, Move.BLOCK]
+    transitions = [Transition.DELIVER, Transition.RESCHEDULE, Transition.FAIL, Transition.BLOCK]
     results = [
-        completed_attempt(each, move, at(11), next_attempt_at=at(60) if move is Move.RESCHEDULE else None, reason=move.value)
-        for each, move in zip(held, moves, strict=True)
+        completed_attempt(
+            each,
+            transition,
+            at(11),
+            next_attempt_at=at(60) if transition is Transition.RESCHEDULE else None,
+            reason=transition.value,
+        )
+        for each, transition in zip(held, transitions, strict=True)
     ]
     assert claims_sql.record_attempts(results, at(11), WORKER) == {each.export_id for each in held}
     after = [queries.get(each.export_id) for each in held]
@@ -546,54 +552,59 @@ def walk_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim |
     if status is ExportStatus.APPROVED:
         return None
     [held] = claim()
-    last = {MOVES[move].target: move for move in (Move.DELIVER, Move.RESCHEDULE, Move.FAIL, Move.BLOCK)}
+    last = {
+        TRANSITIONS[transition].target: transition
+        for transition in (Transition.DELIVER, Transition.RESCHEDULE, Transition.FAIL, Transition.BLOCK)
+    }
     if status in last:
         record(held, last[status])
-    return None if last.get(status) is Move.RESCHEDULE else held
+    return None if last.get(status) is Transition.RESCHEDULE else held
 
 
-def do(customer: Customer, export_id: str, move: Move, held: Claim | None, now: datetime) -> None:
+def do(customer: Customer, export_id: str, transition: Transition, held: Claim | None, now: datetime) -> None:
     """Make one move the way its caller would."""
-    by_hand: dict[Move, Callable[[], object]] = {
-        Move.APPROVE: lambda: approve(customer, export_id, make_target(customer).id, now=now),
-        Move.DISMISS: lambda: transitions.dismiss(export_id, customer.account_id, now, "user:1"),
-        Move.RETRY: lambda: transitions.retry(export_id, customer.account_id, now, "user:1"),
-        Move.WITHDRAW: lambda: transitions.redact([export_id], now, "user:1"),
-        Move.CLAIM: lambda: claim(now),
+    by_hand: dict[Transition, Callable[[], object]] = {
+        Transition.APPROVE: lambda: approve(customer, export_id, make_target(customer).id, now=now),
+        Transition.DISMISS: lambda: transitions.dismiss(export_id, customer.account_id, now, "user:1"),
+        Transition.RETRY: lambda: transitions.retry(export_id, customer.account_id, now, "user:1"),
+        Transition.WITHDRAW: lambda: transitions.redact([export_id], now, "user:1"),
+        Transition.CLAIM: lambda: claim(now),
     }
-    if move in by_hand:
-        by_hand[move]()
+    if transition in by_hand:
+        by_hand[transition]()
         return
-    if move is Move.BLOCK and held is None:
+    if transition is Transition.BLOCK and held is None:
         target_id = queries.get(export_id).target_id
         assert target_id is not None
         with transaction():
-            targets.turn_off(target_id, TargetStatus.BLOCKED, "address_private", now, WORKER)
+            targets.deactivate(target_id, TargetStatus.BLOCKED, "address_private", now, WORKER)
             transitions.end_waiting([target_id], now, WORKER, 10)
         return
     assert held is not None
-    if move is Move.POSTPONE:
+    if transition is Transition.POSTPONE:
         claims_sql.postpone([held], now, WORKER)
     else:
-        record(held, move, now)
+        record(held, transition, now)
 
 
 @pytest.mark.parametrize(
-    ("status", "move"), [(status, move) for move in Move for status in sorted(MOVES[move].sources)], ids=str
+    ("status", "transition"),
+    [(status, transition) for transition in Transition for status in sorted(TRANSITIONS[transition].sources)],
+    ids=str,
 )
 def test_every_move_leaves_one_entry_on_the_ledger_and_a_new_version(
-    customer: Customer, status: ExportStatus, move: Move
+    customer: Customer, status: ExportStatus, transition: Transition
 ) -> None:
     [export_id] = make_exports(customer, 1)
     held = walk_to(customer, export_id, status)
     before = queries.get(export_id)
     told = len(ledger(export_id))
-    do(customer, export_id, move, held, at(1000))
+    do(customer, export_id, transition, held, at(1000))
     after = queries.get(export_id)
-    assert (before.status, after.status) == (status, MOVES[move].target)
+    assert (before.status, after.status) == (status, TRANSITIONS[transition].target)
     assert after.version == before.version + 1
     [entry] = ledger(export_id)[told:]
-    assert entry[1:4] == (move.value, status.value, MOVES[move].target.value)
+    assert entry[1:4] == (transition.value, status.value, TRANSITIONS[transition].target.value)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -602,16 +613,22 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
     ids = make_exports(customer, 3)
     held: list[Claim] = []
     # What was withdrawn is redacted, and nothing starts it again.
-    moves = [Move.CLAIM, Move.CLAIM, *(move for move in Move if move is not Move.WITHDRAW)]
+    transitions = [
+        Transition.CLAIM,
+        Transition.CLAIM,
+        *(transition for transition in Transition if transition is not Transition.WITHDRAW),
+    ]
     for step in range(40):
-        now, move, export_id = at(step * 7), chance.choice(moves), chance.choice(ids)
-        if move is Move.CLAIM:
+        now, transition, export_id = at(step * 7), chance.choice(transitions), chance.choice(ids)
+        if transition is Transition.CLAIM:
             held += claim(now, 1)
-        elif move in {Move.APPROVE, Move.DISMISS, Move.RETRY}:
-            if queries.get(export_id).status in MOVES[move].sources and (move is not Move.DISMISS or chance.random() < 0.2):
-                do(customer, export_id, move, None, now)
+        elif transition in {Transition.APPROVE, Transition.DISMISS, Transition.RETRY}:
+            if queries.get(export_id).status in TRANSITIONS[transition].sources and (
+                transition is not Transition.DISMISS or chance.random() < 0.2
+            ):
+                do(customer, export_id, transition, None, now)
         elif held:
-            do(customer, export_id, move, chance.choice(held), now)
+            do(customer, export_id, transition, chance.choice(held), now)
     for export_id in ids:
         told, export = ledger(export_id), queries.get(export_id)
         assert len(told) == export.version
@@ -654,7 +671,7 @@ def test_a_prepared_row_is_neither_due_nor_held_nor_on_its_way(customer: Custome
 
 def test_a_second_delivered_attempt_of_an_export_is_refused(customer: Customer) -> None:
     held = claimed(customer)
-    record(held, Move.DELIVER)
+    record(held, Transition.DELIVER)
     insert = (
         "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) VALUES (?, ?, ?, ?, ?, 1, 'w')"
     )
@@ -665,7 +682,7 @@ def test_a_second_delivered_attempt_of_an_export_is_refused(customer: Customer) 
 
 def test_two_attempts_of_an_export_never_have_one_number(customer: Customer) -> None:
     held = claimed(customer)
-    record(held, Move.FAIL)
+    record(held, Transition.FAIL)
     with pytest.raises(IntegrityError):
         execute(
             "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) "
@@ -688,6 +705,6 @@ def test_all_results_of_a_tick_are_written_or_none(customer: Customer) -> None:
     good, bad = claim()
     # A rescheduled export without a time is refused by the table.
     with pytest.raises(IntegrityError):
-        claims_sql.record_attempts([completed_attempt(good), completed_attempt(bad, Move.RESCHEDULE)], at(1), WORKER)
+        claims_sql.record_attempts([completed_attempt(good), completed_attempt(bad, Transition.RESCHEDULE)], at(1), WORKER)
     assert queries.get(good.export_id).status is ExportStatus.DELIVERING
     assert attempts_of(good.export_id) == []

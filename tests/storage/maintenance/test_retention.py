@@ -444,15 +444,15 @@ def test_no_more_rows_go_than_the_limit_says(
 class MovedMeanwhile(Archive):
     """An archive before whose end somebody moves what was found."""
 
-    def __init__(self, folder: Path, move: Callable[[], object]) -> None:
+    def __init__(self, folder: Path, transition: Callable[[], object]) -> None:
         super().__init__(folder, LATER)
-        self._move: Callable[[], object] | None = move
+        self._transition: Callable[[], object] | None = transition
 
     def settle(self) -> None:
         super().settle()
-        move, self._move = self._move, None
-        if move is not None:
-            move()
+        transition, self._transition = self._transition, None
+        if transition is not None:
+            transition()
 
 
 def test_whoever_moves_an_export_after_it_was_found_keeps_it(customer: Customer, target: Target, tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_whoever_moves_an_export_after_it_was_found_keeps_it(customer: Customer,
     turn_to(approved, target, "prepared", None)
     others = make_failed(customer, target.id, 3)
 
-    def move() -> None:
+    def transition() -> None:
         transitions.retry(retried, None, LATER, "user:1")
         transitions.approve(approved, customer.account_id, Approval(target.id, None), LATER, "user:1")
         recoveries.begin(other.id, NOW, LATER, "operator")
@@ -470,7 +470,7 @@ def test_whoever_moves_an_export_after_it_was_found_keeps_it(customer: Customer,
             # Over still, but what was archived of it is not what it says now.
             transitions.redact([redacted], LATER, "cpl_1")
 
-    with MovedMeanwhile(tmp_path / "archive", move) as archive:
+    with MovedMeanwhile(tmp_path / "archive", transition) as archive:
         assert prune(archive=archive) == {"exports": len(others)}
     assert left() == {retried, approved, redacted, recovered}
 

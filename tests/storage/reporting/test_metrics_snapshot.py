@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from schemas.base.timestamps import to_ms
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from storage.db.engine import close_database, execute, open_database, transaction
 from storage.exports import claims_sql, worker_heartbeats
 from storage.reporting import metrics_snapshot
@@ -79,7 +79,9 @@ def test_what_waits_is_what_is_due_scheduled_or_under_way(customer: Customer) ->
     target = make_target(customer)
     ids = [make_approved(customer, target.id) for _ in range(3)]
     under_way, again = claim_due(2, NOW, 60.0, "worker:test")
-    claims_sql.record_attempts([completed_attempt(again, Move.RESCHEDULE, next_attempt_at=in_s(900))], NOW, "worker:test")
+    claims_sql.record_attempts(
+        [completed_attempt(again, Transition.RESCHEDULE, next_attempt_at=in_s(900))], NOW, "worker:test"
+    )
 
     assert len({*ids} - {under_way.export_id, again.export_id}) == 1
     figures = take_snapshot(NOW, None)

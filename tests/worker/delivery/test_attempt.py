@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.version import VERSION
 from storage.secrets.vault import Vault
 from storage.targets import targets
@@ -182,7 +182,7 @@ def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     post = RecordingPost()
     attempt = delivered(runner(post, default, keys), CLAIM._replace(secret_sealed=blob))
     assert post.sent == []
-    assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, error)
+    assert (attempt.verdict.transition, attempt.verdict.error_code) == (Transition.RESCHEDULE, error)
 
 
 def test_an_empty_secret_signs_nothing() -> None:
@@ -198,7 +198,7 @@ def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
         raise broken
 
     attempt = delivered(runner(RecordingPost(fail)))
-    assert (attempt.verdict.move, attempt.verdict.error_code) == (Move.RESCHEDULE, "internal_error")
+    assert (attempt.verdict.transition, attempt.verdict.error_code) == (Transition.RESCHEDULE, "internal_error")
     assert attempt.claim is CLAIM
 
 
@@ -239,7 +239,11 @@ def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) ->
     assert bool(post.sent) == is_sent
     if not is_sent:
         verdict = attempt.verdict
-        assert (verdict.move, verdict.reason, verdict.error_code) == (Move.FAIL, "attempts_exhausted", "worker_lost")
+        assert (verdict.transition, verdict.reason, verdict.error_code) == (
+            Transition.FAIL,
+            "attempts_exhausted",
+            "worker_lost",
+        )
 
 
 def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:

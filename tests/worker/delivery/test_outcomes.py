@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.exports.delivery import Outcome, TargetHealth, Verdict
 from schemas.exports.response_excerpt import kept_answer
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 from worker.delivery import outcomes
 from worker.delivery.outcomes import Schedule, decide_outcome
@@ -46,70 +46,102 @@ def wait_s(verdict: Verdict, now: datetime = NOW) -> float:
 # status, what the body's code is, then: the move, its reason, the error code, how the target is connected, its new status
 TABLE: Final = [
     # 2xx, whatever kind of success it is
-    (200, None, Move.DELIVER, None, None, "connected", None),
-    (201, None, Move.DELIVER, None, None, "connected", None),
-    (202, "ACCEPTED", Move.DELIVER, None, None, "connected", None),
-    (204, None, Move.DELIVER, None, None, "connected", None),
-    (299, None, Move.DELIVER, None, None, "connected", None),
+    (200, None, Transition.DELIVER, None, None, "connected", None),
+    (201, None, Transition.DELIVER, None, None, "connected", None),
+    (202, "ACCEPTED", Transition.DELIVER, None, None, "connected", None),
+    (204, None, Transition.DELIVER, None, None, "connected", None),
+    (299, None, Transition.DELIVER, None, None, "connected", None),
     # a success whose body complains of something else than the rate is a success
-    (200, "WEBHOOK_VALIDATION_FAILED", Move.DELIVER, None, None, "connected", None),
+    (200, "WEBHOOK_VALIDATION_FAILED", Transition.DELIVER, None, None, "connected", None),
     # 3xx: we go nowhere else
-    (300, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    (301, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    (302, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    (304, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    (307, "WEBHOOK_SIGNATURE_INVALID", Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    (308, None, Move.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (300, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (301, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (302, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (304, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (307, "WEBHOOK_SIGNATURE_INVALID", Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
+    (308, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     # 401 and 403: the signature where the body says so, else anything about us
-    (401, None, Move.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
-    (401, "WEBHOOK_SIGNATURE_INVALID", Move.FAIL, "WEBHOOK_SIGNATURE_INVALID", "WEBHOOK_SIGNATURE_INVALID", "failing", None),
-    (403, "WEBHOOK_SIGNATURE_INVALID", Move.FAIL, "WEBHOOK_SIGNATURE_INVALID", "WEBHOOK_SIGNATURE_INVALID", "failing", None),
-    (403, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
-    (403, "FORBIDDEN", Move.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
+    (401, None, Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
+    (
+        401,
+        "WEBHOOK_SIGNATURE_INVALID",
+        Transition.FAIL,
+        "WEBHOOK_SIGNATURE_INVALID",
+        "WEBHOOK_SIGNATURE_INVALID",
+        "failing",
+        None,
+    ),
+    (
+        403,
+        "WEBHOOK_SIGNATURE_INVALID",
+        Transition.FAIL,
+        "WEBHOOK_SIGNATURE_INVALID",
+        "WEBHOOK_SIGNATURE_INVALID",
+        "failing",
+        None,
+    ),
+    (403, "WEBHOOK_VALIDATION_FAILED", Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
+    (403, "FORBIDDEN", Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
     # 410: the receiver is gone for good, and its target with it
-    (410, None, Move.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
-    (410, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
+    (410, None, Transition.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
+    (410, "WEBHOOK_VALIDATION_FAILED", Transition.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
     # later: 408, 425, 429 and every 5xx but two
-    (408, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
-    (425, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
-    (429, None, Move.RESCHEDULE, None, "receiver_rate_limited", None, None),
-    (500, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
-    (500, "WEBHOOK_VALIDATION_FAILED", Move.RESCHEDULE, None, "WEBHOOK_VALIDATION_FAILED", None, None),
-    (502, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
-    (503, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
-    (504, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
-    (520, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
-    (599, None, Move.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (408, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (425, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (429, None, Transition.RESCHEDULE, None, "receiver_rate_limited", None, None),
+    (500, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (500, "WEBHOOK_VALIDATION_FAILED", Transition.RESCHEDULE, None, "WEBHOOK_VALIDATION_FAILED", None, None),
+    (502, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (503, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (504, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (520, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
+    (599, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
     # other 4xx, and the two 5xx that waiting does not change
-    (400, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    (400, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "WEBHOOK_VALIDATION_FAILED", "WEBHOOK_VALIDATION_FAILED", None, None),
-    (404, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    (409, "SOMETHING_OF_ITS_OWN", Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    (413, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    (422, "WEBHOOK_VALIDATION_FAILED", Move.FAIL, "WEBHOOK_VALIDATION_FAILED", "WEBHOOK_VALIDATION_FAILED", None, None),
-    (501, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    (505, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (400, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (
+        400,
+        "WEBHOOK_VALIDATION_FAILED",
+        Transition.FAIL,
+        "WEBHOOK_VALIDATION_FAILED",
+        "WEBHOOK_VALIDATION_FAILED",
+        None,
+        None,
+    ),
+    (404, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (409, "SOMETHING_OF_ITS_OWN", Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (413, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (
+        422,
+        "WEBHOOK_VALIDATION_FAILED",
+        Transition.FAIL,
+        "WEBHOOK_VALIDATION_FAILED",
+        "WEBHOOK_VALIDATION_FAILED",
+        None,
+        None,
+    ),
+    (501, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (505, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
     # a body that says "rate limited" is a 429, whatever number it stands under, but for one that accepts
-    (200, "WEBHOOK_RATE_LIMITED", Move.DELIVER, None, None, "connected", None),
-    (302, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
-    (400, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
-    (401, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
-    (410, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
-    (429, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
-    (501, "WEBHOOK_RATE_LIMITED", Move.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (200, "WEBHOOK_RATE_LIMITED", Transition.DELIVER, None, None, "connected", None),
+    (302, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (400, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (401, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (410, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (429, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
+    (501, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
     # numbers that are no HTTP
-    (199, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    (600, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    (999, None, Move.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (199, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (600, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
+    (999, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
 ]
 
 
-@pytest.mark.parametrize(("status", "code", "move", "reason", "error", "connected", "turns_to"), TABLE)
+@pytest.mark.parametrize(("status", "code", "transition", "reason", "error", "connected", "turns_to"), TABLE)
 @pytest.mark.parametrize("nested", [False, True], ids=["code", "error.code"])
 def test_an_answer_means_what_the_table_says(
     status: int,
     code: str | None,
-    move: Move,
+    transition: Transition,
     reason: str | None,
     error: str | None,
     connected: str | None,
@@ -118,9 +150,9 @@ def test_an_answer_means_what_the_table_says(
 ) -> None:
     body = None if code is None else {"error": {"code": code}} if nested else {"code": code}
     verdict = judged(answer(status, body))
-    assert (verdict.move, verdict.reason, verdict.error_code) == (move, reason, error)
+    assert (verdict.transition, verdict.reason, verdict.error_code) == (transition, reason, error)
     assert (verdict.effect.connected, verdict.effect.status) == (connected, turns_to)
-    assert (verdict.next_attempt_at is not None) == (move is Move.RESCHEDULE)
+    assert (verdict.next_attempt_at is not None) == (transition is Transition.RESCHEDULE)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +171,7 @@ def test_an_answer_means_what_the_table_says(
 )
 def test_no_answer_is_tried_again_and_the_target_is_failing(error: str) -> None:
     verdict = judged(Outcome(error=error))
-    assert (verdict.move, verdict.outcome, verdict.error_code) == (Move.RESCHEDULE, "retryable", error)
+    assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.RESCHEDULE, "retryable", error)
     assert (verdict.effect.connected, verdict.effect.status) == ("failing", None)
     assert wait_s(verdict) == 5
 
@@ -150,7 +182,7 @@ def test_an_outcome_of_nothing_at_all_is_tried_again() -> None:
 
 def test_what_our_policy_refuses_blocks_the_export_and_its_target() -> None:
     verdict = judged(Outcome(error="address_private", refused=True))
-    assert (verdict.move, verdict.outcome) == (Move.BLOCK, "refused")
+    assert (verdict.transition, verdict.outcome) == (Transition.BLOCK, "refused")
     assert (verdict.reason, verdict.error_code) == ("address_private", "address_private")
     effect = verdict.effect
     assert (effect.connected, effect.status, effect.reason) == ("failing", TargetStatus.BLOCKED, "address_private")
@@ -225,9 +257,9 @@ SCHEDULE: Final = [
 def test_n_delays_are_n_retries_and_n_plus_one_attempts(try_number: int, expected_s: int | None, outcome: Outcome) -> None:
     verdict = judged(outcome, try_number)
     if expected_s is not None:
-        assert (verdict.move, wait_s(verdict)) == (Move.RESCHEDULE, expected_s)
+        assert (verdict.transition, wait_s(verdict)) == (Transition.RESCHEDULE, expected_s)
         return
-    assert (verdict.move, verdict.outcome, verdict.reason) == (Move.FAIL, "exhausted", "attempts_exhausted")
+    assert (verdict.transition, verdict.outcome, verdict.reason) == (Transition.FAIL, "exhausted", "attempts_exhausted")
     assert verdict.error_code == ("receiver_unavailable" if outcome.status else "connect_refused")
     assert verdict.effect.connected == "failing"
 
@@ -356,7 +388,7 @@ def test_no_attempt_is_planned_beyond_the_age_limit(age_s: int, is_tried_again: 
     plan = Schedule((5, 30), timedelta(seconds=100))
     verdict = judged(answer(500), began_at=NOW - timedelta(seconds=age_s), plan=plan)
     assert verdict.reason == (None if is_tried_again else "attempts_exhausted")
-    assert verdict.move is (Move.RESCHEDULE if is_tried_again else Move.FAIL)
+    assert verdict.transition is (Transition.RESCHEDULE if is_tried_again else Transition.FAIL)
 
 
 def test_a_retry_after_beyond_the_age_limit_ends_the_export() -> None:
@@ -394,7 +426,7 @@ TICKETS: Final = [
 def test_a_ticket_is_read_from_a_success(body: Any, ticket_id: str | None, url: str | None) -> None:
     verdict = judged(answer(201, body))
     assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (ticket_id, url)
-    assert verdict.move is Move.DELIVER
+    assert verdict.transition is Transition.DELIVER
 
 
 @pytest.mark.parametrize("filler", ["", "long " * 600], ids=["looked at already", "longer than what is looked at"])
@@ -408,7 +440,7 @@ def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bo
     outcome = answer(201, actual)
     verdict = judged(outcome._replace(kept=kept_answer(outcome.body) if is_kept else None))
     assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (None, None)
-    assert verdict.move is Move.DELIVER
+    assert verdict.transition is Transition.DELIVER
 
 
 def test_space_before_an_answer_is_no_matter() -> None:
@@ -441,10 +473,12 @@ HOSTILE: Final = [
 
 
 @pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize(("status", "move"), [(200, Move.DELIVER), (401, Move.FAIL), (500, Move.RESCHEDULE)])
-def test_a_hostile_body_changes_nothing(body: bytes, status: int, move: Move) -> None:
+@pytest.mark.parametrize(
+    ("status", "transition"), [(200, Transition.DELIVER), (401, Transition.FAIL), (500, Transition.RESCHEDULE)]
+)
+def test_a_hostile_body_changes_nothing(body: bytes, status: int, transition: Transition) -> None:
     verdict = judged(Outcome(status=status, body=body))
-    assert verdict.move is move
+    assert verdict.transition is transition
     assert verdict == judged(Outcome(status=status))
 
 
@@ -472,10 +506,10 @@ def test_whatever_a_receiver_answers_there_is_one_verdict_and_it_keeps_the_limit
 ) -> None:
     outcome = Outcome(status=status, error="x" if status is None else None, body=body, retry_after=retry_after)
     verdict = judged(outcome, try_number, jitter)
-    assert verdict.move in {Move.DELIVER, Move.RESCHEDULE, Move.FAIL}
-    assert (verdict.next_attempt_at is not None) == (verdict.move is Move.RESCHEDULE)
+    assert verdict.transition in {Transition.DELIVER, Transition.RESCHEDULE, Transition.FAIL}
+    assert (verdict.next_attempt_at is not None) == (verdict.transition is Transition.RESCHEDULE)
     assert verdict.retry_after_s is None or 0 < verdict.retry_after_s <= DAY_S
-    if verdict.move is Move.RESCHEDULE:
+    if verdict.transition is Transition.RESCHEDULE:
         scheduled = PLAN.delays_s[try_number - 1]
         least = scheduled * 0.85 if verdict.retry_after_s is None else verdict.retry_after_s
         most = scheduled * 1.15 if verdict.retry_after_s is None else verdict.retry_after_s + 10

@@ -14,7 +14,7 @@ from runtime.clock import utc_now
 from schemas.base.fields import problem
 from schemas.exports.delivery import Timings
 from schemas.exports.record import Approval, PreparationForm
-from schemas.exports.state_machine import ExportStatus, Move
+from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.exports.ticket import Ticket
 from schemas.targets.target import TargetStatus
 from service.app import create_app
@@ -62,7 +62,7 @@ def tried(customer: Customer, count: int = 1, answer: str | None = "No such proj
         at = began + timedelta(minutes=number)
         [claim] = claim_due(1, at, 6, WORKER)
         waits = {"next_attempt_at": at + timedelta(seconds=30), "error_code": "http_503", "retry_after_s": 30}
-        made = completed_attempt(claim, Move.RESCHEDULE, at, **waits)
+        made = completed_attempt(claim, Transition.RESCHEDULE, at, **waits)
         claims_sql.record_attempts([made._replace(outcome=made.outcome._replace(kept=answer))], at, WORKER)
     return export_id
 
@@ -783,21 +783,21 @@ def test_a_finding_tells_how_often_it_was_seen(person: ConsoleBrowser, client: T
 #: How an export ended or what its latest attempt met; what its page says happened, and what to do.
 REASONS: Final = {
     "given up": (
-        Move.FAIL,
+        Transition.FAIL,
         "attempts_exhausted",
         "connect_refused",
         "nothing listens on its port",
         "Start the receiver and check its port. Then retry.",
     ),
     "refused": (
-        Move.FAIL,
+        Transition.FAIL,
         "receiver_unauthorized",
         "receiver_unauthorized",
         "denied access",
         "Check the access rules of the receiver and the proxy, then retry.",
     ),
     "retried": (
-        Move.RESCHEDULE,
+        Transition.RESCHEDULE,
         None,
         "tls_certificate",
         "certificate is not valid",
@@ -809,13 +809,13 @@ REASONS: Final = {
 @on_sqlite
 @pytest.mark.parametrize("case", REASONS)
 def test_a_failure_is_explained_with_its_fix(case: str, person: ConsoleBrowser, customer: Customer) -> None:
-    move, reason, code, why, to_do = REASONS[case]
+    transition, reason, code, why, to_do = REASONS[case]
     began = utc_now()
     export_id = make_approved(customer, make_target(customer).id, began)
     [claim] = claim_due(1, began, 6, WORKER)
-    waits = {"next_attempt_at": began + timedelta(seconds=30)} if move is Move.RESCHEDULE else {}
+    waits = {"next_attempt_at": began + timedelta(seconds=30)} if transition is Transition.RESCHEDULE else {}
     claims_sql.record_attempts(
-        [completed_attempt(claim, move, began, reason=reason, error_code=code, **waits)], began, WORKER
+        [completed_attempt(claim, transition, began, reason=reason, error_code=code, **waits)], began, WORKER
     )
     state = main_of(person.get(f"/exports/{export_id}")).partition("<h2>Ticket</h2>")[0]
     assert re.search(rf"<dt>Reason</dt><dd>.*{re.escape(why)}", state)

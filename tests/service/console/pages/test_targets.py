@@ -13,7 +13,7 @@ from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
-from schemas.exports.state_machine import Move
+from schemas.exports.state_machine import Transition
 from schemas.targets.pings import PingResult
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, Target
 from schemas.targets.validations import Validation
@@ -87,10 +87,10 @@ def status_of(target: Target) -> str:
 
 def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     now = utc_now()
-    for move in (Move.DELIVER, Move.DELIVER, Move.FAIL):
+    for transition in (Transition.DELIVER, Transition.DELIVER, Transition.FAIL):
         make_approved(customer, target.id, now)
         claims_sql.record_attempts(
-            [completed_attempt(claim, move, now) for claim in claim_due(1, now, 6, "worker:x")], now, "worker:x"
+            [completed_attempt(claim, transition, now) for claim in claim_due(1, now, 6, "worker:x")], now, "worker:x"
         )
     targets.set_limit(target.id, 60, now, "operator")
     held = make_target(customer, name="Slow <script>")
