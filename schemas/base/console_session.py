@@ -1,4 +1,4 @@
-"""A session at the console: who is signed in with which token, since when, and how a session ends."""
+"""A console session: its user and token, its times, and why it ended."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,27 +8,27 @@ from schemas.base.principal import TokenPrincipal
 
 
 class Ended(StrEnum):
-    """Why a session is over, or none."""
+    """Why a session is not valid."""
 
-    #: There is no such session.
+    #: The session does not exist.
     UNKNOWN = "unknown"
     IDLE = "idle"
     TOO_OLD = "too_old"
     SIGNED_OUT = "signed_out"
     REVOKED = "revoked"
-    #: Its token has as many newer ones as it may have.
+    #: Its token has the maximum number of newer sessions.
     CROWDED_OUT = "crowded_out"
-    #: Its token was revoked, has expired or has not the ability any more.
+    #: Its token was revoked, has expired or lost the ability.
     TOKEN_OVER = "token_over"  # noqa: S105 - the word for it
-    #: The cookie came from another browser than it was given to.
+    #: The cookie came from another browser.
     ANOTHER_BROWSER = "another_browser"
-    #: A backup brought it back.
+    #: It was restored from a backup.
     RESTORED = "restored"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session with who it stands for; what ended it is there once somebody did."""
+    """A session with its user; `ended` is set once it has ended."""
 
     id: str
     principal: TokenPrincipal

@@ -1,4 +1,4 @@
-"""The domain of a shop, in the one form that is stored and compared: ASCII, lower-case, without a trailing dot.
+"""Shop domains, normalized for storage and comparison: ASCII, lower case, without a trailing dot.
 
 A name of at least two labels, and nothing else: a scheme, a port, a path, userinfo, an address in digits and what IDNA
 does not allow are refused. Whether anybody answers there is not asked.
@@ -13,14 +13,14 @@ import idna
 MAX_CHARACTERS: Final = 253
 
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-#: What some resolvers take for the last part of an IPv4 address; no name ends so.
+#: Some resolvers parse this as the last part of an IPv4 address; no domain ends like this.
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def normalised_shop_domain(text: str) -> str | None:
-    """Return the domain in the form that is compared, or None where `text` is no valid shop domain. Never raises."""
+    """Return the normalized domain, or None if `text` is not a valid shop domain. Never raises."""
     if len(text) > MAX_CHARACTERS + 1:
-        return None  # before IDNA, which takes its time
+        return None  # before IDNA, which is slow
     name = (_to_ascii(text) or "").removesuffix(".")
     labels = name.split(".")
     if len(name) > MAX_CHARACTERS or len(labels) < 2 or _NUMBER.fullmatch(labels[-1]):
@@ -29,7 +29,7 @@ def normalised_shop_domain(text: str) -> str | None:
 
 
 def _to_ascii(text: str) -> str | None:
-    """Apply UTS-46 where there is something to map; it refuses hyphens in third and fourth place, which shops have."""
+    """Apply UTS-46 if there is anything to map: it rejects hyphens in third and fourth place, which shops have."""
     lowered = text.lower()
     if text.isascii() and not any(label.startswith("xn--") for label in lowered.split(".")):
         return lowered

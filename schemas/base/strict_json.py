@@ -1,4 +1,4 @@
-"""Bytes to a JSON value, or a refusal with a name.
+"""Parses bytes as strict JSON; each violation has a name.
 
 Python's own reader is lenient where two readers of one body could disagree, or where a later step breaks:
 it keeps the last of two equal names, turns 1e999 into infinity, lets through NUL, which PostgreSQL's text
@@ -19,11 +19,11 @@ from typing import Any, NoReturn, TypeAlias
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 
-# Our deepest payload nests 6 levels; evidence of a scanner may bring a tree of its own.
+# Our deepest payload has 6 levels; evidence of a scanner may contain a tree.
 MAX_DEPTH = 32
 
-# A compliance request of 50,000 orders, our largest, has half of that. Each value costs a hundred bytes of memory and a
-# microsecond of every look at the body, so that a megabyte of commas would cost as much as ten of text.
+# Our largest body, a compliance request with 50,000 orders, has half of that. Each value costs a hundred bytes of memory and
+# a microsecond of every check of the body, so a megabyte of commas would cost as much as ten of text.
 MAX_VALUES = 100_000
 
 # The largest IEEE double has 309 digits: with more than 308, other readers get another number or none.
@@ -47,7 +47,7 @@ class JsonFault(StrEnum):
 
 
 class MalformedJson(ValueError):
-    """The body is not strict JSON; `reason` says which rule it broke, never what it holds."""
+    """The body is not strict JSON; `reason` names the violated rule and quotes nothing."""
 
     def __init__(self, reason: JsonFault) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:
 
 
 def canonical(value: JsonValue) -> bytes:
-    """The one spelling of `value` that digests are taken of: names sorted by code point, no spaces, UTF-8.
+    """Return the canonical JSON of `value` for digests: names sorted by code point, no spaces, UTF-8.
 
     Integers and floats stay apart (1 and 1.0 differ). Raises ValueError for what `parse` would not have let
     in: NaN, an infinity or a lone surrogate.
@@ -81,7 +81,7 @@ def canonical(value: JsonValue) -> bytes:
     return _canonical(value).encode("utf-8")
 
 
-# json.dumps would make such an encoder anew for every value.
+# json.dumps would create an encoder for every value.
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 

@@ -1,4 +1,4 @@
-"""Instants as they are written: RFC 3339 in UTC with milliseconds outside, whole milliseconds since 1970 in the tables."""
+"""Timestamps: RFC 3339 in UTC with milliseconds in JSON, whole milliseconds since 1970 in tables."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -6,7 +6,7 @@ from typing import Final, overload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-#: RFC 3339, which asks for the seconds and the zone; Python reads many other forms, and not the same in every version.
+#: RFC 3339 requires seconds and a zone; Python parses many other formats, and they differ between versions.
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ](?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
@@ -37,7 +37,7 @@ def rfc3339_or_none(moment: datetime | None) -> str | None:
 
 
 def moment_from(text: str) -> datetime | None:
-    """Return the instant that an RFC 3339 timestamp names, in UTC; None for anything else, a time without a zone too."""
+    """Return the time of an RFC 3339 timestamp in UTC; None for anything else, including a time without a zone."""
     if _RFC3339.fullmatch(text.upper()) is None:
         return None
     try:

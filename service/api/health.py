@@ -1,4 +1,4 @@
-"""`/healthz` tells that the process answers, `/readyz` what it depends on; both are open to whoever reaches the address."""
+"""`/healthz`: the process responds; `/readyz`: its dependencies work. Both need no authentication."""
 
 import json
 from typing import Final
@@ -17,21 +17,21 @@ from storage.secrets.vault import Vault
 
 OK: Final = "ok"
 UNAVAILABLE: Final = "unavailable"
-#: Nobody could be asked.
+#: The check could not run.
 UNKNOWN: Final = "unknown"
-#: Everything is answered, and something is late.
+#: Requests succeed, and deliveries may be late.
 DEGRADED: Final = "degraded"
-#: Tables of another version, which may not even have the columns that are asked for.
+#: The tables are of another version and may lack columns.
 NOT_CURRENT: Final = "not_current"
-#: In the order of the answer.
+#: In the order of the response.
 CHECKS: Final = ("database", "schema", "keys", "redis", "workers")
-#: Without these nothing is answered.
+#: Without these, requests fail.
 VITAL: Final = frozenset({"database", "schema", "keys"})
 _AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
 
 
 class HealthResource:
-    """Alive or not; touches nothing."""
+    """Reports that the process is alive; accesses nothing."""
 
     path = "/healthz"
     family = RouteFamily.HEALTH
@@ -41,19 +41,19 @@ class HealthResource:
         resp.content_type = falcon.MEDIA_JSON
         resp.data = b'{"status": "ok"}'
 
-    #: Load balancers ask with HEAD.
+    #: Load balancers use HEAD.
     on_head = on_get
 
 
 class ReadinessChecks:
-    """Asks what everything depends on, for `/readyz` and for the console."""
+    """Checks the dependencies, for `/readyz` and the console."""
 
     def __init__(self, wake_ups: WakeUpQueue, vault: Vault) -> None:
         self._wake_ups = wake_ups
         self._vault = vault
 
     def found(self) -> dict[str, str]:
-        """Return what each of CHECKS came to, in their order: `ok`, `unavailable`, `not_current`, `wrong`, `unknown`."""
+        """Return the result of each of CHECKS, in order: `ok`, `unavailable`, `not_current`, `wrong` or `unknown`."""
         checks = self._of_the_database() | {"redis": OK if self._wake_ups.is_reachable() else UNAVAILABLE}
         return {name: checks[name] for name in CHECKS}
 
@@ -63,7 +63,7 @@ class ReadinessChecks:
         try:
             with connection():
                 return {"database": OK, **self._of_its_rows()}
-        except OUTAGES:  # it has gone away since
+        except OUTAGES:  # it became unavailable meanwhile
             return _AWAY
 
     def _of_its_rows(self) -> dict[str, str]:
@@ -84,7 +84,7 @@ class ReadinessChecks:
 
 
 class ReadinessResource:
-    """Names each check, and tells degraded from dead.
+    """Reports each check, and distinguishes degraded from unavailable.
 
     Without a worker or without Redis everything is taken in and delivered later: degraded. Dead is what cannot answer: the
     database away, of another version, or sealed with keys that this process has not.

@@ -1,4 +1,4 @@
-"""What this service sends: the deliveries and test events that a receiver gets, and what each of its answers means."""
+"""Documents the outbound webhooks: deliveries and test events, and the meaning of each response."""
 
 from typing import Any, Final
 
@@ -28,13 +28,13 @@ _PING: Final[dict[str, Any]] = {
 _HEADERS: Final = (
     (
         "X-Service-Timestamp",
-        "Seconds since 1970, fresh for each attempt. Refuse one five minutes away.",
+        "Seconds since 1970, new for each attempt. Reject a time that is more than five minutes off.",
         "^[0-9]+$",
         "1772366700",
     ),
     (
         "X-Service-Nonce",
-        "Fresh for each attempt. Refuse one that you have seen in the last ten minutes.",
+        "New for each attempt. Reject a nonce that you have seen in the last ten minutes.",
         "^[0-9a-f]{32}$",
         "3f1a9c5be07d42688b6e0d4f7a21c953",
     ),
@@ -46,46 +46,46 @@ _HEADERS: Final = (
     ),
     (
         "Idempotency-Key",
-        "The export's or the ping's id, the same for every attempt. Look it up before you make a ticket.",
+        "The export's or the ping's id, the same for every attempt. Look it up before you create a ticket.",
         None,
         EXPORT_ID,
     ),
     (
         "X-Request-Id",
-        "The attempt's id, which `listTicketExportAttempts` tells too.",
+        "The attempt's id, as in `listTicketExportAttempts`.",
         None,
         "att_01KJM8C3D5E7F9G1H2J4K6M8N0",
     ),
     ("User-Agent", "Who calls.", None, f"RiskRelay/{VERSION}"),
 )
 
-#: What an answer makes of an export; of a ping it is only told.
+#: The effect of a response on an export; a ping only reports it.
 _MEANINGS: Final = {
-    "2XX": "Yours now: the export is `exported`. A JSON body with `id` or `ticket_id`, and `url` or `ticket_url`, is "
+    "2XX": "Accepted: the export is `exported`. A JSON body with `id` or `ticket_id`, and `url` or `ticket_url`, is "
     "shown to clients as `provider_ticket`.",
     "3XX": "Redirects are not followed: the export is `failed` with `redirect_refused`.",
     "401": "`failed`: `WEBHOOK_SIGNATURE_INVALID` where your body's `code` says so, else `receiver_unauthorized`.",
     "403": "The same as 401.",
-    "408": "Tried again on the schedule.",
+    "408": "Retried on the schedule.",
     "410": "`failed` with `receiver_gone`; the target is disabled.",
-    "425": "Tried again on the schedule.",
-    "429": "Tried again, not before `Retry-After` (seconds or an HTTP date, up to a day), or 30 s; the whole target waits.",
+    "425": "Retried on the schedule.",
+    "429": "Retried after `Retry-After` (seconds or an HTTP date, up to a day) or 30 s; all deliveries to the target wait.",
     "4XX": "`failed`: `WEBHOOK_VALIDATION_FAILED` where your body's `code` says so, else `receiver_rejected`. A body "
     "whose `code` is `WEBHOOK_RATE_LIMITED` counts as a 429.",
     "501": "`failed` with `receiver_rejected`.",
     "505": "`failed` with `receiver_rejected`.",
-    "503": "Tried again, not before `Retry-After` where there is one; the whole target waits for it.",
-    "5XX": "Tried again on the schedule, which is 5 s, 30 s, 2 min, 10 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, for three "
+    "503": "Retried; with `Retry-After`, all deliveries to the target wait for it.",
+    "5XX": "Retried on the schedule: 5 s, 30 s, 2 min, 10 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, for three "
     "days at most, where the operator has set no other.",
 }
 
 
 def webhooks(reference: Any) -> dict[str, Any]:
-    """Return the section `webhooks`; `reference` makes a component of a schema and returns where it stands."""
+    """Return the section `webhooks`; `reference` adds a schema to the components and returns its reference."""
     delivery = _outbound(
         "deliverTicketExport",
         "A ticket is delivered",
-        "Posted to the target's `base_url`, at least once: it can come again after a crash or a lost answer, with the "
+        "Posted to the target's `base_url`, at least once: it can arrive again after a crash or a lost response, with the "
         "same body and the same `Idempotency-Key`. Answer within 15 s. The body is the bytes that were frozen by the "
         "approval.",
         reference(TicketExportEvent),
@@ -95,7 +95,7 @@ def webhooks(reference: Any) -> dict[str, Any]:
     ping = _outbound(
         "deliverTargetPing",
         "A test event",
-        "Posted once for each `pingTicketExportTarget`, signed like a delivery. Make no ticket of it.",
+        "Posted once for each `pingTicketExportTarget`, signed like a delivery. Do not create a ticket for it.",
         reference(TargetPingEvent),
         _PING,
         {"2XX": "`delivered` is true.", "default": "`delivered` is false, and nothing is sent again."},

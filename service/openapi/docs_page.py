@@ -1,4 +1,4 @@
-"""`/docs`: the API's description as a page to read and to try, for whoever reaches the address.
+"""`/docs`: the OpenAPI description as a page to read and to try, without authentication.
 
 Swagger UI shows it. Its files are served from where swagger-ui-py is installed; the page itself and the script that starts
 it are ours. The page loads nothing from anywhere else, runs no script and no style that stands inside it, asks nobody but
@@ -19,21 +19,21 @@ from schemas.settings.definitions import RouteFamily
 from service.http import conditional_requests
 from service.http.conditional_requests import TaggedBody, tagged
 
-#: Who has the files, and where they stand in it. To import it would bring a template engine.
+#: The package with the files. Importing it would load a template engine.
 _PACKAGE: Final = "swagger_ui"
 _FOLDER: Final = "static"
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _STYLE: Final = "text/css; charset=utf-8"
-#: What the page needs of it: 1.6 MB.
+#: The files that the page needs: 1.6 MB.
 _INSTALLED: Final[Mapping[str, str]] = {"swagger-ui-bundle.js": _SCRIPT, "swagger-ui.css": _STYLE, "index.css": _STYLE}
 
-#: The least that Chromium shows the page under without a complaint. Swagger UI's style sheet has its pictures as `data:`.
+#: The strictest policy that the page works with. Swagger UI's style sheet has its images as `data:`.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-#: Every address is relative, so that the page stands beneath any path of a proxy.
+#: All URLs are relative, so that the page works below any path of a proxy.
 _PAGE: Final = """\
 <!doctype html>
 <html lang="en">
@@ -98,7 +98,7 @@ description().then(show).catch((wrong) => {
 """
 
 _OWN: Final[Mapping[str, tuple[bytes, str]]] = {"page.js": (_START.encode(), _SCRIPT)}
-#: The names of everything that is served beneath the page.
+#: The names of all files that are served below the page.
 FILES: Final = (*_INSTALLED, *_OWN)
 
 _log: Final = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class DocsPageMissing(NotFound):
 
 
 class DocsPageResource:
-    """Answers with the page. `folder` stands in for where Swagger UI's files are installed."""
+    """Serves the page. `folder` replaces the folder of Swagger UI's files."""
 
     path = "/docs"
     family = RouteFamily.HEALTH
@@ -119,7 +119,7 @@ class DocsPageResource:
         self._page = tagged(_PAGE.encode())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return it, or 304 where the client has this one. Raises NoPage where it could not show anything."""
+        """Return the page, or 304 if the client has it. Raises NoPage if the files are missing."""
         self.files.require()
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         conditional_requests.answer(req, resp, self._page, falcon.MEDIA_HTML)
@@ -128,7 +128,7 @@ class DocsPageResource:
 
 
 class DocsFilesResource:
-    """Answers with the files that the page loads: by their names, and no other."""
+    """Serves the files that the page loads, and no others."""
 
     path = "/docs/{file}"
     family = RouteFamily.HEALTH
@@ -138,17 +138,16 @@ class DocsFilesResource:
         self._lacks = [name for name in _INSTALLED if name not in self._paths or not self._paths[name].is_file()]
         if self._lacks:
             _log.warning("there is no API page: %s", DocsPageMissing().message)
-        #: Read when the first client asks this process, and never again: most processes never are, and a crowd that asks
-        #: is sent the same bytes.
+        #: Read at the first request and cached: most processes never serve them, and many clients get the same bytes.
         self._kept: dict[str, TaggedBody] = {name: tagged(body) for name, (body, _) in _OWN.items()}
 
     def require(self) -> None:
-        """Raise NoPage where a file was not there when the service started."""
+        """Raise NoPage if a file was missing when the service started."""
         if self._lacks:
             raise DocsPageMissing
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, file: str) -> None:
-        """Return a file, or 304 where the client has this one. Raises NotFound, NoPage."""
+        """Return a file, or 304 if the client has it. Raises NotFound, NoPage."""
         if file not in FILES:
             raise NotFound
         self.require()
@@ -157,12 +156,12 @@ class DocsFilesResource:
     on_head = on_get
 
     def _read(self, name: str) -> TaggedBody:
-        # Two that ask at once read the same twice.
+        # Two concurrent requests may read it twice.
         if name not in self._kept:
             try:
                 self._kept[name] = tagged(self._paths[name].read_bytes())
             except OSError:
-                # It has been taken away since.
+                # The file was deleted meanwhile.
                 raise DocsPageMissing from None
         return self._kept[name]
 

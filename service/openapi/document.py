@@ -33,7 +33,7 @@ _OPERATIONS: Final = {
 _TAGS: Final[Mapping[str, str]] = {
     exports.TAG: "Tickets and their delivery: prepare, approve, poll, retry, dismiss.",
     targets.TAG: "The receivers of tickets.",
-    recoveries.TAG: "Jobs that redeliver what failed at a target.",
+    recoveries.TAG: "Jobs that redeliver failed exports of a target.",
     intake.SCANNER_TAG: "Findings of a scanner on a page.",
     intake.EMAIL_TAG: "Inbound emails.",
     uploads.TAG: "Uploads of the browser extension, the CMS plugin and the storefront app.",
@@ -124,7 +124,7 @@ class _Writer:
         )
         converter: Any = plugin.converter
         converter.add_attribute_function(own_schema)
-        #: Makes a component of a schema and returns where it stands.
+        #: Adds a schema to the components and returns its reference.
         self._resolve: Callable[[Any], dict[str, Any]] = converter.resolve_nested_schema
         self._responses: set[str] = set()
 

@@ -84,9 +84,8 @@ OPERATIONS: Final[Operations] = {
         id="postEmail",
         tag=EMAIL_TAG,
         summary="Post an inbound email",
-        description="Takes Postmark's inbound form and a plain one. A message id is taken once a project. The project "
-        "is the one that a recipient names by plus-addressing (`anything+p7@…`), else the installation's default "
-        "project.",
+        description="Accepts Postmark's inbound format and a plain one. A message id is accepted once per project. The "
+        "project comes from the plus address of a recipient (`anything+p7@…`); the default is the installation's project.",
         responses=(
             SuccessResponse(
                 202,
@@ -107,7 +106,7 @@ OPERATIONS: Final[Operations] = {
         responses=(SuccessResponse(204, "The request is stored."),),
         dry_run_response=SuccessResponse(
             200,
-            "With `dry_run`: what the ledger would say.",
+            "With `dry_run`: the record that would be stored.",
             ComplianceResponse,
             {
                 "status": "accepted",

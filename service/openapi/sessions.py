@@ -33,8 +33,8 @@ OPERATIONS: Final[Operations] = {
         id="revokeConsoleSession",
         tag=TAG,
         summary="End a session",
-        description="Its next request has to sign in again. One that is over stays as it ended. To keep somebody out, the "
-        "operator revokes the token.",
+        description="Its next request must sign in again. A session that has ended stays as it is. To keep a person out, "
+        "the operator revokes the token.",
         responses=(SuccessResponse(200, "The session as it ended.", ConsoleSessionResponse, _REVOKED),),
     ),
 }

@@ -24,7 +24,7 @@ TARGET: Final[dict[str, Any]] = {
 }
 _VALIDATED: Final = {**TARGET, "last_validation": {"status": "passed", "reason": None, "checked_at": AT}}
 
-#: What may follow a target that is made.
+#: Operations on a new target.
 _NEXT: Final = (
     "readTicketExportTarget",
     "validateTicketExportTarget",
@@ -81,18 +81,16 @@ OPERATIONS: Final[Operations] = {
         id="validateTicketExportTarget",
         tag=TAG,
         summary="Validate a target",
-        description="Checks the URL and its addresses, and has a worker connect and look at the certificate; nothing "
+        description="Checks the URL and its addresses; a worker connects and checks the certificate. Nothing "
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
         "turns nothing off. Where no worker takes it up within 5 s, the result is that of policy and name alone.",
-        responses=(
-            SuccessResponse(200, "The target, with what was found in `last_validation`.", TargetResponse, _VALIDATED),
-        ),
+        responses=(SuccessResponse(200, "The target, with the result in `last_validation`.", TargetResponse, _VALIDATED),),
     ),
     _action("ping"): OperationDescription(
         id="pingTicketExportTarget",
         tag=TAG,
         summary="Send a test event",
-        description="Has a worker send one signed `target.ping`, once, and waits for what comes of it. An inactive or "
+        description="A worker sends one signed `target.ping`; the response has its result. An inactive or "
         "disabled target is a 409.",
         responses=(
             SuccessResponse(
@@ -108,8 +106,8 @@ OPERATIONS: Final[Operations] = {
         id="pauseTicketExportTarget",
         tag=TAG,
         summary="Pause a target",
-        description="Its exports wait. Pausing a paused one changes nothing; one that is neither active nor paused is "
-        "a 409.",
+        description="Its exports wait. Pausing a paused target changes nothing; a target that is neither active nor paused "
+        "is a 409.",
         responses=(
             SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "status": "paused", "status_reason": "client"}),
         ),
@@ -119,7 +117,7 @@ OPERATIONS: Final[Operations] = {
         id="resumeTicketExportTarget",
         tag=TAG,
         summary="Resume a target",
-        description="Leads back from `paused`, `blocked` and `disabled`, and ends a pause that the receiver asked for "
+        description="Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
         "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`.",
         responses=(SuccessResponse(200, "The target; its exports go on.", TargetResponse, _VALIDATED),),
         error_codes=("CONFLICT",),
@@ -128,7 +126,7 @@ OPERATIONS: Final[Operations] = {
         id="disableTicketExportTarget",
         tag=TAG,
         summary="Disable a target",
-        description="It takes nothing more. What waits for it ends as `failed` with the reason `target_disabled`.",
+        description="The target accepts no approvals. Waiting exports become `failed` with the reason `target_disabled`.",
         responses=(
             SuccessResponse(200, "The target.", TargetResponse, {**TARGET, "status": "disabled", "status_reason": "client"}),
         ),

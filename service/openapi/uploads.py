@@ -74,7 +74,7 @@ OPERATIONS: Final[Operations] = {
         id="uploadEvidenceCapture",
         tag=TAG,
         summary="Upload a capture of a page",
-        description="Stores what a person captured with the browser extension, and prepares an export from it." + _WHOSE,
+        description="Stores a capture of the browser extension and prepares an export from it." + _WHOSE,
         responses=(
             SuccessResponse(
                 201,
@@ -89,7 +89,7 @@ OPERATIONS: Final[Operations] = {
         id="uploadCmsDiagnostics",
         tag=TAG,
         summary="Upload a CMS plugin's diagnostics",
-        description="Stores what the plugin sees of its site, and prepares an export from it." + _WHOSE,
+        description="Stores the plugin's diagnostics and prepares an export from them." + _WHOSE,
         responses=(
             SuccessResponse(
                 201,
@@ -104,7 +104,7 @@ OPERATIONS: Final[Operations] = {
         id="uploadStorefrontDiagnostics",
         tag=TAG,
         summary="Upload a storefront app's diagnostics",
-        description="Stores what the app sees of its storefront, and prepares an export from it. A shop "
+        description="Stores the app's diagnostics and prepares an export from them. A shop "
         "other than the project's is refused." + _WHOSE,
         responses=(
             SuccessResponse(
