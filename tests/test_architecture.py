@@ -105,3 +105,83 @@ def test_nothing_that_runs_hashes_or_draws_lots_in_a_weak_way() -> None:
     weak = {path: WEAK & {*names_used(tree)} for path, tree in trees().items()}
     # The jitter of a retry spreads load.
     assert {path: names for path, names in weak.items() if names} == {"worker/delivery/attempt.py": {"random"}}
+
+
+#: Private metaphors, which are neither names nor words of docstrings.
+BANNED = frozenset(
+    {"drain", "drains", "drained", "lane", "lanes", "errand", "errands", "manners", "seat", "seats", "glance", "census"}
+    | {"courier", "clerk", "desk", "shelf", "doorbell", "ring", "rings", "mood", "moods", "mischief", "told", "heard"}
+)
+#: Not names in the product either; benchmarks have rounds, and plain English has round trips.
+BANNED_IN_PRODUCT = BANNED | {"round", "rounds", "turn", "turns"}
+#: Names of the standard library.
+ALLOWED = frozenset({"round", "drain"})
+WRITTEN = (*ROOMS, "tests", "bench", "soak", "examples")
+
+
+@cache
+def written() -> dict[str, ast.Module]:
+    paths = [path for folder in WRITTEN for path in (ROOT / folder).rglob("*.py")]
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in ALLOWED:
+                pass
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case _:
+                pass
+
+
+def docstrings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def test_no_identifier_has_a_banned_word() -> None:
+    found = {
+        f"{path}: {name}"
+        for path, tree in written().items()
+        for name in identifiers(tree)
+        if (BANNED_IN_PRODUCT if path.startswith(ROOMS) else BANNED)
+        & {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+    }
+    assert sorted(found) == []
+
+
+def test_no_file_name_has_a_banned_word() -> None:
+    assert [path for path in written() if BANNED & {*re.split(r"[/_.]", path)}] == []
+
+
+def test_no_docstring_has_a_banned_word() -> None:
+    found = {
+        f"{path}: {text[:80]}"
+        for path, tree in written().items()
+        for text in docstrings(tree)
+        if BANNED & {*re.findall(r"[a-z]+", text.lower())}
+    }
+    assert sorted(found) == []
+
+
+def test_a_class_name_is_used_once() -> None:
+    places: dict[str, list[str]] = {}
+    for path, tree in written().items():
+        for node in ast.walk(tree):
+            # `Meta` is how marshmallow and Peewee take options.
+            if isinstance(node, ast.ClassDef) and node.name != "Meta":
+                places.setdefault(node.name, []).append(path)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_hand_written_sql_is_in_its_own_modules() -> None:
+    statement = re.compile(r"\b(SELECT|INSERT INTO|(?<!FOR )UPDATE|DELETE FROM) [a-zA-Z*({]")
+    # The database layer and its migrations, and backup files, which are read without Peewee.
+    allowed = re.compile(r"storage/db/|storage/maintenance/sqlite_copies\.py|.*_sql\.py")
+    found = {str(path.relative_to(ROOT)) for path in sources() if statement.search(path.read_text())}
+    assert [path for path in sorted(found) if not allowed.match(path)] == []

@@ -100,7 +100,7 @@ def test_a_part_that_fails_leaves_null_and_the_others_go_on(tmp_path: Path, caps
     assert "The receiver is gone." in capsys.readouterr().err
 
 
-def test_a_figure_that_cannot_be_measured_here_is_told_and_is_no_failure(
+def test_a_figure_that_cannot_be_measured_here_is_reported_and_is_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     into = tmp_path / "latest.json"
@@ -130,7 +130,7 @@ def test_a_part_that_hangs_is_failed_and_cleans_up(tmp_path: Path, capsys: pytes
     assert "longer than 0.05 s" in capsys.readouterr().err
 
 
-def test_what_no_time_is_left_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_time_is_left_for_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "latest.json"
     assert bench.run({"odd": (_part(_finds, "found"),)}, ["odd"], Extent.QUICK, into, in_all_s=0) == 1
     assert json.loads(into.read_text())["found"] is None

@@ -44,7 +44,7 @@ def test_every_request_has_a_number_of_its_own_and_every_answer_is_counted() -> 
     assert all(len(number) == len(NUMBER) for number in expected)
 
 
-def test_the_load_of_our_own_takes_a_304_for_a_whole_answer_and_counts_from_where_it_is_told() -> None:
+def test_the_load_of_our_own_takes_a_304_for_a_whole_answer_and_counts_from_where_it_is_reported() -> None:
     asked_for: list[str] = []
 
     def behave(peer: Peer) -> None:

@@ -96,10 +96,10 @@ def once(
             text = json.dumps(answer, ensure_ascii=False)
             execute(_ANSWER, (status, compact(headers), text, *identity))
         else:
-            known_digest, told_headers, text = execute(_RECALL, identity).fetchone()
+            known_digest, reported_headers, text = execute(_RECALL, identity).fetchone()
             if known_digest != digest:
                 raise falcon.HTTPConflict
-            headers = json.loads(told_headers)
+            headers = json.loads(reported_headers)
     resp.status = status
     resp.set_headers(headers)
     resp.data = text.encode()

@@ -1,7 +1,7 @@
-"""Whole documents in text: an HTML page, a dump of a database.
+"""Detects whole documents in text: an HTML page or a database dump.
 
-Prose that mentions `<html>` or an SQL statement is neither. A page is told by its opening with an element right behind it;
-a dump by the header that its tool writes, or by statements that only come together in one.
+Prose that mentions `<html>` or an SQL statement is neither. A page has an opening followed by an element; a dump has the
+header of its tool, or statements that only a dump combines.
 """
 
 import re

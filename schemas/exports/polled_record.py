@@ -1,8 +1,7 @@
-"""What a poll is told of an export, written straight from its row: clients poll, so this is the hottest answer there is.
+"""The response to a poll, written directly from its row: no other response is requested as often.
 
-The record is the one of `schemas.exports.record.export_record`, member for member, which serves every other route; a test
-holds both against each other. A row becomes bytes without the values, the parsed ticket and the dictionaries in between: 3
-µs for a ticket of 1 KiB, where those take 60.
+It equals `schemas.exports.record.export_record`, which serves every other route, field by field; a test compares both. A row
+becomes bytes without values, a parsed ticket and dictionaries in between: 3 µs for a ticket of 1 KiB instead of 60.
 """
 
 import math
@@ -62,10 +61,10 @@ class PolledExport(NamedTuple):
 
 
 def entity_tag(export: PolledExport) -> str:
-    """Return what changes with everything the record shows, without quotes: no record has to be made to compare it.
+    """Return the entity tag of the record, without quotes; it needs no record.
 
-    That is the version, when a finding was seen last, and until when a target is held. The wait of a scheduled retry is told
-    anew with every answer, whether the record is.
+    It depends on the version, on when the finding was last seen, and on how long the target is held. The wait of a scheduled
+    retry does not change it.
     """
     tag = f"v{export.version}"
     if export.finding_id is not None:

@@ -5,7 +5,7 @@ one after the other, and a successful request waits for the failures before it: 
 many are answered as the limit allows. After a block an address is admitted while its window has room over all processes, and
 blocked again by the failure that fills it.
 
-Honest clients of a blocked address are refused as well: they cannot be told apart from the attacker.
+Honest clients of a blocked address are refused as well: they cannot be distinguished from the attacker.
 """
 
 import logging

@@ -51,7 +51,7 @@ def own_schema(_converter: Any, field: fields.Field[Any], ret: dict[str, Any]) -
 
 
 def _without_type(schema: dict[str, Any], ret: dict[str, Any]) -> dict[str, Any]:
-    """Return `told`; where it leaves a choice, what apispec made of the field's kind goes."""
+    """Return `schema`; if it has alternatives, drop the type that apispec derived from the field."""
     if "anyOf" in schema:
         ret.pop("type", None)
         ret.pop("items", None)

@@ -1,4 +1,4 @@
-"""Validations of targets: requested, or due a day after a target was last heard from.
+"""Validations of targets: requested, or due a day after the last response of a target.
 
 One worker at a time validates a target: it claims it by compare-and-swap, under a lease, and the holder of that lease writes
 the result. If a worker dies, the lease lapses and the target is due again. A request takes back what no worker claimed in

@@ -95,7 +95,7 @@ def test_an_account_can_be_kept_from_webhooks(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("user", "add", "a@example.com", "--account", "9"), "no account 9"),
         (("project", "add", "Shop", "--account", "9"), "no account 9"),
@@ -113,8 +113,8 @@ def test_an_account_can_be_kept_from_webhooks(shell: Shell) -> None:
         (("export", "retry", "exp_none"), "no such ticket export"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(shell: Shell, words: tuple[str, ...], told: str) -> None:
-    assert told in shell.refused(*words)
+def test_what_is_not_there_is_reported_in_one_line(shell: Shell, words: tuple[str, ...], reported: str) -> None:
+    assert reported in shell.refused(*words)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_number_that_no_database_holds_is_wrong_usage(shell: Shell, words: tup
     assert "is not in the range" in result.output
 
 
-def test_what_is_taken_is_told_in_one_line(shell: Shell, customer_id: Customer) -> None:
+def test_what_is_taken_is_reported_in_one_line(shell: Shell, customer_id: Customer) -> None:
     account = str(customer_id.account_id)
     assert "belongs to a user already" in shell.refused("user", "add", customer_id.email, "--account", account)
     grant = ("grant", "add", "--user", customer_id.email, "--project", str(customer_id.project_id))
@@ -221,9 +221,9 @@ def test_a_secret_that_is_too_short_is_refused_with_the_remedy_and_changes_nothi
     before = shell.json("secret", "list")
     for words in (["scanner"], ["target", target_id]):
         for typed in ("abcde", "hunter2\n"):
-            told = shell.refused("secret", "set", *words, standard_input=typed)
-            assert "openssl rand" in told
-            assert typed.strip() not in told
+            reported = shell.refused("secret", "set", *words, standard_input=typed)
+            assert "openssl rand" in reported
+            assert typed.strip() not in reported
     assert shell.json("secret", "list") == before
 
 
@@ -294,7 +294,7 @@ def test_a_prepared_export_is_dismissed_for_good(shell: Shell, export_id: str, t
     assert "dismissed" in shell.refused("export", "retry", export_id)
 
 
-def test_an_unknown_target_is_told_with_the_member_that_names_it(shell: Shell, export_id: str) -> None:
+def test_an_unknown_target_is_reported_with_the_member_that_names_it(shell: Shell, export_id: str) -> None:
     assert "/target_id" in shell.refused("export", "approve", export_id, "--target", "tgt_none")
 
 
@@ -311,7 +311,9 @@ def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shel
     assert "\x07" not in printed
 
 
-def test_a_sweep_rings_only_for_what_is_due(shell: Shell, export_id: str, target_id: str, customer_id: Customer) -> None:
+def test_a_sweep_wakes_workers_only_for_due_exports(
+    shell: Shell, export_id: str, target_id: str, customer_id: Customer
+) -> None:
     assert shell.json("sweep") == {"due": 0, "rung": False}
     open_database(shell.url)
     with connection():
@@ -365,13 +367,13 @@ def test_nothing_starts_and_no_command_works_on_a_database_of_a_newer_version(sh
     assert not Path(".env").exists()
 
 
-def test_a_file_that_is_no_database_is_told_in_one_line(shell: Shell) -> None:
+def test_a_file_that_is_no_database_is_reported_in_one_line(shell: Shell) -> None:
     Path(shell.url.removeprefix("sqlite:///")).write_bytes(b"no database " * 500)
     for words in (("serve",), ("work",), ("run",), ("migrate",), ("migrate", "--check"), ("account", "list"), ("init",)):
         assert "file is not a database; restore a backup" in shell.refused(*words)
 
 
-def test_a_damaged_database_is_told_in_one_line(shell: Shell, customer_id: Customer) -> None:
+def test_a_damaged_database_is_reported_in_one_line(shell: Shell, customer_id: Customer) -> None:
     path = Path(shell.url.removeprefix("sqlite:///"))
     open_database(shell.url)
     with connection():
@@ -384,17 +386,19 @@ def test_a_damaged_database_is_told_in_one_line(shell: Shell, customer_id: Custo
     assert "The database is damaged (database disk image is malformed); restore a backup" in shell.refused("account", "list")
 
 
-def test_a_database_that_is_not_migrated_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_not_migrated_is_reported_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert "bin/riskrelay migrate" in shell_in(tmp_path).refused("account", "list")
 
 
-def test_a_database_that_is_away_is_told_in_one_line(shell: Shell) -> None:
+def test_a_database_that_is_away_is_reported_in_one_line(shell: Shell) -> None:
     shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/none"
     assert "database is unavailable" in shell.refused("account", "list")
 
 
-def test_wrong_settings_are_told_all_at_once_with_exit_code_2(shell: Shell) -> None:
+def test_wrong_settings_are_reported_all_at_once_with_exit_code_2(shell: Shell) -> None:
     wrong = {"BIND": "nowhere", "WORKER_PROCESSES": "0", "RETRY_SCHEDULE": "soon", "ENCRYPTION_KEYS": "short"}
     shell.environment.update(wrong)
     result = shell.type("account", "list")
@@ -461,11 +465,11 @@ def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypat
     shell = shell_in(tmp_path)
     shell.environment |= {"WEBHOOK_SECRET": None, "WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}
     (tmp_path / "secret").write_text("whsec_from_a_file_0123456789")
-    [told] = [line for line in shell.type("init").stdout.splitlines() if line.startswith("Set in the environment")]
-    names = told.partition(": ")[2].partition(".")[0].split(", ")
+    [reported] = [line for line in shell.type("init").stdout.splitlines() if line.startswith("Set in the environment")]
+    names = reported.partition(": ")[2].partition(".")[0].split(", ")
     assert {"DATA_DIR", "ENCRYPTION_KEYS", "WEBHOOK_SECRET"} <= set(names)
     assert "EMAIL_WEBHOOK_SECRET" not in names
-    assert "whsec_from_a_file" not in told
+    assert "whsec_from_a_file" not in reported
 
 
 def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: Shell, customer_id: Customer) -> None:
@@ -489,20 +493,20 @@ def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
-        (OSError(errno.ENOSPC, "told", "/a/place"), "OSError: No space left on device"),
-        (PermissionError(errno.EACCES, "told", "/a/place"), "PermissionError: Permission denied"),
-        (OSError("told"), "OSError"),  # no number
-        (socket.gaierror(socket.EAI_NONAME, "told"), "gaierror"),  # numbers of its own
-        (KeyError("told"), "KeyError"),
+        (OSError(errno.ENOSPC, "reported", "/a/place"), "OSError: No space left on device"),
+        (PermissionError(errno.EACCES, "reported", "/a/place"), "PermissionError: Permission denied"),
+        (OSError("reported"), "OSError"),  # no number
+        (socket.gaierror(socket.EAI_NONAME, "reported"), "gaierror"),  # numbers of its own
+        (KeyError("reported"), "KeyError"),
     ],
 )
 def test_a_bug_names_its_kind_and_the_system_s_reason_alone(
-    error: Exception, told: str, capsys: pytest.CaptureFixture[str]
+    error: Exception, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _print_bug(type(error), error, None)
     complaint = capsys.readouterr().err
-    assert complaint.endswith(f"riskrelay: unexpected error ({told}); see the lines above.\n")
+    assert complaint.endswith(f"riskrelay: unexpected error ({reported}); see the lines above.\n")
     assert "/a/place" not in complaint
-    assert " told" not in complaint.replace(told, "")
+    assert " told" not in complaint.replace(reported, "")

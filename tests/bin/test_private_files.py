@@ -89,8 +89,8 @@ def test_no_command_takes_a_secret_as_a_word(tmp_path: Path) -> None:
     shell = Shell(tmp_path, f"sqlite:///{tmp_path}/none.db")
     for verb in (("secret", "set", "scanner"), ("listen",), ("trigger",), ("restore", "a.db")):
         for words in ((SECRET,), ("--secret", SECRET), (f"--secret={SECRET}",)):
-            told = shell.type(*verb, *words)
-            assert (told.exit_code, SECRET in told.stdout) == (2, False), (verb, words)
+            reported = shell.type(*verb, *words)
+            assert (reported.exit_code, SECRET in reported.stdout) == (2, False), (verb, words)
 
 
 def test_a_secret_that_is_typed_is_not_shown(folder: Path) -> None:
@@ -107,10 +107,10 @@ def test_a_secret_that_is_typed_is_not_shown(folder: Path) -> None:
     try:
         assert "Secret" in shown(ours, "Secret")
         os.write(ours, f"{SECRET}\n".encode())
-        told, _ = command.communicate(timeout=WITHIN_S)
+        reported, _ = command.communicate(timeout=WITHIN_S)
         assert command.returncode == 0
-        assert b"fp:" in told
-        assert SECRET not in shown(ours, SECRET, within_s=0.2) + told.decode()
+        assert b"fp:" in reported
+        assert SECRET not in shown(ours, SECRET, within_s=0.2) + reported.decode()
     finally:
         command.kill()
         command.wait()

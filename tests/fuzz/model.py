@@ -1,8 +1,8 @@
-"""What clients and receivers may rely on, said once more and without the product's code: the model that the machine checks.
+"""What clients and receivers may rely on, stated once more without the product's code: the model that the machine checks.
 
-It keeps of each export what its clients were told and what its receivers saw, replays the audit trail, and after every step
-compares: the rows with the trail, the trail with the legal moves, arrivals with what was due and allowed before the step,
-attempts with the behaviors that they met. `docs/delivery.md` and `docs/api.md` are its source.
+It keeps of each export what its clients were reported and what its receivers saw, replays the audit trail, and after every
+step compares: the rows with the trail, the trail with the legal moves, arrivals with what was due and allowed before the
+step, attempts with the behaviors that they met. `docs/delivery.md` and `docs/api.md` are its source.
 """
 
 from collections import Counter
@@ -197,10 +197,10 @@ class Model:
             self._trail_read = entry_id
             sources, leads_to = LEGAL[action]
             known = self.known[export_id]
-            told = f"{export_id}: {action} from {status_before} to {status_after} ({reason})"
-            assert status_before == known.status, f"{told}, but it was {known.status}"
-            assert status_before in sources, told
-            assert status_after == (status_before if leads_to is None else leads_to), told
+            reported = f"{export_id}: {action} from {status_before} to {status_after} ({reason})"
+            assert status_before == known.status, f"{reported}, but it was {known.status}"
+            assert status_before in sources, reported
+            assert status_after == (status_before if leads_to is None else leads_to), reported
             known.status = status_after
             self._count(known, action, reason)
             moved.append((export_id, action, reason))
@@ -242,39 +242,39 @@ class Model:
     # --- requests as they arrived, and attempts as they were written
 
     def _check_arrival(self, arrival: Arrival, before: Mapping[str, StoredExport]) -> None:
-        told = f"{arrival.export_id} at {arrival.at} as {arrival.id}"
+        reported = f"{arrival.export_id} at {arrival.at} as {arrival.id}"
         # What was claimed before the clock was set back is sent after it.
         latest = max(self.clock.shown)
         row = before.get(arrival.export_id)
-        assert row is not None, f"{told}: sent before it was approved"
+        assert row is not None, f"{reported}: sent before it was approved"
         target = self.targets[row.target_id or ""]
-        assert arrival.request.body == row.body, f"{told}: other bytes than were approved"
-        assert target.base_url.endswith(arrival.path), f"{told}: at another target's place"
-        assert row.redacted_at is None, f"{told}: sent after it was redacted"
-        assert row.status in ON_ITS_WAY, f"{told}: sent while {row.status}"
-        assert target.status == "active", f"{told}: sent while its target was {target.status}"
-        assert not _is_after(target.held_until, latest), f"{told}: sent while its target was held"
+        assert arrival.request.body == row.body, f"{reported}: other bytes than were approved"
+        assert target.base_url.endswith(arrival.path), f"{reported}: at another target's place"
+        assert row.redacted_at is None, f"{reported}: sent after it was redacted"
+        assert row.status in ON_ITS_WAY, f"{reported}: sent while {row.status}"
+        assert target.status == "active", f"{reported}: sent while its target was {target.status}"
+        assert not _is_after(target.held_until, latest), f"{reported}: sent while its target was held"
         held_on = self.woke and row.status == "delivering"
-        assert held_on or not _is_after(row.due_at, latest), f"{told}: sent before it was due, {row.due_at}"
-        assert not _is_after(self._holds.get(target.id), latest), f"{told}: sent before its receiver wanted any"
-        assert not _is_after(self.known[row.id].not_before, latest), f"{told}: sent before its receiver wanted it"
+        assert held_on or not _is_after(row.due_at, latest), f"{reported}: sent before it was due, {row.due_at}"
+        assert not _is_after(self._holds.get(target.id), latest), f"{reported}: sent before its receiver wanted any"
+        assert not _is_after(self.known[row.id].not_before, latest), f"{reported}: sent before its receiver wanted it"
         for earlier in self.receiver.arrivals:
             if earlier is arrival:
                 break
             if earlier.export_id == arrival.export_id:
-                self._check_repeat(earlier, arrival, told)
+                self._check_repeat(earlier, arrival, reported)
 
-    def _check_repeat(self, earlier: Arrival, arrival: Arrival, told: str) -> None:
-        assert earlier.id != arrival.id, f"{told}: the same attempt twice"
-        assert earlier.request.body == arrival.request.body, f"{told}: other bytes than before"
+    def _check_repeat(self, earlier: Arrival, arrival: Arrival, reported: str) -> None:
+        assert earlier.id != arrival.id, f"{reported}: the same attempt twice"
+        assert earlier.request.body == arrival.request.body, f"{reported}: other bytes than before"
         is_one_step = earlier not in self._arrivals
         if is_one_step and len(self.clock.shown) == 1:
-            raise AssertionError(f"{told}: sent twice at the same time")
+            raise AssertionError(f"{reported}: sent twice at the same time")
         if earlier.behavior.leads_to == "delivered":
             attempt = self._attempts.get(earlier.id)
             was_lost = attempt is not None and attempt.error_code in LOST
             # One that was delivered in this very step is not read yet.
-            assert was_lost or (is_one_step and attempt is None) or self._is_unlucky(earlier.id), f"{told}: sent again"
+            assert was_lost or (is_one_step and attempt is None) or self._is_unlucky(earlier.id), f"{reported}: sent again"
 
     def _is_unlucky(self, attempt_id: str) -> bool:
         """Tell whether the worker that sent an attempt may have lost its lease over it."""

@@ -93,16 +93,16 @@ def cursor(text: str) -> str:
 
 def asked(two: Two, method: str, path: str, query: Mapping[str, str] | None = None) -> Result:
     """Send a request of the first account that fits but for what is tried; nothing may break or come back of the other."""
-    told = "&".join(f"{quote(name, safe='')}={quote(value, errors='replace')}" for name, value in (query or {}).items())
+    reported = "&".join(f"{quote(name, safe='')}={quote(value, errors='replace')}" for name, value in (query or {}).items())
     headers = {**two.asking.bearer, **JSON}
     # Without its body an approval would be refused before anybody looked at the id.
     body = None if method == "GET" else json.dumps({"target_id": two.own[-1]} if path.endswith("/approve") else {})
     answer = two.client.simulate_request(
-        method, quote(path, errors="replace"), query_string=told, headers=headers, body=body
+        method, quote(path, errors="replace"), query_string=reported, headers=headers, body=body
     )
-    assert answer.status_code in STATUSES, (method, path, told, answer.text)
+    assert answer.status_code in STATUSES, (method, path, reported, answer.text)
     # What was asked for itself is not echoed either.
-    assert not [each for each in two.others if each in answer.text], (method, path, told)
+    assert not [each for each in two.others if each in answer.text], (method, path, reported)
     return answer
 
 

@@ -144,11 +144,11 @@ def _use_what_there_is(schema: Any, api: DescribedApi) -> None:
         return _known(context, path_parameters or {})
 
     def map_body(context: Any, body: Any) -> Any:
-        told = _without_fractions(body)
-        return _known(context, told) if isinstance(told, dict) else told
+        reported = _without_fractions(body)
+        return _known(context, reported) if isinstance(reported, dict) else reported
 
-    def _known(context: Any, told: dict[str, Any]) -> dict[str, Any]:
-        return {name: api.known(context.operation.path, name, value) for name, value in told.items()}
+    def _known(context: Any, reported: dict[str, Any]) -> dict[str, Any]:
+        return {name: api.known(context.operation.path, name, value) for name, value in reported.items()}
 
     # By what they are called.
     schema.hook(map_path_parameters)
@@ -176,8 +176,8 @@ def _note(event: Any, found: Tried) -> None:
                 continue
             operation = node.value.operation.label
             found.answers[operation, interaction.response.status_code] += 1
-            for told, shown in _complaints(event, case_id, node.value, interaction.response):
-                found.wrong.setdefault(f"{operation}: {told}", shown)
+            for reported, shown in _complaints(event, case_id, node.value, interaction.response):
+                found.wrong.setdefault(f"{operation}: {reported}", shown)
 
 
 def _complaints(event: ScenarioFinished, case_id: str, case: Any, response: Any) -> Iterator[tuple[str, str]]:
@@ -198,13 +198,13 @@ def _unmeant(case: Any, response: Any) -> set[str]:
     """Return why data that fits was refused, without what no schema can say."""
     if response.status_code != 422 or case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
         return set()
-    told = json.loads(response.content)
-    refused = {(each["path"], each["code"]) for each in told["error"]["details"].get("fields", ())}
+    reported = json.loads(response.content)
+    refused = {(each["path"], each["code"]) for each in reported["error"]["details"].get("fields", ())}
     return {f"{path} {code}" for path, code in refused - MEANT_OF if code not in MEANT}
 
 
 def _shown(wrong: Mapping[str, str]) -> str:
-    return "\n\n".join(f"{told}\n{shown}" for told, shown in wrong.items())
+    return "\n\n".join(f"{reported}\n{shown}" for reported, shown in wrong.items())
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("database_url", ["sqlite_url"], indirect=True)
-def test_whoever_asks_too_often_is_told_so_as_described(database: str, tmp_path: Path) -> None:
+def test_whoever_asks_too_often_is_reported_so_as_described(database: str, tmp_path: Path) -> None:
     # An address that failed to authenticate too often is told that, whatever it brings next.
     found = tried(DescribedApi(tmp_path, LIMITED), ("examples",), without=("ignored_auth",))
 

@@ -55,9 +55,9 @@ def world(module_database: Path) -> CloudInstallation:
     """One installation, with every route, for all examples."""
     customer, wake_ups = make_customer(), FakeWakeUpQueue()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
-    told = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
-    client = TestClient(create_app(told, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
-    return make_world(told, client, wake_ups, customer)
+    reported = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
+    client = TestClient(create_app(reported, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
+    return make_world(reported, client, wake_ups, customer)
 
 
 @pytest.fixture(scope="module")

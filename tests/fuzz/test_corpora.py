@@ -50,9 +50,9 @@ def spread(which: str, samples: Sequence[str], places: Sequence[Any]) -> Iterato
 
 def refusals(answer: Any) -> list[Mapping[str, str]]:
     """Return what a 422 names; there is nothing else in it."""
-    told: list[Mapping[str, str]] = answer.json["error"]["details"]["fields"]
-    assert told
-    return told
+    reported: list[Mapping[str, str]] = answer.json["error"]["details"]["fields"]
+    assert reported
+    return reported
 
 
 @pytest.mark.skipif(not JSON_TEXTS, reason=f"no JSON corpus in {CORPORA}")
@@ -83,7 +83,7 @@ def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, w
         if answer.status_code == 422:
             assert len(refusals(answer)[0]["path"]) < 200
         if answer.status_code == 201 and which in SHOWN:
-            assert is_told(text, answer.json), (text, place)
+            assert is_reported(text, answer.json), (text, place)
 
 
 @pytest.mark.parametrize("which", WHICH)
@@ -96,7 +96,7 @@ def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: 
             refusals(answer)
         # Of a severity, what senders call it comes to one of a few words.
         if answer.status_code == 201 and which in SHOWN and place[-1] != "severity":
-            assert is_told(text, answer.json), (text, place)
+            assert is_reported(text, answer.json), (text, place)
 
 
 @pytest.mark.parametrize("which", [which for which in WHICH if which != "9"])
@@ -116,9 +116,9 @@ def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, 
     assert everything_stored() == before
 
 
-def is_told(text: str, answer: Any) -> bool:
-    """Tell whether a text comes back; one that is empty says nothing, and a domain is told in small letters."""
-    return not text or text in (told := set(all_texts(answer))) or text.lower() in told
+def is_reported(text: str, answer: Any) -> bool:
+    """Tell whether a text comes back; one that is empty says nothing, and a domain is reported in small letters."""
+    return not text or text in (reported := set(all_texts(answer))) or text.lower() in reported
 
 
 def all_texts(value: Any) -> Iterator[str]:

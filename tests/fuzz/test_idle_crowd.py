@@ -105,8 +105,8 @@ def memory_mb(service: Service) -> float:
 
 
 def resident_kb(pid: int) -> int:
-    told = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1]
-    return int(told.split()[0])
+    reported = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1]
+    return int(reported.split()[0])
 
 
 @pytest.mark.parametrize("said", HOLDS.values(), ids=HOLDS)
@@ -116,13 +116,13 @@ def test_a_crowd_that_asks_nothing_keeps_nobody_from_an_answer(said: bytes, size
     with crowd(service.port, size.crowd, said):
         [first_ms] = ask(service, 1, QUEUE_S)
         met, held_mb = ask(service, size.asks), memory_mb(service)
-    crowded = f"beside {size.crowd} first {first_ms:.0f} ms, then {told(met)}"
-    _log.info("%s: alone %s, %s; %.0f MB, then %.0f", said[:5], told(quiet), crowded, before_mb, held_mb)
+    crowded = f"beside {size.crowd} first {first_ms:.0f} ms, then {reported(met)}"
+    _log.info("%s: alone %s, %s; %.0f MB, then %.0f", said[:5], reported(quiet), crowded, before_mb, held_mb)
     assert service.workers == served_by
     assert '"level": "error"' not in service.log.read_text()
 
 
-def told(took_ms: list[float]) -> str:
+def reported(took_ms: list[float]) -> str:
     percentiles = quantiles(took_ms, n=100, method="inclusive")
     return f"p50 {percentiles[49]:.1f} p99 {percentiles[98]:.1f} most {max(took_ms):.0f} ms"
 

@@ -134,7 +134,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Polled:
-    """What a client was told of an export last."""
+    """The last response that a client got for an export."""
 
     tag: str
     record: dict[str, Any] = field(default_factory=dict)
@@ -265,8 +265,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(mentions=st.booleans(), death=deaths)
     def by_hand(self, mentions: bool, death: str | int) -> None:
-        told = f"{ADA.email} waits for an answer." if mentions else "The field has no name."
-        ticket = {"title": f"Ticket {next(self.numbers)}", "description": told}
+        reported = f"{ADA.email} waits for an answer." if mentions else "The field has no name."
+        ticket = {"title": f"Ticket {next(self.numbers)}", "description": reported}
         body = {"ticket": ticket, "project_id": self.customer.project_id}
         answer = self.post(EXPORTS, body, self.customer.bearer, death=death)
         assert answer.status_code == 201, answer.text
@@ -287,8 +287,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(mentions=st.booleans(), death=deaths)
     def evidence(self, mentions: bool, death: str | int) -> None:
-        told = f"Sold to {ADA.email}." if mentions else "The total is missing."
-        body = capture(self.customer.project_id, selected_text=told)
+        reported = f"Sold to {ADA.email}." if mentions else "The total is missing."
+        body = capture(self.customer.project_id, selected_text=reported)
         answer = self.post("/api/browser-extension/evidence-captures", body, self.platform, death=death)
         assert answer.status_code == 201, answer.text
         self.model.prepared(answer.json["handoff"]["ticket_export_id"], mentions_person=mentions)
@@ -301,8 +301,8 @@ class Machine(RuleBasedStateMachine):
         if export_id is None:
             return
         row = self.model.rows[export_id]
-        told = {"right": row.digest, "wrong": "sha256:" + "0" * 64}.get(digest)
-        body = {"target_id": target_id, **({"ticket_digest": told} if told else {})}
+        reported = {"right": row.digest, "wrong": "sha256:" + "0" * 64}.get(digest)
+        body = {"target_id": target_id, **({"ticket_digest": reported} if reported else {})}
         is_open = self.model.targets[target_id].status in {"active", "paused"}
         if digest == "wrong":
             expected = 409
@@ -426,7 +426,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=anything)
     def poll(self, number: int) -> None:
-        """What a client is told fits the row, what it was told before, and the tag that it was told it under."""
+        """What a client is reported fits the row, what it was reported before, and the tag that it was reported it under."""
         export_id = self.pick(number)
         if export_id is None:
             return
@@ -442,14 +442,14 @@ class Machine(RuleBasedStateMachine):
         assert seconds is None or seconds >= 1
         before = self.polled.get(export_id)
         if before is not None:
-            self._check_told_before(before, record, tag)
+            self._check_reported_before(before, record, tag)
         self.polled[export_id] = Polled(tag, record)
         known = self.client.simulate_get(f"{EXPORTS}/{export_id}", headers={**self.customer.bearer, "If-None-Match": tag})
         assert known.status_code == 304
-        told = self.client.simulate_get(f"{EXPORTS}/{export_id}/attempts", headers=self.customer.bearer).json["items"]
-        assert len(told) <= record["attempts"], told
+        reported = self.client.simulate_get(f"{EXPORTS}/{export_id}/attempts", headers=self.customer.bearer).json["items"]
+        assert len(reported) <= record["attempts"], reported
 
-    def _check_told_before(self, before: Polled, record: dict[str, Any], tag: str) -> None:
+    def _check_reported_before(self, before: Polled, record: dict[str, Any], tag: str) -> None:
         if tag == before.tag:
             assert record == before.record, f"the same tag, another record: {before.record} {record}"
         if before.record["status"] in {"exported", "dismissed"}:
@@ -774,8 +774,8 @@ def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest
     clock = ModelClock(NOW)
     # The one reader of wall time: whoever imports `utc_now` reads this one.
     monkeypatch.setattr(storage_clock, "datetime", clock)
-    told = threading.excepthook
-    monkeypatch.setattr(threading, "excepthook", lambda of: None if of.exc_type is Died else told(of))
+    reported = threading.excepthook
+    monkeypatch.setattr(threading, "excepthook", lambda of: None if of.exc_type is Died else reported(of))
     made = make_settings(tmp_path, {**CLOUD, **LOOPBACK, **UNLIMITED, "DATABASE_URL": database, "REDIS_URL": redis.url})
     resolver = FakeResolver({})
     client = HttpClient(made.target_policy, resolver, DEADLINE_S, DEADLINE_S, connections=16)

@@ -288,7 +288,7 @@ def test_a_host_whose_link_is_cut_is_replaced_and_comes_back_by_itself(
 
 
 def test_who_waits_for_an_answer_over_a_link_that_was_cut_gives_up(network: Network, settings: dict[str, str]) -> None:
-    """The question was heard and nothing is under way any more: only by asking can a host learn that nobody is there."""
+    """The request arrived and nothing is under way any more: only by asking can a host learn that nobody is there."""
     host = network.host()
     waiting = subprocess.Popen(
         ("ip", "netns", "exec", host.name, sys.executable, "-c", WAITING, settings["DATABASE_URL"]),
@@ -335,11 +335,11 @@ def test_clients_of_a_service_go_on_while_the_link_of_another_is_down(
     cut_off, other = network.host(), network.host()
     with ServiceThere(cut_off, settings) as first, ServiceThere(other, settings) as second:
         path, body = f"{EXPORTS}/{export_id}/approve", {"target_id": target.id}
-        told = first.request("POST", path, keyed, body)
+        reported = first.request("POST", path, keyed, body)
         cut_off.down(BEHIND_THE_SWITCH)
         assert first.readiness() == ""
-        assert second.request("POST", path, keyed, body) == told
-        assert told[0] == 202
+        assert second.request("POST", path, keyed, body) == reported
+        assert reported[0] == 202
         wait_until(is_exported(export_id))
         time.sleep(DOWN_S)
         cut_off.up()

@@ -300,9 +300,11 @@ def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(o
             assert rows("SELECT COUNT(*) FROM targets WHERE status = 'active'") == [(0,)]
         for verb in ("work", "serve", "run"):
             assert "A restore was cut off" in operator.type_apart(verb).stderr
-        told = operator.type("doctor", "--json")
-        assert told.exit_code == 1
-        assert [each["name"] for each in json.loads(told.stdout)["checks"] if "cut off" in each["message"]] == ["restore"]
+        reported = operator.type("doctor", "--json")
+        assert reported.exit_code == 1
+        assert [each["name"] for each in json.loads(reported.stdout)["checks"] if "cut off" in each["message"]] == [
+            "restore"
+        ]
     assert is_unfinished(operator) == is_replaced
     assert operator.type("restore", file, "--replace").exit_code == 0
     assert not is_unfinished(operator)
@@ -345,10 +347,10 @@ def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
             later = make_approved(customer, str(queries.get(new).target_id), utc_now())
             wait_until(lambda: queries.get(later).status == "exported")
             assert [len(receiver.of(export_id)) for export_id in made] == [1, 1, 1]
-            told = operator.type_apart("target", "resume", "--all", "--json")
-            assert told.exit_code == 0, told.stderr
-            assert target.id in told.stdout
-            assert disabled.id not in told.stdout
+            reported = operator.type_apart("target", "resume", "--all", "--json")
+            assert reported.exit_code == 0, reported.stderr
+            assert target.id in reported.stdout
+            assert disabled.id not in reported.stdout
             wait_until(all_are("exported"))
     for export_id in made:
         first, second = receiver.of(export_id)

@@ -59,7 +59,7 @@ def grown_by(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[int, Cou
     for each in tries:
         if least[0] < TOLERATED:
             break
-        least = min(least, each, key=lambda told: told[0])
+        least = min(least, each, key=lambda reported: reported[0])
     return least
 
 
@@ -84,8 +84,8 @@ def _is_of_nothing(each: object) -> bool:
 
 @pytest.mark.usefixtures("unrecorded")
 def test_a_service_holds_no_more_after_many_requests(customer: Customer, tmp_path: Path) -> None:
-    told = {"DEFAULT_PROJECT_ID": str(customer.project_id), "RATE_LIMIT_PER_MINUTE": "1000000"}
-    settings = make_settings(tmp_path, {**told, "AUTH_FAILURES_PER_MINUTE": "1000000"})
+    reported = {"DEFAULT_PROJECT_ID": str(customer.project_id), "RATE_LIMIT_PER_MINUTE": "1000000"}
+    settings = make_settings(tmp_path, {**reported, "AUTH_FAILURES_PER_MINUTE": "1000000"})
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     [export_id] = make_exports(customer, 1)
     scanner = {"X-Scanner-Secret": SCANNER_SECRET}

@@ -55,8 +55,8 @@ def everything_in(redis: RedisServer) -> str:
         b"zset": lambda client, key: client.zrange(key, 0, -1, withscores=True),
     }
     with Redis.from_url(redis.url) as client:
-        told = [(key, readers[client.type(key)](client, key)) for key in client.scan_iter()]
-    return repr(told).lower()
+        reported = [(key, readers[client.type(key)](client, key)) for key in client.scan_iter()]
+    return repr(reported).lower()
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
     assert traces_of(ADA, stored()) == []
     assert stored(bobs) == untouched
     assert rows("SELECT COUNT(*) FROM compliance_requests WHERE report_sealed IS NOT NULL") == [(0,)]
-    told = everything_in(redis) + "".join(worker.log.read_text().lower() for worker in workers)
-    assert request_id.lower() in told
-    assert traces_of(ADA, told) == []
+    reported = everything_in(redis) + "".join(worker.log.read_text().lower() for worker in workers)
+    assert request_id.lower() in reported
+    assert traces_of(ADA, reported) == []

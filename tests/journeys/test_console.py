@@ -44,7 +44,7 @@ LOOKS_EVERY_MS: Final = 200
 
 
 class ConsoleReceiver(LoopbackServer):
-    """Verifies whatever it is sent, with the secret that it has at the time, and answers as it is told."""
+    """Verifies whatever it is sent, with the secret that it has at the time, and responds as configured."""
 
     def __init__(self) -> None:
         super().__init__(self._judge)

@@ -131,7 +131,7 @@ def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_who_died_between_its_mark_and_its_ring_silences_nobody_for_longer_than_a_sweep(
+def test_a_crash_between_mark_and_wake_up_delays_others_by_one_sweep_at_most(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start(), wake_up_queue.connect(redis.url) as client:
@@ -144,7 +144,7 @@ def test_who_died_between_its_mark_and_its_ring_silences_nobody_for_longer_than_
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_ring_that_was_never_made_costs_a_sweep(start: Callable[..., WorkerProcess], receiver: CountingReceiver) -> None:
+def test_a_missing_wake_up_costs_one_sweep(start: Callable[..., WorkerProcess], receiver: CountingReceiver) -> None:
     with start():
         time.sleep(0.5)
         [export_id] = approved(receiver.url())

@@ -242,7 +242,7 @@ def test_a_sentry_and_a_collector_that_hang_hold_up_nobody(
             assert time.monotonic() - began < 2 * NOT_HELD_UP_S
 
 
-def test_a_collector_and_a_sentry_that_are_away_are_told_once(
+def test_a_collector_and_a_sentry_that_are_away_are_reported_once(
     serve: Callable[..., Service], customer: Customer, tmp_path: Path
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -258,8 +258,10 @@ def test_a_collector_and_a_sentry_that_are_away_are_told_once(
         service.terminate()
         assert service.exit_code() == 0
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
-    told = [line["logger"] for line in lines if line["logger"] not in {"riskrelay.access", "service.http.error_responses"}]
-    assert sorted(told) == ["runtime.opentelemetry", "runtime.sentry"]
+    reported = [
+        line["logger"] for line in lines if line["logger"] not in {"riskrelay.access", "service.http.error_responses"}
+    ]
+    assert sorted(reported) == ["runtime.opentelemetry", "runtime.sentry"]
 
 
 def test_nothing_of_either_is_imported_where_neither_is_set(tmp_path: Path, database_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The first five minutes: whatever is in the way is told in one line with its fix, and nothing is left half made."""
+"""The first five minutes: every obstacle is reported in one line with its fix, and nothing is left half made."""
 
 import json
 import os
@@ -156,7 +156,7 @@ IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[s
 
 
 @pytest.mark.parametrize(("make", "words"), IN_THE_WAY, ids=[make.__name__ for make, _ in IN_THE_WAY])
-def test_what_is_in_the_way_is_told_in_one_line_and_nothing_is_changed(
+def test_what_is_in_the_way_is_reported_in_one_line_and_nothing_is_changed(
     tmp_path: Path,
     postgres_server: PostgresServer,
     make: Callable[[Path, PostgresServer], Settings],
@@ -208,12 +208,12 @@ def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("room", [200, 20_000, 300_000], ids=["for no settings", "for no log", "for half the schema"])
 def test_a_full_disk_leaves_no_half_made_installation(tmp_path: Path, room: int) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
-    for verb, told in (("init", ("cannot be written", "room")), ("run", ("ENCRYPTION_KEYS", "init"))):
+    for verb, reported in (("init", ("cannot be written", "room")), ("run", ("ENCRYPTION_KEYS", "init"))):
         ended = typed(tmp_path, verb, given, room)
         assert ended.returncode == 1
         assert len(ended.stderr.splitlines()) == 1
         assert "Traceback" not in ended.stderr
-        assert any(word in ended.stderr for word in told)
+        assert any(word in ended.stderr for word in reported)
         assert not (tmp_path / ".env").exists()
         assert not (tmp_path / ".env.new").exists()
     made = typed(tmp_path, "init", given)
@@ -239,16 +239,16 @@ def typed_json(folder: Path, given: Settings, *words: str) -> str:
 # --- what is not in the way, but told
 
 
-def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_told_and_it_starts_all_the_same(tmp_path: Path) -> None:
+def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_reported_and_it_starts_all_the_same(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WORKER_PROCESES=4\nMY_OWN=1\nWEB_PROCESSES=1\n")
     with running(tmp_path, settings(tmp_path, REDIS_URL=f"redis://:hunter2@127.0.0.1:{free_port()}")):
         pass
-    told = (tmp_path / "run.log").read_text()
-    assert told.count("Redis does not respond; see REDIS_URL") == 1
-    assert told.count("did you mean WORKER_PROCESSES?") == 1
-    assert told.count("sets MY_OWN, which is not a setting") == 1
-    assert "hunter2" not in told
-    assert "Traceback" not in told
+    reported = (tmp_path / "run.log").read_text()
+    assert reported.count("Redis does not respond; see REDIS_URL") == 1
+    assert reported.count("did you mean WORKER_PROCESSES?") == 1
+    assert reported.count("sets MY_OWN, which is not a setting") == 1
+    assert "hunter2" not in reported
+    assert "Traceback" not in reported
 
 
 # --- twice
@@ -260,8 +260,8 @@ def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) 
         subprocess.Popen([RISKRELAY, "init"], cwd=tmp_path, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(3)
     ]
-    told = [process.communicate(timeout=WITHIN_S)[1].decode() for process in started]
-    assert sorted(process.returncode for process in started) == [0, 1, 1], told
+    reported = [process.communicate(timeout=WITHIN_S)[1].decode() for process in started]
+    assert sorted(process.returncode for process in started) == [0, 1, 1], reported
     assert json.loads(typed_json(tmp_path, given, "account", "list")) == [{"id": 1, "name": "Default", "webhooks": True}]
     # The keys of `.env` are those that the database was made with.
     done = subprocess.run(
@@ -285,8 +285,8 @@ def test_a_second_start_changes_neither_settings_nor_data(tmp_path: Path) -> Non
     for _ in range(2):
         with running(tmp_path, given):
             pass
-        told = (tmp_path / "run.log").read_text()
-        shown = told[told.index("RiskRelay is ready at") :]
+        reported = (tmp_path / "run.log").read_text()
+        shown = reported[reported.index("RiskRelay is ready at") :]
         assert f"first API token is in {tmp_path}/data/first-token" in shown
         assert len([line for line in shown.splitlines() if line.startswith(("  curl ", "  bin/riskrelay "))]) == 3
         kept = {name: (tmp_path / name).read_bytes() for name in (".env", "data/first-token")}

@@ -88,7 +88,7 @@ def dies_connecting(worker: UnluckyWorker) -> tuple[str, int]:
     return export_id, port
 
 
-def dies_told_twice_to_stop(worker: UnluckyWorker, held: CountingReceiver) -> str:
+def dies_reported_twice_to_stop(worker: UnluckyWorker, held: CountingReceiver) -> str:
     [export_id] = approved(held.url())
     worker.go()
     wait_until(lambda: held.of(export_id))
@@ -127,10 +127,10 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
         heir.go()
         took_s = wait_until(all_are("exported"))
         assert took_s < TAKEN_OVER_WITHIN_S
-    told = [
+    reported = [
         (point, len(receiver.of(each)), queries.get(each).attempts) for (point, *_), each in zip(POINTS, ids, strict=True)
     ]
-    assert told == [(point, requests, attempts) for point, _, requests, attempts in POINTS]
+    assert reported == [(point, requests, attempts) for point, _, requests, attempts in POINTS]
     for export_id in ids:
         assert len({request.body for request in receiver.of(export_id)}) == 1
     delivered = rows("SELECT export_id FROM attempts WHERE outcome = 'delivered'")
@@ -156,7 +156,7 @@ def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
         for worker in (heir := unlucky(), *doomed):
             stack.enter_context(worker)
         silent = stack.enter_context(LoopbackServer(hangs_up_once_greeted))
-        stopped = dies_told_twice_to_stop(doomed[0], held)
+        stopped = dies_reported_twice_to_stop(doomed[0], held)
         shelve(stopped)
         connecting, port = dies_connecting(doomed[1])
         shelve(connecting)

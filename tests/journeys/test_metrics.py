@@ -155,13 +155,13 @@ def test_attempts_of_both_workers_add_up_to_what_is_written(story: Story) -> Non
     assert {name: total(shown, "riskrelay_attempts_total", outcome=name) for name in written} == written
 
 
-def test_what_there_is_is_told_as_it_is(story: Story) -> None:
-    def is_told() -> bool:
+def test_what_there_is_is_reported_as_it_is(story: Story) -> None:
+    def is_reported() -> bool:
         found = story.scraped()
         exported = total(found, "riskrelay_exports", status="exported")
         return (exported, total(found, "riskrelay_exports_waiting")) == (EXPORTS_SENT, 0)
 
-    wait_until(is_told)
+    wait_until(is_reported)
     found = story.scraped()
     assert total(found, "riskrelay_targets", status="active") == 3
     assert (total(found, "riskrelay_database_up"), total(found, "riskrelay_redis_up")) == (1, 1)
@@ -200,9 +200,9 @@ def test_an_address_for_metrics_that_is_taken_ends_the_worker_with_its_remedy(st
     env = environment(folder, DATABASE_URL=f"sqlite:///{story.database}", WORKER_METRICS_BIND=bind)
     ended = subprocess.run([RISKRELAY, "work"], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    told = ended.stderr.splitlines()[-1]
-    assert bind in told
-    assert "set WORKER_METRICS_BIND to another address" in told
+    reported = ended.stderr.splitlines()[-1]
+    assert bind in reported
+    assert "set WORKER_METRICS_BIND to another address" in reported
     assert "Traceback" not in ended.stderr
 
 
@@ -260,13 +260,13 @@ def test_labels_that_are_grouped_by_are_those_of_the_metric(story: Story) -> Non
         assert grouped <= labels | OF_THE_SCRAPE, where
 
 
-def test_values_that_are_asked_for_are_among_those_that_are_told(story: Story) -> None:
+def test_values_that_are_asked_for_are_among_those_that_are_reported(story: Story) -> None:
     """A status of HTTP is asked for by a pattern, and few of them have been answered here."""
-    told = {(sample.name, name, value) for sample in story.scraped() for name, value in sample.labels.items()}
+    reported = {(sample.name, name, value) for sample in story.scraped() for name, value in sample.labels.items()}
     for where, expression in expressions().items():
         for metric, matchers in re.findall(r"\b(riskrelay_(?!http)\w+)\{([^}]*)\}", expression):
             for label, wanted in re.findall(r'(\w+)=~?"([^"$]*)"', matchers):
-                assert all((metric, label, value) in told for value in wanted.split("|")), (where, metric, wanted)
+                assert all((metric, label, value) in reported for value in wanted.split("|")), (where, metric, wanted)
 
 
 def test_the_document_tells_every_metric_with_its_labels_and_no_other(story: Story) -> None:
@@ -296,8 +296,10 @@ def test_every_alert_says_what_it_is_and_what_to_do(rule: Mapping[str, Any]) -> 
 
 
 def commands_named() -> list[str]:
-    told = [DOCUMENT, *(rule["annotations"]["action"] for rule in ALERTS)]
-    return sorted({command.strip() for text in told for command in re.findall(r"bin/riskrelay ([a-z][a-z -]*[a-z])", text)})
+    reported = [DOCUMENT, *(rule["annotations"]["action"] for rule in ALERTS)]
+    return sorted(
+        {command.strip() for text in reported for command in re.findall(r"bin/riskrelay ([a-z][a-z -]*[a-z])", text)}
+    )
 
 
 @pytest.mark.parametrize("words", commands_named())

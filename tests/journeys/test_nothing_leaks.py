@@ -1,4 +1,4 @@
-"""A day of an installation with canaries in all that it is told; afterwards everything that is left behind is searched.
+"""A day of an installation with canaries in all of its input; afterwards everything that is left behind is searched.
 
 Real processes that log at `debug`, a Redis that writes to disk and tells its commands, a Sentry, a collector of traces,
 receivers that put a canary wherever one fits, somebody at the console. What is searched: every answer and page, every file
@@ -56,7 +56,7 @@ SECRETS: Final = {
 OWN_SECRET: Final = "cAnArY-of-one-target-2f4e6a8c"
 TYPED_SECRET: Final = "cAnArY-of-a-form-6d0b4a2c"
 #: Where people look, and which pages they look at.
-DESK: Final = "https://desk.example.com"
+CONSOLE_USER: Final = "https://desk.example.com"
 PAGES: Final = (
     *("exports", "targets", "findings", "recoveries", "integrations", "compliance", "audit", "queue", "settings"),
     *("sessions", "sign-in"),
@@ -91,7 +91,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def written_redis() -> Iterator[RedisServer]:
-    """A Redis of the test's own, which keeps what it was told on disk and wants a password."""
+    """A Redis of the test's own, which keeps its commands on disk and wants a password."""
     with RedisServer(persistent=True) as server:
         server.order("ACL", "SETUSER", "riskrelay", "on", f">{PASSWORD}", "~*", "&*", "+@all")
         yield server
@@ -193,7 +193,7 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
     """Visit the console with `NOWHERE` wherever nothing is kept; return what was shown, and what lets somebody in."""
     token = make_console_token(customer)
     carried = {"User-Agent": NOWHERE, "Referer": NOWHERE, "Accept-Language": NOWHERE, "X-Forwarded-For": NOWHERE}
-    form = {**carried, "Origin": DESK, "Content-Type": FORM}
+    form = {**carried, "Origin": CONSOLE_USER, "Content-Type": FORM}
 
     def typed(**fields: str) -> bytes:
         return urlencode({**fields, NOWHERE: NOWHERE}).encode()
@@ -221,13 +221,13 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
         "secret": (f"{target}/secret{query}", typed(csrf=csrf, secret=TYPED_SECRET)),
         "no target": (f"{export}/approve", typed(csrf=csrf, target_id=NOWHERE, ticket_digest=NOWHERE)),
     }
-    told = {}
+    reported = {}
     for name, (path, content) in asked.items():
         method, headers = ("GET", carried) if content is None else ("POST", form)
         answer = service.request(method, f"/console{path}", headers, content)
-        told[f"page {name} {answer.status}"] = f"{answer.headers}".encode() + answer.content
-    assert {"page secret 303", "page no secret 422", "page export 200", "page settings 200"} <= set(told)
-    return told, [token, cookie.partition("=")[2]]
+        reported[f"page {name} {answer.status}"] = f"{answer.headers}".encode() + answer.content
+    assert {"page secret 303", "page no secret 422", "page export 200", "page settings 200"} <= set(reported)
+    return reported, [token, cookie.partition("=")[2]]
 
 
 def exchanged(service: Service, data: bytes) -> bytes:
@@ -281,11 +281,11 @@ def typed(folder: Path, given: dict[str, str], export_id: str) -> dict[str, byte
         "unknown": ("export", "show", f"exp_{NOWHERE}"),
         "backup": ("backup", str(folder / "day.backup"), "--json"),
     }
-    told = {name: CliRunner().invoke(riskrelay, words, env=given).output.encode() for name, words in commands.items()}
+    reported = {name: CliRunner().invoke(riskrelay, words, env=given).output.encode() for name, words in commands.items()}
     # In a process of its own: it meets the row that nothing can read, and what it says then is what a shell would show.
     broken = [RISKRELAY, "export", "list", "--json"]
-    told["broken"] = subprocess.run(broken, cwd=folder, env=given, capture_output=True, check=False).stderr
-    return {f"command {name}": output for name, output in told.items()}
+    reported["broken"] = subprocess.run(broken, cwd=folder, env=given, capture_output=True, check=False).stderr
+    return {f"command {name}": output for name, output in reported.items()}
 
 
 def with_password(url: str) -> str:
@@ -294,7 +294,7 @@ def with_password(url: str) -> str:
 
 
 @pytest.mark.timeout(300)  # a whole day of an installation, and a search in all that it leaves
-def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong(
+def test_nothing_that_an_installation_is_reported_comes_out_where_it_does_not_belong(
     tmp_path: Path,
     folder: Path,
     database: str,
@@ -323,7 +323,7 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
             WORKER_METRICS_BIND=f"127.0.0.1:{free_port()}",
             RETRY_SCHEDULE="0,0,0",
             TMPDIR=str(folder / "tmp"),
-            PUBLIC_BASE_URL=DESK,
+            PUBLIC_BASE_URL=CONSOLE_USER,
         )
         service = day.enter_context(Service(given))
         settings = {name: value for name, value in given.items() if name not in {"DATA_DIR", "DATABASE_URL", "REDIS_URL"}}
@@ -370,6 +370,6 @@ def test_nothing_that_an_installation_is_told_comes_out_where_it_does_not_belong
 
 
 def found_in(places: canaries.Places, word: str) -> set[str]:
-    """Return where a word stands; the copies of the tables are told as one place."""
+    """Return where a word stands; the copies of the tables count as one place."""
     found = {trace.removeprefix(f"{word} in ") for trace in canaries.traces(places, [word])}
     return {COPIES if name in {"dump", "file day.backup"} or name.startswith("SQLite ") else name for name in found}

@@ -85,9 +85,14 @@ def test_a_receiver_gets_a_signed_ping_and_the_client_hears_that_it_did(
         began = time.monotonic()
         answer = ping(service, customer, target.id)
         assert time.monotonic() - began < 3.0
-        told = answer.json
-        assert (answer.status, told["delivered"], told["response_status"], told["error_code"]) == (200, True, 200, None)
-        assert 0 <= told["duration_ms"] < 1000 * DEADLINE_S
+        reported = answer.json
+        assert (answer.status, reported["delivered"], reported["response_status"], reported["error_code"]) == (
+            200,
+            True,
+            200,
+            None,
+        )
+        assert 0 <= reported["duration_ms"] < 1000 * DEADLINE_S
         received = listening.received[number]
         assert (received.kind, received.verdict, received.response.status) == ("target.ping", SignatureVerdict.OK, 200)
         event = json.loads(received.body)
@@ -110,7 +115,7 @@ def test_a_keyed_repeat_pings_no_more(service: Service, customer: Customer, list
 
 @pytest.mark.usefixtures("worker")
 def test_a_ping_says_what_is_wrong_with_a_receiver(service: Service, customer: Customer) -> None:
-    def told(url: str) -> tuple[Any, ...]:
+    def reported(url: str) -> tuple[Any, ...]:
         target = make_target(customer, url)
         answer = ping(service, customer, target.id).json
         after = targets.get(target.id, None)
@@ -123,15 +128,15 @@ def test_a_ping_says_what_is_wrong_with_a_receiver(service: Service, customer: C
         LoopbackServer(silent) as hanging,
     ):
         with LoopbackServer(answering(302, elsewhere.url())) as moved:
-            assert told(moved.url()) == (302, "redirect_refused", "failing", "active")
+            assert reported(moved.url()) == (302, "redirect_refused", "failing", "active")
             assert elsewhere.connections == 0
-        assert told(moved.url()) == (None, "connect_refused", "failing", "active")
-        assert told(busy.url()) == (503, "receiver_unavailable", "unknown", "active")
+        assert reported(moved.url()) == (None, "connect_refused", "failing", "active")
+        assert reported(busy.url()) == (503, "receiver_unavailable", "unknown", "active")
         began = time.monotonic()
-        assert told(hanging.url()) == (None, "deadline_exceeded", "failing", "active")
+        assert reported(hanging.url()) == (None, "deadline_exceeded", "failing", "active")
         assert DEADLINE_S <= time.monotonic() - began < DEADLINE_S + 2
-        assert told("http://10.20.30.40/hook") == (None, "address_private", "failing", "blocked")
-        assert told("http://169.254.169.254/latest") == (None, "address_metadata", "failing", "blocked")
+        assert reported("http://10.20.30.40/hook") == (None, "address_private", "failing", "blocked")
+        assert reported("http://169.254.169.254/latest") == (None, "address_metadata", "failing", "blocked")
 
 
 @pytest.mark.usefixtures("worker")
@@ -164,7 +169,9 @@ def test_a_worker_that_dies_within_a_ping_is_answered_for(
         }
 
 
-def test_a_worker_that_is_told_to_stop_ends_its_ping(service: Service, worker: WorkerProcess, customer: Customer) -> None:
+def test_a_worker_that_is_reported_to_stop_ends_its_ping(
+    service: Service, worker: WorkerProcess, customer: Customer
+) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:
         target = make_target(customer, hanging.url())
         waiting = pool.submit(ping, service, customer, target.id)

@@ -37,11 +37,11 @@ class RecoverProcess:
         )
 
     def end(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
-        """End it with a signal, or let it come to its end; return its exit code and what it told."""
+        """End it with a signal, or let it come to its end; return its exit code and its output."""
         if number is not None:
             self.process.send_signal(number)
-        told, complaints = self.process.communicate(timeout=60)
-        return self.process.returncode, told, complaints
+        reported, complaints = self.process.communicate(timeout=60)
+        return self.process.returncode, reported, complaints
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
     interrupted = command(target_id)
     with in_the_middle(interrupted):
         interrupted.process.send_signal(number)
-    exit_code, told, complaints = interrupted.end()
+    exit_code, reported, complaints = interrupted.end()
     [recovery] = recoveries.list_page()
-    assert (exit_code, told) == (1, "")
+    assert (exit_code, reported) == (1, "")
     assert complaints.count("\n") == 1
     assert f"a worker continues {recovery.id}" in complaints
     assert (recovery.status, 0 < recovery.done < MANY, recovery.done % BATCH_SIZE) == ("running", True, 0)
@@ -134,8 +134,8 @@ def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
     running = command(target_id)
     with in_the_middle(running):
         cancelled = recoveries.cancel(recoveries.list_page()[0].id, utc_now(), "operator")
-    exit_code, told, complaints = running.end()
-    assert (exit_code, json.loads(told)["status"]) == (1, "cancelled")
+    exit_code, reported, complaints = running.end()
+    assert (exit_code, json.loads(reported)["status"]) == (1, "cancelled")
     assert "taken out of this command's hands" in complaints
     assert recoveries.get(cancelled.id) == cancelled
     assert retried().total() == cancelled.done < MANY
@@ -150,7 +150,7 @@ def test_what_is_put_back_arrives_once(
     target_id = make_target(customer, receiver.url()).id
     ids = make_failed(customer, target_id, 40, utc_now())
     with start():
-        exit_code, told, _ = command(target_id).end()
-        assert (exit_code, json.loads(told)["done"]) == (0, 40)
+        exit_code, reported, _ = command(target_id).end()
+        assert (exit_code, json.loads(reported)["done"]) == (0, 40)
         wait_until(lambda: rows("SELECT COUNT(*) FROM exports WHERE status = 'exported'") == [(40,)], 60)
     assert Counter(receiver.keys) == Counter(ids)

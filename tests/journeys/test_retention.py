@@ -46,11 +46,11 @@ class CronProcess:
         assert self.process.communicate(timeout=30)[0] == ""
         assert self.process.returncode == -signal.SIGKILL
 
-    def told(self) -> Any:
-        """Let it come to its end; return what it told."""
-        told, complaints = self.process.communicate(timeout=60)
+    def reported(self) -> Any:
+        """Let it come to its end; return its output."""
+        reported, complaints = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, complaints
-        return json.loads(told)
+        return json.loads(reported)
 
 
 def left(table: str = "exports") -> set[str]:
@@ -76,7 +76,7 @@ def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, 
         assert 0 < len(removed) < MANY
         assert removed <= archived(folder)
     rest = len(left()) - 1
-    assert CronProcess(tmp_path / "data", database, *words).told()["exports"] == rest
+    assert CronProcess(tmp_path / "data", database, *words).reported()["exports"] == rest
     assert left() == {young}
     assert archived(folder) == everything
 
@@ -109,8 +109,8 @@ def test_a_compliance_run_that_is_killed_is_carried_on_by_the_next(
     killed.killed_when(lambda: compliance_requests.get(request_id).counts)
     assert 0 < len(left("evidence_captures")) < CAPTURES
     # The next one comes when the lease of the dead one has lapsed, not before.
-    assert CronProcess(tmp_path / "data", database, "compliance", "run").told() == {"done": 0, "waiting": 1}
+    assert CronProcess(tmp_path / "data", database, "compliance", "run").reported() == {"done": 0, "waiting": 1}
     execute("UPDATE compliance_requests SET next_run_at = 1")
-    assert CronProcess(tmp_path / "data", database, "compliance", "run").told() == {"done": 1, "waiting": 0}
+    assert CronProcess(tmp_path / "data", database, "compliance", "run").reported() == {"done": 1, "waiting": 0}
     assert left("evidence_captures") == set()
     assert compliance_requests.get(request_id).counts["evidence_captures"] == CAPTURES

@@ -67,8 +67,8 @@ def test_wake_ups_and_limits_follow_the_master(
         assert service.request("GET", "/readyz").json["status"] == "ok"
         assert worker.process.poll() is None
     assert Counter(receiver.keys) == dict.fromkeys((before, during, after), 1)
-    told = service.log.read_text() + worker.log.read_text()
-    assert [secret for secret in (PASSWORD, ENCODED) if secret in told] == []
+    reported = service.log.read_text() + worker.log.read_text()
+    assert [secret for secret in (PASSWORD, ENCODED) if secret in reported] == []
 
 
 def has_redis_back(service: Service, customer: Customer) -> bool:

@@ -125,12 +125,12 @@ def test_clients_of_one_service_go_on_when_another_dies(host: NewHost, receiver:
     ids = make_exports(customer, 3)
     keyed = {**customer.bearer, "Idempotency-Key": "once"}
     path, body = f"{EXPORTS}/{ids[0]}/approve", {"target_id": target.id}
-    told = dying.request("POST", path, keyed, body)
+    reported = dying.request("POST", path, keyed, body)
     dying.kill()
     again = other.request("POST", path, keyed, body)
-    assert (told.status, again.status) == (202, 202)
-    assert again.content == told.content
-    assert (told.headers.get("idempotency-replayed"), again.headers["idempotency-replayed"]) == (None, "true")
+    assert (reported.status, again.status) == (202, 202)
+    assert again.content == reported.content
+    assert (reported.headers.get("idempotency-replayed"), again.headers["idempotency-replayed"]) == (None, "true")
     assert other.request("POST", path, keyed, {"target_id": "tgt_another"}).status == 409
     wait_until(is_exported(ids[0]))
     polled = [other.request("GET", f"{EXPORTS}/{ids[0]}", customer.bearer) for _ in range(17)]

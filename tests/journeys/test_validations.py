@@ -44,7 +44,7 @@ def validate(service: Service, customer: Customer, target: Target) -> RawRespons
     return service.request("POST", f"{TARGETS}/{target.id}/validate", customer.bearer)
 
 
-def told(answer: RawResponse) -> tuple[Any, ...]:
+def reported(answer: RawResponse) -> tuple[Any, ...]:
     """Return a validation as a client hears of it: its status and reason, and what the target is then."""
     record = answer.json
     checked = record["last_validation"]
@@ -72,7 +72,7 @@ def test_a_client_hears_what_only_who_dials_can_tell(
         LoopbackServer(silent) as hanging,
     ):
         began = time.monotonic()
-        assert told(validate(service, customer, make_target(customer, listening.url()))) == (
+        assert reported(validate(service, customer, make_target(customer, listening.url()))) == (
             "passed",
             None,
             "unknown",
@@ -80,35 +80,35 @@ def test_a_client_hears_what_only_who_dials_can_tell(
         )
         assert time.monotonic() - began < 4.0
         assert listening.connections == 1
-        assert told(validate(service, customer, make_target(customer, untrusted.url()))) == (
+        assert reported(validate(service, customer, make_target(customer, untrusted.url()))) == (
             "failed",
             "tls_certificate",
             "failing",
             "active",
         )
         mute = make_target(customer, hanging.url().replace("http:", "https:"))
-        assert told(validate(service, customer, mute)) == ("failed", "deadline_exceeded", "failing", "active")
+        assert reported(validate(service, customer, mute)) == ("failed", "deadline_exceeded", "failing", "active")
         gone = make_target(customer, listening.url())
     assert set(sent) <= {None}  # it was looked at, and nothing was sent
     with start_worker():
-        assert told(validate(service, customer, gone)) == ("failed", "connect_refused", "failing", "active")
+        assert reported(validate(service, customer, gone)) == ("failed", "connect_refused", "failing", "active")
         unsafe = make_target(customer, "http://169.254.169.254/latest")
-        assert told(validate(service, customer, unsafe))[1:] == ("address_metadata", "unknown", "blocked")
+        assert reported(validate(service, customer, unsafe))[1:] == ("address_metadata", "unknown", "blocked")
 
 
-def test_a_target_that_was_not_heard_from_for_a_day_is_looked_at_by_itself(
+def test_a_target_that_was_not_received_from_for_a_day_is_looked_at_by_itself(
     customer: Customer, start_worker: Callable[[], WorkerProcess]
 ) -> None:
     with LoopbackServer(silent) as listening:
-        silent_for_long, heard = make_target(customer, listening.url()), make_target(customer, listening.url())
+        silent_for_long, received = make_target(customer, listening.url()), make_target(customer, listening.url())
         execute("UPDATE targets SET validation_due_at = 1")
         at = int(utc_now().timestamp() * 1000)
-        execute("UPDATE targets SET last_success_at = ? WHERE id = ?", (at, heard.id))
+        execute("UPDATE targets SET last_success_at = ? WHERE id = ?", (at, received.id))
         with start_worker():
             wait_until(lambda: targets.get(silent_for_long.id, None).validated_at != NOW)
             wait_until(lambda: rows("SELECT 1 FROM targets WHERE validation_due_at < ?", (at,)) == [])
         assert listening.connections == 1
-    assert targets.get(heard.id, None).validated_at == NOW
+    assert targets.get(received.id, None).validated_at == NOW
 
 
 def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, start: Callable[..., WorkerProcess]) -> None:
@@ -126,7 +126,7 @@ def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, s
         wait_until(lambda: hanging.connections == VALIDATIONS_AT_ONCE)
         assert service.request("POST", f"{TARGETS}/{quick.id}/ping", customer.bearer).json["delivered"]
         # Nobody was looked at to the end meanwhile: whoever waited was answered by the service.
-        assert {told(each.result())[0] for each in waiting} == {"passed"}
+        assert {reported(each.result())[0] for each in waiting} == {"passed"}
         assert hanging.connections == VALIDATIONS_AT_ONCE
 
 
@@ -139,7 +139,7 @@ def test_a_worker_that_dies_within_a_look_is_answered_for_and_replaced(
             waiting = pool.submit(validate, service, customer, target)
             wait_until(lambda: hanging.connections == 1)
             worker.kill()
-        assert told(waiting.result()) == ("passed", None, "unknown", "active")
+        assert reported(waiting.result()) == ("passed", None, "unknown", "active")
     # Its claim lapses after a while, which is not waited for here.
     assert execute("UPDATE targets SET validation_due_at = 1 WHERE validation_lease IS NOT NULL") == 1
     with start_worker():
@@ -160,8 +160,8 @@ def test_without_a_worker_the_service_answers_for_itself_and_others_meanwhile(
             served += 1
             time.sleep(0.1)
         assert served > 10
-        assert told(waiting.result()) == ("passed", None, "unknown", "active")
+        assert reported(waiting.result()) == ("passed", None, "unknown", "active")
         other = make_target(customer, listening.url())
         with start_worker():
-            assert told(validate(service, customer, other))[0] == "passed"
+            assert reported(validate(service, customer, other))[0] == "passed"
         assert listening.connections == 1  # nobody looks at the first one any more

@@ -31,8 +31,8 @@ def send(client: TestClient, customer: Customer, method: str, path: str, body: A
     call = Call(method, path.removeprefix(BASE), tuple(customer.bearer.items()))
     answer = (call if body is None else call.plus(*JSON.items()).with_json(body)).send(client)
     assert answer.status_code < 300, answer.text
-    told: dict[str, Any] = answer.json
-    return told
+    reported: dict[str, Any] = answer.json
+    return reported
 
 
 def poll(client: TestClient, customer: Customer, export_id: str, until: str) -> dict[str, Any]:

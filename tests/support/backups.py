@@ -37,12 +37,12 @@ class CommandResult:
     stderr: str
 
 
-def refusal(told: CommandResult) -> str:
+def refusal(reported: CommandResult) -> str:
     """Return the one line that a command says which refuses."""
-    assert told.exit_code == 1, told.stdout + told.stderr
-    assert len(told.stderr.splitlines()) == 1, told.stderr
-    assert told.stderr.startswith("riskrelay: ")
-    return told.stderr
+    assert reported.exit_code == 1, reported.stdout + reported.stderr
+    assert len(reported.stderr.splitlines()) == 1, reported.stderr
+    assert reported.stderr.startswith("riskrelay: ")
+    return reported.stderr
 
 
 class CommandRunner:

@@ -42,7 +42,7 @@ def numbers_in(data: bytes) -> set[int]:
 def spellings(word: str) -> frozenset[bytes]:
     """Return how a word may stand somewhere, in small letters: in clear and as the usual encodings write it."""
     raw = word.encode()
-    told = {
+    reported = {
         raw,
         raw.hex().encode(),
         word.encode("utf-16-le"),
@@ -57,7 +57,7 @@ def spellings(word: str) -> frozenset[bytes]:
         "".join(f"&#x{ord(letter):x};" for letter in word).encode(),
         *_base64(raw),
     }
-    return frozenset(each.lower() for each in told)
+    return frozenset(each.lower() for each in reported)
 
 
 def is_in(data: bytes, word: str) -> bool:
@@ -130,14 +130,14 @@ class Monitor:
     def __init__(self, url: str) -> None:
         self._url = url
         self._client = Redis.from_url(url)
-        self._told: list[bytes] = []
+        self._reported: list[bytes] = []
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     @property
     def places(self) -> dict[str, bytes]:
         """What was taken down."""
-        return {"Redis commands": b"\n".join(self._told)}
+        return {"Redis commands": b"\n".join(self._reported)}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -155,8 +155,8 @@ class Monitor:
     def _listen(self) -> None:
         with suppress(RedisError), self._client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis left it out
             self._listening.set()
-            for told in monitor.listen():
-                self._told.append(_bytes(told["command"]))
+            for reported in monitor.listen():
+                self._reported.append(_bytes(reported["command"]))
                 if not self._listening.is_set():
                     return
 

@@ -22,13 +22,13 @@ _OF_ANY_ROUTE: Final = frozenset({405})
 class Described:
     """The document of some resources, and what it says of an answer."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.told = told
+    def __init__(self, reported: dict[str, Any]) -> None:
+        self.reported = reported
         self._validators: dict[int, Draft202012Validator] = {}
 
     def complaints(self, method: str, path: str, answer: Result) -> list[str]:
         """Return what is undescribed about the answer of a route; its body is looked at as it came."""
-        operation = self.told["paths"][path].get("get" if method == "HEAD" else method.lower())
+        operation = self.reported["paths"][path].get("get" if method == "HEAD" else method.lower())
         if operation is None:
             return [] if answer.status_code in _OF_ANY_ROUTE or method == "OPTIONS" else [f"{method} is not described"]
         response = self._resolved(operation["responses"].get(str(answer.status_code)))
@@ -37,9 +37,9 @@ class Described:
         return [*self._of_headers(response, answer), *self._of_body(response, answer, is_head=method == "HEAD")]
 
     def _of_headers(self, response: Any, answer: Result) -> list[str]:
-        told = response.get("headers", {})
-        found = [f"{name} is not described" for name in _HEADERS - {*told} if answer.headers.get(name) is not None]
-        for name, reference in told.items():
+        reported = response.get("headers", {})
+        found = [f"{name} is not described" for name in _HEADERS - {*reported} if answer.headers.get(name) is not None]
+        for name, reference in reported.items():
             header, value = self._resolved(reference), answer.headers.get(name)
             if value is None:
                 found += [f"{name} is missing"] if header["required"] else []
@@ -70,17 +70,17 @@ class Described:
         # To make one takes longer than to ask for an answer. Which it is tells its place in the document, which stays as it
         # is: what answers share, such as headers and errors, stands there once.
         if id(schema) not in self._validators:
-            whole = {**schema, "components": {"schemas": self.told["components"]["schemas"]}}
+            whole = {**schema, "components": {"schemas": self.reported["components"]["schemas"]}}
             self._validators[id(schema)] = Draft202012Validator(whole, validate_formats=True)
         return self._validators[id(schema)]
 
-    def _resolved(self, told: Any) -> Any:
-        while told is not None and "$ref" in told:
-            found = self.told
-            for part in told["$ref"].removeprefix("#/").split("/"):
+    def _resolved(self, reported: Any) -> Any:
+        while reported is not None and "$ref" in reported:
+            found = self.reported
+            for part in reported["$ref"].removeprefix("#/").split("/"):
                 found = found[part]
-            told = found
-        return told
+            reported = found
+        return reported
 
 
 def _code(body: Any) -> str:

@@ -76,8 +76,8 @@ def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
     """Return by route which members of forms no request of this module names."""
     lacking: dict[str, set[str]] = {}
     for method, route, operation in _operations(app, world):
-        told = {name for call in _calls(world, method, route) for name in _names(call.body)}
-        if unnamed := set(operation.known_names) - told:
+        reported = {name for call in _calls(world, method, route) for name in _names(call.body)}
+        if unnamed := set(operation.known_names) - reported:
             lacking[f"{method} {route}"] = unnamed
     return lacking
 

@@ -33,12 +33,12 @@ class _Listener(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.heard: list[SqlStatement] = []
+        self.received: list[SqlStatement] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        told: Any = record.msg
-        if isinstance(told, tuple):
-            self.heard.append(SqlStatement(_QUOTED.sub(r"\1", told[0]), told[1] or ()))
+        reported: Any = record.msg
+        if isinstance(reported, tuple):
+            self.received.append(SqlStatement(_QUOTED.sub(r"\1", reported[0]), reported[1] or ()))
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def statements() -> Iterator[list[SqlStatement]]:
         logger.removeHandler(listener)
         logger.setLevel(level)
         logger.propagate = propagates
-        found += [each for each in listener.heard if re.match(r"\s*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
+        found += [each for each in listener.received if re.match(r"\s*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
 
 
 def plan_of(statement: SqlStatement) -> list[str]:

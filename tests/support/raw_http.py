@@ -190,10 +190,10 @@ def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldR
     assert error["code"] == code
     assert error["message"]
     assert error["request_id"] == answer.headers["x-request-id"]
-    told = error["details"].get("fields", [])
-    assert error["details"] == ({"fields": told} if told else {})
-    assert all(set(each) == {"path", "code", "message"} and each["message"] for each in told)
-    assert {(each["path"], each["code"]) for each in told} == {(each.path, each.code) for each in fields}
+    reported = error["details"].get("fields", [])
+    assert error["details"] == ({"fields": reported} if reported else {})
+    assert all(set(each) == {"path", "code", "message"} and each["message"] for each in reported)
+    assert {(each["path"], each["code"]) for each in reported} == {(each.path, each.code) for each in fields}
 
 
 def was_made(request_id: str) -> bool:

@@ -80,12 +80,12 @@ class CuttableRelay:
     def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
         others = {near: far, far: near}
         while not self._stopping.is_set():
-            for told in _that_have_something([near, far]):
+            for reported in _that_have_something([near, far]):
                 self._is_whole.wait()
-                piece = told.recv(_PIECE_BYTES)
+                piece = reported.recv(_PIECE_BYTES)
                 if not piece:
                     return
-                others[told].sendall(piece)
+                others[reported].sendall(piece)
 
 
 def _that_have_something(sockets: list[socket.socket]) -> list[socket.socket]:

@@ -32,10 +32,10 @@ BY_HAND: Final = {
 def patient_world(folder: Path) -> CloudInstallation:
     """Fill the open database with one installation for many requests; they do not depend on each other."""
     customer = make_customer()
-    told = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
+    reported = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
     wake_ups = FakeWakeUpQueue()
-    client = TestClient(create_app(told, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
-    return make_world(told, client, wake_ups, customer)
+    client = TestClient(create_app(reported, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
+    return make_world(reported, client, wake_ups, customer)
 
 
 def calls(world: CloudInstallation) -> dict[str, Call]:

@@ -12,7 +12,7 @@ def runtime(command: str) -> Path:
     found = shutil.which(command)
     if found is not None:
         return Path(found)
-    told = f"there is no {command} here: bin/runtimes installs it"
+    reported = f"there is no {command} here: bin/runtimes installs it"
     if os.environ.get("CI"):
-        pytest.fail(told)
-    pytest.skip(told)
+        pytest.fail(reported)
+    pytest.skip(reported)

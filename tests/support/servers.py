@@ -339,8 +339,8 @@ def _postgres_folders() -> Iterator[Path]:
         yield Path(on_path).resolve().parent
     asked = shutil.which("pg_config")
     if asked is not None:
-        told = subprocess.run([asked, "--bindir"], capture_output=True, text=True, check=False)
-        yield Path(told.stdout.strip())
+        reported = subprocess.run([asked, "--bindir"], capture_output=True, text=True, check=False)
+        yield Path(reported.stdout.strip())
     yield from sorted(DEBIAN_POSTGRES.glob("*/bin"), key=_version_of_debian_folder, reverse=True)
     yield POSTGRES_WHEEL / BINARIES_IN_WHEEL
 

@@ -150,12 +150,12 @@ def all_ids() -> Ids:
 
 def stored(only: Ids | None = None, without: Ids | None = None) -> str:
     """Return every value of every table, or of some rows, in lower case."""
-    told = []
+    reported = []
     for name in _TABLES:
         found = rows(f"SELECT * FROM {name}")  # noqa: S608 - our own names
         kept = [row for row in found if only is None or str(row[0]) in only[name]]
-        told += [repr(row) for row in kept if without is None or str(row[0]) not in without[name]]
-    return "\n".join(sorted(told)).lower()
+        reported += [repr(row) for row in kept if without is None or str(row[0]) not in without[name]]
+    return "\n".join(sorted(reported)).lower()
 
 
 def traces_of(person: ShopCustomer, text: str) -> list[str]:
@@ -216,14 +216,16 @@ class PersonDataSeeder:
         return str(made["handoff"]["ticket_export_id"])
 
     def _diagnostics(self, person: ShopCustomer, shop: str | None) -> str:
-        told = {"visible_storefront_symptoms": [f"Customer {person.id} cannot pay order {person.orders[1]}."]}
-        body = storefront_diagnostics(self.customer.project_id, shop_domain=shop or "any.shops.example", diagnostics=told)
+        reported = {"visible_storefront_symptoms": [f"Customer {person.id} cannot pay order {person.orders[1]}."]}
+        body = storefront_diagnostics(
+            self.customer.project_id, shop_domain=shop or "any.shops.example", diagnostics=reported
+        )
         made = self._post("/api/storefront-app/diagnostics", self._platform, body, f"diagnostics-{person.id}")
         return str(made["handoff"]["ticket_export_id"])
 
     def _cms(self, person: ShopCustomer) -> str:
-        told = {"visible_browser_symptoms": f"They called from {person.phone.lstrip('+').replace(' ', '-')}."}
-        body = cms_diagnostics(self.customer.project_id, diagnostics=told)
+        reported = {"visible_browser_symptoms": f"They called from {person.phone.lstrip('+').replace(' ', '-')}."}
+        body = cms_diagnostics(self.customer.project_id, diagnostics=reported)
         made = self._post("/api/cms-plugins/cms-commerce/diagnostics", self._platform, body, f"cms-{person.id}")
         return str(made["handoff"]["ticket_export_id"])
 
@@ -267,11 +269,11 @@ class PersonDataSeeder:
         due = completed_attempt(
             claims[made["retry_scheduled"]], Transition.RESCHEDULE, now, next_attempt_at=now.replace(year=2040)
         )
-        told = {
+        reported = {
             "provider_ticket_id": f"T-{person.id}",
             "provider_ticket_url": f"https://tracker.example/?for={person.email}",
         }
-        delivered = completed_attempt(claims[made["exported"]], Transition.DELIVER, now, **told)
+        delivered = completed_attempt(claims[made["exported"]], Transition.DELIVER, now, **reported)
         failed = completed_attempt(claims[made["failed"]], Transition.FAIL, now, reason="receiver_rejected")
         # Receivers answer with what they like.
         failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))

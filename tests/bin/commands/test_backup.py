@@ -73,9 +73,9 @@ def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: 
     assert (record["exports"], record["keys_included"], record["removed"]) == (1, False, [])
     digest = subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True).stdout.split()[0]
     assert record["sha256"] == digest
-    told = operator.type("backup", path, "--force")
-    assert (told.exit_code, told.stderr) == (0, "")
-    assert "Keep ENCRYPTION_KEYS elsewhere" in told.stdout
+    reported = operator.type("backup", path, "--force")
+    assert (reported.exit_code, reported.stderr) == (0, "")
+    assert "Keep ENCRYPTION_KEYS elsewhere" in reported.stdout
 
 
 def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: CommandRunner) -> None:
@@ -149,10 +149,10 @@ def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: CommandRunner) 
     assert path.stat().st_ino == number
 
 
-def test_a_place_that_cannot_be_written_is_told(on_sqlite: CommandRunner) -> None:
-    told = on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
-    assert "cannot be written" in told
-    assert "create its folder" in told
+def test_a_place_that_cannot_be_written_is_reported(on_sqlite: CommandRunner) -> None:
+    reported = on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
+    assert "cannot be written" in reported
+    assert "create its folder" in reported
     assert "cannot be written" in on_sqlite.refused("backup", "/proc/x.backup")
 
 
@@ -173,9 +173,9 @@ def test_only_one_backup_or_restore_is_made_at_a_time(operator: CommandRunner) -
 
 
 def test_a_backup_is_taken_with_the_wrong_keys_too_and_says_so(on_sqlite: CommandRunner) -> None:
-    told = on_sqlite.type("backup", "x.backup", ENCRYPTION_KEYS=FOREIGN_KEY)
-    assert told.exit_code == 0
-    assert "ENCRYPTION_KEYS does not open" in told.stderr
+    reported = on_sqlite.type("backup", "x.backup", ENCRYPTION_KEYS=FOREIGN_KEY)
+    assert reported.exit_code == 0
+    assert "ENCRYPTION_KEYS does not open" in reported.stderr
 
 
 def test_a_backup_of_a_damaged_database_is_none(on_sqlite: CommandRunner) -> None:
@@ -218,8 +218,8 @@ def test_what_is_no_whole_backup_is_refused_and_changes_nothing(
     file = operator.backed_up()
     before = operator.contents()
     spoil(file)
-    told = operator.refused("restore", file, "--replace")
-    assert "is damaged" in told or "is no backup of RiskRelay" in told
+    reported = operator.refused("restore", file, "--replace")
+    assert "is damaged" in reported or "is no backup of RiskRelay" in reported
     assert operator.contents() == before
     assert [each.name for each in (operator.folder / "data").iterdir()] == []
 
@@ -279,8 +279,8 @@ def test_a_backup_that_does_not_tell_its_keys_is_refused(operator: CommandRunner
 def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(operator: CommandRunner) -> None:
     file = operator.backed_up()
     before = operator.contents()
-    told = operator.refused("restore", file, "--replace", ENCRYPTION_KEYS=FOREIGN_KEY)
-    assert "sealed with other keys" in told
+    reported = operator.refused("restore", file, "--replace", ENCRYPTION_KEYS=FOREIGN_KEY)
+    assert "sealed with other keys" in reported
     assert "ENCRYPTION_KEYS is not set" in operator.refused("restore", file, "--replace", ENCRYPTION_KEYS="")
     assert operator.contents() == before
     # Beside another key it still opens.
@@ -311,15 +311,15 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: C
     assert len(operator.contents()["accounts"]) == 1
 
 
-def test_what_waits_for_the_operator_is_told_where_something_waits(on_sqlite: CommandRunner) -> None:
+def test_what_waits_for_the_operator_is_reported_where_something_waits(on_sqlite: CommandRunner) -> None:
     active = on_sqlite.backed_up()
-    told = on_sqlite.type("restore", active, "--replace")
-    assert "target resume --all" in told.stdout
+    reported = on_sqlite.type("restore", active, "--replace")
+    assert "target resume --all" in reported.stdout
     with on_sqlite.database():
         execute("UPDATE targets SET status = 'disabled'")
     disabled = taken(on_sqlite, "disabled.backup")
-    told = on_sqlite.type("restore", disabled, "--replace")
-    assert (told.exit_code, "target resume" in told.stdout) == (0, False)
+    reported = on_sqlite.type("restore", disabled, "--replace")
+    assert (reported.exit_code, "target resume" in reported.stdout) == (0, False)
 
 
 def test_a_running_worker_forbids_a_restore(operator: CommandRunner) -> None:
@@ -360,7 +360,7 @@ def test_a_service_that_answers_forbids_a_restore(on_sqlite: CommandRunner, serv
     assert "The service is running at 127.0.0.1:" in on_sqlite.refused("restore", file, "--replace")
 
 
-def test_a_database_that_is_away_or_anothers_is_told(operator: CommandRunner, postgres_server: PostgresServer) -> None:
+def test_a_database_that_is_away_or_anothers_is_reported(operator: CommandRunner, postgres_server: PostgresServer) -> None:
     file = operator.backed_up()
     if operator.url.startswith("sqlite"):
         assert "is not a folder" in operator.refused("restore", file, DATABASE_URL=f"sqlite:///{operator.folder}/no/x.db")
@@ -392,7 +392,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
         "replaces_accounts": 2,
         "replaces_exports": 1,
     }
-    assert ["worker" in told or "--replace" in told for told in record["obstacles"]] == [True, True]
+    assert ["worker" in reported or "--replace" in reported for reported in record["obstacles"]] == [True, True]
     assert operator.contents() == before
     assert list((operator.folder / "data").iterdir()) == []
 
@@ -477,9 +477,9 @@ def test_nobody_is_signed_in_after_a_restore(operator: CommandRunner) -> None:
         sessions.end(session_id, Ended.SIGNED_OUT, utc_now(), principal.key)
     operator.json("restore", file, "--replace")
     with operator.database():
-        told = [sessions.find(secret, "a browser", utc_now()) for secret in secrets]
+        reported = [sessions.find(secret, "a browser", utc_now()) for secret in secrets]
         noted = rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'")
-    assert told == [Ended.RESTORED, Ended.RESTORED]
+    assert reported == [Ended.RESTORED, Ended.RESTORED]
     assert noted == [(2,)]
 
 
@@ -552,10 +552,10 @@ def test_a_password_is_on_no_command_line(operator: CommandRunner, postgres_serv
     }
     assert operator.type("backup", "x.backup", **changes).exit_code == 0
     assert operator.type("restore", "x.backup", "--replace", **changes).exit_code == 0
-    told = seen.read_text().splitlines()
-    assert {line.split()[0] for line in told} == {*TOOLS}
-    assert not [line for line in told if "s3cr3t" in line.partition("[")[0]]
-    assert {line.partition("[")[2] for line in told if line.startswith(("pg_dump", "psql"))} == {"s3cr3t@word]"}
+    reported = seen.read_text().splitlines()
+    assert {line.split()[0] for line in reported} == {*TOOLS}
+    assert not [line for line in reported if "s3cr3t" in line.partition("[")[0]]
+    assert {line.partition("[")[2] for line in reported if line.startswith(("pg_dump", "psql"))} == {"s3cr3t@word]"}
     assert not list(processes_in(folder))
 
 

@@ -79,10 +79,10 @@ def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: Compliance
     assert line["due_at"] > line["received_at"]
     assert (line["overdue"], line["subject"][:3], line["has_report"]) == (False, "ps:", False)
     assert shell.json("run") == {"done": 1, "waiting": 0}
-    told = shell.type("list").stdout
-    assert line["id"] in told
-    assert line["due_at"] in told
-    assert traces_of(ADA, (told + json.dumps(shell.json("list"))).lower()) == []
+    reported = shell.type("list").stdout
+    assert line["id"] in reported
+    assert line["due_at"] in reported
+    assert traces_of(ADA, (reported + json.dumps(shell.json("list"))).lower()) == []
 
 
 def test_an_empty_ledger_says_so(shell: ComplianceShell) -> None:
@@ -109,5 +109,5 @@ def test_show_refuses_what_is_not_there(shell: ComplianceShell) -> None:
 
 
 @pytest.mark.parametrize("words", [("run", "--limit", "0"), ("run", "--nonsense"), ("show",)])
-def test_wrong_usage_is_told_by_the_exit_code(shell: ComplianceShell, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_by_the_exit_code(shell: ComplianceShell, words: tuple[str, ...]) -> None:
     assert shell.type(*words).exit_code == 2

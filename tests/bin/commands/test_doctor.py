@@ -65,11 +65,11 @@ class Patient:
     def asked(self, *words: str) -> Result:
         return CliRunner().invoke(riskrelay, ["doctor", *words], env=self.environment)
 
-    def told(self, exit_code: int = 0) -> dict[str, Any]:
+    def reported(self, exit_code: int = 0) -> dict[str, Any]:
         result = self.asked("--json")
         assert result.exit_code == exit_code, result.output
-        told: dict[str, Any] = json.loads(result.stdout)
-        return told
+        reported: dict[str, Any] = json.loads(result.stdout)
+        return reported
 
     @contextmanager
     def database(self) -> Iterator[None]:
@@ -110,15 +110,15 @@ def test_where_all_is_well_every_check_says_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     well = Patient(tmp_path, database_url, redis, service)
-    told = well.told()
-    assert [check for check in told["checks"] if check["status"] != "ok" or check["fix"] is not None] == []
-    assert told["status"] == "ok"
-    names = {check["name"] for check in told["checks"]}
+    reported = well.reported()
+    assert [check for check in reported["checks"] if check["status"] != "ok" or check["fix"] is not None] == []
+    assert reported["status"] == "ok"
+    names = {check["name"] for check in reported["checks"]}
     named = "python, env file, settings, data, disk, bind, base URL, Redis, clock, backups, database, keys, secrets, workers"
     assert names - {"SQLite"} == {*named.split(", "), "deliveries", "targets", "compliance"}
     shown = well.asked()
     assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "No problems found.")
-    assert len(shown.stdout.splitlines()) == len(told["checks"]) + 1
+    assert len(shown.stdout.splitlines()) == len(reported["checks"]) + 1
 
 
 # ---- what is wrong with the machine, its files and settings
@@ -367,7 +367,7 @@ def test_an_operators_account_is_missed_only_where_it_is_missing(
         for _ in range(accounts):
             make_customer()
     patient.environment.update(DEPLOYMENT_MODE=mode, OPERATOR_ACCOUNT_ID=named)
-    assert "operator" not in {check["name"] for check in patient.told()["checks"]}
+    assert "operator" not in {check["name"] for check in patient.reported()["checks"]}
 
 
 @pytest.mark.parametrize(
@@ -377,46 +377,46 @@ def test_a_problem_is_reported_with_its_fix(
     patient: Patient, cause: Callable[[Patient], None], name: str, level: str, message: str, fix: str
 ) -> None:
     cause(patient)
-    told = patient.told(exit_code=1 if level == "failure" else 0)
-    assert told["status"] == level
-    [found] = [check for check in told["checks"] if check["name"] == name and check["status"] == level]
+    reported = patient.reported(exit_code=1 if level == "failure" else 0)
+    assert reported["status"] == level
+    [found] = [check for check in reported["checks"] if check["name"] == name and check["status"] == level]
     assert message in found["message"]
     assert fix in found["fix"]
-    assert "secret-password" not in json.dumps(told)
+    assert "secret-password" not in json.dumps(reported)
     lines = patient.asked().stdout.splitlines()
     assert any(line.startswith(f"{level:8} {name:11} ") and f"Fix: {found['fix']}" in line for line in lines)
     assert re.fullmatch(r"\d failures?, \d warnings?\.", lines[-1])
 
 
-def test_wrong_settings_are_all_told_with_what_needs_none_and_exit_code_2(patient: Patient) -> None:
+def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(patient: Patient) -> None:
     patient.environment |= {"BIND": "nowhere", "WORKER_PROCESSES": "0"}
-    told = patient.told(exit_code=2)
-    assert [check["message"].partition(":")[0] for check in told["checks"] if check["status"] == "failure"] == [
+    reported = patient.reported(exit_code=2)
+    assert [check["message"].partition(":")[0] for check in reported["checks"] if check["status"] == "failure"] == [
         "BIND",
         "WORKER_PROCESSES",
     ]
-    assert {check["name"] for check in told["checks"]} == {"python", "env file", "settings"}
-    assert "nowhere" not in json.dumps(told)
+    assert {check["name"] for check in reported["checks"]} == {"python", "env file", "settings"}
+    assert "nowhere" not in json.dumps(reported)
 
 
 def test_an_env_file_that_cannot_be_read_is_not_to_be_corrected(patient: Patient) -> None:
     Path(".env").write_bytes(b"BIND=\xff\n")
-    [found] = [check for check in patient.told(exit_code=2)["checks"] if check["name"] == "settings"]
+    [found] = [check for check in patient.reported(exit_code=2)["checks"] if check["name"] == "settings"]
     assert "Cannot be read" in found["message"]
     assert found["fix"].startswith("run this as the owner of the file")
 
 
 def test_a_secret_that_no_route_asks_for_is_not_missed(patient: Patient) -> None:
     patient.environment |= {"STOREFRONT_WEBHOOK_SECRET": None}
-    assert patient.told()["status"] == "ok"
+    assert patient.reported()["status"] == "ok"
     patient.environment |= {"DEPLOYMENT_MODE": "cloud"}
-    assert [check["message"][:25] for check in patient.told()["checks"] if check["fix"]] == ["STOREFRONT_WEBHOOK_SECRET"]
+    assert [check["message"][:25] for check in patient.reported()["checks"] if check["fix"]] == ["STOREFRONT_WEBHOOK_SECRET"]
 
 
-def test_a_redis_that_drops_what_it_is_given_is_told(patient: Patient) -> None:
+def test_a_redis_that_drops_what_it_is_given_is_reported(patient: Patient) -> None:
     patient.redis.order("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
-        [found] = [check for check in patient.told()["checks"] if check["fix"]]
+        [found] = [check for check in patient.reported()["checks"] if check["fix"]]
     finally:
         patient.redis.order("CONFIG", "SET", "maxmemory-policy", "noeviction")
     assert (found["name"], found["status"]) == ("Redis", "warning")
@@ -429,7 +429,7 @@ SKEWS = [(10.0, "warning"), (-10.0, "warning"), (90.0, "failure")]
 
 
 @pytest.mark.parametrize(("skew_s", "level"), SKEWS)
-def test_a_clock_that_is_off_is_told(
+def test_a_clock_that_is_off_is_reported(
     tmp_path: Path,
     postgres_url: str,
     redis: RedisServer,
@@ -441,8 +441,8 @@ def test_a_clock_that_is_off_is_told(
     monkeypatch.chdir(tmp_path)
     patient = Patient(tmp_path, postgres_url, redis, service)
     with freeze_time(utc_now() + timedelta(seconds=skew_s), tick=True):
-        told = patient.told(exit_code=1 if level == "failure" else 0)
-    clocks = [check for check in told["checks"] if check["name"] == "clock"]
+        reported = patient.reported(exit_code=1 if level == "failure" else 0)
+    clocks = [check for check in reported["checks"] if check["name"] == "clock"]
     assert [check["status"] for check in clocks] == [level, level]
     assert ["of Redis" in clocks[0]["message"], "of the database" in clocks[1]["message"]] == [True, True]
 
@@ -457,7 +457,7 @@ def test_what_is_judged_goes_by_its_limits() -> None:
     assert versions == [Level.FAILURE, Level.OK, Level.OK]
 
 
-def test_a_file_of_another_user_is_told_to_all_but_root(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_reported_to_all_but_root(tmp_path: Path) -> None:
     env_file = tmp_path / ".env"
     env_file.write_text("")
     env_file.chmod(0o600)
@@ -466,8 +466,8 @@ def test_a_file_of_another_user_is_told_to_all_but_root(tmp_path: Path) -> None:
     owner = env_file.stat().st_uid
     assert machine.env_file(env_file, owner).level is Level.OK
     assert machine.env_file(env_file, 0).level is Level.OK
-    told = machine.env_file(env_file, owner + 1)
-    assert (told.level, told.fix) == (Level.WARNING, f"chown {owner + 1} '{env_file}'")
+    reported = machine.env_file(env_file, owner + 1)
+    assert (reported.level, reported.fix) == (Level.WARNING, f"chown {owner + 1} '{env_file}'")
 
 
 def silent(peer: Peer) -> None:
@@ -496,14 +496,14 @@ def missing(peer: Peer) -> None:
     [(silent, "0.3 s"), (dripping, "0.3 s"), (another, "not RiskRelay"), (missing, "404")],
     ids=["silent", "dripping", "another", "missing"],
 )
-def test_what_answers_in_place_of_the_service_is_told(behave: Callable[[Peer], None], why: str) -> None:
+def test_what_answers_in_place_of_the_service_is_reported(behave: Callable[[Peer], None], why: str) -> None:
     with LoopbackServer(behave) as server:
         assert why in str(machine.health_problem(f"{server.url()}healthz", 0.3))
 
 
 def test_a_proxy_of_the_environment_is_not_asked(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert patient.told()["status"] == "ok"
+    assert patient.reported()["status"] == "ok"
 
 
 def test_a_check_that_breaks_ends_no_other(patient: Patient) -> None:
@@ -511,7 +511,7 @@ def test_a_check_that_breaks_ends_no_other(patient: Patient) -> None:
         request_id = receive(Topic.CUSTOMER_REDACT, Vault([OLD]), ADA)
         nobody = Vault([OLD]).seal("not a subject", SUBJECT.context(request_id))
         execute("UPDATE compliance_requests SET subject_sealed = ?", (nobody,))
-    told = patient.told(exit_code=1)
-    [found] = [check for check in told["checks"] if check["status"] == "failure"]
+    reported = patient.reported(exit_code=1)
+    [found] = [check for check in reported["checks"] if check["status"] == "failure"]
     assert (found["name"], found["message"].startswith("The check failed")) == ("keys", True)
-    assert told["checks"][-1]["name"] == "compliance"
+    assert reported["checks"][-1]["name"] == "compliance"

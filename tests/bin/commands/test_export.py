@@ -111,8 +111,8 @@ def test_nothing_to_put_back_is_done_at_once(shell: ExportShell) -> None:
 def test_a_target_that_takes_nothing_is_refused_with_the_remedy(shell: ExportShell, status: str) -> None:
     shell.failed()
     shell.turn_to(status)
-    told = shell.refused("recover", "--target", shell.target_id, "--since", "1h")
-    assert f"is {status}; run `target resume {shell.target_id}`" in told
+    reported = shell.refused("recover", "--target", shell.target_id, "--since", "1h")
+    assert f"is {status}; run `target resume {shell.target_id}`" in reported
     assert shell.json("recover", "--list") == []
 
 
@@ -135,11 +135,11 @@ def test_what_has_ended_is_not_cancelled(shell: ExportShell) -> None:
 @pytest.mark.parametrize(
     "words", [("--show", "rec_none"), ("--cancel", "rec_none"), ("--target", "tgt_none", "--since", "7d")]
 )
-def test_what_is_not_there_is_told_in_one_line(shell: ExportShell, words: tuple[str, ...]) -> None:
+def test_what_is_not_there_is_reported_in_one_line(shell: ExportShell, words: tuple[str, ...]) -> None:
     assert "There is no such" in shell.refused("recover", *words)
 
 
-def test_no_recoveries_are_told_as_such(shell: ExportShell) -> None:
+def test_no_recoveries_are_reported_as_such(shell: ExportShell) -> None:
     assert shell.type("recover", "--list").stdout == "There are no recoveries.\n"
 
 
@@ -158,7 +158,7 @@ def test_no_recoveries_are_told_as_such(shell: ExportShell) -> None:
         ("--show", "rec_1", "--since", "7d"),
     ],
 )
-def test_wrong_usage_is_told_by_the_exit_code(shell: ExportShell, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_by_the_exit_code(shell: ExportShell, words: tuple[str, ...]) -> None:
     result = shell.type("recover", *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert shell.json("recover", "--list") == []
@@ -224,12 +224,12 @@ REFUSED: Final[list[tuple[str | bytes, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "told"), REFUSED)
-def test_a_refused_ticket_is_told_in_one_line_not_stored_and_not_repeated(
-    shell: ExportShell, typed: str | bytes, told: str
+@pytest.mark.parametrize(("typed", "reported"), REFUSED)
+def test_a_refused_ticket_is_reported_in_one_line_not_stored_and_not_repeated(
+    shell: ExportShell, typed: str | bytes, reported: str
 ) -> None:
     refusal = shell.prepare_refused("--ticket", "-", standard_input=typed)
-    assert told in refusal
+    assert reported in refusal
     assert CANARY not in refusal
     assert shell.json("list") == []
 

@@ -30,9 +30,9 @@ class Keeper(Shell):
 
     def pruned(self, *words: str) -> dict[str, int]:
         """Prune; return how many rows went, by table."""
-        told = self.json("prune", *words)
-        assert tuple(told) == retention.COUNTED
-        return {table: count for table, count in told.items() if count}
+        reported = self.json("prune", *words)
+        assert tuple(reported) == retention.COUNTED
+        return {table: count for table, count in reported.items() if count}
 
     def prepared(self, count: int, days_ago: float) -> list[str]:
         with self.database():
@@ -90,10 +90,10 @@ def test_an_archive_that_others_can_read_is_refused_with_the_remedy(shell: Keepe
     shell.prepared(1, 91)
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
-    told = shell.refused("prune", "--archive", str(folder))
+    reported = shell.refused("prune", "--archive", str(folder))
     # What is typed after it: /tmp must not be closed to everybody else by it.
-    assert "chmod" not in told
-    assert f"such as {folder}/riskrelay-archive" in told
+    assert "chmod" not in reported
+    assert f"such as {folder}/riskrelay-archive" in reported
     assert shell.left() == 1
     assert shell.pruned("--archive", str(folder / "riskrelay-archive")) == {"exports": 1}
 
@@ -165,5 +165,5 @@ def on_a_terminal(shell: Keeper, *words: str) -> str:
     "words",
     [("--limit", "0"), ("--limit", "9" * 30), ("--older-than-days", "0"), ("--older-than-days", "9" * 30), ("--nonsense",)],
 )
-def test_wrong_usage_is_told_by_the_exit_code(shell: Keeper, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_by_the_exit_code(shell: Keeper, words: tuple[str, ...]) -> None:
     assert shell.type("prune", *words).exit_code == 2

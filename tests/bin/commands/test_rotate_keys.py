@@ -81,16 +81,16 @@ def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: KeyShel
     assert "ENCRYPTION_KEYS does not open" in shell.refused()
 
 
-def test_a_person_is_told_what_comes_next_and_never_a_key(shell: KeyShell) -> None:
-    told = shell.type("--generate").stdout
-    assert "restart service and workers" in told
-    assert "bin/riskrelay rotate-keys" in told
+def test_a_person_is_reported_what_comes_next_and_never_a_key(shell: KeyShell) -> None:
+    reported = shell.type("--generate").stdout
+    assert "restart service and workers" in reported
+    assert "bin/riskrelay rotate-keys" in reported
     keys = shell.env_file.read_text().partition("'")[2].partition("'")[0].split(",")
     assert len(keys) == 2
     assert "Older keys are still needed" in shell.type("--dry-run").stdout
     done = shell.type().stdout
     assert "You can remove the older keys" in done
-    assert not any(key in told + done for key in keys)
+    assert not any(key in reported + done for key in keys)
 
 
 def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell: KeyShell) -> None:
@@ -124,9 +124,9 @@ def test_a_draft_that_a_killed_run_left_is_no_hindrance(shell: KeyShell) -> None
 def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_path: Path) -> None:
     before = shell.env_file.read_bytes()
     shell.environment["ENCRYPTION_KEYS"] = text_of(OLD)
-    told = shell.refused("--generate")
-    assert "comes from the environment" in told
-    assert "openssl rand -base64 32" in told
+    reported = shell.refused("--generate")
+    assert "comes from the environment" in reported
+    assert "openssl rand -base64 32" in reported
     (tmp_path / "keys").write_text(text_of(OLD))
     shell.environment |= {"ENCRYPTION_KEYS": None, "ENCRYPTION_KEYS_FILE": str(tmp_path / "keys")}
     assert "comes from the environment" in shell.refused("--generate")
@@ -160,7 +160,7 @@ def test_generating_has_no_dry_run(shell: KeyShell) -> None:
     assert shell.type("--generate", "--dry-run").exit_code == 2
 
 
-def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: KeyShell) -> None:
+def test_what_opens_with_no_key_is_reported_by_its_place_with_exit_code_1(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     with shell.database():
         [(target_id,)] = rows("SELECT MIN(id) FROM targets")
@@ -168,9 +168,9 @@ def test_what_opens_with_no_key_is_told_by_its_place_with_exit_code_1(shell: Key
     place = {"table": "targets", "id": target_id, "column": "secret_sealed"}
     record = shell.json(exit_code=1)
     assert (record["resealed"], record["unreadable"], record["older_keys_needed"]) == (2, [place], False)
-    told = shell.type()
-    assert told.exit_code == 1
-    assert f"targets {target_id}: no key decrypts secret_sealed" in told.stderr
+    reported = shell.type()
+    assert reported.exit_code == 1
+    assert f"targets {target_id}: no key decrypts secret_sealed" in reported.stderr
 
 
 def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeyShell) -> None:

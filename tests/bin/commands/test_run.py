@@ -34,14 +34,14 @@ class RunProcess:
             )
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         return self.log.read_text()
 
     def wait_until_ready(self) -> None:
         until = time.monotonic() + START_WITHIN_S
-        while "is ready at" not in self.told:
-            assert self.process.poll() is None, self.told
-            assert time.monotonic() < until, self.told
+        while "is ready at" not in self.reported:
+            assert self.process.poll() is None, self.reported
+            assert time.monotonic() < until, self.reported
             time.sleep(0.05)
 
     def children(self) -> dict[str, int]:
@@ -92,7 +92,7 @@ def test_a_proxy_of_the_environment_does_not_hide_that_it_is_ready(tmp_path: Pat
 def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: RunProcess, number: signal.Signals) -> None:
     installation.process.send_signal(number)
     assert installation.process.wait(STOP_WITHIN_S) == 0
-    assert "Traceback" not in installation.told
+    assert "Traceback" not in installation.reported
     installation.assert_nothing_is_left()
 
 
@@ -100,7 +100,7 @@ def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: RunPr
 def test_the_death_of_a_part_ends_the_whole_with_a_failure(installation: RunProcess, part: str) -> None:
     os.kill(installation.children()[part], signal.SIGKILL)
     assert installation.process.wait(STOP_WITHIN_S) == 1
-    assert f"{part} 1 ended" in installation.told or f"{part} ended" in installation.told
+    assert f"{part} 1 ended" in installation.reported or f"{part} ended" in installation.reported
     installation.assert_nothing_is_left()
 
 
@@ -110,7 +110,7 @@ def test_no_part_outlives_a_killed_parent(installation: RunProcess) -> None:
     installation.assert_nothing_is_left()
 
 
-def test_a_port_in_use_is_told_and_ends_with_a_failure(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_and_ends_with_a_failure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = _run(tmp_path, BIND=f"127.0.0.1:{port}")
@@ -119,7 +119,7 @@ def test_a_port_in_use_is_told_and_ends_with_a_failure(tmp_path: Path) -> None:
     assert list(processes_in(tmp_path)) == []
 
 
-def test_a_data_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_data_folder_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = _run(tmp_path, DATA_DIR=str(tmp_path / "file" / "data"))
     assert ended.returncode == 1

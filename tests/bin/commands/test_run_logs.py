@@ -47,12 +47,12 @@ def test_every_line_is_json_from_the_first_warning_to_the_death_of_a_part(folder
     finally:
         end(process, folder)
 
-    told: list[dict[str, Any]] = [json.loads(line) for line in errors.read_text().splitlines()]
-    assert all({"at", "level", "logger", "message"} <= line.keys() for line in told)
-    messages = [line["message"] for line in told]
+    reported: list[dict[str, Any]] = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert all({"at", "level", "logger", "message"} <= line.keys() for line in reported)
+    messages = [line["message"] for line in reported]
     assert any("WORKER_PROCESES" in message for message in messages)
     assert "worker started" in messages
-    assert any(line["logger"] == "gunicorn.error" and "SIGKILL" in line["message"] for line in told)
+    assert any(line["logger"] == "gunicorn.error" and "SIGKILL" in line["message"] for line in reported)
     assert "service exited with -9; stopping the other processes" in messages
 
 

@@ -79,8 +79,8 @@ def test_a_validation_that_fails_tells_why_with_exit_code_1(shell: TargetShell) 
     assert (record["last_validation"]["status"], record["last_validation"]["reason"]) == ("failed", "connect_refused")
     record = shell.json("validate", unsafe, exit_code=1)
     assert (record["status"], record["status_reason"]) == ("blocked", "address_private")
-    told = shell.type("validate", unsafe)
-    assert (told.exit_code, "address_private" in told.stdout) == (1, True)
+    reported = shell.type("validate", unsafe)
+    assert (reported.exit_code, "address_private" in reported.stdout) == (1, True)
 
 
 # ---- ping
@@ -93,24 +93,24 @@ PINGED = [
 ]
 
 
-@pytest.mark.parametrize(("behave", "told", "exit_code"), PINGED)
+@pytest.mark.parametrize(("behave", "reported", "exit_code"), PINGED)
 def test_a_ping_is_sent_and_what_came_of_it_is_printed(
-    shell: TargetShell, behave: Callable[[Peer], None], told: tuple[Any, ...], exit_code: int
+    shell: TargetShell, behave: Callable[[Peer], None], reported: tuple[Any, ...], exit_code: int
 ) -> None:
     with LoopbackServer(behave) as server:
         [target_id] = shell.make_targets(server.url())
         printed = shell.json("ping", target_id, exit_code=exit_code)
         assert server.connections == 1
     assert list(printed) == ["delivered", "response_status", "error_code", "duration_ms"]
-    assert (printed["delivered"], printed["response_status"], printed["error_code"]) == told
+    assert (printed["delivered"], printed["response_status"], printed["error_code"]) == reported
     assert printed["duration_ms"] >= 0
-    assert shell.json("show", target_id)["connected"]["status"] == ("connected" if told[0] else "failing")
+    assert shell.json("show", target_id)["connected"]["status"] == ("connected" if reported[0] else "failing")
 
 
 def test_a_ping_that_a_worker_has_taken_is_waited_for(
     tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker takes every ping as soon as there is one, and is not heard of again."""
+    """The worker takes every ping as soon as there is one, and never reports back."""
     monkeypatch.chdir(tmp_path)
     shell = TargetShell(tmp_path, sqlite_url)
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
@@ -176,17 +176,17 @@ RESUMED = [
 ]
 
 
-@pytest.mark.parametrize(("status", "url", "told"), RESUMED)
+@pytest.mark.parametrize(("status", "url", "reported"), RESUMED)
 def test_a_target_is_resumed_only_when_nothing_speaks_against_its_address(
-    shell: TargetShell, status: str, url: str, told: str
+    shell: TargetShell, status: str, url: str, reported: str
 ) -> None:
     [target_id] = shell.make_targets(url)
     with shell.database():
         execute("UPDATE targets SET status = ?", (status,))
-    if told == "active":
+    if reported == "active":
         assert shell.json("resume", target_id)["status"] == "active"
     else:
-        assert told in shell.refused("resume", target_id)
+        assert reported in shell.refused("resume", target_id)
         assert shell.json("show", target_id)["status"] == status
 
 
@@ -194,9 +194,9 @@ def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShel
     unsafe, fine = shell.make_targets(PRIVATE, "http://127.0.0.1:9/hook")
     with shell.database():
         execute("UPDATE targets SET status = 'paused'")
-    told = shell.type("resume", "--all", "--json")
-    assert (told.exit_code, [record["id"] for record in json.loads(told.stdout)]) == (1, [fine])
-    assert f"Target {unsafe} stays paused: address_private" in told.stderr
+    reported = shell.type("resume", "--all", "--json")
+    assert (reported.exit_code, [record["id"] for record in json.loads(reported.stdout)]) == (1, [fine])
+    assert f"Target {unsafe} stays paused: address_private" in reported.stderr
 
 
 # ---- resume --all
@@ -227,7 +227,7 @@ def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: Tar
     assert shell.json("resume", target_id)["status"] == "active"
 
 
-def test_what_cannot_be_resumed_is_told_and_holds_up_nothing(shell: TargetShell) -> None:
+def test_what_cannot_be_resumed_is_reported_and_holds_up_nothing(shell: TargetShell) -> None:
     with_secret, without = shell.make_targets(*["https://tracker.example.com/hook"] * 2)
     shell.environment["WEBHOOK_SECRET"] = None
     with shell.database():

@@ -131,9 +131,9 @@ def test_any_of_what_is_known_of_a_subject_is_enough() -> None:
     assert not everything.in_text("x 191168 y")
 
 
-def test_json_is_searched_by_its_names_and_values_and_told_by_path() -> None:
+def test_json_is_searched_by_its_names_and_values_and_reported_by_path() -> None:
     value = {"a": [{"b": "for john@example.com"}, 191167, None, True], "191167": {"deep": 1}, "c": "nobody", "d": 1911670}
-    found = Mentions(Subject("191167", "john@example.com")).in_value("told", value)
+    found = Mentions(Subject("191167", "john@example.com")).in_value("reported", value)
     assert found == {"told/a/0/b": "for john@example.com", "told/a/1": "191167", "told/191167": "191167"}
 
 

@@ -1,4 +1,4 @@
-"""What is refused, where it is told, and what passes: by table, by chance, and by time."""
+"""What is refused, at which path, and what passes: by table, by chance, and by time."""
 
 import base64
 import html
@@ -36,7 +36,7 @@ def codes(value: Any) -> list[str]:
     return [problem.code for problem in find(value, KNOWN)]
 
 
-def told(value: Any) -> list[tuple[str, str]]:
+def reported(value: Any) -> list[tuple[str, str]]:
     return [(problem.path, problem.code) for problem in find(value, KNOWN)]
 
 
@@ -46,7 +46,7 @@ def test_each_listed_name_is_refused_in_every_spelling(name: str) -> None:
     camel = words[0] + "".join(word.title() for word in words[1:])
     pascal = "".join(word.title() for word in words)
     spellings = [name, name.upper(), "-".join(words), "".join(words), camel, pascal, f"admin_{name}", f"customer{pascal}"]
-    assert {spelling: told({spelling: None}) for spelling in spellings} == {
+    assert {spelling: reported({spelling: None}) for spelling in spellings} == {
         spelling: [(f"/{name}", "forbidden_name")] for spelling in spellings
     }
 
@@ -69,7 +69,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "listed"), NAMES)
 def test_a_forbidden_end_of_a_longer_name_is_refused(name: str, listed: str) -> None:
-    assert told({name: "-"}) == [(f"/{listed}", "forbidden_name")]
+    assert reported({name: "-"}) == [(f"/{listed}", "forbidden_name")]
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_a_forbidden_end_of_a_longer_name_is_refused(name: str, listed: str) -> 
     ],
 )
 def test_a_name_that_only_resembles_a_forbidden_one_passes(name: str) -> None:
-    assert told({name: "a"}) == []
+    assert reported({name: "a"}) == []
 
 
 def test_forbidden_names_are_found_at_any_depth() -> None:
     value: Any = {"password": "x"}
     for _ in range(15):
         value = {"evidence": [value]}
-    assert told(value) == [("/evidence/0" * 15 + "/password", "forbidden_name")]
+    assert reported(value) == [("/evidence/0" * 15 + "/password", "forbidden_name")]
 
 
 PATHS = [
@@ -122,8 +122,8 @@ PATHS = [
 
 @pytest.mark.parametrize(("value", "path"), PATHS)
 def test_a_path_is_made_of_our_own_names_alone(value: Any, path: str) -> None:
-    assert (path, "card_number") in told(value)
-    assert all(place == path for place, code in told(value) if code == "card_number")
+    assert (path, "card_number") in reported(value)
+    assert all(place == path for place, code in reported(value) if code == "card_number")
 
 
 def test_nothing_submitted_is_repeated() -> None:
@@ -147,17 +147,17 @@ def test_every_code_has_its_sentence() -> None:
     assert {rule.code for rule in RULES} | {"forbidden_name", "forbidden_header", "order_record"} == set(MESSAGES)
 
 
-def test_the_same_problem_is_told_once() -> None:
-    assert told({"mine": [CARD] * 9, "yours": CARD}) == [("", "card_number")]
+def test_the_same_problem_is_reported_once() -> None:
+    assert reported({"mine": [CARD] * 9, "yours": CARD}) == [("", "card_number")]
 
 
-def test_no_more_problems_are_told_than_a_sender_can_use() -> None:
+def test_no_more_problems_are_reported_than_a_sender_can_use() -> None:
     assert len(find([CARD] * (MAX_PROBLEMS + 1), KNOWN)) == MAX_PROBLEMS
 
 
 def test_duplicates_do_not_hide_another_problem() -> None:
-    assert told([*([{"mine": CARD}] * 10), {"url": JWT}])[-1] == ("/10/url", "jwt")
-    assert told({"mine": [CARD] * (MAX_PROBLEMS * 2), "url": JWT}) == [("", "card_number"), ("/url", "jwt")]
+    assert reported([*([{"mine": CARD}] * 10), {"url": JWT}])[-1] == ("/10/url", "jwt")
+    assert reported({"mine": [CARD] * (MAX_PROBLEMS * 2), "url": JWT}) == [("", "card_number"), ("/url", "jwt")]
 
 
 CARDS = [
@@ -328,7 +328,7 @@ HEADERS_IN_A_LIST = [
 
 @pytest.mark.parametrize(("value", "expected"), HEADERS_IN_A_LIST)
 def test_a_header_is_judged_also_where_its_name_and_value_stand_apart(value: Any, expected: list[tuple[str, str]]) -> None:
-    assert told(value) == expected
+    assert reported(value) == expected
 
 
 CREDENTIALS = [
@@ -531,7 +531,7 @@ def test_the_response_headers_of_an_ordinary_page_pass() -> None:
         "alt-svc": 'h3=":443"; ma=86400',
         "age": 4111,
     }
-    assert told({"page": {"responseHeaders": headers}}) == []
+    assert reported({"page": {"responseHeaders": headers}}) == []
 
 
 ORDERS: list[tuple[dict[str, Any], bool]] = [
@@ -555,7 +555,7 @@ ORDERS: list[tuple[dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("record", "found"), ORDERS)
 def test_two_parts_of_an_order_in_one_object_make_an_order_record(record: dict[str, Any], found: bool) -> None:
-    assert told({"issues": [{"evidence": record}]}) == ([("/issues/0/evidence", "order_record")] if found else [])
+    assert reported({"issues": [{"evidence": record}]}) == ([("/issues/0/evidence", "order_record")] if found else [])
 
 
 def _digits(chance: random.Random, count: int) -> str:
@@ -733,20 +733,20 @@ def _looks_at(value: Any) -> int:
 def test_many_texts_are_judged_together_also_where_one_of_them_is_refused() -> None:
     texts = ["only words here"] * 20_000
     innocent, guilty = {"title": texts}, {"title": [*texts, CARD]}
-    assert told(guilty) == [("/title/20000", "card_number")]
+    assert reported(guilty) == [("/title/20000", "card_number")]
     assert _looks_at(guilty) < 3 * _looks_at(innocent) + 100
 
 
-def test_texts_that_share_a_path_are_told_once_and_not_looked_at_again() -> None:
-    assert told({"unheard-of": [CARD] * 20_000}) == [("", "card_number")]
+def test_texts_that_share_a_path_are_reported_once_and_not_looked_at_again() -> None:
+    assert reported({"unheard-of": [CARD] * 20_000}) == [("", "card_number")]
     assert _looks_at({"unheard-of": [CARD] * 20_000}) < 1_000
 
 
 def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_whole_body() -> None:
     # Each is an ordinary extract; two of them in a text would be a dump.
     few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
-    assert told({"issues": few}) == []
-    assert told({"issues": many}) == [("", "sql_dump")]
+    assert reported({"issues": few}) == []
+    assert reported({"issues": many}) == [("", "sql_dump")]
     assert _looks_at({"issues": many}) < 3 * MAX_CHECKS
 
 

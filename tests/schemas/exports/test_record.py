@@ -138,7 +138,7 @@ def test_a_preview_with_problems_is_not_safe() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(30, 30), (29.001, 30), (0.001, 1), (0, 1), (-5, 1), (86400, 86400)])
-def test_a_scheduled_retry_is_told_in_whole_seconds_rounded_up_and_at_least_one(seconds: float, expected: int) -> None:
+def test_a_scheduled_retry_is_reported_in_whole_seconds_rounded_up_and_at_least_one(seconds: float, expected: int) -> None:
     export = waiting(ExportStatus.RETRY_SCHEDULED, seconds)
     assert retry_after_s(export, NOW) == export_record(export, NOW)["retry_after_seconds"] == expected
 
@@ -158,7 +158,7 @@ def test_the_end_of_a_lease_is_not_shown_as_the_next_attempt(status: ExportStatu
 
 
 @given(st.floats(-10, 1e6))
-def test_a_client_that_waits_as_told_never_comes_too_early(seconds: float) -> None:
+def test_a_client_that_waits_as_reported_never_comes_too_early(seconds: float) -> None:
     export = waiting(ExportStatus.RETRY_SCHEDULED, seconds)
     actual = retry_after_s(export, NOW)
     assert actual is not None

@@ -20,14 +20,16 @@ def least(**members: Any) -> Ticket:
     return ticket_for_capture(CaptureForm().read({"project_id": 7, "page_url": "https://shop.example", **members}))
 
 
-def cms(told: dict[str, Any] | None = None, **changes: Any) -> Ticket:
+def cms(reported: dict[str, Any] | None = None, **changes: Any) -> Ticket:
     body = cms_diagnostics(7, **changes)
-    return ticket_for_diagnostic(CmsDiagnosticsForm().read(body if told is None else {**body, "diagnostics": told}))
+    return ticket_for_diagnostic(CmsDiagnosticsForm().read(body if reported is None else {**body, "diagnostics": reported}))
 
 
-def shop(told: dict[str, Any] | None = None, **changes: Any) -> Ticket:
+def shop(reported: dict[str, Any] | None = None, **changes: Any) -> Ticket:
     body = storefront_diagnostics(7, **changes)
-    return ticket_for_diagnostic(StorefrontDiagnosticsForm().read(body if told is None else {**body, "diagnostics": told}))
+    return ticket_for_diagnostic(
+        StorefrontDiagnosticsForm().read(body if reported is None else {**body, "diagnostics": reported})
+    )
 
 
 def test_a_captures_ticket_says_what_was_selected_and_where() -> None:
@@ -118,7 +120,7 @@ def test_without_symptoms_a_diagnostic_is_for_information() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "page"),
+    ("reported", "page"),
     [
         ({}, "https://snow.shops.example/"),
         ({"primary_domain": "Snow.example."}, "https://snow.example/"),
@@ -126,8 +128,8 @@ def test_without_symptoms_a_diagnostic_is_for_information() -> None:
         ({"primary_domain": "evil.example/?"}, "https://snow.shops.example/"),
     ],
 )
-def test_a_shops_page_is_its_primary_domain_where_that_is_one(told: dict[str, Any], page: str) -> None:
-    assert shop(told).page_url == page
+def test_a_shops_page_is_its_primary_domain_where_that_is_one(reported: dict[str, Any], page: str) -> None:
+    assert shop(reported).page_url == page
 
 
 def test_a_site_without_a_checkout_page_is_its_own_page() -> None:

@@ -28,8 +28,8 @@ NO_NUMBERS: tuple[Any, ...] = ("3", 3.0, 3.5, True, [3], {})
 MARK = "Zq9"
 CMS_LEAST = {"project_id": 7, "platform": "cms_commerce", "site_url": "https://shop.example", "diagnostics": {}}
 SHOP_LEAST = {"project_id": 7, "shop_domain": "shop.example", "granted_scopes": ["read_themes"], "diagnostics": {}}
-CMS_TOLD = cms_diagnostics(7)["diagnostics"]
-SHOP_TOLD = storefront_diagnostics(7)["diagnostics"]
+CMS_REPORTED = cms_diagnostics(7)["diagnostics"]
+SHOP_REPORTED = storefront_diagnostics(7)["diagnostics"]
 
 
 def problems(form: Form, body: Any) -> list[tuple[str, str]]:
@@ -39,11 +39,11 @@ def problems(form: Form, body: Any) -> list[tuple[str, str]]:
 
 
 def cms(**reported: Any) -> dict[str, Any]:
-    return cms_diagnostics(7, diagnostics={**CMS_TOLD, **reported})
+    return cms_diagnostics(7, diagnostics={**CMS_REPORTED, **reported})
 
 
 def shop(**reported: Any) -> dict[str, Any]:
-    return storefront_diagnostics(7, diagnostics={**SHOP_TOLD, **reported})
+    return storefront_diagnostics(7, diagnostics={**SHOP_REPORTED, **reported})
 
 
 def test_the_plugins_form_of_the_specification_is_read() -> None:
@@ -52,7 +52,7 @@ def test_the_plugins_form_of_the_specification_is_read() -> None:
         project_id=7,
         report_id=3,
         client_version="2.0.1",
-        reported=CMS_TOLD,
+        reported=CMS_REPORTED,
         site_url="https://shop.example/",
     )
 
@@ -63,14 +63,14 @@ def test_the_apps_form_of_the_specification_is_read() -> None:
         project_id=7,
         report_id=3,
         client_version="3.1",
-        reported=SHOP_TOLD,
+        reported=SHOP_REPORTED,
         shop_domain="snow.shops.example",
         shop_name="Snow",
         granted_scopes=("read_content", "read_themes"),
     )
 
 
-@pytest.mark.parametrize(("form", "least", "reported"), [(CMS, CMS_LEAST, CMS_TOLD), (SHOP, SHOP_LEAST, SHOP_TOLD)])
+@pytest.mark.parametrize(("form", "least", "reported"), [(CMS, CMS_LEAST, CMS_REPORTED), (SHOP, SHOP_LEAST, SHOP_REPORTED)])
 def test_the_diagnostics_must_be_there_and_may_be_empty(form: Form, least: dict[str, Any], reported: dict[str, Any]) -> None:
     assert form.read(least).reported == dict.fromkeys(reported)
     assert form.read({**least, "diagnostics": dict.fromkeys(reported)}) == form.read(least)
@@ -230,7 +230,7 @@ def test_a_record_has_every_member_under_its_own_name(form: Form, sent: dict[str
 
 @pytest.mark.parametrize(
     ("form", "least", "reported", "optional"),
-    [(CMS, CMS_LEAST, CMS_TOLD, ("plugin_version",)), (SHOP, SHOP_LEAST, SHOP_TOLD, ("shop_name", "app_version"))],
+    [(CMS, CMS_LEAST, CMS_REPORTED, ("plugin_version",)), (SHOP, SHOP_LEAST, SHOP_REPORTED, ("shop_name", "app_version"))],
 )
 def test_what_was_not_sent_is_there_as_null(
     form: Form, least: dict[str, Any], reported: dict[str, Any], optional: tuple[str, ...]

@@ -245,7 +245,7 @@ def test_a_senders_clock_that_is_wrong_loses_no_email(date: str) -> None:
         ({}, None),
     ],
 )
-def test_the_size_of_an_attachment_is_told_or_counted(attachment: dict[str, Any], size_bytes: int | None) -> None:
+def test_the_size_of_an_attachment_is_reported_or_counted(attachment: dict[str, Any], size_bytes: int | None) -> None:
     assert read(postmark_email(Attachments=[attachment])).attachments == (Attachment("", "", size_bytes),)
 
 

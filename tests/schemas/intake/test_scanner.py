@@ -118,7 +118,7 @@ def test_what_is_wrong_is_named_by_our_path_and_a_code(body: Any, expected: list
     assert problems(body) == expected
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_every_mistake_is_reported_at_once() -> None:
     text = problems(postback(status="done", page={}, issues=[issue(title=[1]), issue(severity=2)]))
     assert text == [
         ("/issues/0/title", "invalid_type"),
@@ -152,7 +152,7 @@ def test_names_that_were_not_needed_stay_as_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "meant"),
+    ("reported", "meant"),
     [
         *((name, name) for name in ("info", "low", "medium", "high", "critical")),
         ("informational", "info"),
@@ -169,8 +169,8 @@ def test_names_that_were_not_needed_stay_as_evidence() -> None:
         ("", "info"),
     ],
 )
-def test_severities_have_synonyms(told: str | None, meant: str) -> None:
-    found = only_issue(severity=told)
+def test_severities_have_synonyms(reported: str | None, meant: str) -> None:
+    found = only_issue(severity=reported)
     assert (found.severity, found.evidence) == (meant, {})
 
 

@@ -454,7 +454,7 @@ def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Loa
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         # A key that was put on a line of its own: what stands before its = counts as a name.
         (OTHER_KEY, "Qk…"),
@@ -466,12 +466,12 @@ def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Loa
         ("ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOPQRSTUVWXYZ=", "AB…"),
     ],
 )
-def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_told(
-    load: Load, tmp_path: Path, line: str, told: str
+def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_reported(
+    load: Load, tmp_path: Path, line: str, reported: str
 ) -> None:
     (tmp_path / ".env").write_text(f"ENCRYPTION_KEYS={KEY},\n{line}\n")
     assert len(load().encryption_keys) == 1
-    assert unknown_names(tmp_path / ".env") == {told: None}
+    assert unknown_names(tmp_path / ".env") == {reported: None}
 
 
 def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:

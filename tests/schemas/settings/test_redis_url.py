@@ -46,7 +46,7 @@ def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("http://:hunter2@cache", "starts with"),
         ("redis:hunter2@cache", "starts with"),
@@ -87,10 +87,10 @@ def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
         ("redis+sentinel://a/main/1/2", "Nothing follows"),
     ],
 )
-def test_a_wrong_form_is_refused_and_not_quoted(text: str, told: str) -> None:
+def test_a_wrong_form_is_refused_and_not_quoted(text: str, reported: str) -> None:
     with pytest.raises(InvalidRedisUrl) as refused:
         parse_redis_url(text)
-    assert told in str(refused.value)
+    assert reported in str(refused.value)
     assert "hunt" not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 

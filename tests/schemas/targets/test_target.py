@@ -127,13 +127,13 @@ HELD = [
 
 @pytest.mark.parametrize(("status", "held_reason", "shown", "is_told"), HELD)
 def test_a_record_shows_that_a_target_waits_and_until_when(
-    status: tuple[TargetStatus, str | None], held_reason: str, shown: tuple[str, str | None], is_told: bool
+    status: tuple[TargetStatus, str | None], held_reason: str, shown: tuple[str, str | None], is_reported: bool
 ) -> None:
     until = MADE + timedelta(minutes=1)
     held = replace(TARGET, status=status[0], status_reason=status[1], held_until=until, held_reason=held_reason)
     record = dump_target(held, until - timedelta(milliseconds=1))
     assert (record["status"], record["status_reason"]) == shown
-    assert record["delivery"]["waits_until"] == ("2026-03-01T12:01:00.000Z" if is_told else None)
+    assert record["delivery"]["waits_until"] == ("2026-03-01T12:01:00.000Z" if is_reported else None)
     over = dump_target(held, until)
     assert (over["status"], over["status_reason"]) == (status[0].value, status[1])
     assert over["delivery"]["waits_until"] is None

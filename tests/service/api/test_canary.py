@@ -148,7 +148,7 @@ def test_secrets_stand_in_no_table_and_no_log(
 _TO: Final = ("exports.ticket", "inbound_emails.recipients")
 _FROM: Final = ("exports.ticket", "inbound_emails.sender")
 _ENCLOSED: Final = ("exports.ticket", "inbound_emails.attachments")
-_TOLD: Final = ("answer", "diagnostics.diagnostics", "exports.ticket")
+_REPORTED: Final = ("answer", "diagnostics.diagnostics", "exports.ticket")
 _CAPTURED: Final = ("answer", "exports.ticket")
 
 #: Where a member may come out again: in the answer to its request, and in columns.
@@ -219,24 +219,24 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     f"POST {CMS}": {
         "/site_url": (*_CAPTURED, "diagnostics.site_url"),
         "/plugin_version": (*_CAPTURED, "diagnostics.client_version"),
-        "/diagnostics/cms_version": _TOLD,
-        "/diagnostics/commerce_plugin_version": _TOLD,
-        "/diagnostics/active_theme": _TOLD,
-        "/diagnostics/active_plugin_names/*": _TOLD,
-        "/diagnostics/checkout_page_url": _TOLD,
-        "/diagnostics/commerce_plugin_status": _TOLD,
-        "/diagnostics/visible_browser_symptoms/*": _TOLD,
+        "/diagnostics/cms_version": _REPORTED,
+        "/diagnostics/commerce_plugin_version": _REPORTED,
+        "/diagnostics/active_theme": _REPORTED,
+        "/diagnostics/active_plugin_names/*": _REPORTED,
+        "/diagnostics/checkout_page_url": _REPORTED,
+        "/diagnostics/commerce_plugin_status": _REPORTED,
+        "/diagnostics/visible_browser_symptoms/*": _REPORTED,
     },
     f"POST {STOREFRONT}": {
         "/shop_domain": (*_CAPTURED, "diagnostics.shop_domain"),
         "/shop_name": (*_CAPTURED, "diagnostics.shop_name"),
         "/app_version": (*_CAPTURED, "diagnostics.client_version"),
-        "/diagnostics/primary_domain": _TOLD,
-        "/diagnostics/published_theme_name": _TOLD,
-        "/diagnostics/product_count_bucket": _TOLD,
-        "/diagnostics/checkout_profile_status": _TOLD,
-        "/diagnostics/app_embed_status": _TOLD,
-        "/diagnostics/visible_storefront_symptoms/*": _TOLD,
+        "/diagnostics/primary_domain": _REPORTED,
+        "/diagnostics/published_theme_name": _REPORTED,
+        "/diagnostics/product_count_bucket": _REPORTED,
+        "/diagnostics/checkout_profile_status": _REPORTED,
+        "/diagnostics/app_embed_status": _REPORTED,
+        "/diagnostics/visible_storefront_symptoms/*": _REPORTED,
     },
 }
 #: Around bodies, on whatever route: the request's id is given back and logged, and a key knows its request again.
@@ -311,10 +311,10 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
     wanted = {}
     for number, spoiled in sent.items():
         # A request's id is given back and logged whatever becomes of it; a key is kept with what was done.
-        is_told = number in accepted or spoiled.place.endswith("header X-Request-Id")
+        is_reported = number in accepted or spoiled.place.endswith("header X-Request-Id")
         without_work = spoiled.call.method == "GET" or COMPLIANCE in spoiled.place
         is_key = spoiled.place.endswith("header Idempotency-Key")
-        wanted[number] = may_stand(spoiled) if is_told and not (is_key and without_work) else set()
+        wanted[number] = may_stand(spoiled) if is_reported and not (is_key and without_work) else set()
         if number in invalid and spoiled.place.endswith("/?"):
             # The name of an unknown field, an ordinary identifier: the error message repeats it.
             wanted[number] = {"answer"}

@@ -321,7 +321,7 @@ def test_the_platforms_own_vector_matches() -> None:
         assert not is_signed(body, sent, secret + b"\n")
 
 
-def test_wycheproofs_tags_are_told_apart() -> None:
+def test_wycheproofs_tags_are_reported_apart() -> None:
     groups = corpus("webhooks/wycheproof_hmac_sha256.json")["testGroups"]
     judged = [(each["result"] == "valid" and group["tagSize"] == 256, each) for group in groups for each in group["tests"]]
     assert sum(is_good for is_good, _ in judged) > 20
@@ -362,7 +362,7 @@ def test_a_header_that_names_no_shop_is_refused(shop: str, client: TestClient) -
     assert count() == 0
 
 
-def test_missing_headers_are_told_both_at_once_and_before_the_body_is_read(client: TestClient) -> None:
+def test_missing_headers_are_reported_both_at_once_and_before_the_body_is_read(client: TestClient) -> None:
     raw = b"{not json"
     headers = {"X-Platform-Hmac-Sha256": signature(raw), "Content-Type": "application/json"}
     answer = client.simulate_post(WEBHOOKS, body=raw, headers=headers)
@@ -496,7 +496,7 @@ def test_other_installations_do_not_have_the_route(mode: str, customer: Customer
     assert count() == 0
 
 
-def test_a_lost_ring_loses_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
+def test_a_lost_wake_up_loses_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
     wake_ups.is_connected = False
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
     assert compliance_requests.any_waiting(utc_now())

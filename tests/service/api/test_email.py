@@ -177,7 +177,7 @@ def test_a_rotated_secret_counts_at_once_in_every_process(client: TestClient, cu
         ("webhook-only", "scanner,email", 202),
     ],
 )
-def test_webhook_only_mode_takes_emails_where_it_is_told_to(
+def test_webhook_only_mode_takes_emails_where_it_is_reported_to(
     mode: str, extra: str, status: int, customer: Customer, tmp_path: Path
 ) -> None:
     client = client_with(
@@ -273,7 +273,7 @@ def test_an_email_for_no_project_is_refused(client: TestClient, tmp_path: Path) 
 
 CARD: Final = "4111 1111 1111 1111"
 TORN: Final = "<p>Paid with 4111<b>1111</b>1111<!-- -->1111</p>"
-TOLD = [
+REPORTED = [
     (plain_email(text=f"Paid with {CARD}."), "/text"),
     (plain_email(subject=f"Card {CARD}"), "/subject"),
     (plain_email(subject="=?utf-8?b?NDExMSAxMTExIDExMTEgMTExMQ==?="), "/subject"),
@@ -293,7 +293,7 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("body", "path"), TOLD)
+@pytest.mark.parametrize(("body", "path"), REPORTED)
 def test_forbidden_content_is_refused_by_its_path_before_anything_is_stored(
     body: dict[str, Any], path: str, client: TestClient, log_lines: LogLines
 ) -> None:

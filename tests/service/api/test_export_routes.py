@@ -347,7 +347,7 @@ def test_a_list_that_cannot_be_given_is_refused(
     assert CANARY not in answer.text
 
 
-def test_everything_that_is_wrong_with_a_query_is_told_at_once(client: TestClient, customer: Customer) -> None:
+def test_everything_that_is_wrong_with_a_query_is_reported_at_once(client: TestClient, customer: Customer) -> None:
     answer = listed(customer, "status=x&source=y&limit=z&cursor=-").send(client)
     codes = {
         ("/status", "not_allowed"),

@@ -199,7 +199,7 @@ def conflicts(endpoint: int, /, **members: Any) -> Check:
 
 
 class RecordingReceiver:
-    """A receiver on loopback that keeps what it is sent and answers what it is told."""
+    """A receiver on loopback that keeps what it is sent and responds as configured."""
 
     def __init__(self, *answers: tuple[int, bytes]) -> None:
         self.answers = list(answers) or [(202, b"{}")]

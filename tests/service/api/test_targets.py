@@ -1,4 +1,4 @@
-"""Targets are registered for addresses that pass the URL policy now; what a name leads to is never told."""
+"""Targets are registered for addresses that pass the URL policy now; what a name leads to is never reported."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -85,10 +85,10 @@ def test_a_method_that_a_route_has_not_is_refused_alike_whoever_asks(app: App, e
                 for headers, body in (({}, None), *((each, b"{}") for each in senders))
             }
             assert len(actual) == 1, (method, path, actual)
-            [(status, text, headers_told)] = actual
+            [(status, text, headers_reported)] = actual
             assert status == 405
             assert method == "HEAD" or "METHOD_NOT_ALLOWED" in text
-            assert set(dict(headers_told)["allow"].split(", ")) == methods | {"OPTIONS"}
+            assert set(dict(headers_reported)["allow"].split(", ")) == methods | {"OPTIONS"}
             asked += 1
     assert asked > 60
 

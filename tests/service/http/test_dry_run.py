@@ -50,13 +50,13 @@ def dry(call: Call) -> Call:
     return replace(call, query="dry_run=true")
 
 
-def without_births(told: Any) -> Any:
+def without_births(reported: Any) -> Any:
     """Return an answer without what is new each time: ids and moments."""
-    if isinstance(told, dict):
-        return {name: without_births(inner) for name, inner in told.items()}
-    if isinstance(told, list):
-        return [without_births(inner) for inner in told]
-    return "new" if isinstance(told, str) and _BIRTHS.match(told) else told
+    if isinstance(reported, dict):
+        return {name: without_births(inner) for name, inner in reported.items()}
+    if isinstance(reported, list):
+        return [without_births(inner) for inner in reported]
+    return "new" if isinstance(reported, str) and _BIRTHS.match(reported) else reported
 
 
 def refusal(answer: Result) -> Any:

@@ -75,7 +75,7 @@ def test_a_page_is_written_anew_after_a_moment(client: TestClient, wake_ups: Fak
     assert scraped(client)["riskrelay_redis_up"] == 0
 
 
-def test_a_database_that_is_away_is_told_in_time_and_its_figures_are_left_out(
+def test_a_database_that_is_away_is_reported_in_time_and_its_figures_are_left_out(
     postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     open_database(postgres_url)

@@ -39,7 +39,7 @@ def calls(customer: Customer, export_id: str, target_id: str) -> list[Call]:
     ]
 
 
-def test_postgresql_away_is_told_and_its_return_is_noticed(
+def test_postgresql_away_is_reported_and_its_return_is_noticed(
     postgres_url: str, postgres_server: PostgresServer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     open_database(postgres_url)

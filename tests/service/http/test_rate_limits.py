@@ -46,7 +46,7 @@ RATE_LIMIT = re.compile(r'"principal";r=(\d+);t=(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class LimitDecision:
-    """What one request was told."""
+    """The limits in one response."""
 
     passed: bool
     remaining: int
@@ -174,7 +174,7 @@ def scripts_run(client: "Redis") -> int:
     return int(actual.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
-def test_what_remains_is_told_with_the_share_that_is_reserved(redis: RedisServer, tmp_path: Path) -> None:
+def test_what_remains_is_reported_with_the_share_that_is_reserved(redis: RedisServer, tmp_path: Path) -> None:
     process = Process(tmp_path, redis.url)
     actual = [process.ask() for _ in range(25)]
     assert [each.remaining for each in actual] == list(range(599, 574, -1))
@@ -206,7 +206,7 @@ def test_unspent_shares_lapse_with_the_period(frozen: FrozenDateTimeFactory, tmp
     assert process.ask().remaining == 600 - 10 - 1
 
 
-def test_the_wait_that_is_told_is_enough_for_redis(redis: RedisServer, tmp_path: Path) -> None:
+def test_the_wait_that_is_reported_is_enough_for_redis(redis: RedisServer, tmp_path: Path) -> None:
     """Another process, which remembers no refusal, lets a request pass after it, first and later in a period."""
     how: Mapping[str, Any] = {"RATE_LIMIT_PER_MINUTE": 4, "window_s": 2}
     refusing = Process(tmp_path, redis.url, **how)
@@ -222,7 +222,7 @@ def test_the_wait_that_is_told_is_enough_for_redis(redis: RedisServer, tmp_path:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 20, 59, 60, 61, 119, 120, 600, 601])
-def test_the_wait_that_is_told_is_exact_to_the_second(frozen: FrozenDateTimeFactory, limit: int, tmp_path: Path) -> None:
+def test_the_wait_that_is_reported_is_exact_to_the_second(frozen: FrozenDateTimeFactory, limit: int, tmp_path: Path) -> None:
     """Refused a second before, and passed when it is over, through six refusals."""
     process = Process(tmp_path, RATE_LIMIT_PER_MINUTE=limit, clock=frozen_clock)
     for _ in range(6):
@@ -394,7 +394,7 @@ class SlowCounters(RateLimitCounters):
         return super().take(item, kind, key, share)
 
 
-def test_a_right_guess_among_many_at_once_is_told_no_sooner_than_the_wrong_ones_before_it(tmp_path: Path) -> None:
+def test_a_right_guess_among_many_at_once_is_reported_no_sooner_than_the_wrong_ones_before_it(tmp_path: Path) -> None:
     """While the failure that is one too many is counted, others of the same address have authenticated already."""
     counters = SlowCounters(tmp_path)
     addresses = BlockedAddresses(RateLimitItemPerSecond(1, ENDLESS_S), counters, time.monotonic)
@@ -414,7 +414,7 @@ def test_a_right_guess_among_many_at_once_is_told_no_sooner_than_the_wrong_ones_
             one_too_many.result()
 
 
-def test_a_right_token_among_many_guesses_at_once_is_not_told(customer: Customer, tmp_path: Path) -> None:
+def test_a_right_token_among_many_guesses_at_once_is_not_reported(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
     admission = RequestPipeline(1000, OvertakenLimits(settings))
     resource = SimpleNamespace(operations={"GET": Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))})
@@ -610,7 +610,7 @@ def test_a_signed_webhook_with_headers_that_say_nothing_counts_like_any(door: Op
     assert actual == [422, 422, 429]
 
 
-def test_whoever_is_not_known_is_told_no_standing(door: OpenDoor) -> None:
+def test_whoever_is_not_known_is_reported_no_standing(door: OpenDoor) -> None:
     there = door()
     answers = [there.fail(), there.ask("GET", "/healthz", {}), there.ask("GET", "/nowhere", there.customer.bearer)]
     assert [answer.status_code for answer in answers] == [401, 200, 404]

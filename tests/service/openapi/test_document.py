@@ -46,8 +46,8 @@ def described_in(mode: str, folder: Path) -> dict[str, Any]:
     return record
 
 
-def operations(told: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, item in told["paths"].items():
+def operations(reported: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in reported["paths"].items():
         for method, operation in item.items():
             yield method.upper(), path, operation
 

@@ -1,4 +1,4 @@
-"""What successful answers hold, which headers every answer has, and what a client is told to wait."""
+"""What successful answers hold, which headers every answer has, and how long a client has to wait."""
 
 import json
 from dataclasses import replace
@@ -298,7 +298,7 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("wait_ms", "seconds"), WAITS)
-def test_the_wait_is_told_twice_and_the_same(wait_ms: int, seconds: int, client: TestClient, customer: Customer) -> None:
+def test_the_wait_is_reported_twice_and_the_same(wait_ms: int, seconds: int, client: TestClient, customer: Customer) -> None:
     with freeze_time(NOW + timedelta(days=1)):
         export_id, _ = approved(client, customer)
         schedule_retry(export_id, wait_ms / 1000)
@@ -343,7 +343,7 @@ def test_health_is_open_and_touches_nothing(client: TestClient, wake_ups: FakeWa
     assert_is_polite(answer)
 
 
-def test_a_bug_is_told_without_what_it_said(
+def test_a_bug_is_reported_without_what_it_said(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, log_lines: LogLines
 ) -> None:
     def fail() -> None:

@@ -172,7 +172,7 @@ def test_a_socket_that_broke_is_no_silence(pair: tuple[ClientConnection, socket.
         connection.recv(10)
 
 
-def test_who_gives_way_lets_what_came_be_heard() -> None:
+def test_who_gives_way_lets_what_came_be_received() -> None:
     ours, theirs = socket.socketpair()
     hearing = gevent.spawn(ours.recv, 1)
     gevent.sleep(0)
@@ -194,17 +194,17 @@ class Sitting:
     """Clients of a small service, each of which is waited for."""
 
     def __init__(self, count: int) -> None:
-        self.seats = ConnectionLimit(count)
+        self.slots = ConnectionLimit(count)
         self._connections: list[ClientConnection] = []
         self._clients: list[socket.socket] = []
 
     def come(self, host: str, what: str = "request") -> ClientConnection:
-        """Let a client take a seat and be waited for."""
+        """Let a client take a slot and be waited for."""
         ours, theirs = socket.socketpair()
         connection = ClientConnection(ours, host, nothing, ConnectionTimeouts())
         self._clients.append(theirs)
         self._connections.append(connection)
-        self.seats.add(connection)
+        self.slots.add(connection)
         connection.expect_body() if what == "body" else connection.expect_request(60)
         if what != "answer":
             self.wait(connection, what)
@@ -249,7 +249,7 @@ GETS_UP = [
 
 
 @pytest.mark.parametrize(("there", "gone"), GETS_UP)
-def test_the_last_seat_is_made_free_again(there: list[tuple[str, str]], gone: int, sitting: Sitting) -> None:
+def test_the_last_slot_becomes_free_again(there: list[tuple[str, str]], gone: int, sitting: Sitting) -> None:
     connections = [sitting.come(*each) for each in there]
     before = [each.is_evictable for each in connections]
     sitting.come("c")
@@ -258,24 +258,24 @@ def test_the_last_seat_is_made_free_again(there: list[tuple[str, str]], gone: in
     assert changed == [gone]
 
 
-def test_where_all_were_busy_when_the_last_seat_was_taken_it_is_made_free_later(sitting: Sitting) -> None:
-    """Once every seat is taken nobody comes who would ask for one."""
+def test_the_last_slot_becomes_free_later_if_all_were_busy(sitting: Sitting) -> None:
+    """Once every slot is taken nobody comes who would ask for one."""
     connections = [sitting.come("a", "answer") for _ in range(4)]
-    sitting.seats.enforce()
+    sitting.slots.enforce()
     for each in connections[2:]:
         sitting.wait(each)
-    sitting.seats.enforce()
+    sitting.slots.enforce()
     assert [each.is_evictable for each in connections] == [False, False, False, True]
 
 
 def test_while_there_is_room_everybody_stays(sitting: Sitting) -> None:
     connections = [sitting.come("a") for _ in range(3)]
-    sitting.seats.enforce()
+    sitting.slots.enforce()
     assert all(each.is_evictable for each in connections)
 
 
-def test_a_seat_that_was_given_back_is_free(sitting: Sitting) -> None:
+def test_a_released_slot_is_free(sitting: Sitting) -> None:
     connections = [sitting.come("a") for _ in range(3)]
-    sitting.seats.remove(connections[0])
+    sitting.slots.remove(connections[0])
     sitting.come("a")
     assert all(each.is_evictable for each in connections)

@@ -136,13 +136,13 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "told"), [row[1:] for row in BODIES], ids=[row[0] for row in BODIES])
-def test_a_body_is_measured_as_it_comes(sent: bytes, told: tuple[int, str] | None, service: Service) -> None:
+@pytest.mark.parametrize(("sent", "reported"), [row[1:] for row in BODIES], ids=[row[0] for row in BODIES])
+def test_a_body_is_measured_as_it_comes(sent: bytes, reported: tuple[int, str] | None, service: Service) -> None:
     answer = service.exchange(sent)
-    if told is None:
+    if reported is None:
         assert answer.status == 202
         return
-    assert code_of(answer) == told
+    assert code_of(answer) == reported
     assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
     assert CANARY.encode() not in answer.content
 
@@ -155,7 +155,7 @@ def test_a_body_that_breaks_off_is_the_senders_mistake(service: Service) -> None
             assert code_of(read_answer(connection_)) == (422, "VALIDATION_FAILED")
 
 
-def test_too_much_is_told_before_who_is_calling(service: Service) -> None:
+def test_too_much_is_reported_before_who_is_calling(service: Service) -> None:
     length = b"Content-Length: %d" % len(HUGE)
     assert code_of(service.exchange(raw(b"POST", TARGETS.encode(), length, body=HUGE))) == (413, "PAYLOAD_TOO_LARGE")
 

@@ -110,7 +110,7 @@ def test_an_id_beyond_the_databases_integers_is_no_ones(world: AccountsAndProjec
             manageable(principal(world.owner), project_id, report_id)
 
 
-def test_a_report_of_another_project_is_told_to_whoever_manages_the_project(world: AccountsAndProjects) -> None:
+def test_a_report_of_another_project_is_reported_to_whoever_manages_the_project(world: AccountsAndProjects) -> None:
     with pytest.raises(ValidationFailed) as refused:
         manageable(principal(world.owner), world.project, world.seconds_report)
     [problem] = refused.value.problems

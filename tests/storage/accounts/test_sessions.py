@@ -171,7 +171,7 @@ def test_it_has_no_more_of_many_that_begin_at_once(principal: TokenPrincipal) ->
     assert len(sessions.list_live(NOW, 50)) == MAX_LIVE
 
 
-def test_an_end_is_told_once_and_stays_as_it_was(principal: TokenPrincipal) -> None:
+def test_an_end_is_reported_once_and_stays_as_it_was(principal: TokenPrincipal) -> None:
     session = found(sessions.begin(principal, BROWSER, NOW), NOW)
     ended = sessions.end(session.id, Ended.REVOKED, NOW + MINUTE, "operator")
     again = sessions.end(session.id, Ended.SIGNED_OUT, NOW + 2 * MINUTE, "user:1")

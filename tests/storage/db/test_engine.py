@@ -80,8 +80,8 @@ def test_processes_that_read_and_then_write_lose_nothing(sqlite_url: str, opened
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(8)
     ]
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda process: process.communicate("go", timeout=60)[1], started))
-    assert told == [""] * 8
+        reported = list(pool.map(lambda process: process.communicate("go", timeout=60)[1], started))
+    assert reported == [""] * 8
     with connection():
         assert rows("SELECT created_at FROM accounts") == [(8 * 25,)]
 
@@ -109,7 +109,7 @@ def test_a_transaction_that_fails_leaves_nothing(database: str) -> None:
     assert count() == 0
 
 
-def test_an_interrupt_within_a_commit_is_told_as_what_it_is(sqlite_url: str, opened: Callable[[str], None]) -> None:
+def test_an_interrupt_within_a_commit_is_reported_as_what_it_is(sqlite_url: str, opened: Callable[[str], None]) -> None:
     opened(sqlite_url)
 
     def be_interrupted() -> None:
@@ -322,8 +322,8 @@ def test_a_look_up_goes_on_when_the_server_is_back(
 
 def test_what_a_url_sets_for_its_sessions_is_kept_beside_our_own(postgres_url: str, opened: Callable[[str], None]) -> None:
     opened(f"{postgres_url}{'&' if '?' in postgres_url else '?'}options=-csearch_path%3Delsewhere%20-c%20work_mem%3D8MB")
-    told = [rows(f"SHOW {name}")[0][0] for name in ("search_path", "work_mem", "lock_timeout")]
-    assert told == ["elsewhere", "8MB", "5s"]
+    reported = [rows(f"SHOW {name}")[0][0] for name in ("search_path", "work_mem", "lock_timeout")]
+    assert reported == ["elsewhere", "8MB", "5s"]
 
 
 def test_a_file_that_is_locked_too_long_is_an_outage(sqlite_url: str, opened: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""SQLite's one writer: several works in one commit, each taken back alone, none told of before it is on the disk."""
+"""SQLite's one writer: several works in one commit, each taken back alone, none reported before it is on the disk."""
 
 import sqlite3
 import sys
@@ -104,12 +104,12 @@ def test_a_commit_carries_only_so_many(file: File) -> None:
     assert file.commits >= 2
 
 
-def test_nobody_is_told_before_the_commit(file: File) -> None:
-    def is_stored_when_told(name: str) -> None:
+def test_nobody_is_reported_before_the_commit(file: File) -> None:
+    def is_stored_when_reported(name: str) -> None:
         file.write(name)
         assert name in file.stored()
 
-    done = at_once(file, *(partial(is_stored_when_told, str(number)) for number in range(5)))
+    done = at_once(file, *(partial(is_stored_when_reported, str(number)) for number in range(5)))
     assert [each.exception() for each in done] == [None] * 5
 
 
@@ -222,15 +222,15 @@ LINES = range(1, 75)
 @pytest.mark.parametrize("fails", [False, True], ids=["work that is done", "work that fails"])
 def test_an_interrupt_at_any_line_neither_keeps_the_turn_nor_stores_half(tmp_path: Path, fails: bool) -> None:
     file = File(tmp_path / "works.db", lock_wait_s=0.05)
-    told = []
+    reported = []
     for line in LINES:
-        told.append(interrupted(partial(file.write, f"work {line}", fails=fails), {line}))
+        reported.append(interrupted(partial(file.write, f"work {line}", fails=fails), {line}))
         file.write(f"after {line}")
         assert f"after {line}" in file.stored()
-        assert told[-1] is not None or f"work {line}" in file.stored()
+        assert reported[-1] is not None or f"work {line}" in file.stored()
         assert not fails or f"work {line}" not in file.stored()
-    assert isinstance(told[0], _Interrupt)
-    assert not isinstance(told[-1], _Interrupt)
+    assert isinstance(reported[0], _Interrupt)
+    assert not isinstance(reported[-1], _Interrupt)
     file.writes.close()
 
 
@@ -248,14 +248,14 @@ def test_an_interrupt_at_any_line_tells_nobody_else_that_lost_work_is_stored(tmp
     file.writes.close()
 
 
-def test_who_waits_too_long_is_told_that_the_database_is_locked(tmp_path: Path) -> None:
+def test_who_waits_too_long_is_reported_that_the_database_is_locked(tmp_path: Path) -> None:
     file = File(tmp_path / "works.db", lock_wait_s=0.05)
     failed: list[BaseException] = []
 
     def write() -> None:
-        with pytest.raises(peewee.OperationalError, match="locked") as told:
+        with pytest.raises(peewee.OperationalError, match="locked") as reported:
             file.write("b")
-        failed.append(told.value)
+        failed.append(reported.value)
 
     with file.writes.transaction() as driver:
         driver.execute("INSERT INTO works VALUES ('a', NULL)")

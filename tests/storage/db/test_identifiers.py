@@ -19,9 +19,9 @@ moments = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))  
 def test_an_identifier_is_a_ulid_of_its_moment(moment: datetime) -> None:
     made = new_id(ATTEMPT, moment)
     assert is_id(ATTEMPT, made)
-    told = ULID.from_str(made.removeprefix("att_"))
-    assert str(told) == made.removeprefix("att_")
-    assert told.milliseconds == to_ms(moment)
+    reported = ULID.from_str(made.removeprefix("att_"))
+    assert str(reported) == made.removeprefix("att_")
+    assert reported.milliseconds == to_ms(moment)
 
 
 @given(moments, moments)

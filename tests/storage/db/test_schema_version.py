@@ -167,9 +167,9 @@ def test_processes_that_migrate_at_once_take_turns_and_all_end_well(empty_url: s
     started = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    told = [process.communicate(timeout=60) for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], told
-    assert sorted(out.strip() for out, _ in told) == [str(ALL_MIGRATIONS), "[]", "[]"]
+    reported = [process.communicate(timeout=60) for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], reported
+    assert sorted(out.strip() for out, _ in reported) == [str(ALL_MIGRATIONS), "[]", "[]"]
 
 
 def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_server: PostgresServer) -> None:
@@ -339,7 +339,7 @@ def test_a_new_file_its_logs_and_its_locks_are_for_their_owner_alone(tmp_path: P
     assert modes == dict.fromkeys(("new.db", "new.db-wal", "new.db-shm", "new.db.migrate.lock"), 0o600)
 
 
-def test_who_may_not_make_tables_is_told_so(postgres_server: PostgresServer) -> None:
+def test_who_may_not_make_tables_is_reported_so(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     with raw(url) as owner:
         owner.execute("CREATE ROLE reader LOGIN")
@@ -515,8 +515,11 @@ def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) ->
     asked += statements_of(lambda: queries.list_page(customer.account_id, 20))
     assert len(asked) >= 8
     for sql, parameters in asked:
-        told = plan(sql, parameters)
-        assert not re.search(r"SCAN (e|exports|attempts)\b(?! USING)|Seq Scan on (exports|attempts)", told), (sql, told)
+        reported = plan(sql, parameters)
+        assert not re.search(r"SCAN (e|exports|attempts)\b(?! USING)|Seq Scan on (exports|attempts)", reported), (
+            sql,
+            reported,
+        )
 
 
 def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Customer) -> None:
@@ -529,8 +532,8 @@ def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Custom
     )
     for question in questions:
         [(sql, parameters)] = statements_of(question)[:1]
-        told = plan(sql, parameters)
-        assert "exports_waiting" in told, told
+        reported = plan(sql, parameters)
+        assert "exports_waiting" in reported, reported
 
 
 #: Everything a list can be asked for, one status, several, and both filters at once included.
@@ -547,15 +550,18 @@ def test_every_list_is_one_question_and_reads_a_page_by_an_index(customer: Custo
     fill_findings(customer, 5_000)
     for asked in LISTS:
         [(sql, parameters)] = statements_of(partial(queries.list_page, customer.account_id, 51, **asked))
-        told = plan(sql, parameters)
-        assert not re.search(r"SCAN (e|f|exports|findings)\b(?! USING)|Seq Scan on (exports|findings)", told), (asked, told)
+        reported = plan(sql, parameters)
+        assert not re.search(r"SCAN (e|f|exports|findings)\b(?! USING)|Seq Scan on (exports|findings)", reported), (
+            asked,
+            reported,
+        )
         if is_sqlite():
             # Each part finds its ids in their order; only the page itself may be sorted.
-            parts = re.findall(r"SEARCH t\d+ USING (?:COVERING )?INDEX exports_account", told)
-            assert len(parts) == max(len(asked["statuses"]), 1), told
-            assert told.count("TEMP B-TREE") <= 1
+            parts = re.findall(r"SEARCH t\d+ USING (?:COVERING )?INDEX exports_account", reported)
+            assert len(parts) == max(len(asked["statuses"]), 1), reported
+            assert reported.count("TEMP B-TREE") <= 1
         else:
-            assert told.count("exports_account") >= 1, told
+            assert reported.count("exports_account") >= 1, reported
 
 
 def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> None:
@@ -566,12 +572,12 @@ def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> N
     asked += statements_of(lambda: attempts.list_page(export_id, customer.account_id, 51, last.id))
     assert len(asked) == 5
     for sql, parameters in asked:
-        told = plan(sql, parameters)
-        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on|TEMP B-TREE", told), (sql, told)
+        reported = plan(sql, parameters)
+        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on|TEMP B-TREE", reported), (sql, reported)
 
 
 def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Customer) -> None:
-    """With so few rows PostgreSQL would rather read them all, so it is told not to."""
+    """With so few rows PostgreSQL would rather read them all, so a setting forbids that."""
     if not is_sqlite():
         db.execute_sql("SET enable_seqscan = off")
     target_id = make_target(customer).id
@@ -588,10 +594,10 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
     asked += statements_of(lambda: validations.claim_next(NOW + timedelta(days=1), 30))
     assert len(asked) >= 9
     for sql, parameters in asked:
-        told = plan(sql, parameters)
+        reported = plan(sql, parameters)
         # What came with the question, no table: lists of values, the rows `r` made of them, and what json_each reads.
-        told = re.sub(r"SCAN (CONSTANT ROW|\d+ CONSTANT ROWS|r|json_each)\b", "", told)
-        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on", told), (sql, told)
+        reported = re.sub(r"SCAN (CONSTANT ROW|\d+ CONSTANT ROWS|r|json_each)\b", "", reported)
+        assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on", reported), (sql, reported)
 
 
 def test_a_page_of_targets_is_one_question(customer: Customer) -> None:

@@ -27,8 +27,8 @@ def test_a_host_that_is_off_goes_by_the_databases_time_and_says_so(
     clock = off_by(seconds)
     clock.compare()
     assert abs(clock.now() - utc_now()) < NEARLY
-    [told] = [record.getMessage() for record in caplog.records]
-    off = re.search(r"off by (-?\d+) s.* NTP", told)
+    [reported] = [record.getMessage() for record in caplog.records]
+    off = re.search(r"off by (-?\d+) s.* NTP", reported)
     assert off
     assert abs(int(off[1]) - seconds) < NEARLY.total_seconds()
     clock.compare()

@@ -68,16 +68,16 @@ def test_processes_that_claim_at_once_never_get_the_same_export(database: str, c
     started = [
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    told = []
+    reported = []
     with ThreadPoolExecutor(len(started)) as pool:
         for answer in pool.map(lambda process: process.communicate("go", timeout=60)[0], started):
-            told += json.loads(answer)
+            reported += json.loads(answer)
     assert [process.returncode for process in started] == [0, 0, 0]
-    assert sorted(export_id for export_id, _, _ in told) == sorted(ids)
-    assert {attempt for _, _, attempt in told} == {1}
+    assert sorted(export_id for export_id, _, _ in reported) == sorted(ids)
+    assert {attempt for _, _, attempt in reported} == {1}
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'claim'") == [(120,)]
     held = dict(rows("SELECT id, lease FROM exports WHERE status = 'delivering'"))
-    assert held.items() <= {(export_id, lease) for export_id, lease, _ in told}
+    assert held.items() <= {(export_id, lease) for export_id, lease, _ in reported}
     assert rows("SELECT COUNT(*) FROM exports WHERE status = 'exported'") == [(120 - len(held),)]
 
 
@@ -149,10 +149,10 @@ def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest
                 return "conflict"
 
     with ThreadPoolExecutor(8) as pool:
-        told = sorted(pool.map(act, range(8)))
-    assert told.count("conflict") == 7
+        reported = sorted(pool.map(act, range(8)))
+    assert reported.count("conflict") == 7
     export = queries.get(export_id)
-    assert ({*told} - {"conflict"}) == {export.target_id or "dismissed"}
+    assert ({*reported} - {"conflict"}) == {export.target_id or "dismissed"}
     assert export.version == 2
 
 

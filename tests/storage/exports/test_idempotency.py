@@ -93,7 +93,7 @@ def test_of_many_requests_with_one_key_one_does_the_work_and_all_get_its_answer(
     assert answers.count(ANSWER) == 7
 
 
-def test_a_repeat_that_comes_during_the_work_waits_for_it_or_is_told_to_come_again(database: str) -> None:
+def test_a_repeat_that_comes_during_the_work_waits_for_it_or_is_reported_to_come_again(database: str) -> None:
     begun, finish = threading.Event(), threading.Event()
 
     def first() -> None:

@@ -118,14 +118,14 @@ def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it(customer: Cu
 
 
 def test_the_entity_tag_changes_when_a_target_is_held_and_when_it_is_let_go(customer: Customer) -> None:
-    export_id, told = approved(customer), []
+    export_id, reported = approved(customer), []
     for held_until in (None, to_ms(NOW) + 60_000, to_ms(NOW) + 90_000, None):
         execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (held_until,))
         export = polled(customer, export_id)
         assert export is not None
-        told.append((entity_tag(export), json.loads(record_json(export, to_ms(NOW)))["next_attempt_at"]))
-    assert told[0] == told[3]
-    assert len({tag for tag, _ in told}) == len({shown for _, shown in told}) == 3
+        reported.append((entity_tag(export), json.loads(record_json(export, to_ms(NOW)))["next_attempt_at"]))
+    assert reported[0] == reported[3]
+    assert len({tag for tag, _ in reported}) == len({shown for _, shown in reported}) == 3
 
 
 # --- who asks

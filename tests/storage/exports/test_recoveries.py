@@ -89,9 +89,11 @@ def test_what_failed_or_was_blocked_begins_its_whole_schedule_anew(customer: Cus
         assert (export.attempts, export.finished_at, export.version) == (2, None, before.version + 1)
         began = rows("SELECT schedule_began_at, attempts_before FROM exports WHERE id = ?", (export_id,))
         assert began == [(to_ms(NOW), 2)]
-    told = "SELECT actor, status_before, status_after, reason FROM audit_entries WHERE action = 'retry' AND subject_id = ?"
-    assert rows(told, (failed,)) == [("operator", "failed", "approved", recovery.id)]
-    assert rows(told, (blocked,)) == [("operator", "blocked", "approved", recovery.id)]
+    reported = (
+        "SELECT actor, status_before, status_after, reason FROM audit_entries WHERE action = 'retry' AND subject_id = ?"
+    )
+    assert rows(reported, (failed,)) == [("operator", "failed", "approved", recovery.id)]
+    assert rows(reported, (blocked,)) == [("operator", "blocked", "approved", recovery.id)]
 
 
 # when an export finished, whether it is put back by a recovery of the last hour
@@ -345,10 +347,10 @@ def test_of_many_that_begin_at_once_one_is_made(target: Target) -> None:
                 return conflict.message
 
     with ThreadPoolExecutor(6) as pool:
-        told = list(pool.map(race, range(6)))
+        reported = list(pool.map(race, range(6)))
     [recovery] = recoveries.list_page()
-    assert told.count(recovery.id) == 1
-    assert all(recovery.id in each for each in told)
+    assert reported.count(recovery.id) == 1
+    assert all(recovery.id in each for each in reported)
 
 
 def test_a_cancelled_recovery_goes_no_further_and_what_is_put_back_stays_so(customer: Customer, target: Target) -> None:
@@ -360,8 +362,8 @@ def test_a_cancelled_recovery_goes_no_further_and_what_is_put_back_stays_so(cust
     assert recoveries.advance(held, at(1)) == RecoveryBatch(RecoveryProgress.LOST)
     assert recoveries.claim_next(at(3600)) is None
     assert len(retried()) == BATCH_SIZE
-    told = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ? ORDER BY id", (held.id,))
-    assert told == [("operator", "begin_recovery"), ("operator:2", "cancel_recovery")]
+    reported = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ? ORDER BY id", (held.id,))
+    assert reported == [("operator", "begin_recovery"), ("operator:2", "cancel_recovery")]
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled"])
@@ -417,7 +419,7 @@ def test_an_order_for_another_accounts_target_is_none(customer: Customer, target
     assert recoveries.list_page() == []
 
 
-def test_one_that_is_ordered_twice_is_told_which_one_runs(customer: Customer, target: Target) -> None:
+def test_one_that_is_ordered_twice_is_reported_which_one_runs(customer: Customer, target: Target) -> None:
     ordered = recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7")
     for again in (lambda: recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7"), lambda: begin(target)):
         with pytest.raises(AlreadyRecovering, match=ordered.id) as refused:

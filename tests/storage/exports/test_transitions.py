@@ -475,7 +475,7 @@ NEXT = [
 
 
 @pytest.mark.parametrize(("status", "held_s", "turned", "next_s"), NEXT)
-def test_no_attempt_is_told_for_before_its_target_goes_on(
+def test_no_attempt_is_reported_for_before_its_target_goes_on(
     customer: Customer, status: str, held_s: float, turned: str, next_s: float
 ) -> None:
     export_id = make_approved(customer, make_target(customer).id)
@@ -598,12 +598,12 @@ def test_every_move_leaves_one_entry_on_the_ledger_and_a_new_version(
     [export_id] = make_exports(customer, 1)
     held = walk_to(customer, export_id, status)
     before = queries.get(export_id)
-    told = len(ledger(export_id))
+    reported = len(ledger(export_id))
     do(customer, export_id, transition, held, at(1000))
     after = queries.get(export_id)
     assert (before.status, after.status) == (status, TRANSITIONS[transition].target)
     assert after.version == before.version + 1
-    [entry] = ledger(export_id)[told:]
+    [entry] = ledger(export_id)[reported:]
     assert entry[1:4] == (transition.value, status.value, TRANSITIONS[transition].target.value)
 
 
@@ -630,10 +630,10 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
         elif held:
             do(customer, export_id, transition, chance.choice(held), now)
     for export_id in ids:
-        told, export = ledger(export_id), queries.get(export_id)
-        assert len(told) == export.version
-        assert told[-1][3] == export.status.value
-        assert all(later[2] == earlier[3] for earlier, later in itertools.pairwise(told))
+        reported, export = ledger(export_id), queries.get(export_id)
+        assert len(reported) == export.version
+        assert reported[-1][3] == export.status.value
+        assert all(later[2] == earlier[3] for earlier, later in itertools.pairwise(reported))
         assert (export.finished_at is not None) == (export.status in FINISHED)
 
 

@@ -89,7 +89,7 @@ def test_two_processes_never_have_one_name_not_even_as_process_1_of_hosts_of_one
         "import os, socket; os.getpid = lambda: 1; socket.gethostname = lambda: 'app'\n"
         "from storage.exports.worker_heartbeats import process_name; print(process_name('worker'), process_name('worker'))"
     )
-    told = [subprocess.check_output([sys.executable, "-c", asked], cwd=ROOT, text=True).split() for _ in range(2)]
-    assert [first == again for first, again in told] == [True, True]
-    assert told[0] != told[1]
-    assert all(first.startswith("worker:app:1:") for first, _ in told)
+    reported = [subprocess.check_output([sys.executable, "-c", asked], cwd=ROOT, text=True).split() for _ in range(2)]
+    assert [first == again for first, again in reported] == [True, True]
+    assert reported[0] != reported[1]
+    assert all(first.startswith("worker:app:1:") for first, _ in reported)

@@ -104,7 +104,7 @@ def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Custo
     assert queries.get(export_id).version == 1
 
 
-def test_a_finding_that_is_gone_is_not_told_of(customer: Customer) -> None:
+def test_a_finding_that_is_gone_is_not_reported_of(customer: Customer) -> None:
     [export_id] = post(customer, issues=issues("a")).ticket_exports
     execute("DELETE FROM findings")
     assert queries.get(export_id).finding is None
@@ -283,7 +283,7 @@ def test_findings_are_read_back_newest_first_with_their_exports(customer: Custom
     assert findings.list_page(customer.project_id, 10, older.id, "low") == []
 
 
-def test_projects_are_told_with_their_newest_finding(customer: Customer) -> None:
+def test_projects_are_reported_with_their_newest_finding(customer: Customer) -> None:
     post(customer, scan_run_id=1, issues=[issue("a", severity="critical")])
     post(customer, later(1), scan_run_id=2, issues=[issue("b", severity="info")])
     [newest, _] = findings.list_page(customer.project_id, 10)

@@ -162,7 +162,7 @@ def test_a_limit_is_kept_and_the_rest_waits(furnished: list[str]) -> None:
         assert key_rotation.survey(BOTH).outdated == waiting
 
 
-def test_what_opens_with_no_key_is_told_by_its_place_and_holds_nothing_up(furnished: list[str]) -> None:
+def test_what_opens_with_no_key_is_reported_by_its_place_and_holds_nothing_up(furnished: list[str]) -> None:
     lost = Vault([b"L" * 32]).seal("s", targets.secret_context(furnished[0]))
     execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (lost, furnished[0]))
     execute("UPDATE integration_secrets SET secret_sealed = ?", (b"",))

@@ -1,4 +1,4 @@
-"""The census tells what there is, a bounded part of it at a time, and one process looks for all."""
+"""The snapshot counts what exists in bounded steps, and one process counts for all."""
 
 import json
 import threading
@@ -241,7 +241,7 @@ def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> 
 # --- a database that is away --------------------------------------------------
 
 
-def test_a_database_that_is_away_is_told_and_what_was_counted_is_kept_for_its_return(
+def test_a_database_that_is_away_is_reported_and_what_was_counted_is_kept_for_its_return(
     sqlite_url: str, tmp_path: Path
 ) -> None:
     open_database(sqlite_url)
@@ -328,7 +328,7 @@ def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
     assert len(looks.lasts) == 2
 
 
-def test_what_is_old_is_not_told_while_another_one_looks(tmp_path: Path) -> None:
+def test_what_is_old_is_not_reported_while_another_one_looks(tmp_path: Path) -> None:
     looks = Looks()
     one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
     one.figures(NOW)

@@ -136,8 +136,8 @@ AGES = [(0.0, True), (STALE_AFTER_S, True), (STALE_AFTER_S + 0.001, False), (-5.
 def test_a_ping_that_nobody_waits_for_any_more_is_not_sent(target: Target, age_s: float, is_sent: bool) -> None:
     ping_id = asked(target)
     assert (pings.claim_next(NOW + timedelta(seconds=age_s)) is not None) == is_sent
-    told = pings.get(ping_id).result
-    assert told == (None if is_sent else PingResult(False, None, "no_worker", None))
+    reported = pings.get(ping_id).result
+    assert reported == (None if is_sent else PingResult(False, None, "no_worker", None))
 
 
 def test_an_old_ping_does_not_hold_up_the_next_one(target: Target) -> None:

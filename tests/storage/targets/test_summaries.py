@@ -1,4 +1,4 @@
-"""Where exports go is told of an account's own targets alone."""
+"""Summaries contain only the account's own targets."""
 
 from schemas.targets.target import TargetStatus
 from storage.targets import summaries, targets
@@ -6,10 +6,10 @@ from storage.targets.summaries import TargetSummary
 from tests.support.factories import NOW, Customer, make_customer, make_target
 
 
-def test_targets_are_told_by_name_host_and_status(customer: Customer) -> None:
+def test_targets_are_reported_by_name_host_and_status(customer: Customer) -> None:
     target = make_target(customer, "https://tracker.example.com:8443/hook?a=1", "Ours")
-    told = summaries.by_id([target.id, "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"], customer.account_id)
-    assert told == {target.id: TargetSummary(target.id, "Ours", "tracker.example.com:8443", TargetStatus.ACTIVE)}
+    reported = summaries.by_id([target.id, "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"], customer.account_id)
+    assert reported == {target.id: TargetSummary(target.id, "Ours", "tracker.example.com:8443", TargetStatus.ACTIVE)}
     assert summaries.by_id([target.id], make_customer().account_id) == {}
     assert summaries.by_id([], customer.account_id) == {}
 

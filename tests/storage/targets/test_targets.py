@@ -83,18 +83,18 @@ def test_an_operators_verb_starts_from_certain_states(
 ) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
-    told = rows("SELECT COUNT(*) FROM audit_entries")
+    reported = rows("SELECT COUNT(*) FROM audit_entries")
     if status == leads_to:
         # Whoever repeats what got no answer is answered; it stays whose it was.
         targets.change_status(target.id, verb, NOW, "operator", "again")
         assert status_of(target.id) == (status, None)
-        assert rows("SELECT COUNT(*) FROM audit_entries") == told
+        assert rows("SELECT COUNT(*) FROM audit_entries") == reported
         return
     if status not in allowed:
         with pytest.raises(Conflict, match=f"is {status}; {verb} needs"):
             targets.change_status(target.id, verb, NOW, "operator")
         assert status_of(target.id)[0] == status
-        assert rows("SELECT COUNT(*) FROM audit_entries") == told
+        assert rows("SELECT COUNT(*) FROM audit_entries") == reported
         return
     targets.change_status(target.id, verb, NOW, "operator", "restored")
     assert status_of(target.id) == (leads_to, None if leads_to == "active" else "restored")
@@ -171,9 +171,9 @@ def test_an_unsafe_address_blocks_what_would_be_delivered_to(customer: Customer,
     after = targets.get(target.id, None)
     assert (after.validation_status, after.validation_reason, after.validated_at) == ("failed", "address_private", LATER)
     assert status_of(target.id) == (("blocked", "address_private") if is_blocked else (status, "before"))
-    told = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 2")
+    reported = rows("SELECT actor, action, reason FROM audit_entries ORDER BY id DESC LIMIT 2")
     blocked, validated = [("user:1", f"{what}", "address_private") for what in ("target_blocked", "validate_target")]
-    assert (told == [blocked, validated]) if is_blocked else (told[0] == validated)
+    assert (reported == [blocked, validated]) if is_blocked else (reported[0] == validated)
 
 
 @pytest.mark.parametrize("connected", ["unknown", "connected", "failing"])
@@ -199,8 +199,8 @@ def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer:
     first, second = make_target(customer, name="first"), make_target(customer, name="second")
     execute("UPDATE targets SET id = 'tgt_0' WHERE id = ?", (first.id,))
     own = targets.set_secret(second.id, "s", VAULT, NOW)
-    told = [(target.name, target.secret_fingerprint) for target in targets.list_all("fp:default")]
-    assert told == [("second", own), ("first", "fp:default")]
+    reported = [(target.name, target.secret_fingerprint) for target in targets.list_all("fp:default")]
+    assert reported == [("second", own), ("first", "fp:default")]
 
 
 # ---------------------------------------------------------------- what delivery remembers
@@ -297,8 +297,8 @@ def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Cus
     assert (turn.max_per_minute, turn.paced_until) == (90, None)
     targets.set_limit(target.id, None, LATER, "operator")
     assert targets.get(target.id, None).max_per_minute is None
-    told = rows("SELECT actor, reason FROM audit_entries WHERE action = 'limit_target' ORDER BY id")
-    assert told == [("operator", "90/min"), ("operator", None)]
+    reported = rows("SELECT actor, reason FROM audit_entries WHERE action = 'limit_target' ORDER BY id")
+    assert reported == [("operator", "90/min"), ("operator", None)]
     with pytest.raises(TargetNotFound):
         targets.set_limit("tgt_x", 60, NOW, "operator")
 

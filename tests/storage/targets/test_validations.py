@@ -38,7 +38,7 @@ def target(customer: Customer) -> Target:
     return make_watched(customer)
 
 
-def heard_at(target: Target, moment: datetime) -> None:
+def received_at(target: Target, moment: datetime) -> None:
     """Let a delivery have arrived at a moment."""
     assert execute("UPDATE targets SET last_success_at = ?", (to_ms(moment),)) == 1
 
@@ -63,8 +63,8 @@ def state(target: Target) -> tuple[Any, ...]:
 
 
 def audited(target: Target) -> list[tuple[Any, ...]]:
-    told = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (target.id,))
-    return told[1:]
+    reported = rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (target.id,))
+    return reported[1:]
 
 
 # ---- who is due
@@ -85,7 +85,7 @@ def test_a_target_that_was_validated_is_looked_at_a_day_later(target: Target) ->
 
 
 def test_a_target_that_deliveries_reach_is_not_looked_at(target: Target) -> None:
-    heard_at(target, NOW + 0.5 * DAY)
+    received_at(target, NOW + 0.5 * DAY)
     assert claim(NOW + DAY) is None
     assert claim(NOW + 1.5 * DAY - MOMENT) is None
     assert claimed(NOW + 1.5 * DAY).target_id == target.id
@@ -93,7 +93,7 @@ def test_a_target_that_deliveries_reach_is_not_looked_at(target: Target) -> None
 
 
 def test_a_success_of_a_day_ago_counts_no_more(target: Target) -> None:
-    heard_at(target, NOW)
+    received_at(target, NOW)
     assert claimed(NOW + DAY).target_id == target.id
 
 
@@ -122,8 +122,8 @@ def test_a_target_that_is_turned_on_again_is_looked_at_within_a_day(target: Targ
     assert claimed(NOW + 4 * DAY).target_id == target.id
 
 
-def test_who_asks_has_a_target_looked_at_whenever_it_was_heard_from(target: Target) -> None:
-    heard_at(target, NOW)
+def test_who_asks_has_a_target_looked_at_whenever_it_was_received_from(target: Target) -> None:
+    received_at(target, NOW)
     ask(target)
     assert claimed(LATER).target_id == target.id
 
@@ -311,16 +311,16 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("found", "told", "marked"), FOUND)
+@pytest.mark.parametrize(("found", "reported", "marked"), FOUND)
 def test_what_was_found_is_recorded_with_the_target(
-    target: Target, found: Validation, told: tuple[str, str | None], marked: tuple[str, str]
+    target: Target, found: Validation, reported: tuple[str, str | None], marked: tuple[str, str]
 ) -> None:
     execute("UPDATE targets SET connected_status = 'connected'")
     at = NOW + DAY
     assert validations.finish(claimed(at), found, at, "worker")
-    assert state(target) == (*told, at, *marked)
-    blocked = [("worker", "target_blocked", told[1])] if found.is_refused else []
-    assert audited(target) == [("worker", "validate_target", told[1] or "passed"), *blocked]
+    assert state(target) == (*reported, at, *marked)
+    blocked = [("worker", "target_blocked", reported[1])] if found.is_refused else []
+    assert audited(target) == [("worker", "validate_target", reported[1] or "passed"), *blocked]
 
 
 @pytest.mark.parametrize("connected", ["unknown", "failing"])
