@@ -46,7 +46,7 @@ http {{
 
 
 def is_here() -> bool:
-    """Tell whether this machine has nginx."""
+    """Return whether this machine has nginx."""
     return shutil.which("nginx") is not None
 
 

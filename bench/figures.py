@@ -46,7 +46,7 @@ class Figure:
 
     @property
     def is_met(self) -> bool | None:
-        """Tell whether the median reaches the aim; None where there is no aim, or nothing was measured."""
+        """Return whether the median reaches the aim; None where there is no aim, or nothing was measured."""
         if self.aim is None or self.median is None:
             return None
         return self.median <= self.aim if self.is_cost else self.median >= self.aim

@@ -151,5 +151,5 @@ def _read(port: int, is_over: threading.Event) -> None:
 
 
 def _is_there(pid: int) -> bool:
-    """Tell whether a child of ours runs; one that has ended and was not asked for yet does not."""
+    """Return whether a child of ours runs; one that has ended and was not asked for yet does not."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -238,7 +238,7 @@ def access_log(
 def delivery_log(outcome: str, status: int | None, error: str | None, duration_ms: int) -> None:
     """Log one attempt that has ended; its ids are in the thread's context.
 
-    It waits for `write_waiting`, which whoever makes attempts calls with every tick: 10 µs less an attempt, of 20.
+    It waits for `write_waiting`, which the dispatcher calls every tick: 10 µs less an attempt, of 20.
     """
     if not _deliveries.isEnabledFor(logging.INFO):
         return

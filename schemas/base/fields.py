@@ -27,7 +27,7 @@ MAX_ID: Final = 2**63 - 1
 _NAMEABLE: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
 _MAX_NAMED: Final = 5
 
-#: Tells whether a message may repeat the name of an unknown field.
+#: Whether a message may repeat the name of an unknown field.
 MayName: TypeAlias = Callable[[str], bool]
 
 #: The message of each code, as clients read it; `docs/error-codes.md` is generated from it.

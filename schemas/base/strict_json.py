@@ -1,12 +1,11 @@
 """Parses bytes as strict JSON; each violation has a name.
 
-Python's own reader is lenient where two readers of one body could disagree, or where a later step breaks:
-it keeps the last of two equal names, turns 1e999 into infinity, lets through NUL, which PostgreSQL's text
-refuses, and half surrogate pairs, which no UTF-8 answer can carry. Whoever signs, stores or approves bytes
-has to know what they say, so all of these are refused here, and so is nesting beyond what any of our
-payloads needs.
+Python's parser is lenient where two parsers of one body could disagree, or where a later step fails: it keeps the last of
+two equal names, turns 1e999 into infinity, accepts NUL, which PostgreSQL's text rejects, and half surrogate pairs, which no
+UTF-8 response can carry. Bytes that are signed, stored or approved must have one meaning, so all of these are rejected here,
+and nesting deeper than any of our payloads needs.
 
-A refusal is a short code. It holds nothing of the body, and neither does the chain of exceptions behind it.
+A violation is a short code. Neither it nor its chain of exceptions contains any of the body.
 """
 
 import json

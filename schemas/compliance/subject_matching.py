@@ -50,11 +50,11 @@ class Mentions:
         self.patterns = _patterns([*ids, *filter(None, (subject.email,))], phone)
 
     def in_text(self, text: str) -> bool:
-        """Tell whether `text` speaks of the subject."""
+        """Return whether `text` speaks of the subject."""
         return self._expression is not None and any(self._expression.search(each) for each in _readings(text))
 
     def in_name(self, name: str) -> bool:
-        """Tell whether a name that somebody put together, such as `order-191167x`, may be made of the subject's."""
+        """Return whether a name that somebody put together, such as `order-191167x`, may be made of the subject's."""
         digits = "".join(filter(str.isdecimal, name))
         is_phone = self._digits is not None and self._digits in digits
         return is_phone or any(word in reading for reading in _readings(name) for word in self._loose)

@@ -34,5 +34,5 @@ def read_checked(
 
 
 def _may_name(name: str) -> bool:
-    """Tell whether a message may repeat the name of an unknown field: no detector finds a credential or the like in it."""
+    """Return whether a message may repeat the name of an unknown field: no detector finds a credential or the like in it."""
     return not rules.find([name], frozenset())

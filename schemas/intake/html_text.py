@@ -1,6 +1,6 @@
 """Converts an HTML email to text: one line per block, links with their URLs.
 
-Whoever sends an email writes its HTML, so any text has an answer here and the work is linear in its size: nothing
+The sender writes the HTML, so any text is accepted here and the work is linear in its size: nothing
 unclosed is looked for twice. `html.parser` promises neither: 24 KB of `<a ` take it seconds, and `<![x` is an exception.
 Comments, scripts, styles and titles say nothing; what was never closed hides the rest, as it does in a browser.
 """

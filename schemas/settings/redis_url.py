@@ -1,4 +1,4 @@
-"""Where Redis is: REDIS_URL in each of its forms, read once, so that whoever opens a Redis reads the same.
+"""Parses REDIS_URL in all its forms, in one place for all users of Redis.
 
 One server by TCP, TLS or a unix socket; or the Sentinels that know which server is the master just now. Everything in it is
 percent-encoded. Refused: a form that could be read in two ways, and any parameter beyond those named here, for a URL that

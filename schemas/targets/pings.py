@@ -53,7 +53,7 @@ class Ping:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it has ended."""
+        """Return whether it has ended."""
         return self.result is not None
 
 

@@ -90,7 +90,7 @@ class Target:
         return self.secret_fingerprint is not None
 
     def is_held(self, now: datetime) -> bool:
-        """Tell whether nothing is sent at `now` although it is active."""
+        """Return whether nothing is sent at `now` although it is active."""
         return self.status is TargetStatus.ACTIVE and self.held_until is not None and self.held_until > now
 
     def shown_status(self, now: datetime) -> tuple[TargetStatus, str | None]:

@@ -125,7 +125,7 @@ class StorefrontSignature:
 
 
 def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
-    """Tell whether `signature` is the HMAC-SHA-256 of `body`, in base64 or as 64 hex digits."""
+    """Return whether `signature` is the HMAC-SHA-256 of `body`, in base64 or as 64 hex digits."""
     submitted = _signature_bytes(signature.strip())
     return submitted is not None and hmac.compare_digest(submitted, hmac.digest(secret, body, "sha256"))
 

@@ -32,7 +32,7 @@ def answer(req: falcon.Request, resp: falcon.Response, kept: TaggedBody, media_t
 
 
 def has(req: falcon.Request, tag: str) -> bool:
-    """Tell whether `If-None-Match` names this version."""
+    """Return whether `If-None-Match` names this version."""
     # Nearly always the header is the ETag as it was sent; falcon parses every other form.
     header = req.env.get("HTTP_IF_NONE_MATCH")
     if header is None or header == f'"{tag}"':

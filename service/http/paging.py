@@ -41,7 +41,7 @@ class PageRequest:
 
     @property
     def fetch_limit(self) -> int:
-        """How many entries to query: one more than are shown, which tells whether there is a next page."""
+        """How many entries to query: one more than are shown, to find out whether there is a next page."""
         return self.limit + 1
 
 

@@ -114,7 +114,7 @@ class _Reservation:
         self._opens_at = -math.inf
 
     def is_used_up(self, now: float) -> bool:
-        """Tell whether a new reservation is due: none is left in this period, and no refusal holds."""
+        """Return whether a new reservation is due: none is left in this period, and no refusal holds."""
         return now >= self._opens_at and (not self._left or now >= self._ends_at)
 
     def renew(self, count: int, window: RateLimitWindow, asked_at: float, answered_at: float) -> None:

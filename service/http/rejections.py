@@ -65,7 +65,7 @@ class RejectionRecorder:
         try:
             rejections.record(taken.values())
         except OUTAGES:
-            # Whoever asks the database meanwhile says so in the log; here it would be said again with every pause.
+            # Other queries log the outage; this would repeat it at every interval.
             with self._lock:
                 self._newest = {**taken, **self._newest}
             self._noted.set()

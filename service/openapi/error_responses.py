@@ -53,7 +53,7 @@ def codes(operation: Operation, path: str, further: Iterable[str]) -> set[str]:
 
 
 def has_key(operation: Operation) -> bool:
-    """Tell whether an operation supports Idempotency-Key: all with a body, except a signed one."""
+    """Return whether an operation supports Idempotency-Key: all with a body, except a signed one."""
     return operation.form is not None and operation.body is not Body.SIGNED
 
 

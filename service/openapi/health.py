@@ -65,7 +65,7 @@ OPERATIONS: Final[Operations] = {
         tag=TAG,
         summary="This description",
         description="OpenAPI 3.1, of the routes that this installation serves. It changes with a new version or "
-        "another mode; `If-None-Match` tells whether it has.",
+        "another mode; use `If-None-Match` to find out.",
         responses=(
             SuccessResponse(200, "The description.", example={"openapi": "3.1.0"}, headers=("ETag",)),
             SuccessResponse(304, "You have this version.", headers=("ETag",)),

@@ -1,4 +1,4 @@
-"""`/openapi.json`: the API described by itself, for whoever reaches the address, as OpenAPI 3.1.
+"""`/openapi.json`: the OpenAPI 3.1 description of the API, without authentication.
 
 It tells of the routes that this installation serves and of nothing else: no secret, no record. It is written once, when it
 is first asked for, because most processes never are.
@@ -36,6 +36,6 @@ class OpenApiResource:
 
     def _write(self) -> TaggedBody:
         # Here, because it brings apispec and a sentence about everything, which would cost every start a tenth of a second.
-        from service.openapi.document import document  # noqa: PLC0415 - told above
+        from service.openapi.document import document  # noqa: PLC0415 - see above
 
         return tagged(json.dumps(document(self.resources, self._public_base_url), ensure_ascii=False).encode())

@@ -31,7 +31,7 @@ class GreenletConnection(psycopg.Connection[Any]):
                     hub.wait(watcher)
                 finally:
                     watcher.close()
-                # Whoever waits for either looks for both, and finds out which it was.
+                # A wait for either watches for both, and finds out which one occurred.
                 awaited = gen.send(Ready(int(awaited)))
         except StopIteration as ended:
             answer: Answer = ended.value

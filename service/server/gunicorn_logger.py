@@ -1,4 +1,4 @@
-"""gunicorn's own lines in our format, those of the parent process too: whoever reads the log meets one kind of line."""
+"""Writes gunicorn's log lines in our format, including those of the parent process."""
 
 from typing import Any
 

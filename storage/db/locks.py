@@ -40,7 +40,7 @@ class LockBusy(Exception):
 def exclusive(lock: Lock, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from the same work; the caller holds a connection throughout.
 
-    Raises Held where another process is at it, or waits for its end with `wait`.
+    Raises LockBusy if another process holds the lock; with `wait`, waits for it.
     """
     with _file(lock, wait=wait) if is_sqlite() else _advisory(lock, wait=wait):
         yield
@@ -48,7 +48,7 @@ def exclusive(lock: Lock, *, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def exclusive_within(lock: Lock, within_s: float) -> Iterator[None]:
-    """Do as `alone` does, but give whoever holds it for a moment so many seconds to end. Raises Held."""
+    """Take the lock like `exclusive`, but wait up to `within_s` seconds for its holder. Raises LockBusy."""
     gives_up_at = time.monotonic() + within_s
     with ExitStack() as held:
         while not _is_taken(lock, held, is_last=time.monotonic() >= gives_up_at):

@@ -81,12 +81,12 @@ class MortalWorker:
 
     @property
     def is_asleep(self) -> bool:
-        """Tell whether it stands still."""
+        """Return whether it stands still."""
         return not self._awake.is_set()
 
     @property
     def is_unlucky(self) -> bool:
-        """Tell whether it may have lost a lease: dead, asleep, or beside one that started just when the clock was set."""
+        """Return whether it may have lost a lease: dead, asleep, or beside one that started just when the clock was set."""
         return self.is_dead or self.was_asleep or self.was_misled
 
     def begin(self, notifications: int = 1) -> None:

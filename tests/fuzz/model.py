@@ -155,7 +155,7 @@ class Model:
         self._attempts = {each.id: each for each in self._attempts.values() if each.export_id in left}
 
     def is_due(self, row: StoredExport) -> bool:
-        """Tell whether a worker may take an export now."""
+        """Return whether a worker may take an export now."""
         target = self.targets.get(row.target_id or "")
         is_open = target is not None and target.status == "active" and not _is_after(target.held_until, self.clock.at)
         return is_open and row.due_at is not None and row.due_at <= self.clock.at
@@ -234,7 +234,7 @@ class Model:
         assert self.worked or not by_workers, f"no worker was at work, but: {by_workers}"
 
     def rows_redacted(self, export_id: str) -> bool:
-        """Tell whether an export was emptied by a wish that stands; one that speaks of nobody must not be."""
+        """Return whether an export was emptied by a wish that stands; one that speaks of nobody must not be."""
         found = rows("SELECT redacted_at FROM exports WHERE id = ?", (export_id,))[0][0] is not None
         assert not found or self.known[export_id].mentions_person, f"{export_id} speaks of nobody and was redacted"
         return found
@@ -277,7 +277,7 @@ class Model:
             assert was_lost or (is_one_step and attempt is None) or self._is_unlucky(earlier.id), f"{reported}: sent again"
 
     def _is_unlucky(self, attempt_id: str) -> bool:
-        """Tell whether the worker that sent an attempt may have lost its lease over it."""
+        """Return whether the worker that sent an attempt may have lost its lease over it."""
         return any(attempt_id in worker.sent and worker.is_unlucky for worker in self.workers)
 
     def _check_attempts(self, moved: list[tuple[str, str, str | None]]) -> None:

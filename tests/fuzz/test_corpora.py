@@ -117,7 +117,7 @@ def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, 
 
 
 def is_reported(text: str, answer: Any) -> bool:
-    """Tell whether a text comes back; one that is empty says nothing, and a domain is reported in small letters."""
+    """Return whether a text comes back; one that is empty says nothing, and a domain is reported in small letters."""
     return not text or text in (reported := set(all_texts(answer))) or text.lower() in reported
 
 

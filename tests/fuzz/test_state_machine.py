@@ -382,7 +382,7 @@ class Machine(RuleBasedStateMachine):
         self.model.ask("retry", wanted)
 
     def is_safe(self, target_id: str) -> bool:
-        """Tell whether a target's name leads to an address that is allowed."""
+        """Return whether a target's name leads to an address that is allowed."""
         return self.house.resolver.table[f"t{self.target_ids.index(target_id)}.example.com"] == SAFE
 
     # --- repeats
@@ -413,7 +413,7 @@ class Machine(RuleBasedStateMachine):
         assert answer.json["error"]["code"] == "IDEMPOTENCY_CONFLICT", answer.text
 
     def may_be_redacted(self, kept: Kept) -> bool:
-        """Tell whether an answer speaks of an export that was emptied, or of what it was prepared from."""
+        """Return whether an answer speaks of an export that was emptied, or of what it was prepared from."""
         emptied = {row.id for row in self.model.rows.values() if row.redacted_at is not None}
         return any(export_id in kept.text for export_id in emptied) or kept.path == "/api/email/webhook"
 

@@ -78,7 +78,7 @@ def _containers() -> Counter[str]:
 
 
 def _is_of_nothing(each: object) -> bool:
-    """Tell whether it is a dead reference: a connection of SQLite keeps those of up to 200 cursors before it looks."""
+    """Return whether it is a dead reference: a connection of SQLite keeps those of up to 200 cursors before it looks."""
     return isinstance(each, weakref.ref) and each() is None
 
 

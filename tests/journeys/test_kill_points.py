@@ -65,7 +65,7 @@ def unshelve_all() -> None:
 
 
 def is_connecting_to(port: int) -> bool:
-    """Tell whether somebody on this machine waits for a connection to be accepted (SYN_SENT, 02)."""
+    """Return whether somebody on this machine waits for a connection to be accepted (SYN_SENT, 02)."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(fields[2].endswith(f":{port:04X}") and fields[3] == "02" for fields in lines)
 

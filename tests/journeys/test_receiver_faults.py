@@ -29,7 +29,7 @@ def approve(customer: Customer, url: str, count: int = 1) -> list[str]:
 
 
 def know_of_each_other() -> bool:
-    """Tell whether two workers are there and each has counted them both, and so knows its share of a target."""
+    """Return whether two workers are there and each has counted them both, and so knows its share of a target."""
     [(count, first_seen, last_started)] = rows("SELECT COUNT(*), MIN(seen_at), MAX(started_at) FROM workers")
     return bool(count == 2 and first_seen > last_started)
 

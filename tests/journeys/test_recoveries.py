@@ -136,7 +136,7 @@ def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
         cancelled = recoveries.cancel(recoveries.list_page()[0].id, utc_now(), "operator")
     exit_code, reported, complaints = running.end()
     assert (exit_code, json.loads(reported)["status"]) == (1, "cancelled")
-    assert "taken out of this command's hands" in complaints
+    assert "A worker took over recovery" in complaints
     assert recoveries.get(cancelled.id) == cancelled
     assert retried().total() == cancelled.done < MANY
 

@@ -61,7 +61,7 @@ def spellings(word: str) -> frozenset[bytes]:
 
 
 def is_in(data: bytes, word: str) -> bool:
-    """Tell whether `data` holds the word in any spelling."""
+    """Return whether `data` holds the word in any spelling."""
     lowered = data.lower()
     return any(each in lowered for each in spellings(word))
 

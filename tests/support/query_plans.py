@@ -107,14 +107,14 @@ def _scans_of_postgresql(node: Mapping[str, Any], growing: Collection[str]) -> I
 
 
 def _reads_growing_table(node: Mapping[str, Any], growing: Collection[str]) -> bool:
-    """Tell whether a step reads one: by itself, or its index for the step above, which names the table."""
+    """Return whether a step reads one: by itself, or its index for the step above, which names the table."""
     if node["Node Type"] == "Bitmap Heap Scan":
         return False
     return node["Node Type"] == "Bitmap Index Scan" or ("Scan" in node["Node Type"] and node.get("Relation Name") in growing)
 
 
 def _is_bounded(node: Mapping[str, Any]) -> bool:
-    """Tell whether a step begins at a place of an index: the condition must be on the column that the index is sorted by."""
+    """Return whether a step seeks in an index: the condition must be on the column that the index is sorted by."""
     condition = str(node.get("Index Cond", ""))
     first = FIRST_COLUMNS.get(node.get("Index Name", ""))
     return bool(condition) and (first is None or re.search(rf"\b{first}\b", condition) is not None)

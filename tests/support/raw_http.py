@@ -43,7 +43,7 @@ _MADE_REQUEST_ID: Final = re.compile(r"req_[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def is_of_the_console(path: str) -> bool:
-    """Tell whether a route is the console's, whose own tests tell who may what there: it is for persons, not for clients."""
+    """Return whether a route is the console's, which is not for clients; its own tests check its permissions."""
     return path == "/console" or path.startswith("/console/")
 
 
@@ -197,7 +197,7 @@ def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldR
 
 
 def was_made(request_id: str) -> bool:
-    """Tell whether the service made this request id."""
+    """Return whether the service made this request id."""
     return _MADE_REQUEST_ID.fullmatch(request_id) is not None
 
 

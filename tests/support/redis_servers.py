@@ -38,7 +38,7 @@ class PortRedis(RedisServer):
         return f"redis://:{ENCODED}@127.0.0.1:{self.port}/0"
 
     def role(self) -> str:
-        """Tell whether it is `master` or `slave` just now."""
+        """Return whether it is `master` or `slave` just now."""
         with redis.Redis.from_url(self.url) as client:
             return str(client.info("replication")["role"])
 
@@ -146,7 +146,7 @@ class Watched:
         return next(each for each in self.servers if each.port == port)
 
     def is_complete(self) -> bool:
-        """Tell whether every Sentinel knows the others and the replica, so that each could make it the master."""
+        """Return whether every Sentinel knows the others and the replica, so that each could make it the master."""
         wanted = (1, len(self.sentinels) - 1)
         states = [each.state() for each in self.sentinels]
         return all((int(each["num-slaves"]), int(each["num-other-sentinels"])) == wanted for each in states)

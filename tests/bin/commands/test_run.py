@@ -100,7 +100,7 @@ def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: RunPr
 def test_the_death_of_a_part_ends_the_whole_with_a_failure(installation: RunProcess, part: str) -> None:
     os.kill(installation.children()[part], signal.SIGKILL)
     assert installation.process.wait(STOP_WITHIN_S) == 1
-    assert f"{part} 1 ended" in installation.reported or f"{part} ended" in installation.reported
+    assert f"{part} 1 exited" in installation.reported or f"{part} exited" in installation.reported
     installation.assert_nothing_is_left()
 
 

@@ -117,7 +117,7 @@ def test_who_is_not_meant_is_let_be(subject: Subject, text: str) -> None:
 
 
 def may_match(mentions: Mentions, text: str) -> bool:
-    """Tell whether LIKE lets a row with this text through, as both databases read it."""
+    """Return whether LIKE lets a row with this text through, as both databases read it."""
     if mentions.patterns is None:
         return True
     actual = [".*".join(map(re.escape, pattern.split("%"))) for pattern in mentions.patterns]

@@ -79,7 +79,7 @@ def test_the_document_has_the_same_table() -> None:
 
 
 def exists(command: str) -> bool:
-    """Tell whether there is such a command, with the option that may stand at its end."""
+    """Return whether there is such a command, with the option that may stand at its end."""
     found: click.Command | None = riskrelay
     for word in command.split():
         if found is not None and word.startswith("--"):

@@ -110,7 +110,7 @@ def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postg
         assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
     assert (read.status_code, page.status_code) == (200, 200)
     assert (form.status_code, stolen.status_code) == (503, 503)
-    assert "<code>bin/riskrelay doctor</code> says which part is down" in form.text
+    assert "<code>bin/riskrelay doctor</code>, which shows the failed component" in form.text
     assert "Not available right now" in form.text
 
 

@@ -82,7 +82,7 @@ class Process:
         return self._raises_nothing(self._limits.count_failure, address)
 
     def may_come(self, address: str = "192.0.2.1") -> bool:
-        """Tell whether the address may authenticate at all."""
+        """Return whether the address may authenticate at all."""
         return self._raises_nothing(self._limits.require_unblocked, address)
 
     def _raises_nothing(self, hook: Callable[[falcon.Request], None], address: str) -> bool:
