@@ -1,4 +1,4 @@
-"""What all tests share: real servers, a migrated database of either kind, an application, an account to act for."""
+"""Fixtures of all tests: real servers, a migrated database of either kind, an account, a target, a browser."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -6,11 +6,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from playwright.sync_api import Browser
 
+from schemas.targets.target import Target
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, open_database
 from storage.db.models import ALL
-from tests.support.factories import Customer, make_customer
+from tests.support.browsers import chromium
+from tests.support.factories import Customer, make_customer, make_target
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.workers import CountingReceiver, WorkerProcess
 
@@ -105,6 +108,19 @@ def module_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 def customer(database: str) -> Customer:
     """An account with a user, a project and an API token in the open database."""
     return make_customer()
+
+
+@pytest.fixture
+def target(customer: Customer) -> Target:
+    """An active target of the customer."""
+    return make_target(customer)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's own Chromium."""
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from schemas.exports.ticket import Source, Ticket
 from storage.db.engine import transaction
 from storage.exports import transitions
 from storage.exports.rows import Draft
-from tests.support.browsers import Watch, chromium, watch
+from tests.support.browsers import Watch, watch
 from tests.support.console_user import make_console_token
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, Customer, environment, make_approved, make_target
 from tests.support.fakes import LoopbackServer, Peer
@@ -146,12 +146,6 @@ class ConsoleUi:
 
 def exactly(text: str) -> re.Pattern[str]:
     return re.compile(rf"^\s*{re.escape(text)}\s*$")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture

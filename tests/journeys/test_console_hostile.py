@@ -32,7 +32,7 @@ from service.console.untrusted_text import pretty, visible
 from storage.db.columns import JsonField
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.db.models import ALL
-from tests.support.browsers import Watch, chromium, watch
+from tests.support.browsers import Watch, watch
 from tests.support.console_user import make_console_token
 from tests.support.corpora import naughty_strings
 from tests.support.factories import Customer, environment, make_customer, make_settings
@@ -310,12 +310,6 @@ class PageReader:
         """Return what should not have gone on; a page that is refused is logged by the browser itself."""
         refused = "error: Failed to load resource: the server responded with a status of 4"
         return [expected for expected in self.seen.complaints(self.home) if not expected.startswith((refused, "4"))]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture

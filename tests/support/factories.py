@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +57,11 @@ class Customer:
     def bearer(self) -> dict[str, str]:
         """The header that authenticates it."""
         return {"Authorization": f"Bearer {self.token}"}
+
+
+def in_s(seconds: float) -> datetime:
+    """Return the moment `seconds` after NOW."""
+    return NOW + timedelta(seconds=seconds)
 
 
 def make_customer(*, may_use_webhooks: bool = True, abilities: tuple[Ability, ...] = ()) -> Customer:

@@ -19,11 +19,6 @@ from worker.background.recoveries import RecoveryTask
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 
 
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
-
-
 def post(customer: Customer, path: str = RECOVERIES, **body: Any) -> Call:
     return Call("POST", path, (*customer.bearer.items(), *JSON.items())).with_json(body)
 

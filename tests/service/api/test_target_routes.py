@@ -40,11 +40,6 @@ VERBS: Final = ("validate", "ping", "pause", "resume", "disable")
 ALWAYS: Final = ("pause", "disable")
 
 
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
-
-
 def act(
     client: TestClient, customer: Customer, target_id: str, verb: str, key: str | None = None, body: Any = None
 ) -> Result:

@@ -25,7 +25,7 @@ from service.console.pages.sign_in import SignIn
 from storage.accounts import tokens
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from tests.support import plausible_rows
-from tests.support.browsers import PATIENCE_MS, chromium
+from tests.support.browsers import PATIENCE_MS
 from tests.support.factories import environment, make_customer, make_exports, make_failed, make_target
 from tests.support.gunicorn_process import Service
 from tests.support.servers import RedisServer
@@ -187,13 +187,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_
 
 
 # --- a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """The machine's own Chromium."""
-    with chromium() as launched:
-        yield launched
 
 
 @contextmanager

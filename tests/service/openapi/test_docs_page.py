@@ -18,7 +18,7 @@ from service.http.request_context import RequestContext
 from service.http.request_metrics import RequestMetrics
 from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, DocsPageResource
 from storage.db.engine import close_database, connection, open_database
-from tests.support.browsers import PATIENCE_MS, chromium, watch
+from tests.support.browsers import PATIENCE_MS, watch
 from tests.support.factories import Customer, environment, make_customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.gunicorn_process import Service
@@ -198,13 +198,6 @@ def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Ite
 
 def _pass_on(route: Route, beneath: str) -> None:
     route.fulfill(response=route.fetch(url=route.request.url.replace(f"{beneath}/", "/", 1)))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """The machine's own Chromium."""
-    with chromium() as launched:
-        yield launched
 
 
 @dataclass(frozen=True, slots=True)

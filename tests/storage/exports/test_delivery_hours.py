@@ -20,11 +20,6 @@ WORKER: Final = "worker:test"
 LEASE_S: Final = 6.0
 
 
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
-
-
 def tried(
     customer: Customer, target: Target, count: int, transition: Transition = Transition.DELIVER, at: datetime = NOW
 ) -> list[CompletedAttempt]:

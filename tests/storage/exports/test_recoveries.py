@@ -38,11 +38,6 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
-
-
 def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> RecoveryLease:
     return recoveries.begin(target.id, since, now, "operator")
 

@@ -64,11 +64,6 @@ def days(count: float) -> timedelta:
     return timedelta(days=count)
 
 
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
-
-
 def prune(until: Cutoffs = UNTIL, limit: int = retention.ALL, archive: Archive | None = None) -> dict[str, int]:
     """Purge, and return the counts without zeros."""
     counts = Counter[str]()

@@ -29,6 +29,7 @@ from tests.support.factories import (
     Customer,
     claim_due,
     completed_attempt,
+    in_s,
     make_approved,
     make_customer,
     make_exports,
@@ -40,10 +41,6 @@ from tests.support.query_plans import indexes_read, read_whole, statements
 
 NONE_OF_THEM = {"active": 0, "inactive": 0, "paused": 0, "blocked": 0, "disabled": 0}
 NO_PAUSE = {"by_hand": 0, "restored": 0, "rate_limited": 0, "receiver_unavailable": 0, "breaker_open": 0}
-
-
-def in_s(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 def set_target(target_id: str, **columns: object) -> None:

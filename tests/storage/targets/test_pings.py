@@ -21,11 +21,6 @@ DELIVERED = PingResult(True, 202, None, 7)
 VAULT = Vault([b"k" * 32])
 
 
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
-
-
 def asked(target: Target, now: datetime = NOW) -> str:
     return pings.request(target.id, target.account_id, now, "user:test")
 

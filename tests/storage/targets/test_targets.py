@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from schemas.targets.validations import Validation
 from storage.db.engine import connection, execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import targets, throttle_state_sql
-from tests.support.factories import NOW, Customer, claim_due, make_approved, make_customer, make_target
+from tests.support.factories import NOW, Customer, claim_due, in_s, make_approved, make_customer, make_target
 
 VAULT = Vault([b"k" * 32])
 LATER = NOW + timedelta(minutes=1)
@@ -208,10 +208,6 @@ def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer:
 
 def hold(target_id: str, reason: str, seconds: float = 30) -> None:
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (to_ms(in_s(seconds)), reason, target_id))
-
-
-def in_s(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 # status and its reason, why it is held if it is; what shows before the hold ends

@@ -1,7 +1,5 @@
 """A worker carries on what a command began, a batch at a time, and notifies for each."""
 
-import pytest
-
 from runtime.clock import utc_now
 from schemas.targets.target import Target
 from storage.db.engine import database as peewee_database
@@ -11,11 +9,6 @@ from storage.exports.recoveries import BATCH_SIZE, RecoveryLease, RecoveryProgre
 from tests.support.factories import NOW, Customer, make_failed, make_target
 from tests.support.fakes import FakeWakeUpQueue
 from worker.background.recoveries import RecoveryTask
-
-
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
 
 
 def abandoned(target: Target) -> RecoveryLease:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemas.exports.delivery import TargetEffect, TargetHealth
 from schemas.targets.target import BREAKER_OPEN, MAX_PER_MINUTE, RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 from schemas.targets.throttle_state import ThrottleState, WorkerShare
-from tests.support.factories import NOW
+from tests.support.factories import NOW, in_s
 from worker.delivery import throttle
 from worker.delivery.throttle import (
     distribute,
@@ -64,10 +64,6 @@ def limited(hold_s: float) -> TargetEffect:
 def unavailable(hold_s: float) -> TargetEffect:
     """Return what a 503 says that asks to wait."""
     return replace(BUSY, hold_s=hold_s, hold_reason=RECEIVER_UNAVAILABLE)
-
-
-def in_s(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 # ---------------------------------------------------------------- concurrency and ramp

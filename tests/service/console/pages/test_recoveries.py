@@ -6,7 +6,6 @@ from datetime import timedelta
 from html import unescape
 from typing import Final
 
-import pytest
 from falcon.testing import Result, TestClient
 
 from runtime.clock import utc_now
@@ -23,11 +22,6 @@ from worker.background.recoveries import RecoveryTask
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 #: More than a page counts.
 MANY: Final = 10_001
-
-
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
 
 
 def words(answer: Result) -> str:

@@ -63,11 +63,6 @@ def wake_ups() -> FakeWakeUpQueue:
     return FakeWakeUpQueue(be_a_worker)
 
 
-@pytest.fixture
-def target(customer: Customer) -> Target:
-    return make_target(customer)
-
-
 def act(person: ConsoleBrowser, target_id: str, verb: str) -> Result:
     """Send the form of a verb."""
     return person.post(f"/targets/{target_id}/{verb}", **FIELDS.get(verb, {}))
