@@ -300,7 +300,7 @@ def test_the_documented_attempt_codes_are_those_of_the_worker() -> None:
 def test_the_documented_reasons_are_those_in_the_code() -> None:
     statements = "".join(path.read_text() for path in sorted((ROOT / "storage").rglob("*.py")))
     # The only constant reason that is given to `_end`; a finished export's own comes from its last attempt.
-    of_exports = {*re.findall(r'_end\(.*, "([a-z_]+)", now', statements), "attempts_exhausted"}
+    of_exports = {*re.findall(r'transition,\s+"([a-z_]+)",\s+now', statements), "attempts_exhausted"}
     assert "redacted" in of_exports
     # derived from the status: `f"target_{off.value}"`
     assert 'reason = f"target_{off.value}"' in statements

@@ -76,7 +76,8 @@ def test_a_response_after_its_lease_is_late_whatever_its_status() -> None:
 
 
 def test_every_decided_outcome_is_counted() -> None:
-    decided = re.findall(r'Verdict\(\s*Move\.\w+,\s*"?(\w+)"?', (ROOT / "worker" / "delivery" / "outcomes.py").read_text())
+    source = (ROOT / "worker" / "delivery" / "outcomes.py").read_text()
+    decided = re.findall(r'Verdict\(\s*Transition\.\w+,\s*"?(\w+)"?', source)
     assert {outcome.lower() for outcome in decided} == {*OUTCOMES} - {LATE}
 
 

@@ -134,7 +134,7 @@ def test_any_of_what_is_known_of_a_subject_is_enough() -> None:
 def test_json_is_searched_by_its_names_and_values_and_reported_by_path() -> None:
     value = {"a": [{"b": "for john@example.com"}, 191167, None, True], "191167": {"deep": 1}, "c": "nobody", "d": 1911670}
     found = Mentions(Subject("191167", "john@example.com")).in_value("reported", value)
-    assert found == {"told/a/0/b": "for john@example.com", "told/a/1": "191167", "told/191167": "191167"}
+    assert found == {"reported/a/0/b": "for john@example.com", "reported/a/1": "191167", "reported/191167": "191167"}
 
 
 def test_a_name_that_somebody_put_together_is_looked_at_more_closely() -> None:

@@ -125,7 +125,7 @@ HELD = [
 ]
 
 
-@pytest.mark.parametrize(("status", "held_reason", "shown", "is_told"), HELD)
+@pytest.mark.parametrize(("status", "held_reason", "shown", "is_reported"), HELD)
 def test_a_record_shows_that_a_target_waits_and_until_when(
     status: tuple[TargetStatus, str | None], held_reason: str, shown: tuple[str, str | None], is_reported: bool
 ) -> None:
