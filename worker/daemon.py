@@ -35,6 +35,9 @@ from worker.delivery.options import STOP_TIMEOUT_S
 from worker.metrics import Attempts
 from worker.wake_up_listener import REDIS_RETRY_S, listen
 
+#: How long a wake-up delivers before it wakes the background tasks: their queries would compete for the interpreter with the
+#: first delivery, which took 8 ms instead of 4 from the approval to the receiver.
+HEAD_START_S: Final = 0.05
 #: A wake-up reaches one worker. Redis gives the next one to the worker that waited longest, so one more reaches another.
 PASS_ON_EVERY_S: Final = 0.2
 #: A supervisor and the terminal may both pass on one and the same Ctrl-C; only a later signal is a second one.
@@ -115,9 +118,11 @@ class _Daemon:
 
     def _on_wake_up(self) -> None:
         self._wake_ups.acknowledge()
+        is_idle = self._dispatcher.deliver_due(HEAD_START_S)
         for task in self._tasks:
             task.wake()
-        self._dispatcher.deliver_due()
+        if not is_idle:
+            self._dispatcher.deliver_due()
         # Not too often: workers that cannot send it either would wake each other endlessly.
         if self._dispatcher.leaves_to_others and time.monotonic() >= self._may_notify_at:
             self._may_notify_at = time.monotonic() + PASS_ON_EVERY_S
