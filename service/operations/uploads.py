@@ -10,7 +10,7 @@ from storage.intake import handoffs
 
 
 def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:
-    """Raise Forbidden unless the user manages the project or report; ValidationFailed if the report is elsewhere."""
+    """Raise Forbidden unless the user manages the project or report; ValidationFailed if the report is not the project's."""
     manageable(principal, upload.project_id, upload.report_id)
 
 

@@ -1,6 +1,7 @@
 """Checks that a token's user may submit data for a project or a report: by a grant for the project or that report.
 
-A project or report that does not exist, belongs to another account or is not granted gives the same error.
+A project that does not exist, belongs to another account or is not granted gives the same error; so does any report that is
+not one of the project.
 """
 
 from dataclasses import dataclass
@@ -26,33 +27,28 @@ class ManagedProject:
 def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None) -> ManagedProject:
     """Return the project if the caller may manage it as a whole, or `report_id` of it.
 
-    Raises Forbidden, and ValidationFailed on `/report_id` if the caller manages the project and the report belongs to
-    another project of the account.
+    Raises Forbidden for a project in which the caller manages nothing; then ValidationFailed on `/report_id` for any report
+    that is not one of the project; then Forbidden for a report, or a whole project, that the caller does not manage.
     """
-    # The account is part of every condition: a report of another account has no project here.
-    account = ProjectRow.alias()
     # Compared as a list: `== None` would be true for every grant on a whole project.
     report_ids = [] if report_id is None else [report_id]
     grants = GrantRow.select(GrantRow.id).where(GrantRow.user == principal.user_id)
-    report_project = (
-        ReportRow.select(ReportRow.project)
-        .join(account, on=account.id == ReportRow.project)
-        .where(ReportRow.id.in_(report_ids), account.account == principal.account_id)
-    )
+    granted_reports = grants.join(ReportRow, on=ReportRow.id == GrantRow.report).where(ReportRow.project == ProjectRow.id)
+    named_report = ReportRow.select(ReportRow.id).where(ReportRow.id.in_(report_ids), ReportRow.project == ProjectRow.id)
     found = tuples(
         ProjectRow.select(
             ProjectRow.shop_domain,
             fn.EXISTS(grants.where(GrantRow.project == ProjectRow.id)),
+            fn.EXISTS(granted_reports),
+            fn.EXISTS(named_report),
             fn.EXISTS(grants.where(GrantRow.report.in_(report_ids))),
-            report_project,
         ).where(ProjectRow.id == project_id, ProjectRow.account == principal.account_id)
     )
-    if not found:
+    [(shop_domain, has_project, has_reports, is_in_project, has_report)] = found or [(None, False, False, False, False)]
+    if not (has_project or has_reports):
         raise _forbidden()
-    [(shop_domain, has_project, has_report, reports_project_id)] = found
-    if report_id is not None and reports_project_id != project_id:
-        if reports_project_id is None or not has_project:
-            raise _forbidden()
+    # Alike for a report of another project, of another account, and for none: the answer says nothing about it.
+    if report_id is not None and not is_in_project:
         raise ValidationFailed(problem("/report_id", "report_not_in_project"))
     if not (has_project or has_report):
         raise _forbidden()

@@ -237,7 +237,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "a token of kind `api`": bearing(lambda setup: setup.customer.token),
     "a platform token with another ability": bearing(another_ability),
     "a project that the user does not manage": of_another_project,
-    "a report of another project": another_report,
+    "a report that is not one of the project": another_report,
     "a shop other than the project's": another_shop,
     "while no secret is configured": under(STOREFRONT_WEBHOOK_SECRET=""),
     "a person's request, without `ENCRYPTION_KEYS`": a_persons,

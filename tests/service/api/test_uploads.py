@@ -443,17 +443,12 @@ NOT_MANAGED: dict[str, Callable[[UploadScene], tuple[str, int, int | None]]] = {
     "one's own report there": lambda s: (s.token, s.ungranted, s.report),
     "another account's project": lambda s: (s.token, s.stranger.project_id, None),
     "another account's project and report": lambda s: (s.token, s.stranger.project_id, s.strange_report),
-    "another account's report": lambda s: (s.token, s.customer.project_id, s.strange_report),
     "no such project": lambda s: (s.token, 4711, None),
     "no such project, with a report": lambda s: (s.token, 4711, s.report),
-    "no such report": lambda s: (s.token, s.customer.project_id, 4711),
     "a project beyond the database's integers": lambda s: (s.token, 2**31, None),
     "the largest project": lambda s: (s.token, 2**63 - 1, None),
-    "a report beyond the database's integers": lambda s: (s.token, s.customer.project_id, 2**31),
-    "the largest report": lambda s: (s.token, s.customer.project_id, 2**63 - 1),
     "a guest without the report": lambda s: (s.guest_token, s.customer.project_id, None),
     "a guest with another report": lambda s: (s.guest_token, s.customer.project_id, s.sibling),
-    "a guest with a report of another project": lambda s: (s.guest_token, s.customer.project_id, s.seconds_report),
     "a guest with the report in another project": lambda s: (s.guest_token, s.second, s.report),
 }
 
@@ -478,12 +473,33 @@ def test_a_guest_hands_in_for_the_granted_report_alone(client: TestClient, custo
     assert rows("SELECT user_id, report_id FROM handoffs") == [(guest.user_id, report_id)]
 
 
-def test_a_report_of_another_project_is_refused(scene: UploadScene, route: UploadRoute) -> None:
-    for report_id in (scene.seconds_report, scene.ungranted_report):
-        answer = scene.call(route, report_id=report_id).send(scene.client)
-        expected = (FieldRefusal("/report_id", "report_not_in_project"),)
-        assert_is_error(answer, 422, "VALIDATION_FAILED", expected)
+#: Whose upload it is, and a report that is not one of the project.
+NOT_IN_PROJECT: dict[str, Callable[[UploadScene], tuple[str, int]]] = {
+    "a report of another project": lambda s: (s.token, s.seconds_report),
+    "a report that was not granted": lambda s: (s.token, s.ungranted_report),
+    "another account's report": lambda s: (s.token, s.strange_report),
+    "no such report": lambda s: (s.token, 4711),
+    "the largest report": lambda s: (s.token, 2**63 - 1),
+    "a guest with a report of another project": lambda s: (s.guest_token, s.seconds_report),
+    "a guest with no such report": lambda s: (s.guest_token, 4711),
+}
+
+
+@pytest.mark.parametrize("query", ["", "dry_run=true"])
+@pytest.mark.parametrize("case", NOT_IN_PROJECT)
+def test_a_report_that_is_not_the_projects_is_refused_alike_wherever_it_is(
+    scene: UploadScene, route: UploadRoute, case: str, query: str
+) -> None:
+    token, report_id = NOT_IN_PROJECT[case](scene)
+    call = upload(route, token, route.body(scene.customer.project_id, report_id=report_id))
+    answer = Call(call.method, call.path, call.headers, call.body, query).send(scene.client)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/report_id", "report_not_in_project"),))
     assert everything_stored() == scene.stored
+
+
+def test_the_report_is_checked_before_the_shop(scene: UploadScene) -> None:
+    answer = scene.call(ROUTES["app"], project_id=scene.shop, report_id=scene.report).send(scene.client)
+    assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/report_id", "report_not_in_project"),))
 
 
 def test_another_shop_than_the_projects_is_refused(scene: UploadScene) -> None:

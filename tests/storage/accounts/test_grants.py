@@ -1,6 +1,7 @@
 """Who may hand in for which project and report: a row each, on both databases."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -9,6 +10,7 @@ from schemas.base.errors import Forbidden, ValidationFailed
 from schemas.base.principal import TokenKind, TokenPrincipal
 from storage.accounts.grants import ManagedProject, manageable
 from storage.db.engine import execute
+from tests.support import query_plans
 from tests.support.factories import Customer, make_colleague, make_customer, make_project, make_report
 
 #: What the largest INTEGER of PostgreSQL is, and what is larger.
@@ -74,18 +76,29 @@ MAY_NOT: dict[str, Asked] = {
     "one's own report in a project that was not granted": lambda w: (w.owner, w.second, w.report),
     "no project at all": lambda w: (w.owner, 999, None),
     "no project at all, with a report": lambda w: (w.owner, 999, w.report),
-    "no report at all": lambda w: (w.owner, w.project, 999),
     "another account's project": lambda w: (w.owner, w.strange_project, None),
     "another account's project and report": lambda w: (w.owner, w.strange_project, w.strange_report),
-    "another account's report": lambda w: (w.owner, w.project, w.strange_report),
     "one's own report in another account's project": lambda w: (w.owner, w.strange_project, w.report),
     "a project of which a report was granted": lambda w: (w.guest, w.project, None),
     "another report than the granted one": lambda w: (w.guest, w.project, w.sibling),
     "the granted report in another project": lambda w: (w.guest, w.second, w.report),
-    "a report of another project": lambda w: (w.guest, w.project, w.seconds_report),
+    "a user without grants, and a report of another project": lambda w: (w.nobody, w.project, w.seconds_report),
+    "a user without grants, and no such report": lambda w: (w.nobody, w.project, 999),
     "nothing was granted": lambda w: (w.nobody, w.project, None),
     "no report was granted": lambda w: (w.nobody, w.project, w.report),
     "the other account's user": lambda w: (w.stranger, w.project, w.report),
+}
+
+#: Reports that are not the project's, for users who manage the project or a report of it.
+NOT_IN_PROJECT: dict[str, Asked] = {
+    "no such report": lambda w: (w.owner, w.project, 999),
+    "a report of another project": lambda w: (w.owner, w.project, w.seconds_report),
+    "another account's report": lambda w: (w.owner, w.project, w.strange_report),
+    "a report beyond the database's integers": lambda w: (w.owner, w.project, 2**31),
+    "the largest report": lambda w: (w.owner, w.project, 2**63 - 1),
+    "no such report, for a user of one report": lambda w: (w.guest, w.project, 999),
+    "a report of another project, for a user of one report": lambda w: (w.guest, w.project, w.seconds_report),
+    "another account's report, for a user of one report": lambda w: (w.guest, w.project, w.strange_report),
 }
 
 
@@ -104,17 +117,29 @@ def test_whoever_was_not_may_not_and_learns_nothing(world: AccountsAndProjects, 
 
 
 @pytest.mark.parametrize("number", LARGE)
-def test_an_id_beyond_the_databases_integers_is_no_ones(world: AccountsAndProjects, number: int) -> None:
-    for project_id, report_id in ((number, None), (number, world.report), (world.project, number), (number, number)):
+def test_a_project_id_beyond_the_databases_integers_is_no_ones(world: AccountsAndProjects, number: int) -> None:
+    for project_id, report_id in ((number, None), (number, world.report), (number, number)):
         with pytest.raises(Forbidden):
             manageable(principal(world.owner), project_id, report_id)
 
 
-def test_a_report_of_another_project_is_reported_to_whoever_manages_the_project(world: AccountsAndProjects) -> None:
+@pytest.mark.parametrize("case", NOT_IN_PROJECT)
+def test_a_report_that_is_not_the_projects_is_refused_alike_wherever_it_is(world: AccountsAndProjects, case: str) -> None:
+    who, project_id, report_id = NOT_IN_PROJECT[case](world)
     with pytest.raises(ValidationFailed) as refused:
-        manageable(principal(world.owner), world.project, world.seconds_report)
+        manageable(principal(who), project_id, report_id)
     [problem] = refused.value.problems
     assert (problem.path, problem.code) == ("/report_id", "report_not_in_project")
+
+
+def test_every_check_takes_the_same_single_query(world: AccountsAndProjects) -> None:
+    asked = [(world.owner, world.project, world.report), (world.guest, world.second, None)]
+    asked += [NOT_IN_PROJECT[case](world) for case in NOT_IN_PROJECT]
+    with query_plans.statements() as statements:
+        for who, project_id, report_id in asked:
+            with suppress(Forbidden, ValidationFailed):
+                manageable(principal(who), project_id, report_id)
+    assert len(statements) == len(asked)
 
 
 def test_a_grant_on_another_accounts_report_is_worth_nothing(world: AccountsAndProjects) -> None:
