@@ -106,6 +106,7 @@ COMMAND_TABLE: Final[dict[str, Summary]] = {
             "run": Summary("Process the waiting requests, oldest first; an interrupted request is resumed later."),
             "list": Summary("List compliance requests: waiting ones by due date, then finished ones, newest first."),
             "show": Summary("Show one compliance request."),
+            "repeat": Summary("Erase a shop again that was installed and removed again; its earlier erasure is finished."),
             "export": Summary("Write the erasure log for `restore --redactions` to FILE or standard output."),
         },
     ),

@@ -40,6 +40,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "invalid_shop_domain": "Not a valid shop domain.",
     "other_shop": "This project belongs to another shop.",
     "not_the_headers_shop": "This shop differs from the shop in the X-Platform-Shop-Domain header.",
+    "body_of_other_topic": "This body was accepted under another topic; send each webhook under its own topic.",
     "other_topic": "This field does not belong to the topic in the X-Platform-Topic header.",
     "report_not_in_project": "This report does not belong to the project.",
     "too_long": "This value exceeds its maximum length.",

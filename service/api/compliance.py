@@ -6,6 +6,7 @@ nothing.
 """
 
 import json
+from datetime import datetime
 
 import falcon
 
@@ -47,12 +48,15 @@ class ComplianceWebhooksResource:
         context = req.context
         order = order_from(context.envelope, context.payload)
 
+        def receive() -> datetime | None:
+            return self._compliance.receive(order, context.raw_body, context.signature, context.principal.key)
+
         if context.is_dry_run:
-            due_at = run_and_roll_back(lambda: self._compliance.receive(order, context.raw_body, context.principal.key))
+            due_at = run_and_roll_back(receive)
             resp.content_type = falcon.MEDIA_JSON
             resp.data = json.dumps(compliance_answer(order, due_at)).encode()
             return
-        if self._compliance.receive(order, context.raw_body, context.principal.key) is not None:
+        if receive() is not None:
             self._compliance.wake_workers()
         resp.status = falcon.HTTP_204
 

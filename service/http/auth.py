@@ -119,6 +119,7 @@ class StorefrontSignature:
         if not is_signed(req.context.raw_body, header, secret.encode()):
             _note(req, self.HEADER, CredentialFault.WRONG)
             raise SignatureInvalid
+        req.context.signature = _signature_bytes(header.strip())
         principal = SharedSecretPrincipal(Integration.STOREFRONT.value)
         req.context.principal = principal
         return principal

@@ -21,15 +21,16 @@ class ComplianceOperations:
         self._vault = vault
         self._wake_ups = wake_ups
 
-    def receive(self, order: ComplianceOrder, raw_body: bytes, actor: str) -> datetime | None:
+    def receive(self, order: ComplianceOrder, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
         """Store a request and return when it is due by law; None for a repeated webhook.
 
-        Call `wake_workers` once it is committed. Raises ServiceUnavailable without this installation's encryption key: the
+        Call `wake_workers` once it is committed. Raises ValidationFailed for a body that was accepted under another topic.
+        Raises ServiceUnavailable without this installation's encryption key: the
         platform sends the webhook again, so no request is lost, stored in the clear or encrypted with a foreign key.
         """
         now = utc_now()
         try:
-            stored = requests.receive(order, raw_body, self._vault, now, actor)
+            stored = requests.receive(order, raw_body, signature, self._vault, now, actor)
         except (NoEncryptionKey, WrongEncryptionKey):
             _log.error("compliance webhooks need ENCRYPTION_KEYS that are this installation's")
             raise ServiceUnavailable from None

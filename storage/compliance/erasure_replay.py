@@ -208,8 +208,7 @@ def _store(requests: Sequence[RequestRecord], now: datetime) -> None:
     taken = _others_with_the_same_bytes(requests)
     records = []
     for request in requests:
-        key = (request["topic"], request["shop_domain"], request["body_sha256"])
-        is_repeated = taken.get(key, request["id"]) != request["id"]
+        is_repeated = taken.setdefault(request["body_sha256"], request["id"]) != request["id"]
         # As `receive` does with the same bytes of long ago: they do not keep a new webhook from being stored.
         body_sha256 = f"{request['body_sha256']}|{request['id']}" if is_repeated else request["body_sha256"]
         next_run_at = None if request["status"] == _DONE else now
@@ -219,11 +218,10 @@ def _store(requests: Sequence[RequestRecord], now: datetime) -> None:
     ).execute()
 
 
-def _others_with_the_same_bytes(requests: Sequence[RequestRecord]) -> dict[tuple[str, str, str], str]:
+def _others_with_the_same_bytes(requests: Sequence[RequestRecord]) -> dict[str, str]:
     row = ComplianceRequestRow
-    shops = sorted({request["shop_domain"] for request in requests})
-    query = row.select(row.topic, row.shop_domain, row.body_sha256, row.id).where(row.shop_domain.in_(shops))
-    return {(topic, shop_domain, body_sha256): row_id for topic, shop_domain, body_sha256, row_id in tuples(query)}
+    digests = [request["body_sha256"] for request in requests]
+    return dict(tuples(row.select(row.body_sha256, row.id).where(row.body_sha256.in_(digests))))
 
 
 def _erase_reports(ids: Sequence[str]) -> None:

@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from peewee import SQL, ModelSelect, fn
 
-from schemas.base.errors import NotFound
+from schemas.base.errors import Conflict, NotFound, ValidationFailed
+from schemas.base.fields import problem
 from schemas.compliance.requests import (
+    TOPIC_HEADER,
     ComplianceOrder,
     ComplianceRequest,
     ComplianceResult,
@@ -39,8 +41,8 @@ from storage.secrets.vault import Vault
 
 #: What the law gives a shop, and what platforms tell their apps.
 DUE_WITHIN: Final = timedelta(days=30)
-#: A platform repeats an unanswered webhook for two days at most. The same bytes later are a new request: the person came
-#: back, or the shop was installed and removed again.
+#: A platform repeats an unanswered webhook for two days at most. The same bytes about a person later are a new request: the
+#: person came back. About a shop they never are: a copy of an old webhook must not erase a shop that came back.
 REPEATED_WITHIN: Final = timedelta(days=2)
 #: A worker renews with every batch, which takes a fraction of a second; one that died is replaced this soon.
 LEASE_S: Final = 15.0
@@ -70,23 +72,26 @@ class ComplianceLease:
     received_at: datetime
 
 
-def receive(order: ComplianceOrder, body: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
+def receive(
+    order: ComplianceOrder, body: bytes, signature: bytes, vault: Vault, now: datetime, actor: str
+) -> str | None:
     """Store a request and return its id; None if the same one is stored already.
 
-    For a request about a person, raises NoEncryptionKey without a key, and WrongEncryptionKey if the keys are not this
-    installation's: a process that started while the database was unreachable has not checked them yet.
+    Raises ValidationFailed for a body that was accepted under another topic. For a request about a person, raises
+    NoEncryptionKey without a key, and WrongEncryptionKey if the keys are not this installation's: a process that started
+    while the database was unreachable has not checked them yet.
     """
     request_id = identifiers.new_id(identifiers.COMPLIANCE, now)
     sealed, pseudonym = _sealed_subject(request_id, order, vault, now)
-    key = (order.topic.value, order.shop_domain, hashlib.sha256(body).hexdigest())
+    digest = hashlib.sha256(signature).hexdigest()
     with transaction():
-        _retire(key, now)
-        topic, shop_domain, body_sha256 = key
+        _replace_plain_digest(hashlib.sha256(body).hexdigest(), digest)
+        _retire(order.topic, digest, now)
         stored = ComplianceRequestRow.insert(
             id=request_id,
-            topic=topic,
-            shop_domain=shop_domain,
-            body_sha256=body_sha256,
+            topic=order.topic.value,
+            shop_domain=order.shop_domain,
+            body_sha256=digest,
             subject_pseudonym=pseudonym,
             subject_sealed=sealed,
             status=ComplianceStatus.RECEIVED,
@@ -97,9 +102,33 @@ def receive(order: ComplianceOrder, body: bytes, vault: Vault, now: datetime, ac
             created_at=now,
         )
         if not stored.on_conflict_ignore().as_rowcount().execute():
+            _require_topic(order.topic, digest)
             return None
         append(now, actor, "receive_compliance_request", request_id, order.topic.value)
     return request_id
+
+
+def repeat(request_id: str, now: datetime, actor: str) -> None:
+    """Erase a shop again that came back: the platform's second webhook has the bytes of the first.
+
+    Raises NotFound, and Conflict for a request that is not done or is about a person, whose data it no longer has.
+    """
+    row = ComplianceRequestRow
+    with transaction():
+        get(request_id)
+        is_finished_erasure = (row.topic == Topic.SHOP_REDACT.value) & (row.status == ComplianceStatus.DONE.value)
+        begun = row.update(
+            status=ComplianceStatus.RECEIVED.value,
+            result=None,
+            counts={},
+            attempts=0,
+            due_at=due_at(now),
+            next_run_at=now,
+            finished_at=None,
+        )
+        if not begun.where(row.id == request_id, is_finished_erasure).execute():
+            raise Conflict(f"Request {request_id} cannot be repeated; only a shop/redact that is done can.")
+        append(now, actor, "repeat_compliance_request", request_id)
 
 
 def due_at(received_at: datetime) -> datetime:
@@ -288,17 +317,31 @@ def _unfinished() -> "ModelSelect[ComplianceRequestRow]":
     return ComplianceRequestRow.select().where(ComplianceRequestRow.next_run_at.is_null(False))
 
 
-def _retire(key: tuple[str, str, str], now: datetime) -> None:
-    """Make room for the same bytes if they were carried out so long ago that this is no repetition."""
+def _replace_plain_digest(plain: str, digest: str) -> None:
+    """Replace the digest that an earlier version stored for these bytes."""
+    row, other = ComplianceRequestRow, ComplianceRequestRow.alias("o")
+    # A restore may have brought back a row with the plain digest beside one with the other.
+    is_replaced = fn.EXISTS(other.select(SQL("1")).where(other.body_sha256 == digest))
+    row.update(body_sha256=digest).where(row.body_sha256 == plain, ~is_replaced).execute()
+
+
+def _retire(topic: Topic, digest: str, now: datetime) -> None:
+    """Make room for the same bytes about a person if they were carried out so long ago that this is no repetition."""
     row = ComplianceRequestRow
-    topic, shop_domain, body_sha256 = key
     retired = row.update(body_sha256=row.body_sha256.concat("|").concat(row.id))
     retired.where(
-        row.topic == topic,
-        row.shop_domain == shop_domain,
-        row.body_sha256 == body_sha256,
+        row.body_sha256 == digest,
+        row.topic == topic.value,
+        row.topic != Topic.SHOP_REDACT.value,
         row.finished_at < now - REPEATED_WITHIN,
     ).execute()
+
+
+def _require_topic(topic: Topic, digest: str) -> None:
+    """Raise ValidationFailed if the body was accepted under another topic: the signature does not cover the header."""
+    row = ComplianceRequestRow
+    if row.select(row.topic).where(row.body_sha256 == digest).scalar() != topic.value:
+        raise ValidationFailed(problem(f"/{TOPIC_HEADER}", "body_of_other_topic"))
 
 
 def _sealed_subject(request_id: str, order: ComplianceOrder, vault: Vault, now: datetime) -> tuple[bytes | None, str | None]:

@@ -50,8 +50,13 @@ class UserRow(BaseModel):
 
     id = AutoField()
     account = ForeignKeyField(AccountRow)
+    #: Of a removed user: `removed:` and the id.
     email = TextField(unique=True)
     created_at = MomentField()
+    #: Since when the user's tokens and sessions are refused.
+    disabled_at = MomentField(null=True)
+    #: When the user was removed: disabled for good, and the address erased.
+    removed_at = MomentField(null=True)
 
     class Meta:
         table_name = "users"
@@ -348,7 +353,9 @@ class ComplianceRequestRow(BaseModel):
     id = TextField(primary_key=True)
     topic = EnumField(Topic)
     shop_domain = TextField()
-    body_sha256 = TextField()
+    #: A digest of the body's signature: nobody can guess bodies from it without the secret. Rows of earlier versions have
+    #: the plain digest of the body until it arrives again. `|` and the id follow where a later request has the same bytes.
+    body_sha256 = TextField(unique=True)
     #: A keyed hash of the person, the same for every request about them in this shop.
     subject_pseudonym = TextField(null=True)
     #: Its subject, sealed by the vault; erased when it is done.

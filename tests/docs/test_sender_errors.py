@@ -218,6 +218,12 @@ def a_persons(setup: Setup) -> Result:
     return call.send(setup.client(ENCRYPTION_KEYS="", WEBHOOK_SECRET=""))
 
 
+def under_another_topic(setup: Setup) -> Result:
+    call = with_header(setup.body(customer={"id": 7}), "X-Platform-Topic", "customers/redact")
+    assert call.send(setup.client()).status_code == 204
+    return with_header(call, "X-Platform-Topic", "customers/data_request").send(setup.client())
+
+
 #: A field that changes the minimal request.
 ANOTHER: Final[Mapping[str, dict[str, Any]]] = {
     "scanner": {"status": "partial"},
@@ -241,6 +247,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "a shop other than the project's": another_shop,
     "while no secret is configured": under(STOREFRONT_WEBHOOK_SECRET=""),
     "a person's request, without `ENCRYPTION_KEYS`": a_persons,
+    "a body that was accepted under another topic": under_another_topic,
     "the signature of the body with an added newline": signed_with_a_newline,
 }
 

@@ -107,19 +107,22 @@ def signature(body: bytes, secret: str = SECRET) -> str:
     return base64.b64encode(hmac.digest(secret.encode(), body, hashlib.sha256)).decode()
 
 
-def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, **headers: str) -> Result:
+def send_webhook(
+    client: TestClient, topic: str, body: Any, shop: str = SHOP, query: str = "", **headers: str
+) -> Result:
     """Post a signed webhook; `headers` replace its own, `_` for `-`."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     sent = {"X-Platform-Hmac-Sha256": signature(raw), "X-Platform-Topic": topic, "X-Platform-Shop-Domain": shop, **_JSON}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-    return client.simulate_post(WEBHOOKS, body=raw, headers=sent)
+    return client.simulate_post(WEBHOOKS, body=raw, headers=sent, query_string=query)
 
 
-def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceOrder, bytes]:
-    """Return what a webhook comes to, and its bytes."""
+def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceOrder, bytes, bytes]:
+    """Return what a webhook comes to, its bytes, and their signature."""
     bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
-    body = shop_body(shop) if person is None else bodies[topic](person, shop)
-    return ComplianceOrder(topic, shop, None if person is None else person.subject), json.dumps(body).encode()
+    body = json.dumps(shop_body(shop) if person is None else bodies[topic](person, shop)).encode()
+    signed = hmac.digest(SECRET.encode(), body, "sha256")
+    return ComplianceOrder(topic, shop, None if person is None else person.subject), body, signed
 
 
 def receive(topic: Topic, vault: Vault, person: ShopCustomer | None = None, shop: str = SHOP) -> str:

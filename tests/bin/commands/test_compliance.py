@@ -10,11 +10,11 @@ import pytest
 from runtime.clock import utc_now
 from schemas.compliance.requests import Topic
 from storage.compliance import requests as compliance_requests
-from storage.db.engine import close_database, connection, open_database
+from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.secrets.vault import Vault
 from tests.support.factories import make_customer
 from tests.support.shell import Shell
-from tests.support.storefront import ADA, BOB, give_shop, plant_captures, receive, traces_of
+from tests.support.storefront import ADA, BOB, SHOP, give_shop, plant_captures, receive, traces_of
 
 VAULT = Vault([b"A" * 32])
 
@@ -111,3 +111,27 @@ def test_show_refuses_what_is_not_there(shell: ComplianceShell) -> None:
 @pytest.mark.parametrize("words", [("run", "--limit", "0"), ("run", "--nonsense"), ("show",)])
 def test_wrong_usage_is_reported_by_the_exit_code(shell: ComplianceShell, words: tuple[str, ...]) -> None:
     assert shell.type(*words).exit_code == 2
+
+
+def test_repeat_carries_out_an_erasure_of_a_shop_that_came_back(shell: ComplianceShell) -> None:
+    request_id = shell.receive(Topic.SHOP_REDACT, None)
+    shell.json("run")
+    with shell.database():
+        execute("UPDATE projects SET shop_domain = ?", (SHOP,))
+    assert shell.json("repeat", request_id)["status"] == "received"
+    assert shell.json("run") == {"done": 1, "waiting": 0}
+    with shell.database():
+        assert rows("SELECT shop_domain FROM projects") == [(None,)]
+        audited = rows("SELECT actor, action FROM audit_entries WHERE subject_id = ? ORDER BY id", (request_id,))
+    assert audited[2] == ("operator", "repeat_compliance_request")
+
+
+@pytest.mark.parametrize("topic", Topic)
+def test_repeat_refuses_what_waits_and_what_is_about_a_person(shell: ComplianceShell, topic: Topic) -> None:
+    request_id = shell.receive(topic, None if topic is Topic.SHOP_REDACT else ADA)
+    if topic is not Topic.SHOP_REDACT:
+        shell.json("run")
+    result = shell.type("repeat", request_id)
+    assert result.exit_code == 1
+    assert result.stderr == f"riskrelay: Request {request_id} cannot be repeated; only a shop/redact that is done can.\n"
+    assert shell.type("repeat", "cpl_1").exit_code == 1

@@ -21,6 +21,7 @@ from service.app import create_app
 from service.http.auth import is_signed
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import execute, rows
+from storage.maintenance import retention
 from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -154,17 +155,52 @@ def test_a_shop_is_the_same_however_it_is_spelled(client: TestClient) -> None:
     assert [line.shop_domain for line in compliance_requests.list_all()] == [SHOP]
 
 
-def test_the_same_wish_is_a_new_one_long_after_it_was_carried_out(client: TestClient) -> None:
+FINISH: Final = "UPDATE compliance_requests SET status = 'done', result = 'redacted', next_run_at = NULL, finished_at = ?, \
+subject_sealed = NULL"
+
+
+@pytest.mark.parametrize("topic", [Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT])
+def test_the_same_wish_of_a_person_is_a_new_one_long_after_it_was_carried_out(client: TestClient, topic: Topic) -> None:
     with freeze_time(NOW):
-        assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
-    finish = "UPDATE compliance_requests SET status = 'done', result = 'redacted', next_run_at = NULL, finished_at = ?"
-    execute(finish, (to_ms(NOW),))
+        assert send_webhook(client, topic, GOOD[topic]).status_code == 204
+    execute(FINISH, (to_ms(NOW),))
     with freeze_time(NOW + timedelta(days=2)):
-        assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
+        assert send_webhook(client, topic, GOOD[topic]).status_code == 204
         assert count() == 1
     with freeze_time(NOW + timedelta(days=2, seconds=1)):
-        assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
+        assert send_webhook(client, topic, GOOD[topic]).status_code == 204
     assert [line.status for line in compliance_requests.list_all()] == ["received", "done"]
+
+
+@pytest.mark.parametrize("days", [1, 3, 4000])
+def test_a_replayed_erasure_of_a_shop_does_nothing_however_late(
+    client: TestClient, wake_ups: FakeWakeUpQueue, days: int
+) -> None:
+    with freeze_time(NOW):
+        assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
+    execute(FINISH, (to_ms(NOW),))
+    with freeze_time(NOW + timedelta(days=days)):
+        list(retention.purge(retention.cutoffs(utc_now(), timedelta(days=1), timedelta(days=1))))
+        assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
+    assert ([line.status for line in compliance_requests.list_all()], wake_ups.notifications) == (["done"], 1)
+
+
+@pytest.mark.parametrize("query", ["", "dry_run=true"])
+@pytest.mark.parametrize("days", [0, 400])
+@pytest.mark.parametrize("first", [Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT])
+def test_a_body_is_good_for_one_topic_alone(client: TestClient, first: Topic, days: int, query: str) -> None:
+    # Neither names an order, so its fields fit both topics; the signature does not cover the header.
+    body = {"shop_domain": SHOP, "customer": ADA.body}
+    [second] = {Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT} - {first}
+    with freeze_time(NOW):
+        assert send_webhook(client, first, body).status_code == 204
+    if days:
+        execute(FINISH, (to_ms(NOW),))
+    with freeze_time(NOW + timedelta(days=days)):
+        answer = send_webhook(client, second, body, query=query)
+        expected = (FieldRefusal("/X-Platform-Topic", "body_of_other_topic"),)
+        assert_is_error(answer, 422, "VALIDATION_FAILED", expected)
+    assert [line.topic for line in compliance_requests.list_all()] == [first]
 
 
 # --- the signature

@@ -1,12 +1,14 @@
 """Compliance requests: each stored once, one worker per shop, written by the holder of the lease alone."""
 
+import hashlib
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from schemas.base.errors import NoEncryptionKey, NotFound, WrongEncryptionKey
+from schemas.base.errors import NoEncryptionKey, NotFound, ValidationFailed, WrongEncryptionKey
 from schemas.compliance.requests import ComplianceOrder, ComplianceResult, ComplianceStatus, Subject, Topic
 from storage.compliance import requests as compliance_requests
 from storage.compliance.requests import LEASE_S, ComplianceLease, LeaseLost
@@ -51,6 +53,45 @@ def test_the_same_order_is_stored_once(database: str) -> None:
     assert len(compliance_requests.list_all()) == 4
 
 
+def test_of_one_body_under_two_topics_at_once_one_is_stored(database: str) -> None:
+    reached, stored_ids, refused = threading.Barrier(2), [], []
+
+    def arrive(topic: Topic) -> None:
+        with connection():
+            reached.wait()
+            asked = ComplianceOrder(topic, SHOP, ADA.subject)
+            try:
+                stored_ids.append(compliance_requests.receive(asked, b"b", b"signature", VAULT, NOW, "storefront"))
+            except ValidationFailed as failed:
+                refused.append(failed.problems[0])
+
+    threads = [threading.Thread(target=arrive, args=(topic,)) for topic in (Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [line.id for line in compliance_requests.list_all()] == stored_ids
+    assert [(each.path, each.code) for each in refused] == [("/X-Platform-Topic", "body_of_other_topic")]
+
+
+def test_the_digest_of_a_body_cannot_be_computed_from_the_body(database: str) -> None:
+    _, body, signature = order(Topic.CUSTOMER_REDACT, ADA)
+    receive()
+    [(digest,)] = rows("SELECT body_sha256 FROM compliance_requests")
+    assert digest not in {hashlib.sha256(body).hexdigest(), signature.hex()}
+
+
+@pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST])
+def test_a_body_that_an_earlier_version_stored_is_known(database: str, topic: Topic) -> None:
+    _, body, signature = order(Topic.CUSTOMER_REDACT, ADA)
+    receive()
+    execute("UPDATE compliance_requests SET body_sha256 = ?", (hashlib.sha256(body).hexdigest(),))
+    asked = ComplianceOrder(topic, SHOP, ADA.subject)
+    with pytest.raises(ValidationFailed) if topic is Topic.DATA_REQUEST else nullcontext():
+        assert compliance_requests.receive(asked, body, signature, VAULT, NOW, "storefront") is None
+    assert len(compliance_requests.list_all()) == 1
+
+
 def test_an_order_that_cannot_be_sealed_is_not_stored(database: str) -> None:
     with pytest.raises(NoEncryptionKey):
         receive(vault=Vault([]))
@@ -68,7 +109,7 @@ def test_a_pseudonym_is_the_persons_in_the_shop_and_only_with_this_key(database:
 
 def test_a_request_about_orders_alone_has_no_pseudonym(database: str) -> None:
     request_id = compliance_requests.receive(
-        ComplianceOrder(Topic.CUSTOMER_REDACT, SHOP, Subject(order_ids=("7",))), b"x", VAULT, NOW, "s"
+        ComplianceOrder(Topic.CUSTOMER_REDACT, SHOP, Subject(order_ids=("7",))), b"x", b"signature", VAULT, NOW, "s"
     )
     assert compliance_requests.get(str(request_id)).subject_pseudonym is None
 

@@ -469,7 +469,7 @@ def test_a_report_about_the_same_person_under_another_name_is_erased(
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     asked = ComplianceOrder(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
-    request_id = compliance_requests.receive(asked, b"1", vault, utc_now(), "storefront")
+    request_id = compliance_requests.receive(asked, b"1", b"signature", vault, utc_now(), "storefront")
     assert request_id is not None
     carry_out(task)
     assert compliance_requests.get(request_id).has_report
